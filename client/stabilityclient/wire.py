@@ -1,0 +1,260 @@
+"""The frames that travel between an agent and the gateway: one schema, both sides import it.
+
+A message is ``header + body``. The header is 8 bytes little-endian: magic ``SB``, protocol version (u8),
+message kind (u8), CRC-32 of the body (u32). The body is MessagePack of the struct that belongs to the kind.
+``docs/wire.md`` is the prose; ``tests/client/golden/`` pins the bytes. Never imported by the training process.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import msgspec
+
+#: Version of everything in this file. A server answers another version with a fatal Error and closes.
+PROTOCOL_VERSION = 1
+#: Largest message either side accepts, bytes. An agent cuts frames well below it (FRAME_TARGET_BYTES).
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+#: An agent closes a frame at about this many bytes of body.
+FRAME_TARGET_BYTES = 256 * 1024
+#: Longest metric name, characters. Longer names are refused where they are logged.
+MAX_NAME_CHARS = 200
+#: Largest step: what a browser's double still holds exactly.
+MAX_STEP = 2**53 - 1
+
+_HEADER = struct.Struct("<2sBBI")
+_MAGIC = b"SB"
+
+__all__ = [
+    "FRAME_TARGET_BYTES",
+    "MAX_MESSAGE_BYTES",
+    "MAX_NAME_CHARS",
+    "MAX_STEP",
+    "PROTOCOL_VERSION",
+    "Ack",
+    "BadMessage",
+    "CommandMessage",
+    "Error",
+    "EventBlock",
+    "Frame",
+    "Health",
+    "Hello",
+    "Message",
+    "Nack",
+    "PointsBlock",
+    "SourceInfo",
+    "Welcome",
+    "WrongVersion",
+    "decode_message",
+    "encode_message",
+]
+
+
+class BadMessage(ValueError):
+    """A message that can't be read: wrong magic, flipped bit, truncated, or not the schema."""
+
+
+class WrongVersion(BadMessage):
+    """A message of another protocol version.
+
+    Attributes:
+        version: the version that the sender speaks.
+    """
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            f"message speaks protocol version {version}, expected {PROTOCOL_VERSION}: "
+            "install the same major version of stabilityclient and stabilityboard on both sides"
+        )
+        self.version = version
+
+
+class SourceInfo(msgspec.Struct, omit_defaults=True):
+    """One numbered stream of records: a start of a training process, or a start of an agent.
+
+    Args:
+        source: unique id, ``r<rank>-<start>`` for a training process, ``a<start>`` for an agent.
+        rank: global rank, or None for an agent.
+        world_size: ranks in the job as this process saw it.
+        local_rank: rank on the node, or None for an agent.
+        node: host name, unique in the job.
+        pid: process id on the node.
+        started: unix seconds.
+        generation: restart count of the launcher (TORCHELASTIC_RESTART_COUNT), 0 where unknown.
+    """
+
+    source: str
+    rank: int | None = None
+    world_size: int = 1
+    local_rank: int | None = None
+    node: str = ""
+    pid: int = 0
+    started: float = 0.0
+    generation: int = 0
+
+
+class PointsBlock(msgspec.Struct, tag="p"):
+    """Rows of one metric set, column by column, in the order in which they were logged.
+
+    Args:
+        names: the ``m`` metric names.
+        steps: ``n`` int64 little-endian.
+        times: ``n`` float64 little-endian, unix seconds.
+        values: ``m * n`` float64 little-endian, metric after metric (column-major). NaN and infinities as IEEE 754;
+            a missing value is a name that is not in ``names``.
+    """
+
+    names: list[str]
+    steps: bytes
+    times: bytes
+    values: bytes
+
+
+class EventBlock(msgspec.Struct, tag="e", omit_defaults=True):
+    """One thing that happened, in its place between the points. Types and their data: ``docs/wire.md``."""
+
+    type: str
+    time: float
+    step: int | None = None
+    data: dict[str, Any] = {}
+
+
+class Hello(msgspec.Struct, omit_defaults=True):
+    """First message of an agent on a connection."""
+
+    run_id: str
+    agent: str
+    node: str
+    client_version: str
+    project: str = ""
+    name: str = ""
+    config: dict[str, Any] = {}
+    sources: list[SourceInfo] = []
+
+
+class Welcome(msgspec.Struct):
+    """The gateway's answer to Hello: what is stored already, and the commands that still wait."""
+
+    server_version: str
+    server_time: float
+    last_seq: dict[str, int]
+    commands: list[dict[str, Any]]
+
+
+class Frame(msgspec.Struct, omit_defaults=True):
+    """Records ``first_seq..last_seq`` of one source. The gateway stores it exactly once or says what it expected."""
+
+    source: SourceInfo
+    first_seq: int
+    last_seq: int
+    blocks: list[PointsBlock | EventBlock]
+
+
+class Ack(msgspec.Struct):
+    """All records of ``source`` up to ``last_seq`` are stored."""
+
+    source: str
+    last_seq: int
+
+
+class Nack(msgspec.Struct):
+    """A frame did not follow what is stored: send again from ``expected_seq``."""
+
+    source: str
+    expected_seq: int
+    message: str
+
+
+class Error(msgspec.Struct):
+    """Something is wrong with what the agent sent. ``fatal`` means: a retry of the same will not help."""
+
+    code: str
+    message: str
+    fatal: bool = False
+
+
+class Health(msgspec.Struct):
+    """The newest slot of each rank of the node and the agent's own state. Not stored as points, not acknowledged."""
+
+    agent: str
+    node: str
+    time: float
+    ranks: list[dict[str, Any]]
+    agent_state: dict[str, Any] = {}
+
+
+class CommandMessage(msgspec.Struct):
+    """A command, whole, each time that it changes (see docs/api.md for the fields)."""
+
+    command: dict[str, Any]
+
+
+Message = Hello | Welcome | Frame | Ack | Nack | Error | Health | CommandMessage
+
+#: Message kind on the wire. Numbers are never reused.
+_KINDS: dict[int, type[msgspec.Struct]] = {
+    1: Hello,
+    2: Frame,
+    3: Health,
+    16: Welcome,
+    17: Ack,
+    18: Nack,
+    19: Error,
+    20: CommandMessage,
+}
+_NUMBERS = {cls: number for number, cls in _KINDS.items()}
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODERS = {number: msgspec.msgpack.Decoder(cls) for number, cls in _KINDS.items()}
+
+
+def encode_message(message: Message) -> bytes:
+    """Return the bytes of a message, header included."""
+    body = _ENCODER.encode(message)
+    return _HEADER.pack(_MAGIC, PROTOCOL_VERSION, _NUMBERS[type(message)], zlib.crc32(body)) + body
+
+
+def decode_message(data: bytes) -> Message:
+    """Return the message in ``data``.
+
+    Raises:
+        WrongVersion: the header names another protocol version.
+        BadMessage: anything else that is wrong; the text says what was found and what was expected.
+    """
+    if len(data) < _HEADER.size:
+        raise BadMessage(f"message of {len(data)} bytes, expected at least {_HEADER.size}: it was cut off")
+    magic, version, kind, crc = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise BadMessage(f"message starts with {magic!r}, expected {_MAGIC!r}: not a Stabilityboard agent")
+    if version != PROTOCOL_VERSION:
+        raise WrongVersion(version)
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise BadMessage(f"message kind {kind} is unknown, expected one of {sorted(_KINDS)}")
+    body = memoryview(data)[_HEADER.size :]
+    if zlib.crc32(body) != crc:
+        raise BadMessage(
+            f"checksum is {zlib.crc32(body):#010x}, the header says {crc:#010x}: a bit flipped on the way; send it again"
+        )
+    try:
+        message = decoder.decode(body)
+    except msgspec.DecodeError as error:
+        raise BadMessage(f"body of message kind {kind} is not its schema: {error}") from error
+    if isinstance(message, Frame):
+        _check_frame(message)
+    return message  # type: ignore[return-value]
+
+
+def _check_frame(frame: Frame) -> None:
+    if not 1 <= frame.first_seq <= frame.last_seq:
+        raise BadMessage(f"frame numbers {frame.first_seq}..{frame.last_seq}, expected 1 <= first <= last")
+    for block in frame.blocks:
+        if not isinstance(block, PointsBlock):
+            continue
+        rows, odd = divmod(len(block.steps), 8)
+        if odd or len(block.times) != 8 * rows or len(block.values) != 8 * rows * len(block.names):
+            raise BadMessage(
+                f"points of {len(block.names)} metrics have {len(block.steps)} bytes of steps, {len(block.times)} of "
+                f"times and {len(block.values)} of values, expected 8 n, 8 n and 8 n m"
+            )
