@@ -27,11 +27,13 @@ _log = logging.getLogger(__name__)
 class DetectorBank:
     """Feeds points to detectors and rewinds them when the run does.
 
-    Points come in the order of their steps, of the primary rank, on the effective path. After a rollback ``rewind`` restores the
-    newest saved state at or before the fork step; the caller then feeds the effective points after the step that it returns. The state is
-    then that of a bank that never saw the dead points. Findings of points fed again have the keys that they had.
+    Points come in the order of their steps, of the primary rank, on the effective path. After a rollback ``rewind``
+    restores the newest saved state at or before the fork step; the caller then feeds the effective points after the
+    step that it returns. The state is then that of a bank that never saw the dead points. Findings of points fed
+    again have the keys that they had.
 
-    A detector that raises is replaced by a fresh one and counted in ``failures``: one bad plug-in never stops the others.
+    A detector that raises is replaced by a fresh one and counted in ``failures``: one bad plug-in never stops the
+    others.
 
     Args:
         factories: name -> maker of a fresh detector, called again on a rewind to before the first snapshot.
@@ -82,7 +84,8 @@ class DetectorBank:
             fork_step: the step whose state the new segment starts from; below 0 for the very beginning.
 
         Returns:
-            The step of the restored state, ``BEFORE_FIRST_STEP`` for the empty one. Never above ``fork_step`` unless that is negative.
+            The step of the restored state, ``BEFORE_FIRST_STEP`` for the empty one. Never above ``fork_step`` unless
+            that is negative.
         """
         if BEFORE_FIRST_STEP < self.last_step <= fork_step:
             return self.last_step

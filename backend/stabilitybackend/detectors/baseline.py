@@ -6,17 +6,21 @@ import math
 from collections import deque
 from itertools import pairwise
 
-#: Points that the scale and the slow location look back on. OLMo-core's skip-step optimizer uses the same window.
+#: Points that the slow location looks back on. OLMo-core's skip-step optimizer uses the same window.
 WINDOW_POINTS = 128
-#: Points of the fast location: follows a falling loss, so that a spike early in training is not hidden by older, higher values.
+#: Points of the fast location: follows a falling loss, so that a spike early in training is not hidden by older,
+#: higher values.
 RECENT_POINTS = 32
+#: Points that the scale looks back on: shorter, so that the steep start of a run does not pass as noise for long.
+SCALE_POINTS = 64
 #: The scale is computed anew once in so many points; it moves slowly and costs a few sorts.
 SCALE_EVERY_POINTS = 8
 #: Smallest scale as a fraction of the location: a smooth curve must not make a tiny wiggle look huge.
 RELATIVE_FLOOR = 0.005
 #: Smallest scale of all, so that a constant zero can be divided by.
 ABSOLUTE_FLOOR = 1e-6
-#: Mantissa bits of bfloat16: a loss logged from bf16 moves in steps of 2**-7 of its power of two, so that the MAD can be 0.
+#: Mantissa bits of bfloat16: a loss logged from bf16 moves in steps of 2**-7 of its power of two, so that the MAD can
+#: be 0.
 BF16_MANTISSA_BITS = 7
 #: Makes the median absolute deviation of a normal distribution its standard deviation.
 MAD_TO_SIGMA = 1.4826
@@ -52,7 +56,7 @@ class RobustBaseline:
 
     def __init__(self) -> None:
         self._values: deque[float] = deque(maxlen=WINDOW_POINTS)
-        self._residuals: deque[float] = deque(maxlen=WINDOW_POINTS)
+        self._residuals: deque[float] = deque(maxlen=SCALE_POINTS)
         self._scale = math.inf
         self._since_scale = SCALE_EVERY_POINTS
         #: Values learnt since the start or the last ``restart``.

@@ -43,7 +43,8 @@ class Finding:
 
     Args:
         detector: name of the detector.
-        key: identity of the event within the run, equal for all its findings and after a re-feed, e.g. ``spike:loss:1234``.
+        key: identity of the event within the run, equal for all its findings and after a re-feed, e.g.
+            ``spike:loss:1234``.
         kind: one of the incident kinds of ``docs/api.md``.
         state: ``open`` while it lasts, ``recovered`` when the signal came back, ``resolved`` when it is over otherwise.
         severity: ``info``, ``warning`` or ``critical``.
@@ -103,6 +104,6 @@ class Detector(ABC):
     def update(self, point: Point) -> list[Finding]:
         """Take the next point and return what changed, usually nothing.
 
-        Points come in the order of their steps. The work and the memory are bounded whatever the length of the run, the object can be
-        pickled at any moment, and a non-finite value never makes it deaf.
+        Points come in the order of their steps. The work and the memory are bounded whatever the length of the run,
+        the object can be pickled at any moment, and a non-finite value never makes it deaf.
         """

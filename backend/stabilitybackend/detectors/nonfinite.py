@@ -31,8 +31,9 @@ class _Event:
 class NonfiniteDetector(Detector):
     """Opens one incident at the first NaN or infinity, recovered once ten steps in a row are finite.
 
-    Idea: a non-finite loss is never noise, so there is no threshold and no warm-up. A non-finite ``grad_norm`` alone is a warning, because
-    mixed-precision loss scaling skips such steps as routine; the loss itself is critical at once.
+    Idea: a non-finite loss is never noise, so there is no threshold and no warm-up. A non-finite ``grad_norm`` alone
+    is a warning, because mixed-precision loss scaling skips such steps as routine; the loss itself is critical at
+    once.
 
     Source: the event table in the project's detection notes; Megatron-LM's and Lightning's loss checks treat it alike.
 
@@ -104,15 +105,19 @@ class NonfiniteDetector(Detector):
         severity: Severity = "critical" if loss and not event.closed else "warning"
         total = sum(sum(counts.values()) for counts in event.counts.values())
         what = "loss" if loss else "gradient norm"
-        text = f"The {what} was {event.first_value} at step {event.onset}" if event.onset == event.last_bad else (
-            f"The {what} is not finite since step {event.onset} ({total} values)"
+        text = (
+            f"The {what} was {event.first_value} at step {event.onset}"
+            if event.onset == event.last_bad
+            else (f"The {what} is not finite since step {event.onset} ({total} values)")
         )
         if event.closed:
             text += f"; it has been finite again since step {event.clean_from}."
         elif loss:
             text += ". From here on the weights may be lost: go back to a checkpoint before this step."
         else:
-            text += ". The loss is still finite: with fp16 loss scaling this can be routine, otherwise the loss follows."
+            text += (
+                ". The loss is still finite: with fp16 loss scaling this can be routine, otherwise the loss follows."
+            )
         evidence: dict[str, Any] = {
             "values": {name: dict(counts) for name, counts in event.counts.items()},
             "last_nonfinite_step": event.last_bad,

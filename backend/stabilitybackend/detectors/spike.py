@@ -11,7 +11,7 @@ from .baseline import RobustBaseline, median
 from .contract import Detector, Finding, Point, Recovery, Severity, State
 
 #: Points without alarms after the start: the scale is not known yet and the loss falls steeply.
-WARM_UP_POINTS = 48
+WARM_UP_POINTS = 40
 #: A point is a candidate above this many robust sigmas ...
 CANDIDATE_SIGMAS = 8.0
 #: ... when it also lies this fraction above the usual level.
@@ -20,7 +20,8 @@ CANDIDATE_RISE = 0.05
 #: rank's loss about one step in 200 lies that high without any effect.
 CONFIRM_CANDIDATES = 2
 CONFIRM_WINDOW = 3
-#: Back at the usual level: the median of the last RECOVERY_RING points is within this many sigmas or this fraction of it.
+#: Back at the usual level: the median of the last RECOVERY_RING points is within this many sigmas or this fraction of
+#: it.
 RECOVERED_SIGMAS = 3.0
 RECOVERED_RISE = 0.02
 RECOVERY_RING = 5
@@ -31,7 +32,7 @@ PATIENCE_POINTS = 100
 #: The verdict comes already after so many points when the second half of them is not lower than the first.
 TREND_POINTS = 50
 #: A candidate within so many points after a recovery continues the same event.
-REOPEN_POINTS = 20
+REOPEN_POINTS = 10
 #: Points that must be stable after the verdict ``none`` before their level is accepted as the usual one.
 NEW_LEVEL_POINTS = 64
 #: The two halves of those points may differ by this fraction of the level, or by two old sigmas.
@@ -72,16 +73,17 @@ class SpikeDetector(Detector):
     """Opens one incident when the loss leaves its usual range upwards, and follows it until it is back.
 
     Idea: the usual range is robust (medians of the last 128 points, see ``baseline.py``). A point above 8 sigmas and
-    5 % is a candidate; two candidates among three points are an event, one alone is an odd batch and stays silent. The
-    baseline learns nothing while an event is open. The event is ``pending`` until the median of five points is back
-    (``fast`` within 10 points, otherwise ``slow``), or until it stays up for 100 points or does not fall over 50 (``none``). An event with the verdict ``none`` stays open;
-    when the loss settles for 64 points, later spikes are measured from the new level, and the old event still recovers if the loss
-    falls back to where it came from.
+    5 % is a candidate; two candidates among three points are an event, one alone is an odd batch and stays silent.
+    The baseline learns nothing while an event is open. The event is ``pending`` until the median of five points is
+    back (``fast`` within 10 points, otherwise ``slow``), or until it stays up for 100 points or does not fall over 50
+    (``none``). An event with the verdict ``none`` stays open; when the loss settles for 64 points, later spikes are
+    measured from the new level, and the old event still recovers if the loss falls back to where it came from.
 
     Args:
         metric: name of the metric that is watched.
 
-    Source: the rules of the project's detection notes, section 5; skip-step rule of OLMo-core and the ring of llm.c for window sizes; PaLM (arXiv 2204.02311) for
+    Source: the rules of the project's detection notes, section 5; skip-step rule of OLMo-core and the ring of llm.c
+    for window sizes; PaLM (arXiv 2204.02311) for
         what a spike looks like.
 
     Example:
@@ -232,7 +234,9 @@ class SpikeDetector(Detector):
 
     def _finding(self, event: _Event, now_step: int) -> Finding:
         state: State = "open" if event.recovered_step is None else "recovered"
-        severity: Severity = {"pending": "warning", "none": "critical", "fast": "info", "slow": "warning"}[event.recovery]  # type: ignore[assignment]
+        severity: Severity = {"pending": "warning", "none": "critical", "fast": "info", "slow": "warning"}[
+            event.recovery
+        ]  # type: ignore[assignment]
         rise = event.peak - event.level
         percent = f" (+{100 * rise / abs(event.level):.0f} %)" if event.level else ""
         text = f"The loss rose from {event.level:.4g} to {event.peak:.4g}{percent}, onset at step {event.onset}."

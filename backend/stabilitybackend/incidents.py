@@ -1,0 +1,262 @@
+"""Keeps the incidents of one run: findings become one incident per real event, with an advice and a history.
+
+Pure: no I/O and no clock. The worker stores what comes back. Incidents are dicts in the shape of ``docs/api.md``;
+what the book needs to go on after a restart (key, detector, newest step judged) stands in their ``evidence``, so
+``load`` needs nothing else.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from stabilitybackend.advice import suggest
+from stabilitybackend.detectors.contract import Finding
+
+#: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
+MAX_INCIDENTS = 2_000
+#: Entries and characters that evidence may have: it is shown to people and travels in every update.
+MAX_EVIDENCE_ENTRIES = 64
+MAX_EVIDENCE_CHARS = 2_000
+MAX_EVIDENCE_DEPTH = 4
+
+#: Kinds about processes and machines, not about the model: a rollback of the model does not undo them.
+PROCESS_KINDS = frozenset({"hang", "process_death", "agent_lost", "gpu_fault", "straggler", "throughput"})
+
+__all__ = ["MAX_INCIDENTS", "PROCESS_KINDS", "IncidentBook"]
+
+
+class IncidentBook:
+    """All incidents of one run.
+
+    Args:
+        run_id: the run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self._incidents: dict[str, dict[str, Any]] = {}
+        self._by_key: dict[str, str] = {}
+        #: Incidents dropped because there were more than MAX_INCIDENTS.
+        self.dropped = 0
+
+    def load(self, incidents: Iterable[Mapping[str, Any]]) -> None:
+        """Take over stored incidents, in any order, instead of what is held."""
+        self._incidents.clear()
+        self._by_key.clear()
+        for incident in sorted(incidents, key=lambda incident: (incident["opened"], incident["incident_id"])):
+            self._keep(copy.deepcopy(dict(incident)))
+
+    def all(self) -> list[dict[str, Any]]:
+        """Return copies of all incidents, newest first."""
+        newest_first = sorted(
+            self._incidents.values(), key=lambda i: (i["opened"], i["onset_step"], i["incident_id"]), reverse=True
+        )
+        return [copy.deepcopy(incident) for incident in newest_first]
+
+    def get(self, incident_id: str) -> dict[str, Any] | None:
+        """Return a copy of one incident, or None."""
+        incident = self._incidents.get(incident_id)
+        return None if incident is None else copy.deepcopy(incident)
+
+    def open_count(self) -> int:
+        """Return how many incidents are open and not on a dead branch."""
+        return sum(1 for incident in self._incidents.values() if incident["state"] == "open" and not incident["dead"])
+
+    def apply(
+        self, finding: Finding, *, segment: int, time: float, checkpoints: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any] | None:
+        """Take a finding and return the incident that it opened or changed.
+
+        A finding of an event that is known already changes that incident; one that says nothing new, or that is older
+        than what the incident knows (points fed again), changes nothing.
+
+        Args:
+            finding: what a detector or the liveness monitor said.
+            segment: segment in which the finding's step lies; an incident keeps the one in which it opened.
+            time: unix seconds, of the point or of the server.
+            checkpoints: all known ones, in the shape of ``docs/api.md``, for the suggestion.
+
+        Returns:
+            A copy of the incident with its version one higher (1 for a new one), or None if nothing changed.
+        """
+        old = self._incidents.get(self._by_key.get(finding.key, ""))
+        if old is not None and finding.now_step < old["evidence"]["now_step"]:
+            return None
+        new = self._blank(finding, segment, time) if old is None else copy.deepcopy(old)
+        for name in _TAKEN_OVER:
+            new[name] = getattr(finding, name)
+        new["score"] = finding.score if math.isfinite(finding.score) else 0.0
+        new["resolved"] = None if finding.state == "open" else (new["resolved"] or time)
+        new["evidence"] = _clean(finding.evidence) | {
+            "key": finding.key,
+            "detector": finding.detector,
+            "now_step": finding.now_step,
+        }
+        new["suggestion"] = suggest(new, checkpoints, finding.now_step)
+        return self._commit(old, new, time)
+
+    def refresh_suggestions(self, checkpoints: Sequence[Mapping[str, Any]], time: float) -> list[dict[str, Any]]:
+        """Make the suggestions of open incidents anew after the checkpoints changed; return what changed."""
+        changed = []
+        for old in list(self._incidents.values()):
+            if old["state"] == "open" and not old["dead"]:
+                new = copy.deepcopy(old)
+                new["suggestion"] = suggest(new, checkpoints, new["evidence"]["now_step"])
+                changed.append(self._commit(old, new, time))
+        return [incident for incident in changed if incident is not None]
+
+    def rolled_back(
+        self, fork_step: int, dead_segments: set[int], time: float, new_segment: int, reason: str
+    ) -> list[dict[str, Any]]:
+        """Take note that points after ``fork_step`` of ``dead_segments`` are dead; return the incidents that changed.
+
+        Incidents whose onset is dead become dead, and resolved if they were open. One that began before the fork and
+        changed after it goes back to what was known at the fork. Incidents about processes are marked, but what
+        happened has happened.
+
+        Args:
+            fork_step: the step whose state the new segment starts from.
+            dead_segments: ids of the segments that have points which died now.
+            time: unix seconds.
+            new_segment: id of the segment that starts.
+            reason: why, as given by whoever went back.
+        """
+        changed = []
+        for old in list(self._incidents.values()):
+            if old["segment"] not in dead_segments or old["dead"]:
+                continue
+            new = copy.deepcopy(old)
+            if old["onset_step"] > fork_step:
+                new["dead"] = True
+                if old["kind"] not in PROCESS_KINDS:
+                    self._die(new, fork_step, time, new_segment, reason)
+            elif old["kind"] not in PROCESS_KINDS:
+                _go_back(new, fork_step)
+            changed.append(self._commit(old, new, time))
+        return [incident for incident in changed if incident is not None]
+
+    def acknowledge(self, incident_id: str, who: str, time: float) -> dict[str, Any] | None:
+        """Write down who has seen an incident and return it; None if there is no such incident. The first one stands."""
+        old = self._incidents.get(incident_id)
+        if old is None:
+            return None
+        if old["acknowledged_by"] is None:
+            new = copy.deepcopy(old)
+            new["acknowledged_by"] = who
+            self._commit(old, new, time)
+        return self.get(incident_id)
+
+    def _die(self, incident: dict[str, Any], fork_step: int, time: float, new_segment: int, reason: str) -> None:
+        incident["evidence"] |= {
+            "rolled_back_to": fork_step,
+            "rolled_back_into": new_segment,
+            "rolled_back_because": reason,
+        }
+        if incident["state"] == "open":
+            incident["state"] = "resolved"
+            incident["resolved"] = time
+        incident["suggestion"] = None
+        incident["text"] += f" The run went back to step {fork_step}; this happened on the branch that was left."
+
+    def _blank(self, finding: Finding, segment: int, time: float) -> dict[str, Any]:
+        return {
+            "incident_id": _incident_id(self.run_id, finding, segment),
+            "run_id": self.run_id,
+            "segment": segment,
+            "opened": time,
+            "updated": time,
+            "resolved": None,
+            "acknowledged_by": None,
+            "dead": False,
+            "version": 0,
+        }
+
+    def _commit(self, old: dict[str, Any] | None, new: dict[str, Any], time: float) -> dict[str, Any] | None:
+        if old == new:
+            return None
+        if old is not None and _without_position(old) == _without_position(new):
+            self._incidents[new["incident_id"]] = new  # a newer step judged alike: remembered, not news
+            return None
+        new["version"] += 1
+        new["updated"] = time
+        self._keep(new)
+        return copy.deepcopy(new)
+
+    def _keep(self, incident: dict[str, Any]) -> None:
+        incident_id, key = incident["incident_id"], incident["evidence"].get("key")
+        self._incidents[incident_id] = incident
+        reachable = key is not None and (not incident["dead"] or incident["kind"] in PROCESS_KINDS)
+        if reachable:
+            self._by_key[key] = incident_id
+        elif self._by_key.get(key) == incident_id:
+            del self._by_key[key]
+        if len(self._incidents) > MAX_INCIDENTS:
+            self._drop_one()
+
+    def _drop_one(self) -> None:
+        """Drop the oldest incident that is over; the oldest of all when every one is open."""
+        oldest = min(self._incidents.values(), key=lambda i: (i["state"] == "open", i["opened"], i["incident_id"]))
+        del self._incidents[oldest["incident_id"]]
+        key = oldest["evidence"].get("key")
+        if self._by_key.get(key) == oldest["incident_id"]:
+            del self._by_key[key]
+        self.dropped += 1
+
+
+#: Fields of an incident that are the finding's own.
+_TAKEN_OVER = (
+    "kind",
+    "severity",
+    "state",
+    "title",
+    "text",
+    "metric",
+    "dataset",
+    "rank",
+    "node",
+    "onset_step",
+    "step",
+    "peak_step",
+    "recovered_step",
+    "recovery",
+)
+
+
+def _incident_id(run_id: str, finding: Finding, segment: int) -> str:
+    """Return the id that this event has whoever computes it: a second worker or a re-feed names the same incident."""
+    parts = (run_id, finding.kind, finding.metric, finding.rank, segment, finding.onset_step, finding.key)
+    return "i-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def _without_position(incident: Mapping[str, Any]) -> dict[str, Any]:
+    return {**incident, "evidence": {**incident["evidence"], "now_step": None}}
+
+
+def _go_back(incident: dict[str, Any], fork_step: int) -> None:
+    """Undo what became known about an incident after the fork; its detector will say anew how it goes on."""
+    if incident["evidence"]["now_step"] <= fork_step:
+        return
+    incident["evidence"]["now_step"] = fork_step
+    recovered = incident["recovered_step"]
+    if incident["recovery"] is not None and (recovered is None or recovered > fork_step):
+        incident |= {"state": "open", "recovery": "pending", "recovered_step": None, "resolved": None}
+
+
+def _clean(value: Any, depth: int = 0) -> Any:
+    """Return evidence that is JSON: bounded, string keys, and non-finite numbers as the API spells them."""
+    if isinstance(value, bool | int | None):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping) and depth < MAX_EVIDENCE_DEPTH:
+        entries = list(value.items())[:MAX_EVIDENCE_ENTRIES]
+        return {str(name)[:200]: _clean(entry, depth + 1) for name, entry in entries}
+    if isinstance(value, list | tuple | set | frozenset) and depth < MAX_EVIDENCE_DEPTH:
+        return [_clean(entry, depth + 1) for entry in list(value)[:MAX_EVIDENCE_ENTRIES]]
+    return str(value)[:MAX_EVIDENCE_CHARS]
