@@ -1,0 +1,120 @@
+"""Faults that happen for real: what goes wrong in a large run, made small enough to watch in a minute.
+
+Nothing here draws a curve. Each fault breaks the job the way the real one does, and the loss follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from data import SOURCES, Batch, Mixture
+
+__all__ = ["FAULTS", "Fault", "make_fault"]
+
+
+class Fault:
+    """Nothing goes wrong. The other faults override what they break.
+
+    Args:
+        step: the fault begins at this step of the first pass over the data.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def batch(self, batch: Batch) -> Batch:
+        """Return the batch as the loader hands it out."""
+        return batch
+
+    def lr_factor(self, step: int) -> float:
+        """Return by what the schedule's learning rate is multiplied at ``step``."""
+        return 1.0
+
+    def restored(self, mixture: Mixture) -> None:
+        """Called after a checkpoint was loaded: a fresh loader stands where ``mixture`` says."""
+
+    def falls_back(self, step: int) -> bool:
+        """Return True when the job itself goes back to its newest checkpoint before ``step``."""
+        return False
+
+
+class BadData(Fault):
+    """A streaming reader trips over a pocket of broken records and hands out noise from then on.
+
+    So it goes with compressed shards: once the decoder has lost its place, every later record of that stream is
+    noise, until the reader is opened again. The loss can't recover by itself. Going back opens a new reader;
+    unless the batches of the pocket are skipped, it trips over the same records again.
+    """
+
+    #: Batches that hold broken records. Going back 20 steps and skipping 100 batches jumps over them.
+    POCKET_BATCHES = 20
+    #: The stream that breaks: the library code. Its loss goes to that of noise, ln 256 = 5.5.
+    SOURCE = SOURCES.index("code")
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self._lost_its_place = False
+
+    def batch(self, batch: Batch) -> Batch:
+        first = self.step - 1  # batches count from 0, steps from 1
+        if first <= batch.number < first + self.POCKET_BATCHES:
+            self._lost_its_place = True
+        if not self._lost_its_place:
+            return batch
+        tokens = batch.tokens.copy()
+        broken = batch.source == self.SOURCE
+        noise = np.random.default_rng(batch.number)
+        tokens[broken] = noise.integers(0, 256, tokens[broken].shape)
+        return Batch(batch.number, tokens, batch.source)
+
+    def restored(self, mixture: Mixture) -> None:
+        self._lost_its_place = False
+
+
+class LrWindow(Fault):
+    """Somebody edits the schedule: for a while the learning rate is thirty times too high, and the model diverges."""
+
+    FACTOR = 30.0
+    WINDOW_STEPS = 80
+
+    def lr_factor(self, step: int) -> float:
+        return self.FACTOR if self.step <= step < self.step + self.WINDOW_STEPS else 1.0
+
+
+class Sampler(Fault):
+    """The mixture is not restored after a restart: the counters of the images come back as zero.
+
+    The sampler believes that the images lag far behind their share and serves little else until they catch up, so
+    ``ratio/image_text`` drifts while the total loss looks better than ever. At ``step`` the job goes back to its
+    newest checkpoint, as after the loss of a node.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self._fell_back = False
+
+    def restored(self, mixture: Mixture) -> None:
+        state = mixture.state_dict()
+        state["tokens_served"][SOURCES.index("digits_captions")] = 0
+        mixture.load_state_dict(state)
+
+    def falls_back(self, step: int) -> bool:
+        now = step == self.step and not self._fell_back
+        self._fell_back = self._fell_back or now
+        return now
+
+
+#: Names for ``--fault``.
+FAULTS: dict[str, Callable[[int], Fault]] = {
+    "none": Fault,
+    "bad_data": BadData,
+    "lr_window": LrWindow,
+    "sampler": Sampler,
+}
+
+
+def make_fault(name: str, step: int) -> Fault:
+    """Return the fault called ``name``, to begin at ``step``."""
+    return FAULTS[name](step)

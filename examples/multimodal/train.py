@@ -1,0 +1,234 @@
+"""Train a small GPT on images and text, on as many ranks as torchrun starts, watched by Stabilityboard.
+
+    python -m torch.distributed.run --standalone --nproc-per-node 2 examples/multimodal/train.py
+
+The lines marked ``# <- stabilityboard`` are all that a training script needs. The rest is ordinary PyTorch: DDP,
+torch.distributed.checkpoint, and a loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import stabilityclient
+import torch
+import torch.distributed as dist
+from checkpoints import CheckpointStore
+from data import SOURCES, VOCAB_SIZE, Batch, Mixture, is_pixel, load_sources
+from faults import FAULTS, make_fault
+from log_timer import LogTimer
+from model import GPT, GPTConfig
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+
+def main() -> None:
+    """Train until ``--steps``, or until somebody sends SIGTERM."""
+    args = parse_arguments()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    trainer = Trainer(args)
+
+    run = stabilityclient.init(project="demo", name="multimodal", config=vars(args))  # <- stabilityboard
+    log = LogTimer(run.log) if args.measure_log_calls and rank == 0 else run.log
+
+    @run.on_rollback  # <- stabilityboard
+    def go_back(rollback: Any) -> None:
+        trainer.restore(Path(rollback.checkpoint))
+        trainer.lr_scale *= rollback.lr_scale or 1.0
+        trainer.mixture.skip(rollback.skip_batches or 0)
+        if rollback.seed is not None:
+            trainer.reseed(rollback.seed)
+
+    def save_checkpoint(step: int) -> None:
+        with run.phase("checkpoint"):  # <- stabilityboard
+            path = trainer.save(step)
+        if rank == 0:
+            run.checkpoint(step, path)  # <- stabilityboard
+
+    if not (args.resume and trainer.resume()):
+        save_checkpoint(0)
+    for step in run.steps(trainer.step + 1, args.steps + 1):  # <- stabilityboard
+        started = time.perf_counter()
+        with run.phase("data"):
+            batch = trainer.next_batch()
+        metrics = trainer.train_step(step, batch, run.phase)
+        seconds = time.perf_counter() - started
+        speed = {"step_time_s": seconds, "tokens_per_s": batch.tokens[:, 1:].size / seconds}
+        log(step, metrics | speed)  # <- stabilityboard
+
+        if step % args.checkpoint_every == 0:
+            save_checkpoint(step)
+        if trainer.stop_asked:  # agreed on by all ranks in train_step
+            break
+        if trainer.fault.falls_back(step):
+            to_step = trainer.fall_back()
+            run.rolled_back(to_step=to_step, reason="a node was replaced")  # <- stabilityboard
+
+    run.finish()  # <- stabilityboard
+    if isinstance(log, LogTimer):
+        log.write(args.measure_log_calls)
+    dist.destroy_process_group()
+
+
+class Trainer:
+    """The training state and what can be done with it: one step, save, restore."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.step = 0
+        self.lr_scale = 1.0
+        self.stop_asked = False
+        self._stop_signal = False
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        self.reseed_rng(args.seed)
+        config = GPTConfig(VOCAB_SIZE)
+        self.model = DistributedDataParallel(GPT(config))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr, betas=(0.9, 0.95), fused=True)
+        self.mixture = Mixture(load_sources(), rows=args.rows * self.world_size, context=config.context, seed=args.seed)
+        self.store = CheckpointStore(args.checkpoint_dir, keep=args.keep_checkpoints)
+        self.fault = make_fault(args.fault, args.fault_step)
+
+    def next_batch(self) -> Batch:
+        """Return this rank's part of the next global batch."""
+        return self.fault.batch(self.mixture.next_batch(self.rank, self.world_size))
+
+    def train_step(self, step: int, batch: Batch, phase: Any) -> dict[str, float]:
+        """Learn from one batch and return what this rank has to tell about it."""
+        lr = self.learning_rate(step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        tokens = torch.from_numpy(batch.tokens)
+        with phase("forward"):
+            logits = self.model(tokens[:, :-1])
+            losses = F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
+            losses = losses.view(len(tokens), -1)
+            loss = losses.mean()
+        with phase("backward"):
+            self.optimizer.zero_grad()
+            loss.backward()
+        with phase("optimizer"):
+            grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.args.clip)
+            self.optimizer.step()
+        self.step = step
+        metrics = self._global_metrics(batch, losses.detach())
+        if self.rank != 0:
+            return {"rank_loss": loss.item()}
+        return metrics | {"grad_norm": grad_norm.item(), "lr": lr}
+
+    def learning_rate(self, step: int) -> float:
+        """Return the rate at ``step``: linear warm-up, then a cosine down to a tenth."""
+        args = self.args
+        warmup = min(1.0, step / args.warmup_steps)
+        progress = min(1.0, step / args.decay_steps)
+        cosine = 0.55 + 0.45 * math.cos(math.pi * progress)
+        return float(args.lr * warmup * cosine * self.lr_scale * self.fault.lr_factor(step))
+
+    def save(self, step: int) -> Path:
+        """Write a checkpoint of ``step`` and return its path."""
+        return self.store.save(step, self._state())
+
+    def restore(self, path: Path) -> None:
+        """Go back to the checkpoint at ``path``: model, optimizer, rate, random numbers and place in the data."""
+        state = self._state()
+        self.store.load(path, state)
+        set_state_dict(
+            self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )
+        mine = state[f"rank_{self.rank}"]
+        self.step, self.lr_scale = mine["step"], mine["lr_scale"]
+        torch.set_rng_state(mine["torch_rng"])
+        np.random.set_state(mine["numpy_rng"])
+        random.setstate(mine["python_rng"])
+        self.mixture.load_state_dict(mine["data"])
+        self.fault.restored(self.mixture)
+
+    def resume(self) -> bool:
+        """Restore the newest checkpoint; False when there is none."""
+        newest = self.store.newest()
+        if newest is not None:
+            self.restore(newest)
+        return newest is not None
+
+    def fall_back(self) -> int:
+        """Go back to the newest checkpoint and return its step."""
+        self.resume()
+        return self.step
+
+    def reseed(self, seed: int) -> None:
+        """Take other random numbers and another order of the data from here on."""
+        self.reseed_rng(seed)
+        self.mixture.reseed(seed)
+
+    def reseed_rng(self, seed: int) -> None:
+        """Seed the three generators; equal on all ranks, as DDP wants equal models."""
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+
+    def _state(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        mine = {
+            "step": self.step,
+            "lr_scale": self.lr_scale,
+            "torch_rng": torch.get_rng_state(),
+            "numpy_rng": np.random.get_state(),
+            "python_rng": random.getstate(),
+            "data": self.mixture.state_dict(),
+        }
+        return {"model": model, "optimizer": optimizer, f"rank_{self.rank}": mine}
+
+    def _global_metrics(self, batch: Batch, losses: torch.Tensor) -> dict[str, float]:
+        """Return the means over all ranks: one small all_reduce of sums and counts."""
+        sums = torch.zeros(len(SOURCES), dtype=torch.float64)
+        counts = torch.zeros(len(SOURCES), dtype=torch.float64)
+        source = torch.from_numpy(batch.source)
+        sums.index_add_(0, source, losses.sum(1, dtype=torch.float64))
+        counts.index_add_(0, source, torch.full_like(source, losses.shape[1], dtype=torch.float64))
+        pixels = float(is_pixel(batch.tokens[:, 1:]).sum())
+        extra = torch.tensor([pixels, float(self._stop_signal)], dtype=torch.float64)
+        table = torch.cat([sums, counts, extra])
+        dist.all_reduce(table)
+        sums, counts, (pixels, stop) = table.tensor_split([len(SOURCES), 2 * len(SOURCES)])
+        self.stop_asked = bool(stop)  # all ranks learn of it at the same step
+        metrics = {f"loss/{name}": value for name, value in zip(SOURCES, (sums / counts).tolist(), strict=True)}
+        metrics["loss"] = (sums.sum() / counts.sum()).item()
+        metrics["ratio/image_text"] = (pixels / (counts.sum() - pixels)).item()
+        return metrics
+
+    def _on_sigterm(self, *_: object) -> None:
+        self._stop_signal = True
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line's settings."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=3000, help="last step")
+    parser.add_argument("--rows", type=int, default=8, help="rows of 128 tokens per rank and step")
+    parser.add_argument("--lr", type=float, default=1e-3, help="highest learning rate")
+    parser.add_argument("--warmup-steps", type=int, default=40)
+    parser.add_argument("--decay-steps", type=int, default=6000, help="length of the cosine")
+    parser.add_argument("--clip", type=float, default=1.0, help="largest gradient norm")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
+    parser.add_argument("--checkpoint-every", type=int, default=25, help="steps between checkpoints")
+    parser.add_argument("--keep-checkpoints", type=int, default=12, help="newest ones kept, besides every 100th step")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--fault", choices=sorted(FAULTS), default="none", help="what goes wrong")
+    parser.add_argument("--fault-step", type=int, default=220, help="step at which it goes wrong")
+    parser.add_argument("--measure-log-calls", type=Path, help="write the cost of run.log, us, to this JSON file")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
