@@ -1,0 +1,114 @@
+"""Wires the parts of the server into one ASGI application. Everything that starts here stops here, in reverse order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from stabilityfrontend import attach
+
+from stabilitybackend.alerts import alerting_service
+from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
+from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.gateway import Gateway
+from stabilitybackend.gateway import router as agent_router
+from stabilitybackend.ingest import Ingest
+from stabilitybackend.manager import RunManager
+from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
+from stabilitybackend.routes import commands, live, runs, server
+from stabilitybackend.settings import Settings
+
+__all__ = ["create_app"]
+
+_log = logging.getLogger(__name__)
+
+
+def create_app(settings: Settings, redis_url: str) -> FastAPI:
+    """Return the application; it connects when it is started, not before.
+
+    Args:
+        settings: what the server runs with.
+        redis_url: the Redis or Valkey that holds the runs (the embedded one's, where that is used).
+    """
+    redis = make_redis(redis_url)
+    ring = KeyRing(redis)
+    authenticator = Authenticator(ring, key_needed=settings.beyond_loopback)
+    ingest = Ingest(redis)
+    manager = RunManager(redis, time.time)
+    ours = version("stabilityboard")
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await check_server(redis, redis_url)
+        await check_exposure(settings, ring)
+        ingest.start()
+        await manager.start()
+        stop = asyncio.Event()
+        alerts = asyncio.create_task(alerting_service(redis, settings).run(stop), name="alerting")
+        try:
+            yield
+        finally:
+            stop.set()
+            await asyncio.wait({alerts}, timeout=2.0)
+            alerts.cancel()
+            await asyncio.gather(alerts, return_exceptions=True)
+            await manager.stop()
+            await ingest.stop()
+            await redis.aclose()
+
+    app = FastAPI(
+        title="Stabilityboard",
+        version=ours,
+        lifespan=lifespan,
+        openapi_url="/api/v1/openapi.json",
+        docs_url="/api/v1/docs",
+        redoc_url=None,
+    )
+    app.state.settings = settings
+    app.state.redis = redis
+    app.state.authenticator = authenticator
+    app.state.manager = manager
+    app.state.ingest = ingest
+    app.state.version = ours
+    app.state.started = time.monotonic()
+    gateway = Gateway(
+        ingest, authenticator, manager, beyond_loopback=settings.beyond_loopback, server_version=ours
+    )
+    app.state.gateway = gateway
+    for router in (server.router, runs.router, commands.router, live.router, agent_router(gateway), server.fallback):
+        app.include_router(router)
+    _add_error_handlers(app)
+    attach(app)
+    return app
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(StabilityBoardError)
+    async def ours(request: Request, error: StabilityBoardError) -> JSONResponse:
+        return JSONResponse(error.as_json(), status_code=error.status)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
+        given = first.get("input")
+        shown = repr(given) if len(repr(given)) <= 80 else repr(given)[:80] + "..."
+        message = f"{place or 'the request'} is {shown}: {first['msg']}"
+        body = {"error": {"code": "bad_request", "message": message, "hint": "see /api/v1/docs for what this call takes"}}
+        return JSONResponse(body, status_code=422)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        away = as_unavailable(error)
+        if away is not None:
+            return JSONResponse(away.as_json(), status_code=away.status)
+        _log.exception("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
+        body = {"error": {"code": "internal", "message": "the server made a mistake", "hint": "see its log"}}
+        return JSONResponse(body, status_code=500)

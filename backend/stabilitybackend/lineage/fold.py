@@ -1,0 +1,366 @@
+"""Grows the tree from the stored frames and says to which segment every point belongs.
+
+A pure fold: the same frames in the same order give the same tree, after any restart. Segments come from three
+places: an ordered rollback and a rollback that the job declares arrive as ``segment`` events; a process that goes back without
+a word is recognised by its steps, once they go on from there (``sources.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
+
+from stabilitybackend.lineage.sources import SourceState, Tentative
+from stabilitybackend.lineage.tree import ROOT_FORK, Segment, SegmentTree
+
+__all__ = ["MAX_HELD_ROWS", "Change", "Checkpoint", "Event", "Forked", "LineageFold", "Placed"]
+
+#: Rows held while it is open whether a low step is a rollback; more than that are released as strays.
+MAX_HELD_ROWS = 1_000
+#: A rank that logs rarely and never said that it went back follows the head after this long, seconds of log time.
+FOLLOW_HEAD_AFTER_S = 5.0
+#: Sources remembered per run (every restart adds one a rank); beyond it the oldest that is not the newest of its rank is forgotten.
+MAX_SOURCES = 20_000
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Rows that found their segment.
+
+    Attributes:
+        segment: where they belong.
+        source, rank, node: who logged them; rank None for an agent.
+        names: the m metric names.
+        steps: int64 (n,). times: float64 (n,), unix seconds. values: float64 (m, n).
+        stray: low steps that nothing followed: kept, shown as dead, never part of a curve.
+    """
+
+    segment: int
+    source: str
+    rank: int | None
+    node: str
+    names: list[str]
+    steps: NDArray[np.int64]
+    times: NDArray[np.float64]
+    values: NDArray[np.float64]
+    stray: bool = False
+
+
+@dataclass(frozen=True)
+class Forked:
+    """A new segment was added; ``is_head`` says whether the effective timeline changed with it."""
+
+    segment: Segment
+    is_head: bool
+
+
+@dataclass(frozen=True)
+class Event:
+    """Any other event, with the segment that its source was in."""
+
+    source: SourceInfo
+    segment: int
+    type: str
+    time: float
+    step: int | None
+    data: dict[str, Any]
+
+
+Change = Placed | Forked | Event
+
+
+@dataclass
+class Checkpoint:
+    """A checkpoint that the job announced."""
+
+    step: int
+    path: str
+    segment: int
+    time: float
+    available: bool = True
+
+
+class LineageFold:
+    """State of the fold for one run; feed it every frame of the run's stream, in order."""
+
+    def __init__(self) -> None:
+        self.tree = SegmentTree()
+        self.checkpoints: list[Checkpoint] = []
+        self._sources: dict[str, SourceState] = {}
+        self._newest: dict[int, str] = {}
+        self._last_time: dict[str, float] = {}
+        self._started: dict[str, float] = {}
+        self._held: dict[str, list[Placed]] = {}
+
+    @property
+    def ranks(self) -> list[int]:
+        """Ranks seen so far, in order."""
+        return sorted(self._newest)
+
+    def pending(self) -> list[Placed]:
+        """Return the rows about which nothing is decided yet, as strays of the segment their source was in."""
+        return [placed for rows in self._held.values() for placed in rows]
+
+    def apply(self, frame: Frame) -> list[Change]:
+        """Return what the frame changed, in order."""
+        state = self._source(frame.source)
+        changes: list[Change] = []
+        for block in frame.blocks:
+            if isinstance(block, EventBlock):
+                changes.extend(self._event(frame.source, state, block))
+            else:
+                changes.extend(self._points(state, block))
+        return changes
+
+    # --- sources -------------------------------------------------------------------------------------------------
+
+    def _source(self, info: SourceInfo) -> SourceState:
+        known = self._sources.get(info.source)
+        if known is not None:
+            return known
+        before = None if info.rank is None else self._newest.get(info.rank)
+        if before is not None and self._started.get(before, 0.0) <= info.started:
+            old = self._sources[before]
+            state = SourceState(info.source, info.rank, info.node, old.segment, dict(old.marks), old.stride, old.last_step)
+        else:
+            state = SourceState(info.source, info.rank, info.node, self.tree.head)
+        self._sources[info.source] = state
+        self._started[info.source] = info.started
+        if info.rank is not None and (before is None or self._started.get(before, 0.0) <= info.started):
+            self._newest[info.rank] = info.source
+        if len(self._sources) > MAX_SOURCES:
+            self._forget_oldest()
+        return state
+
+    def _forget_oldest(self) -> None:
+        keep = set(self._newest.values())
+        for source in self._sources:
+            if source not in keep:
+                for table in (self._sources, self._started, self._last_time, self._held):
+                    table.pop(source, None)  # type: ignore[attr-defined]
+                return
+
+    # --- points --------------------------------------------------------------------------------------------------
+
+    def _points(self, state: SourceState, block: PointsBlock) -> Iterator[Change]:
+        steps = np.frombuffer(block.steps, dtype="<i8")
+        if len(steps) == 0 or not block.names:
+            return
+        times = np.frombuffer(block.times, dtype="<f8")
+        values = np.frombuffer(block.values, dtype="<f8").reshape(len(block.names), len(steps))
+        rows = Placed(state.segment, state.source, state.rank, state.node, block.names, steps, times, values)
+        self._last_time[state.source] = float(times[-1])
+        if state.rank is None:
+            yield from self._split(rows, [self.tree.segment_at(self.tree.head, int(step)) for step in steps])
+        elif self._plain(state, block.names, steps, float(times[-1])):
+            self._enter_marks(state, block.names, steps)
+            yield self._place(rows, state.segment)
+        else:
+            yield from self._row_by_row(state, rows)
+
+    def _plain(self, state: SourceState, names: list[str], steps: NDArray[np.int64], time: float) -> bool:
+        return (
+            state.tentative is None
+            and not state.fresh
+            and int(steps[0]) > self.tree[state.segment].fork_step
+            and not state.goes_back(names, int(steps[0]))
+            and bool((steps[1:] >= steps[:-1]).all())
+            and not self._should_follow_head(state, int(steps[0]), time)
+        )
+
+    @staticmethod
+    def _enter_marks(state: SourceState, names: list[str], steps: NDArray[np.int64]) -> None:
+        if len(steps) > 1:
+            state.mark(names, int(steps[-2]))
+        state.mark(names, int(steps[-1]))
+
+    def _row_by_row(self, state: SourceState, rows: Placed) -> Iterator[Change]:
+        for i in range(len(rows.steps)):
+            row = Placed(
+                state.segment, rows.source, rows.rank, rows.node, rows.names,
+                rows.steps[i : i + 1], rows.times[i : i + 1], rows.values[:, i : i + 1],
+            )  # fmt: skip
+            yield from self._row(state, row)
+
+    def _row(self, state: SourceState, row: Placed) -> Iterator[Change]:
+        step, time = int(row.steps[0]), float(row.times[0])
+        if state.tentative is not None:
+            if state.tentative.goes_on(step, state.stride):
+                self._hold(state, row)
+                if state.tentative.follow(step):
+                    yield from self._confirm(state, time)
+                elif len(self._held[state.source]) > MAX_HELD_ROWS:
+                    yield from self._release(state)
+                return
+            yield from self._release(state)
+        if state.goes_back(row.names, step):
+            target = self._joinable(state, step)
+            if target is None:
+                high = max(state.high(row.names), step)
+                state.tentative = Tentative(step, step, high, state.fresh)
+                self._hold(state, row)
+                return
+            self._enter(state, target)
+        elif state.fresh or self._should_follow_head(state, step, time):
+            head = self.tree[self.tree.head]
+            if head.id != state.segment and step > head.fork_step and state.rank not in head.entered:
+                self._enter(state, head)
+        self.tree[state.segment].entered.setdefault(state.rank or 0, state.source)
+        state.mark(row.names, step)
+        yield self._place(row, self.tree.segment_at(state.segment, step))
+
+    def _should_follow_head(self, state: SourceState, step: int, time: float) -> bool:
+        if state.segment == self.tree.head or state.rank is None or self._newest.get(state.rank) != state.source:
+            return False
+        head = self.tree[self.tree.head]
+        return state.rank not in head.entered and step > head.fork_step and time > head.created + FOLLOW_HEAD_AFTER_S
+
+    def _joinable(self, state: SourceState, step: int) -> Segment | None:
+        """Return the segment that other ranks opened and this one now reaches, if there is one."""
+        candidates: Sequence[Segment] = [s for s in self.tree if s.id > state.segment]
+        if state.fresh:
+            candidates = [s for s in candidates if s.id == self.tree.head]
+        for segment in candidates:
+            if state.rank not in segment.entered and step > segment.fork_step:
+                return segment
+        return None
+
+    def _confirm(self, state: SourceState, time: float) -> Iterator[Change]:
+        """The low steps went on: they are a segment of their own."""
+        tentative, held = state.tentative, self._held.pop(state.source)
+        assert tentative is not None
+        target = self._joinable(state, tentative.first_step)
+        if target is None:
+            origin = state.segment
+            target = self.tree.fork(
+                origin,
+                self._fork_step(tentative.first_step, state),
+                key=f"u-{len(self.tree)}",
+                cause="restart",
+                created=float(held[0].times[0]),
+                reason="the job was started again and went on from an earlier step"
+                if tentative.fresh
+                else "the steps went back and went on from there",
+            )
+            is_head = self._leads(state, origin)
+            if is_head:
+                self.tree.head = target.id
+                self._bring_along(target, origin)
+            self._enter(state, target)
+            yield Forked(target, is_head)
+        else:
+            self._enter(state, target)
+        for row in held:
+            state.mark(row.names, int(row.steps[0]))
+            yield self._place(row, self.tree.segment_at(target.id, int(row.steps[0])))
+
+    def _fork_step(self, first_step: int, state: SourceState) -> int:
+        """Return the step a silent restart came from: its checkpoint where one fits, else the step before."""
+        low = first_step - max(state.stride, 1)
+        fits = [c.step for c in self.checkpoints if low <= c.step < first_step]
+        return max(fits, default=first_step - 1)
+
+    def _leads(self, state: SourceState, origin: int) -> bool:
+        """Return whether what this source does moves the head (late data of a dead process does not)."""
+        newest = state.rank is not None and self._newest.get(state.rank) == state.source
+        return newest and (origin == self.tree.head or self.tree.is_ancestor(origin, self.tree.head) or state.fresh)
+
+    def _bring_along(self, target: Segment, origin: int) -> None:
+        """Move the other ranks of the same restart into ``target``: those that started after ``origin`` was last written."""
+        ended = max((self._last_time.get(s, 0.0) for s in self.tree[origin].entered.values()), default=0.0)
+        for rank, source in self._newest.items():
+            other = self._sources[source]
+            passed = other.last_step is None or other.last_step > target.fork_step
+            if rank not in target.entered and self._started.get(source, 0.0) > ended and passed and other.tentative is None:
+                self._enter(other, target)
+
+    def _enter(self, state: SourceState, segment: Segment) -> None:
+        state.enter(segment.id, segment.fork_step)
+        if state.rank is not None:
+            segment.entered[state.rank] = state.source
+
+    def _hold(self, state: SourceState, row: Placed) -> None:
+        stray = Placed(state.segment, row.source, row.rank, row.node, row.names, row.steps, row.times, row.values, True)
+        self._held.setdefault(state.source, []).append(stray)
+
+    def _release(self, state: SourceState) -> Iterator[Change]:
+        """The low steps led nowhere: they stay where they were logged, as strays."""
+        state.tentative = None
+        yield from self._held.pop(state.source, [])
+
+    def _place(self, rows: Placed, segment: int) -> Placed:
+        self.tree[segment].saw(int(rows.steps.min()), int(rows.steps.max()), rows.values.size)
+        return Placed(segment, rows.source, rows.rank, rows.node, rows.names, rows.steps, rows.times, rows.values)
+
+    def _split(self, rows: Placed, segments: list[int]) -> Iterator[Change]:
+        """Place rows whose segments differ, in runs of equal segment."""
+        start = 0
+        for i in range(1, len(segments) + 1):
+            if i == len(segments) or segments[i] != segments[start]:
+                part = slice(start, i)
+                yield self._place(
+                    Placed(
+                        segments[start], rows.source, rows.rank, rows.node, rows.names,
+                        rows.steps[part], rows.times[part], rows.values[:, part],
+                    ),
+                    segments[start],
+                )  # fmt: skip
+                start = i
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def _event(self, info: SourceInfo, state: SourceState, block: EventBlock) -> Iterator[Change]:
+        if block.type == "segment" and state.rank is not None:
+            yield from self._release(state)
+            yield from self._declared(state, block)
+        elif block.type == "checkpoint" and block.step is not None:
+            self._checkpoint(state, block)
+        elif block.type == "checkpoint_gone":
+            path = block.data.get("path")
+            for checkpoint in self.checkpoints:
+                if checkpoint.path == path and checkpoint.step == block.step:
+                    checkpoint.available = False
+        yield Event(info, state.segment, block.type, block.time, block.step, block.data)
+
+    def _checkpoint(self, state: SourceState, block: EventBlock) -> None:
+        assert block.step is not None
+        path = str(block.data.get("path", ""))
+        segment = self.tree.segment_at(state.segment, block.step)
+        for old in self.checkpoints:
+            if old.path == path and old.available:
+                if (old.step, old.segment) == (block.step, segment):
+                    return  # the same one, announced by another rank
+                old.available = False  # written over: the dead branch's content is no longer there
+        self.checkpoints.append(Checkpoint(block.step, path, segment, block.time))
+
+    def _declared(self, state: SourceState, block: EventBlock) -> Iterator[Change]:
+        data = block.data
+        key, to_step = str(data.get("key", "")), int(data.get("to_step", ROOT_FORK))
+        assert state.rank is not None
+        for known in self.tree.with_key(key):
+            if known.entered.get(state.rank, state.source) == state.source:
+                self._enter(state, known)
+                return
+        origin = state.segment
+        segment = self.tree.fork(
+            origin,
+            to_step,
+            key=key,
+            cause="command" if data.get("command_id") else "declared",
+            created=block.time,
+            reason=str(data.get("reason") or ""),
+            command_id=data.get("command_id"),
+            issuer=data.get("issuer"),
+            changes=dict(data.get("changes") or {}),
+        )
+        is_head = self._leads(state, origin)
+        if is_head:
+            self.tree.head = segment.id
+        self._enter(state, segment)
+        yield Forked(segment, is_head)
+

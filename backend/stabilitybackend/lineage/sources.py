@@ -1,0 +1,102 @@
+"""What the fold remembers of each source (one start of one training process) between two frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["CONFIRM_STEPS", "SourceState", "Tentative"]
+
+#: Distinct further steps that must follow a low step before it counts as a rollback nobody declared.
+#: Two, because one stray low step must never fork a run, and a third step cannot be an accident of the same kind.
+CONFIRM_STEPS = 2
+#: A next step at most this many usual strides away "goes on" from the last one.
+STRIDES_THAT_GO_ON = 2
+
+
+@dataclass
+class Tentative:
+    """Low steps that may be the start of an undeclared rollback.
+
+    Attributes:
+        first_step: where they started.
+        last_step: the newest of them.
+        followed: distinct further steps that went on from first_step.
+        high: greatest step of the source before.
+        fresh: whether the source is a new process, so that even repeating the last step means it went back.
+    """
+
+    first_step: int
+    last_step: int
+    high: int
+    fresh: bool
+    followed: int = 0
+
+    def goes_on(self, step: int, stride: int) -> bool:
+        """Return whether ``step`` continues from here rather than from where the source was before."""
+        if step < self.last_step:
+            return False
+        if step <= self.high:
+            return True
+        near = step - self.last_step <= STRIDES_THAT_GO_ON * stride
+        return near and (self.followed > 0 or self.fresh)
+
+    def follow(self, step: int) -> bool:
+        """Note ``step``; return whether that confirms the rollback."""
+        if step > self.last_step:
+            self.followed += 1
+            self.last_step = step
+        return self.followed >= CONFIRM_STEPS
+
+
+@dataclass
+class SourceState:
+    """Where a source is.
+
+    Attributes:
+        source: its id.
+        rank: global rank; None for an agent.
+        node: host name.
+        segment: the segment its points belong to now.
+        marks: metric -> greatest step logged in the present stretch.
+        stride: usual distance between two steps of the source.
+        last_step: the newest step, None before the first.
+        fresh: True until its first points are placed.
+        tentative: low steps that are not placed yet.
+    """
+
+    source: str
+    rank: int | None
+    node: str
+    segment: int
+    marks: dict[str, int] = field(default_factory=dict)
+    stride: int = 1
+    last_step: int | None = None
+    fresh: bool = True
+    tentative: Tentative | None = None
+
+    def high(self, names: list[str]) -> int:
+        """Return the greatest step at which any of ``names`` was logged in this stretch, -1 for none."""
+        return max((self.marks.get(name, -1) for name in names), default=-1)
+
+    def goes_back(self, names: list[str], step: int) -> bool:
+        """Return whether a row of ``names`` at ``step`` lies before what the same metrics reached."""
+        high = self.high(names)
+        return step < high or (self.fresh and step == high)
+
+    def mark(self, names: list[str], step: int) -> None:
+        """Note a row at ``step``."""
+        for name in names:
+            if self.marks.get(name, -1) < step:
+                self.marks[name] = step
+        if self.last_step is not None and step > self.last_step:
+            self.stride = step - self.last_step
+        self.last_step = step
+        self.fresh = False
+
+    def enter(self, segment: int, fork_step: int) -> None:
+        """Move into ``segment``: steps after ``fork_step`` are new again."""
+        self.segment = segment
+        self.marks = {name: min(step, fork_step) for name, step in self.marks.items()}
+        self.last_step = fork_step if self.last_step is not None else None
+        self.tentative = None
+        self.fresh = False

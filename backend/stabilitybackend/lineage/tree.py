@@ -1,0 +1,173 @@
+"""The tree of segments of one run, and what is effective in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["ROOT_FORK", "PathRange", "Segment", "SegmentTree"]
+
+#: Fork step of the root: every step >= 0 lies after it.
+ROOT_FORK = -1
+
+
+@dataclass
+class Segment:
+    """An unbroken stretch of steps.
+
+    Attributes:
+        id: 0 for the root, then in the order of creation.
+        key: what the ranks call it: "" for the root, a command id, ``d-...`` for a declared rollback, ``u-...`` inferred.
+        parent: id of the parent, None for the root.
+        fork_step: the step whose state it starts from; its own steps are > fork_step. ROOT_FORK for the root.
+        cause: ``start``, ``command``, ``declared`` or ``restart``.
+        reason: free text of who asked, may be empty.
+        command_id: the command that ordered it, else None.
+        issuer: who asked, where known.
+        changes: what else changed (lr_scale, seed, skip_batches, ...).
+        created: log time of the record that opened it, unix seconds.
+        entered: rank -> source id that brought the rank into this segment.
+        first_step, last_step: smallest and greatest step seen, None before the first point.
+        points: values stored in it, dead ones too.
+    """
+
+    id: int
+    key: str
+    parent: int | None
+    fork_step: int
+    cause: str
+    reason: str = ""
+    command_id: str | None = None
+    issuer: str | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+    created: float = 0.0
+    entered: dict[int, str] = field(default_factory=dict)
+    first_step: int | None = None
+    last_step: int | None = None
+    points: int = 0
+
+    def saw(self, low: int, high: int, values: int) -> None:
+        """Note that ``values`` values at steps ``low..high`` were stored here."""
+        self.first_step = low if self.first_step is None else min(self.first_step, low)
+        self.last_step = high if self.last_step is None else max(self.last_step, high)
+        self.points += values
+
+
+@dataclass(frozen=True)
+class PathRange:
+    """The steps ``first..last`` (both inclusive; last None: no end) that a segment contributes to a path."""
+
+    segment: int
+    first: int
+    last: int | None
+
+    def holds(self, step: int) -> bool:
+        """Return whether ``step`` lies in the range."""
+        return step >= self.first and (self.last is None or step <= self.last)
+
+
+class SegmentTree:
+    """Segments of a run, and the head among them."""
+
+    def __init__(self) -> None:
+        self._segments: list[Segment] = [Segment(0, "", None, ROOT_FORK, "start")]
+        self._by_key: dict[str, list[int]] = {"": [0]}
+        self.head = 0
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __getitem__(self, segment: int) -> Segment:
+        return self._segments[segment]
+
+    def with_key(self, key: str) -> list[Segment]:
+        """Return the segments that ranks call ``key``, oldest first (more than one after a restart that repeats itself)."""
+        return [self._segments[i] for i in self._by_key.get(key, [])]
+
+    def fork(self, origin: int, to_step: int, *, key: str, cause: str, created: float, **facts: Any) -> Segment:
+        """Add a segment that starts from the state after ``to_step`` on the path of ``origin``.
+
+        The parent is the segment of that path which holds ``to_step``, so that a rollback past an earlier fork hangs
+        from the older segment. The head is left as it is.
+
+        Args:
+            origin: the segment the job was in.
+            to_step: the new segment's own steps are > to_step. Anything below 0 means from the very beginning.
+            key, cause, created: as in Segment.
+            facts: further fields of Segment.
+        """
+        fork_step = max(to_step, ROOT_FORK)
+        parent = self.segment_at(origin, fork_step)
+        segment = Segment(len(self._segments), key, parent, fork_step, cause, created=created, **facts)
+        self._segments.append(segment)
+        self._by_key.setdefault(key, []).append(segment.id)
+        return segment
+
+    def path(self, segment: int | None = None) -> list[PathRange]:
+        """Return the ranges from the root to ``segment`` (default: the head), each cut at its child's fork step."""
+        ranges: list[PathRange] = []
+        current: int | None = self.head if segment is None else segment
+        last: int | None = None
+        while current is not None:
+            node = self._segments[current]
+            ranges.append(PathRange(current, node.fork_step + 1, last))
+            last = node.fork_step
+            current = node.parent
+        return ranges[::-1]
+
+    def segment_at(self, origin: int, step: int) -> int:
+        """Return the segment on the path of ``origin`` to which ``step`` belongs."""
+        current = self._segments[origin]
+        while current.parent is not None and step <= current.fork_step:
+            current = self._segments[current.parent]
+        return current.id
+
+    def is_ancestor(self, ancestor: int, segment: int) -> bool:
+        """Return whether ``ancestor`` is ``segment`` or lies on its path."""
+        current: int | None = segment
+        while current is not None and current >= ancestor:
+            if current == ancestor:
+                return True
+            current = self._segments[current].parent
+        return False
+
+    def dead_after(self, segment: int) -> int | None:
+        """Return the step after which the points of ``segment`` are dead: None for none, ROOT_FORK or the fork step for all."""
+        for part in self.path():
+            if part.segment == segment:
+                return part.last
+        return self._segments[segment].fork_step
+
+    def is_dead(self, segment: int, step: int) -> bool:
+        """Return whether a point of ``segment`` at ``step`` is off the effective timeline."""
+        limit = self.dead_after(segment)
+        return limit is not None and step > limit
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Return the segments in the shape of docs/api.md."""
+        on_path = {part.segment for part in self.path()}
+        return [
+            {
+                "id": s.id,
+                "key": s.key,
+                "parent": s.parent,
+                "fork_step": None if s.parent is None else s.fork_step,
+                "first_step": s.first_step,
+                "last_step": s.last_step,
+                "dead_after": self.dead_after(s.id),
+                "on_head_path": s.id in on_path,
+                "cause": s.cause,
+                "reason": s.reason,
+                "command_id": s.command_id,
+                "issuer": s.issuer,
+                "changes": s.changes,
+                "created": s.created,
+                "ranks": sorted(s.entered),
+                "points": s.points,
+            }
+            for s in self._segments
+        ]

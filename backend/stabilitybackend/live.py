@@ -1,0 +1,92 @@
+"""Fans what happens in a run out to browsers: encoded once, the same bytes to all, slow ones told to fetch again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+import orjson
+
+__all__ = ["Channel", "Subscriber"]
+
+#: Messages a browser may lag behind before it is told to fetch again; at 20 a second about 25 s.
+MAX_QUEUED = 512
+#: Messages kept for browsers that reconnect.
+MAX_RECENT = 1_024
+#: Bytes kept for browsers that reconnect.
+MAX_RECENT_BYTES = 8 * 1024 * 1024
+
+
+class Subscriber:
+    """One browser's bounded queue of encoded messages."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED)
+        #: Times the queue overflowed; each time the browser gets one ``reset``.
+        self.resets = 0
+
+    def put(self, message: bytes) -> None:
+        """Queue a message; when the browser is too slow, drop what waits and tell it to fetch again."""
+        try:
+            self._queue.put_nowait(message)
+        except asyncio.QueueFull:
+            self.resets += 1
+            while not self._queue.empty():
+                self._queue.get_nowait()
+            self._queue.put_nowait(orjson.dumps({"type": "reset", "reason": "this browser was too slow; fetch again"}))
+
+    async def get(self) -> bytes:
+        """Return the next message, waiting for it."""
+        return await self._queue.get()
+
+
+class Channel:
+    """The subscribers of one run (or of the list of runs), and what was sent lately."""
+
+    def __init__(self) -> None:
+        self._subscribers: set[Subscriber] = set()
+        self._recent: deque[tuple[str, bytes]] = deque()
+        self._recent_bytes = 0
+        self._dropped_any = False
+
+    def __len__(self) -> int:
+        return len(self._subscribers)
+
+    def publish(self, message: dict[str, Any], cursor: str = "") -> None:
+        """Send ``message`` to every subscriber; with a cursor it can be caught up with later."""
+        data = orjson.dumps(message)
+        if cursor:
+            self._recent.append((cursor, data))
+            self._recent_bytes += len(data)
+            while len(self._recent) > MAX_RECENT or self._recent_bytes > MAX_RECENT_BYTES:
+                self._recent_bytes -= len(self._recent.popleft()[1])
+                self._dropped_any = True
+        for subscriber in self._subscribers:
+            subscriber.put(data)
+
+    def join(self, subscriber: Subscriber) -> None:
+        """Send what comes from now on to ``subscriber``."""
+        self._subscribers.add(subscriber)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Send it no more."""
+        self._subscribers.discard(subscriber)
+
+    def since(self, cursor: str) -> list[bytes] | None:
+        """Return the messages after ``cursor`` (a stream id), None when they are no longer all here."""
+        after = _order(cursor)
+        if not self._recent:
+            return None
+        if self._dropped_any and _order(self._recent[0][0]) > after:
+            return None
+        return [data for at, data in self._recent if _order(at) > after]
+
+
+def _order(cursor: str) -> tuple[int, int]:
+    """Return a stream id ``ms-n`` as something that sorts; anything else sorts first."""
+    left, _, right = cursor.partition("-")
+    try:
+        return int(left), int(right or 0)
+    except ValueError:
+        return -1, 0

@@ -1,0 +1,55 @@
+"""Who may call: the dependencies that every route takes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends
+from starlette.requests import HTTPConnection
+
+from stabilitybackend.auth import Authenticator, Identity, check_origin
+from stabilitybackend.manager import RunManager
+from stabilitybackend.worker import RunWorker
+
+__all__ = ["Commander", "Manager", "Reader", "Worker", "identify"]
+
+
+async def identify(connection: HTTPConnection) -> Identity:
+    """Return who makes the call.
+
+    Raises:
+        Unauthorized: a key is needed and none, or a wrong one, came.
+        Forbidden: a page of another site makes the call.
+    """
+    state = connection.app.state
+    check_origin(connection.headers, beyond_loopback=state.settings.beyond_loopback)
+    authenticator: Authenticator = state.authenticator
+    return await authenticator.authenticate(connection.headers, connection.cookies)
+
+
+async def _reader(connection: HTTPConnection) -> Identity:
+    identity = await identify(connection)
+    identity.require("read")
+    return identity
+
+
+async def _commander(connection: HTTPConnection) -> Identity:
+    identity = await identify(connection)
+    identity.require("command")
+    return identity
+
+
+def _manager(connection: HTTPConnection) -> RunManager:
+    manager: RunManager = connection.app.state.manager
+    return manager
+
+
+async def _worker(run_id: str, manager: Annotated[RunManager, Depends(_manager)]) -> RunWorker:
+    return await manager.get(run_id)
+
+
+Reader = Annotated[Identity, Depends(_reader)]
+Commander = Annotated[Identity, Depends(_commander)]
+Manager = Annotated[RunManager, Depends(_manager)]
+#: The worker of the run that the path names; 404 where there is no such run.
+Worker = Annotated[RunWorker, Depends(_worker)]

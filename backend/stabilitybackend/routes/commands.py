@@ -1,0 +1,56 @@
+"""Ordering and following commands: ``/api/v1/runs/{run_id}/commands``. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+import secrets
+
+import orjson
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from stabilitybackend.commands import Order
+from stabilitybackend.errors import NotFound
+from stabilitybackend.routes.access import Commander, Reader, Worker
+
+__all__ = ["OrderBody", "router"]
+
+router = APIRouter(prefix="/api/v1/runs/{run_id}/commands", tags=["commands"])
+
+
+class OrderBody(BaseModel):
+    """What is asked of the job. Ranges are checked in ``stabilitybackend.commands``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    kind: str = Field(description="'rollback'")
+    to_step: int = Field(description="step of a checkpoint: training goes on from the step after it")
+    lr_scale: float | None = Field(None, description="factor on the learning rate, (0, 10]")
+    seed: int | None = Field(None, description="new seed of the data order")
+    skip_batches: int | None = Field(None, description="global batches to skip after the checkpoint")
+    reason: str = Field("", description="why, for the record")
+    expires_s: float | None = Field(None, description="seconds after which nobody may act on it any more, 600 if left out")
+    idempotency_key: str | None = Field(None, max_length=200, description="the same key gives the same command again")
+
+
+@router.post("", status_code=201)
+async def order(body: OrderBody, commander: Commander, worker: Worker) -> Response:
+    """Order a rollback."""
+    command = await worker.order(
+        Order(**body.model_dump()), command_id=f"c-{secrets.token_hex(8)}", issuer=commander.name
+    )
+    return Response(orjson.dumps(command), status_code=201, media_type="application/json")
+
+
+@router.get("")
+async def commands(reader: Reader, worker: Worker) -> Response:
+    """Commands of the run, newest first."""
+    return Response(orjson.dumps({"commands": worker.state.commands.all()}), media_type="application/json")
+
+
+@router.get("/{command_id}")
+async def command(command_id: str, reader: Reader, worker: Worker) -> Response:
+    """One command with its history."""
+    found = worker.state.commands.get(command_id)
+    if found is None:
+        raise NotFound(f"run {worker.run_id} has no command {command_id!r}", hint="list them with GET .../commands")
+    return Response(orjson.dumps(found), media_type="application/json")

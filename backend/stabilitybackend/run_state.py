@@ -1,0 +1,295 @@
+"""Everything known of one run, as a fold over its stored frames: lineage, points, incidents, commands, job facts. No I/O.
+
+The worker feeds frames and health, and stores and publishes what comes back.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stabilityclient.wire import Frame, Health
+
+from stabilitybackend import query
+from stabilitybackend.commands import CommandBook, JobView, Order
+from stabilitybackend.detectors.bank import DetectorBank
+from stabilitybackend.detectors.contract import Finding, Point
+from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.incidents import IncidentBook
+from stabilitybackend.lineage.fold import Event, Forked, LineageFold, Placed
+from stabilitybackend.liveness import LivenessMonitor
+from stabilitybackend.store import RunStore
+
+__all__ = ["Changes", "RunState"]
+
+#: Step times remembered for the usual step time, newest ones.
+STEP_TIMES_KEPT = 32
+#: A step is extrapolated at most this far past the last word of the job, seconds.
+MAX_EXTRAPOLATION_S = 2.0
+#: Agents whose last health is kept; the longest silent ones go first.
+MAX_AGENTS = 4_096
+#: Metrics that tell which rank is the one that people look at, in this order.
+PRIMARY_METRICS = ("loss", "grad_norm", "lr")
+
+
+@dataclass
+class Changes:
+    """What one or more frames changed, for storing and publishing."""
+
+    placed: list[Placed] = field(default_factory=list)
+    segments: bool = False
+    checkpoints: bool = False
+    incidents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    commands: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add_incidents(self, incidents: Iterable[dict[str, Any] | None]) -> None:
+        """Note changed incidents, newest state each."""
+        self.incidents.update({i["incident_id"]: i for i in incidents if i is not None})
+
+    def add_commands(self, commands: Iterable[dict[str, Any]]) -> None:
+        """Note changed commands."""
+        self.commands.update({c["command_id"]: c for c in commands})
+
+    def __bool__(self) -> bool:
+        return bool(self.placed or self.segments or self.checkpoints or self.incidents or self.commands)
+
+
+class RunState:
+    """State of one run.
+
+    Args:
+        run_id: its id.
+        clock: unix seconds now.
+    """
+
+    def __init__(self, run_id: str, clock: Callable[[], float]) -> None:
+        self.run_id = run_id
+        self.fold = LineageFold()
+        self.store = RunStore()
+        self.incidents = IncidentBook(run_id)
+        self.commands = CommandBook(run_id)
+        self.liveness = LivenessMonitor(run_id)
+        self.agents: dict[str, dict[str, Any]] = {}
+        self.world_size = 1
+        self._clock = clock
+        self._bank = DetectorBank(DETECTORS)
+        self._primary: int | None = None
+        self._running: tuple[int, float] | None = None
+        self._last_row: tuple[int, float] | None = None
+        self._step_times: deque[float] = deque(maxlen=STEP_TIMES_KEPT)
+        self._gpu_notes: dict[str, dict[str, Any]] = {}
+
+    # --- frames --------------------------------------------------------------------------------------------------
+
+    def apply(self, frame: Frame, *, replayed: bool) -> Changes:
+        """Take the next frame of the run's stream.
+
+        Args:
+            replayed: the frame's incidents and commands are stored already (the server was restarted): state is rebuilt,
+                nothing is said twice.
+        """
+        changes = Changes()
+        if frame.source.rank is not None:
+            self.world_size = max(1, frame.source.world_size)
+        for change in self.fold.apply(frame):
+            if isinstance(change, Placed):
+                self._placed(change, changes, replayed)
+            elif isinstance(change, Forked):
+                self._forked(change, changes, replayed)
+            else:
+                self._event(change, changes, replayed)
+        return changes
+
+    def _placed(self, placed: Placed, changes: Changes, replayed: bool) -> None:
+        first_of_segment = not placed.stray and self.fold.tree[placed.segment].points == placed.values.size
+        self.store.add(placed)
+        changes.placed.append(placed)
+        if placed.stray or placed.rank is None:
+            return
+        if first_of_segment and not replayed:
+            segment = self.fold.tree[placed.segment]
+            time = float(placed.times[0])
+            changes.add_commands(self.commands.on_points(segment.id, segment.key, int(placed.steps[0]), time))
+        if placed.segment == self.fold.tree.head:
+            self._note_progress(placed)
+        self._choose_primary(placed, changes, replayed)
+        if placed.rank == self._primary and placed.segment == self.fold.tree.head:
+            rows = zip(placed.steps.tolist(), placed.times.tolist(), *placed.values.tolist(), strict=True)
+            for step, time, *values in rows:
+                for name, value in zip(placed.names, values, strict=True):
+                    self._feed(Point(step, name, value, time), changes, replayed)
+
+    def _note_progress(self, placed: Placed) -> None:
+        step, time = int(placed.steps[-1]), float(placed.times[-1])
+        if self._running is None or step + 1 > self._running[0]:
+            self._running = (step + 1, self._clock())
+        if placed.rank == self._primary:
+            if self._last_row is not None and step > self._last_row[0]:
+                self._step_times.append((time - self._last_row[1]) / (step - self._last_row[0]))
+            self._last_row = (step, time)
+
+    def _choose_primary(self, placed: Placed, changes: Changes, replayed: bool) -> None:
+        """The lowest rank that logs the loss is the one whose curve people see and detectors judge."""
+        if self._primary is not None and (placed.rank or 0) >= self._primary:
+            return
+        if not any(name in placed.names for name in PRIMARY_METRICS):
+            return
+        had_one = self._primary is not None
+        self._primary = placed.rank
+        if had_one:
+            self._bank.rewind(-1)
+            self._feed_again(-1, changes, replayed, before=int(placed.steps[0]))
+
+    def _feed(self, point: Point, changes: Changes, replayed: bool) -> None:
+        for finding in self._bank.feed(point):
+            if not replayed:
+                self.found(finding, point.time, changes)
+
+    def _feed_again(self, after: int, changes: Changes, replayed: bool, before: int | None = None) -> None:
+        assert self._primary is not None
+        for step, time, metric, value in query.effective_rows(
+            self.store, self.fold, self.store.metrics(), self._primary, after + 1
+        ):
+            if before is None or step < before:
+                self._feed(Point(step, metric, value, time), changes, replayed)
+
+    def found(self, finding: Finding, time: float, changes: Changes) -> None:
+        """Take what a detector or the liveness monitor says into the incident book."""
+        segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
+        incident = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self.checkpoints())
+        changes.add_incidents([incident])
+
+    def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
+        changes.segments = True
+        if not forked.is_head:
+            return
+        segment = forked.segment
+        self._running = (segment.fork_step + 1, self._clock())
+        self._last_row = None
+        if not replayed:
+            dead = {s.id for s in self.fold.tree if self.fold.tree.dead_after(s.id) is not None}
+            changes.add_incidents(
+                self.incidents.rolled_back(segment.fork_step, dead, segment.created, segment.id, segment.reason)
+            )
+            changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
+        if self._primary is not None:
+            self._feed_again(self._bank.rewind(segment.fork_step), changes, replayed)
+
+    def _event(self, event: Event, changes: Changes, replayed: bool) -> None:
+        rank = event.source.rank
+        if event.type in ("checkpoint", "checkpoint_gone"):
+            changes.checkpoints = True
+            if not replayed:
+                changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints(), event.time))
+        elif event.type == "gpu_note":
+            self._gpu_notes[event.source.node] = dict(event.data)
+        elif event.type == "command" and not replayed:
+            changes.add_commands(self.commands.on_event(rank, event.step, event.data, event.time))
+        self.liveness.event(
+            {
+                "type": event.type,
+                "time": event.time,
+                "step": event.step,
+                "data": event.data,
+                "source": event.source.source,
+            },
+            rank,
+            event.time,
+        )
+
+    # --- health and time -----------------------------------------------------------------------------------------
+
+    def on_health(self, health: Health) -> dict[str, Any]:
+        """Take an agent's newest word; return its AgentHealth."""
+        now = self._clock()
+        head_key = self.fold.tree[self.fold.tree.head].key
+        for rank in health.ranks:
+            step = rank.get("step")
+            if rank.get("segment_key", "") != head_key or not isinstance(step, int) or step < 0:
+                continue
+            if self._running is None or step > self._running[0]:
+                self._running = (step, now)
+        agent = {
+            "agent": health.agent,
+            "node": health.node,
+            "time": health.time,
+            "connected": True,
+            "ranks": health.ranks,
+            "agent_state": health.agent_state,
+        }
+        self.agents[health.agent] = agent
+        while len(self.agents) > MAX_AGENTS:
+            del self.agents[next(iter(self.agents))]
+        self.liveness.observe(
+            {"agent": health.agent, "node": health.node, "time": health.time, "ranks": health.ranks}, now
+        )
+        return self.agent_view(agent)
+
+    def agent_view(self, agent: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an AgentHealth of docs/api.md."""
+        unknown = {"visible": False, "text": "no word about GPUs from this node yet"}
+        return {**agent, "gpu": self._gpu_notes.get(agent["node"], unknown)}
+
+    def tick(self) -> Changes:
+        """Judge silence and expiry; call it about once a second."""
+        now, changes = self._clock(), Changes()
+        for finding in self.liveness.tick(now):
+            self.found(finding, now, changes)
+        changes.add_commands(self.commands.settle(now))
+        changes.add_commands(self.commands.retries(self.job(), now))
+        return changes
+
+    # --- what people ask -----------------------------------------------------------------------------------------
+
+    def job(self) -> JobView:
+        """Return what is known of the job now."""
+        step_time_s = statistics.median(self._step_times) if len(self._step_times) >= 3 else None
+        running: int | None = None
+        if self._running is not None:
+            step, seen = self._running
+            elapsed_s = min(max(self._clock() - seen, 0.0), MAX_EXTRAPOLATION_S)
+            running = step + (int(elapsed_s / step_time_s) if step_time_s and step_time_s > 0 else 0)
+        head = self.fold.tree[self.fold.tree.head]
+        connected = sum(1 for agent in self.agents.values() if agent["connected"])
+        return JobView(running, step_time_s, self.world_size, head.id, head.key, self.checkpoints(), connected)
+
+    def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
+        """Return the new command, or the one that was ordered under the same idempotency key."""
+        known = self.commands.find(order.idempotency_key)
+        if known is not None:
+            return known
+        return self.commands.order(order, self.job(), command_id=command_id, issuer=issuer, now=self._clock())
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Return the checkpoints in the shape of docs/api.md, newest first."""
+        return [
+            {
+                "step": c.step,
+                "path": c.path,
+                "segment": c.segment,
+                "time": c.time,
+                "available": c.available,
+                "dead": self.fold.tree.is_dead(c.segment, c.step),
+            }
+            for c in reversed(self.fold.checkpoints)
+        ]
+
+    def view(self) -> dict[str, Any]:
+        """Return what the points and the job's state add to a Run of docs/api.md."""
+        status, note = self.liveness.status(self._clock())
+        tree = self.fold.tree
+        return {
+            **query.summary(self.store, self.fold),
+            "status": status,
+            "note": note,
+            "head": tree.head,
+            "world_size": self.world_size,
+            "ranks": self.fold.ranks,
+            "metrics": self.store.metrics(),
+            "open_incidents": sum(1 for i in self.incidents.all() if i["state"] == "open"),
+            "rollbacks": len(tree) - 1,
+            "agents": sum(1 for agent in self.agents.values() if agent["connected"]),
+        }

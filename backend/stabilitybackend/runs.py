@@ -1,0 +1,69 @@
+"""The list of runs and what is stored about each beside its frames."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from redis.asyncio import Redis
+from stabilityclient.wire import Hello
+
+from stabilitybackend.keys import RUNS, RunKeys
+
+__all__ = ["RunIndex"]
+
+#: Runs listed at once; older ones are found by their id.
+MAX_LISTED = 500
+_EMPTY_VIEW: dict[str, Any] = {
+    "latest": {}, "last_step": None, "effective_points": 0, "dead_points": 0, "status": "unreachable", "note": "no points yet",
+    "head": 0, "world_size": 1, "ranks": [], "metrics": [], "open_incidents": 0, "rollbacks": 0, "agents": 0,
+}  # fmt: skip
+
+
+class RunIndex:
+    """Reads and writes the index of runs in Redis."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+
+    async def register(self, hello: Hello, now: float) -> None:
+        """Note a run that an agent announces; what is known already stays, name, project and config may be filled in."""
+        keys = RunKeys(hello.run_id)
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hsetnx(keys.meta, "created", repr(now))
+        for name, value in (("project", hello.project), ("name", hello.name)):
+            if value:
+                pipe.hset(keys.meta, name, value)
+        if hello.config:
+            pipe.hset(keys.meta, "config", orjson.dumps(hello.config, option=orjson.OPT_NON_STR_KEYS))
+        await pipe.execute()
+        await self._redis.zadd(RUNS, {hello.run_id: now}, nx=True)
+
+    async def exists(self, run_id: str) -> bool:
+        """Return whether there is such a run."""
+        return await self._redis.zscore(RUNS, run_id) is not None
+
+    async def ids(self) -> list[str]:
+        """Return the newest MAX_LISTED run ids, newest first."""
+        return [run_id.decode() for run_id in await self._redis.zrevrange(RUNS, 0, MAX_LISTED - 1)]
+
+    async def stored(self, run_id: str) -> dict[str, Any]:
+        """Return the Run of docs/api.md as it was stored last."""
+        meta = {k.decode(): v for k, v in (await self._redis.hgetall(RunKeys(run_id).meta)).items()}
+        view = orjson.loads(meta["view"]) if "view" in meta else {}
+        created = float(meta.get("created", 0))
+        return {
+            "run_id": run_id,
+            "project": meta.get("project", b"").decode(),
+            "name": meta.get("name", b"").decode() or run_id,
+            "config": orjson.loads(meta.get("config", b"{}")),
+            "created": created,
+            "updated": float(meta.get("updated", created)),
+            **_EMPTY_VIEW,
+            **view,
+        }
+
+    async def save_view(self, run_id: str, view: dict[str, Any], updated: float) -> None:
+        """Store what the worker knows, for the time when no worker runs."""
+        fields = {"view": orjson.dumps(view), "updated": repr(updated)}
+        await self._redis.hset(RunKeys(run_id).meta, mapping=fields)

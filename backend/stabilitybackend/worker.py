@@ -1,0 +1,330 @@
+"""Follows one run's stream: folds what is stored, writes down what follows from it, tells the browsers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import RedisError
+from stabilityclient.wire import BadMessage, Frame, Health, decode_message
+
+from stabilitybackend.commands import Order
+from stabilitybackend.errors import NotFound, Unavailable
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.lineage.fold import Placed
+from stabilitybackend.live import Channel
+from stabilitybackend.query import json_numbers
+from stabilitybackend.run_state import Changes, RunState
+from stabilitybackend.runs import RunIndex
+
+__all__ = ["RunWorker"]
+
+#: Stream entries read at once.
+READ_COUNT = 256
+#: Longest wait in one read, milliseconds.
+BLOCK_MS = 1_000
+#: How often silence and expiry are judged and the run's summary is stored, seconds.
+TICK_S = 1.0
+#: More values than this at once are not pushed to browsers: they fetch again, down-sampled.
+MAX_PUSHED_VALUES = 20_000
+#: Pause after Redis was away, seconds.
+AWAY_PAUSE_S = 0.2
+#: Incident events kept for consumers that are away.
+MAX_INCIDENT_EVENTS = 10_000
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+_log = logging.getLogger(__name__)
+
+
+class RunWorker:
+    """Owns the state of one run in this process.
+
+    Args:
+        run_id: the run.
+        redis: client of the server that holds its stream.
+        clock: unix seconds now.
+        overview: channel of the list of runs.
+    """
+
+    def __init__(self, run_id: str, redis: Redis, clock: Callable[[], float], overview: Channel) -> None:
+        self.run_id = run_id
+        self.state = RunState(run_id, clock)
+        self.channel = Channel()
+        self.cursor = "0-0"
+        #: Frames in the stream that could not be read.
+        self.unreadable = 0
+        self.used = clock()
+        self._redis = redis
+        self._clock = clock
+        self._overview = overview
+        self._keys = RunKeys(run_id)
+        self._index = RunIndex(redis)
+        self._sends: dict[str, Send] = {}
+        self._unsaved = Changes()
+        self._dirty = False
+        self._caught_up = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._run: dict[str, Any] = {}
+        self._updated = 0.0
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to follow the stream."""
+        self._task = asyncio.create_task(self._follow(), name=f"run-{self.run_id}")
+
+    async def stop(self) -> None:
+        """Stop following; what is not stored yet is found again in the stream by the next worker."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def ready(self, timeout_s: float = 30.0) -> RunState:
+        """Return the state once everything that was stored at the start is in it.
+
+        Raises:
+            Unavailable: that took longer than ``timeout_s``, or Redis is away.
+        """
+        self.used = self._clock()
+        if self._task is not None and self._task.done():
+            raise Unavailable(f"the worker of run {self.run_id} has stopped", hint="see the server's log")
+        try:
+            await asyncio.wait_for(self._caught_up.wait(), timeout_s)
+        except TimeoutError:
+            raise Unavailable(
+                f"run {self.run_id} is still being read from Redis", hint="try again in a moment", code="loading"
+            ) from None
+        return self.state
+
+    async def _follow(self) -> None:
+        applied = await self._patiently(self._load)
+        next_tick = self._clock() + TICK_S
+        while True:
+            entries = await self._patiently(self._read)
+            changes = Changes()
+            for entry_id, fields in entries:
+                self.cursor = entry_id.decode()
+                self._take(fields[b"b"], changes, replayed=_order(self.cursor) <= _order(applied))
+                if len(entries) > 1:
+                    await asyncio.sleep(0)  # a long history must not hold up the live requests of other runs
+            if not entries and not self._caught_up.is_set():
+                self._caught_up.set()
+                _log.info("run %s: caught up at %s", self.run_id, self.cursor)
+            if entries:
+                self._dirty = True
+                self._updated = self._clock()
+                await self._conclude(changes)
+            if self._caught_up.is_set() and self._clock() >= next_tick:
+                next_tick = self._clock() + TICK_S
+                await self.tick()
+
+    async def _patiently(self, work: Callable[[], Awaitable[Any]]) -> Any:
+        """Do ``work``, again and again while Redis is away."""
+        while True:
+            try:
+                return await work()
+            except (RedisError, OSError, TimeoutError) as error:
+                _log.warning("run %s: Redis is away (%s), trying again", self.run_id, error)
+                await asyncio.sleep(AWAY_PAUSE_S)
+
+    async def _load(self) -> str:
+        """Read what is not in the frames: incidents, commands, and up to where both were stored."""
+        incidents = await self._redis.hvals(self._keys.incidents)
+        commands = await self._redis.hvals(self._keys.commands)
+        applied = await self._redis.hget(self._keys.meta, "applied")
+        self._run = await self._index.stored(self.run_id)
+        self._updated = self._run["updated"]
+        self.state.incidents.load([orjson.loads(i) for i in incidents])
+        self.state.commands.load([orjson.loads(c) for c in commands])
+        return applied.decode() if applied else "0-0"
+
+    async def _read(self) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        block = BLOCK_MS if self._caught_up.is_set() else None
+        found = await self._redis.xread({self._keys.frames: self.cursor}, count=READ_COUNT, block=block)
+        return list(found[0][1]) if found else []
+
+    def _take(self, raw: bytes, changes: Changes, *, replayed: bool) -> None:
+        try:
+            frame = decode_message(raw)
+        except BadMessage as error:
+            self.unreadable += 1
+            _log.error("run %s: stored frame %s can't be read: %s", self.run_id, self.cursor, error)
+            return
+        assert isinstance(frame, Frame)
+        found = self.state.apply(frame, replayed=replayed)
+        changes.placed += found.placed
+        changes.segments |= found.segments
+        changes.checkpoints |= found.checkpoints
+        changes.incidents.update(found.incidents)
+        changes.commands.update(found.commands)
+
+    async def tick(self) -> None:
+        """Judge silence and expiry, store and publish the summary."""
+        await self._conclude(self.state.tick())
+        self._refresh()
+        if self._dirty or self.channel or self._sends:
+            self.channel.publish({"type": "run", "run": self._run})
+        if self._dirty or self._sends:
+            self._overview.publish({"type": "run", "run": self._run})
+            try:
+                await self._index.save_view(self.run_id, self.state.view(), self._updated)
+                self._dirty = False
+            except (RedisError, OSError) as error:
+                _log.warning("run %s: summary not stored: %s", self.run_id, error)
+
+    def _refresh(self) -> None:
+        self._run = {**self._run, **self.state.view(), "updated": self._updated}
+
+    # --- what follows from changes -------------------------------------------------------------------------------
+
+    async def _conclude(self, changes: Changes) -> None:
+        """Store what changed (once, together with the place in the stream), then publish and deliver it."""
+        self._unsaved.incidents.update(changes.incidents)
+        self._unsaved.commands.update(changes.commands)
+        if self._unsaved.incidents or self._unsaved.commands:
+            await self._patiently(self._save)
+        if changes:
+            self._publish(changes)
+        for command in changes.commands.values():
+            await self._deliver(command)
+
+    async def _save(self) -> None:
+        unsaved = self._unsaved
+        pipe: Pipeline = self._redis.pipeline(transaction=True)
+        for incident in unsaved.incidents.values():
+            data = orjson.dumps(incident)
+            pipe.hset(self._keys.incidents, incident["incident_id"], data)
+            pipe.xadd(self._keys.incident_events, {"i": data}, maxlen=MAX_INCIDENT_EVENTS, approximate=True)
+        for command in unsaved.commands.values():
+            data = orjson.dumps(command)
+            pipe.hset(self._keys.commands, command["command_id"], data)
+            pipe.xadd(self._keys.command_audit, {"c": data})
+        pipe.hset(self._keys.meta, "applied", self.cursor)
+        await pipe.execute()
+        self._unsaved = Changes()
+
+    def _publish(self, changes: Changes) -> None:
+        if changes.segments:
+            self.channel.publish({"type": "segments", **self.segments()}, self.cursor)
+        if changes.checkpoints:
+            for checkpoint in self.state.checkpoints():
+                self.channel.publish({"type": "checkpoint", "checkpoint": checkpoint}, self.cursor)
+        if sum(p.values.size for p in changes.placed) > MAX_PUSHED_VALUES:
+            self.channel.publish({"type": "reset", "reason": "much arrived at once; fetch again"}, self.cursor)
+        elif changes.placed:
+            self.channel.publish(self._points_message(changes.placed), self.cursor)
+        for incident in changes.incidents.values():
+            self.channel.publish({"type": "incident", "incident": incident}, self.cursor)
+        for command in changes.commands.values():
+            self.channel.publish({"type": "command", "command": command}, self.cursor)
+
+    def _points_message(self, placed: list[Placed]) -> dict[str, Any]:
+        blocks = [
+            {
+                "segment": p.segment,
+                "rank": p.rank,
+                "node": None if p.rank is not None else p.node,
+                "steps": p.steps.tolist(),
+                "times": p.times.tolist(),
+                "values": {name: json_numbers(p.values[i]) for i, name in enumerate(p.names)},
+            }
+            for p in placed
+            if not p.stray
+        ]
+        newest = max(float(p.times[-1]) for p in placed)
+        return {"type": "points", "cursor": self.cursor, "time": newest, "blocks": blocks}
+
+    async def _deliver(self, command: dict[str, Any]) -> None:
+        """Hand a command to every agent of the run; one that is away gets it when it comes back."""
+        reached = 0
+        for agent, send in list(self._sends.items()):
+            try:
+                await send(command)
+                reached += 1
+            except Exception as error:
+                _log.warning("run %s: command not delivered to agent %s: %s", self.run_id, agent, error)
+        if reached and command["state"] == "pending":
+            changes = Changes()
+            changes.add_commands(
+                self.state.commands.delivered(command["command_id"], self._clock(), f"sent to {reached} agents")
+            )
+            await self._conclude(changes)
+
+    # --- agents and people ---------------------------------------------------------------------------------------
+
+    async def agent_connected(self, agent: str, node: str, send: Send) -> list[dict[str, Any]]:
+        """Note an agent; return the commands that wait for it."""
+        state = await self.ready()
+        self._sends[agent] = send
+        known = state.agents.setdefault(agent, {"agent": agent, "node": node, "time": self._clock(), "ranks": []})
+        known["connected"] = True
+        state.liveness.agent_connected(agent, self._clock())
+        self._run |= {k: v for k, v in (await self._index.stored(self.run_id)).items() if k in ("name", "project", "config")}
+        return state.commands.waiting()
+
+    def agent_disconnected(self, agent: str) -> None:
+        """Note that an agent's connection ended."""
+        self._sends.pop(agent, None)
+        known = self.state.agents.get(agent)
+        if known is not None:
+            known["connected"] = False
+            self.channel.publish({"type": "health", "agent": self.state.agent_view(known)})
+        self.state.liveness.agent_disconnected(agent, self._clock())
+
+    def health(self, health: Health) -> None:
+        """Take an agent's newest word about its ranks."""
+        agent = self.state.on_health(health)
+        if self.channel:
+            self.channel.publish({"type": "health", "agent": agent})
+
+    async def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
+        """Order a command, store it and send it on; return it."""
+        state = await self.ready()
+        known = state.commands.find(order.idempotency_key)
+        if known is not None:
+            return known
+        command = state.order(order, command_id=command_id, issuer=issuer)
+        changes = Changes()
+        changes.add_commands([command])
+        await self._conclude(changes)
+        return command
+
+    async def acknowledge(self, incident_id: str, who: str) -> dict[str, Any]:
+        """Note that somebody looks after an incident; return it.
+
+        Raises:
+            NotFound: there is no such incident.
+        """
+        state = await self.ready()
+        incident = state.incidents.acknowledge(incident_id, who, self._clock())
+        if incident is None:
+            raise NotFound(f"run {self.run_id} has no incident {incident_id}", hint="list them with GET .../incidents")
+        changes = Changes()
+        changes.add_incidents([incident])
+        await self._conclude(changes)
+        return incident
+
+    def segments(self) -> dict[str, Any]:
+        """Return the lineage in the shape of docs/api.md."""
+        tree = self.state.fold.tree
+        return {"head": tree.head, "segments": tree.as_dicts()}
+
+    def run(self) -> dict[str, Any]:
+        """Return the Run of docs/api.md as it is now."""
+        self._refresh()
+        return self._run
+
+    @property
+    def busy(self) -> bool:
+        """Whether agents or browsers are connected."""
+        return bool(self._sends) or len(self.channel) > 0
+
+
+def _order(cursor: str) -> tuple[int, int]:
+    left, _, right = cursor.partition("-")
+    return int(left), int(right or 0)
