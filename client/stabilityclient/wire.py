@@ -95,7 +95,7 @@ class SourceInfo(msgspec.Struct, omit_defaults=True):
     generation: int = 0
 
 
-class PointsBlock(msgspec.Struct, tag="p"):
+class PointsBlock(msgspec.Struct, tag_field="k", tag="p"):
     """Rows of one metric set, column by column, in the order in which they were logged.
 
     Args:
@@ -112,7 +112,7 @@ class PointsBlock(msgspec.Struct, tag="p"):
     values: bytes
 
 
-class EventBlock(msgspec.Struct, tag="e", omit_defaults=True):
+class EventBlock(msgspec.Struct, tag_field="k", tag="e", omit_defaults=True):
     """One thing that happened, in its place between the points. Types and their data: ``docs/wire.md``."""
 
     type: str
