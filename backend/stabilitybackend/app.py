@@ -12,7 +12,6 @@ from importlib.metadata import version
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from stabilityfrontend import attach
 
 from stabilitybackend.alerts import alerting_service
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
@@ -24,6 +23,7 @@ from stabilitybackend.manager import RunManager
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.routes import commands, live, runs, server
 from stabilitybackend.settings import Settings
+from stabilityfrontend import attach
 
 __all__ = ["create_app"]
 
@@ -78,9 +78,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     app.state.ingest = ingest
     app.state.version = ours
     app.state.started = time.monotonic()
-    gateway = Gateway(
-        ingest, authenticator, manager, beyond_loopback=settings.beyond_loopback, server_version=ours
-    )
+    gateway = Gateway(ingest, authenticator, manager, beyond_loopback=settings.beyond_loopback, server_version=ours)
     app.state.gateway = gateway
     for router in (server.router, runs.router, commands.router, live.router, agent_router(gateway), server.fallback):
         app.include_router(router)
@@ -101,7 +99,9 @@ def _add_error_handlers(app: FastAPI) -> None:
         given = first.get("input")
         shown = repr(given) if len(repr(given)) <= 80 else repr(given)[:80] + "..."
         message = f"{place or 'the request'} is {shown}: {first['msg']}"
-        body = {"error": {"code": "bad_request", "message": message, "hint": "see /api/v1/docs for what this call takes"}}
+        body = {
+            "error": {"code": "bad_request", "message": message, "hint": "see /api/v1/docs for what this call takes"}
+        }
         return JSONResponse(body, status_code=422)
 
     @app.exception_handler(Exception)

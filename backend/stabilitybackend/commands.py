@@ -74,7 +74,7 @@ class JobView:
         if self.running_step is None:
             return None
         ahead = 1 if not self.step_time_s else max(1, math.ceil(MARGIN_S / self.step_time_s))
-        return self.running_step + ahead * 2 ** (attempt - 1)
+        return self.running_step + ahead * (1 << (attempt - 1))
 
 
 class CommandBook:

@@ -9,7 +9,6 @@ from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
-from stabilityclient.wire import Health, Hello
 
 from stabilitybackend.errors import NotFound
 from stabilitybackend.keys import check_run_id
@@ -17,6 +16,7 @@ from stabilitybackend.live import Channel
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs import RunIndex
 from stabilitybackend.worker import RunWorker, Send
+from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunManager"]
 

@@ -17,6 +17,7 @@ __all__ = ["Series", "effective_rows", "json_numbers", "select", "summary"]
 
 #: Fewest points a bounded series may ask for: first, last, one minimum and one maximum.
 MIN_POINTS = 4
+_MIN_MAX: Any = MinMaxDownsampler()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def _thin(part: Series, points: int) -> Series:
     keep = [np.array([0, size - 1])]
     if len(where) > points:
         n_out = max((points - 2) // 2 * 2, 2)
-        keep.append(where[MinMaxDownsampler().downsample(part.values[where], n_out=n_out)])
+        keep.append(where[_MIN_MAX.downsample(part.values[where], n_out=n_out)])
     else:
         keep.append(where)
     odd = np.flatnonzero(~finite)

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilityclient.wire import Frame, Health
-
 from stabilitybackend import query
 from stabilitybackend.commands import CommandBook, JobView, Order
 from stabilitybackend.detectors.bank import DetectorBank
@@ -22,6 +20,7 @@ from stabilitybackend.incidents import IncidentBook
 from stabilitybackend.lineage.fold import Event, Forked, LineageFold, Placed
 from stabilitybackend.liveness import LivenessMonitor
 from stabilitybackend.store import RunStore
+from stabilityclient.wire import Frame, Health
 
 __all__ = ["Changes", "RunState"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 from redis.asyncio import Redis
-from stabilityclient.wire import Hello
 
 from stabilitybackend.keys import RUNS, RunKeys
+from stabilityclient.wire import Hello
 
 __all__ = ["RunIndex"]
 
@@ -45,11 +45,13 @@ class RunIndex:
 
     async def ids(self) -> list[str]:
         """Return the newest MAX_LISTED run ids, newest first."""
-        return [run_id.decode() for run_id in await self._redis.zrevrange(RUNS, 0, MAX_LISTED - 1)]
+        found: Any = await self._redis.zrevrange(RUNS, 0, MAX_LISTED - 1)
+        return [run_id.decode() for run_id in found]
 
     async def stored(self, run_id: str) -> dict[str, Any]:
         """Return the Run of docs/api.md as it was stored last."""
-        meta = {k.decode(): v for k, v in (await self._redis.hgetall(RunKeys(run_id).meta)).items()}
+        found: Any = await self._redis.hgetall(RunKeys(run_id).meta)
+        meta: dict[str, bytes] = {k.decode(): v for k, v in found.items()}
         view = orjson.loads(meta["view"]) if "view" in meta else {}
         created = float(meta.get("created", 0))
         return {
@@ -65,5 +67,5 @@ class RunIndex:
 
     async def save_view(self, run_id: str, view: dict[str, Any], updated: float) -> None:
         """Store what the worker knows, for the time when no worker runs."""
-        fields = {"view": orjson.dumps(view), "updated": repr(updated)}
+        fields: Any = {"view": orjson.dumps(view), "updated": repr(updated)}
         await self._redis.hset(RunKeys(run_id).meta, mapping=fields)

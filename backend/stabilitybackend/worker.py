@@ -11,7 +11,6 @@ import orjson
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
-from stabilityclient.wire import BadMessage, Frame, Health, decode_message
 
 from stabilitybackend.commands import Order
 from stabilitybackend.errors import NotFound, Unavailable
@@ -21,6 +20,7 @@ from stabilitybackend.live import Channel
 from stabilitybackend.query import json_numbers
 from stabilitybackend.run_state import Changes, RunState
 from stabilitybackend.runs import RunIndex
+from stabilityclient.wire import BadMessage, Frame, Health, decode_message
 
 __all__ = ["RunWorker"]
 
@@ -136,16 +136,18 @@ class RunWorker:
         """Read what is not in the frames: incidents, commands, and up to where both were stored."""
         incidents = await self._redis.hvals(self._keys.incidents)
         commands = await self._redis.hvals(self._keys.commands)
-        applied = await self._redis.hget(self._keys.meta, "applied")
+        applied: Any = await self._redis.hget(self._keys.meta, "applied")
         self._run = await self._index.stored(self.run_id)
         self._updated = self._run["updated"]
-        self.state.incidents.load([orjson.loads(i) for i in incidents])
+        known = [orjson.loads(i) for i in incidents]
+        self.state.incidents.load(known)
+        self.state.liveness.load(known)
         self.state.commands.load([orjson.loads(c) for c in commands])
         return applied.decode() if applied else "0-0"
 
     async def _read(self) -> list[tuple[bytes, dict[bytes, bytes]]]:
         block = BLOCK_MS if self._caught_up.is_set() else None
-        found = await self._redis.xread({self._keys.frames: self.cursor}, count=READ_COUNT, block=block)
+        found: Any = await self._redis.xread({self._keys.frames: self.cursor}, count=READ_COUNT, block=block)
         return list(found[0][1]) if found else []
 
     def _take(self, raw: bytes, changes: Changes, *, replayed: bool) -> None:
@@ -264,7 +266,9 @@ class RunWorker:
         known = state.agents.setdefault(agent, {"agent": agent, "node": node, "time": self._clock(), "ranks": []})
         known["connected"] = True
         state.liveness.agent_connected(agent, self._clock())
-        self._run |= {k: v for k, v in (await self._index.stored(self.run_id)).items() if k in ("name", "project", "config")}
+        self._run |= {
+            k: v for k, v in (await self._index.stored(self.run_id)).items() if k in ("name", "project", "config")
+        }
         return state.commands.waiting()
 
     def agent_disconnected(self, agent: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["Job"]
@@ -22,7 +23,12 @@ class Job:
 
     def __init__(self, rank: int = 0, start: int = 1, world_size: int = 1) -> None:
         self.info = SourceInfo(
-            source=f"r{rank}-{start}", rank=rank, world_size=world_size, local_rank=rank, node="n0", started=1000.0 * start
+            source=f"r{rank}-{start}",
+            rank=rank,
+            world_size=world_size,
+            local_rank=rank,
+            node="n0",
+            started=1000.0 * start,
         )
         self._seq = 0
         self._time = 1000.0 * start

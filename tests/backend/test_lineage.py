@@ -7,12 +7,12 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.backend.job import Job
+
 from stabilitybackend.lineage.fold import LineageFold, Placed
 from stabilitybackend.query import select
 from stabilitybackend.store import RunStore
 from stabilityclient.wire import Frame
-
-from tests.backend.job import Job
 
 
 class Run:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 from stabilitybackend.lineage.sources import SourceState, Tentative
 from stabilitybackend.lineage.tree import ROOT_FORK, Segment, SegmentTree
+from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["MAX_HELD_ROWS", "Change", "Checkpoint", "Event", "Forked", "LineageFold", "Placed"]
 
@@ -126,7 +126,9 @@ class LineageFold:
         before = None if info.rank is None else self._newest.get(info.rank)
         if before is not None and self._started.get(before, 0.0) <= info.started:
             old = self._sources[before]
-            state = SourceState(info.source, info.rank, info.node, old.segment, dict(old.marks), old.stride, old.last_step)
+            state = SourceState(
+                info.source, info.rank, info.node, old.segment, dict(old.marks), old.stride, old.last_step
+            )
         else:
             state = SourceState(info.source, info.rank, info.node, self.tree.head)
         self._sources[info.source] = state
@@ -141,8 +143,9 @@ class LineageFold:
         keep = set(self._newest.values())
         for source in self._sources:
             if source not in keep:
-                for table in (self._sources, self._started, self._last_time, self._held):
-                    table.pop(source, None)  # type: ignore[attr-defined]
+                tables: tuple[dict[str, Any], ...] = (self._sources, self._started, self._last_time, self._held)
+                for table in tables:
+                    table.pop(source, None)
                 return
 
     # --- points --------------------------------------------------------------------------------------------------
@@ -276,7 +279,12 @@ class LineageFold:
         for rank, source in self._newest.items():
             other = self._sources[source]
             passed = other.last_step is None or other.last_step > target.fork_step
-            if rank not in target.entered and self._started.get(source, 0.0) > ended and passed and other.tentative is None:
+            if (
+                rank not in target.entered
+                and self._started.get(source, 0.0) > ended
+                and passed
+                and other.tentative is None
+            ):
                 self._enter(other, target)
 
     def _enter(self, state: SourceState, segment: Segment) -> None:
@@ -363,4 +371,3 @@ class LineageFold:
             self.tree.head = segment.id
         self._enter(state, segment)
         yield Forked(segment, is_head)
-

@@ -28,7 +28,9 @@ class OrderBody(BaseModel):
     seed: int | None = Field(None, description="new seed of the data order")
     skip_batches: int | None = Field(None, description="global batches to skip after the checkpoint")
     reason: str = Field("", description="why, for the record")
-    expires_s: float | None = Field(None, description="seconds after which nobody may act on it any more, 600 if left out")
+    expires_s: float | None = Field(
+        None, description="seconds after which nobody may act on it any more, 600 if left out"
+    )
     idempotency_key: str | None = Field(None, max_length=200, description="the same key gives the same command again")
 
 

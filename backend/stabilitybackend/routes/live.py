@@ -120,7 +120,9 @@ def _subscription(text: str) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"not JSON: {error}", hint='send {"type":"subscribe","run_id":...,"cursor":...}') from error
     if not isinstance(wish, dict) or wish.get("type") != "subscribe":
-        raise BadRequest(f"not a subscription: {text[:100]}", hint='send {"type":"subscribe","run_id":...,"cursor":...}')
+        raise BadRequest(
+            f"not a subscription: {text[:100]}", hint='send {"type":"subscribe","run_id":...,"cursor":...}'
+        )
     for name in ("run_id", "cursor"):
         if not isinstance(wish.get(name), str | None):
             raise BadRequest(f"{name} is {wish[name]!r}, expected a string or null")

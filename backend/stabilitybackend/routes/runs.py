@@ -54,7 +54,9 @@ async def series(
 ) -> Response:
     """Points of some metrics, one entry per metric, segment and rank; full resolution without ``points``."""
     if len(metric) > MAX_METRICS:
-        raise BadRequest(f"{len(metric)} metrics asked for, expected at most {MAX_METRICS}", hint="ask in several calls")
+        raise BadRequest(
+            f"{len(metric)} metrics asked for, expected at most {MAX_METRICS}", hint="ask in several calls"
+        )
     state = worker.state
     found = query.select(
         state.store, state.fold, dict.fromkeys(metric), view=view, start=start, stop=stop, points=points

@@ -33,7 +33,12 @@ class Login(BaseModel):
 async def healthz(request: Request) -> Response:
     """Whether the server and its Redis work; needs no key."""
     state = request.app.state
-    answer = {"status": "ok", "version": state.version, "redis": "ok", "uptime_s": round(time.monotonic() - state.started, 3)}
+    answer = {
+        "status": "ok",
+        "version": state.version,
+        "redis": "ok",
+        "uptime_s": round(time.monotonic() - state.started, 3),
+    }
     try:
         await asyncio.wait_for(state.redis.ping(), HEALTH_TIMEOUT_S)
     except (RedisError, OSError, TimeoutError) as error:
