@@ -1,7 +1,7 @@
 """The life of a command: ordered, fenced, delivered, agreed by all ranks, acted on, seen in the data. Pure.
 
-A command is the dict of docs/api.md. Nothing here talks to anybody: time, ids and what is known of the job are handed in,
-and every method returns the commands that changed, for the worker to store, audit and deliver.
+A command is the dict of docs/api.md. Nothing here talks to anybody: time, ids and what is known of the job are
+handed in, and every method returns the commands that changed, for the worker to store, audit and deliver.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class CommandBook:
         if job.agents == 0:
             raise Conflict(
                 "no agent of this run is connected, so nobody can deliver a command",
-                hint="is the job running and can its nodes reach this server? A finished job is restarted, not rolled back",
+                hint="is the job running, and can its nodes reach us? A finished job is restarted, not rolled back",
             )
         if job.running_step is None:
             raise Conflict("the job has not begun a step yet", hint="order it again when the first step is there")

@@ -166,7 +166,7 @@ def effective_rows(
 
 
 def summary(store: RunStore, fold: LineageFold) -> dict[str, Any]:
-    """Return what the run list shows of the points: newest effective values, and effective and dead points of ``loss``."""
+    """Return what the run list shows: newest effective values, and how many points of ``loss`` live and are dead."""
     latest: dict[str, float | str] = {}
     newest: int | None = None
     path = fold.tree.path()

@@ -1,4 +1,4 @@
-"""Everything known of one run, as a fold over its stored frames: lineage, points, incidents, commands, job facts. No I/O.
+"""Everything known of one run: lineage, points, incidents, commands, job facts. A fold over stored frames, no I/O.
 
 The worker feeds frames and health, and stores and publishes what comes back.
 """
@@ -87,8 +87,8 @@ class RunState:
         """Take the next frame of the run's stream.
 
         Args:
-            replayed: the frame's incidents and commands are stored already (the server was restarted): state is rebuilt,
-                nothing is said twice.
+            replayed: the frame's incidents and commands are stored already (the server was restarted): state is
+                rebuilt, nothing is said twice.
         """
         changes = Changes()
         if frame.source.rank is not None:

@@ -15,8 +15,8 @@ __all__ = ["RunIndex"]
 #: Runs listed at once; older ones are found by their id.
 MAX_LISTED = 500
 _EMPTY_VIEW: dict[str, Any] = {
-    "latest": {}, "last_step": None, "effective_points": 0, "dead_points": 0, "status": "unreachable", "note": "no points yet",
-    "head": 0, "world_size": 1, "ranks": [], "metrics": [], "open_incidents": 0, "rollbacks": 0, "agents": 0,
+    "latest": {}, "last_step": None, "effective_points": 0, "dead_points": 0, "status": "unreachable",
+    "note": "no points yet", "head": 0, "world_size": 1, "ranks": [], "metrics": [], "open_incidents": 0, "rollbacks": 0, "agents": 0,
 }  # fmt: skip
 
 
@@ -27,7 +27,7 @@ class RunIndex:
         self._redis = redis
 
     async def register(self, hello: Hello, now: float) -> None:
-        """Note a run that an agent announces; what is known already stays, name, project and config may be filled in."""
+        """Note a run that an agent announces. Name, project and config are the newest that were sent."""
         keys = RunKeys(hello.run_id)
         pipe = self._redis.pipeline(transaction=True)
         pipe.hsetnx(keys.meta, "created", repr(now))

@@ -1,8 +1,8 @@
 """Grows the tree from the stored frames and says to which segment every point belongs.
 
 A pure fold: the same frames in the same order give the same tree, after any restart. Segments come from three
-places: an ordered rollback and a rollback that the job declares arrive as ``segment`` events; a process that goes back without
-a word is recognised by its steps, once they go on from there (``sources.py``).
+places: an ordered rollback and a rollback that the job declares arrive as ``segment`` events; a process that goes
+back without a word is recognised by its steps, once they go on from there (``sources.py``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ __all__ = ["MAX_HELD_ROWS", "Change", "Checkpoint", "Event", "Forked", "LineageF
 MAX_HELD_ROWS = 1_000
 #: A rank that logs rarely and never said that it went back follows the head after this long, seconds of log time.
 FOLLOW_HEAD_AFTER_S = 5.0
-#: Sources remembered per run (every restart adds one a rank); beyond it the oldest that is not the newest of its rank is forgotten.
+#: Sources remembered per run (every restart adds one a rank); beyond it the oldest that is not its rank's newest is
+#: forgotten.
 MAX_SOURCES = 20_000
 
 
@@ -274,7 +275,7 @@ class LineageFold:
         return newest and (origin == self.tree.head or self.tree.is_ancestor(origin, self.tree.head) or state.fresh)
 
     def _bring_along(self, target: Segment, origin: int) -> None:
-        """Move the other ranks of the same restart into ``target``: those that started after ``origin`` was last written."""
+        """Move the other ranks of the same restart along: those that started after ``origin`` was last written."""
         ended = max((self._last_time.get(s, 0.0) for s in self.tree[origin].entered.values()), default=0.0)
         for rank, source in self._newest.items():
             other = self._sources[source]

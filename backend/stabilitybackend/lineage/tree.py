@@ -18,7 +18,7 @@ class Segment:
 
     Attributes:
         id: 0 for the root, then in the order of creation.
-        key: what the ranks call it: "" for the root, a command id, ``d-...`` for a declared rollback, ``u-...`` inferred.
+        key: what the ranks call it: "" the root, a command id, ``d-...`` a declared rollback, ``u-...`` inferred.
         parent: id of the parent, None for the root.
         fork_step: the step whose state it starts from; its own steps are > fork_step. ROOT_FORK for the root.
         cause: ``start``, ``command``, ``declared`` or ``restart``.
@@ -85,7 +85,7 @@ class SegmentTree:
         return self._segments[segment]
 
     def with_key(self, key: str) -> list[Segment]:
-        """Return the segments that ranks call ``key``, oldest first (more than one after a restart that repeats itself)."""
+        """Return the segments that ranks call ``key``, oldest first (several after a restart that repeats itself)."""
         return [self._segments[i] for i in self._by_key.get(key, [])]
 
     def fork(self, origin: int, to_step: int, *, key: str, cause: str, created: float, **facts: Any) -> Segment:
@@ -136,7 +136,7 @@ class SegmentTree:
         return False
 
     def dead_after(self, segment: int) -> int | None:
-        """Return the step after which the points of ``segment`` are dead: None for none, ROOT_FORK or the fork step for all."""
+        """Return the step after which the points of ``segment`` are dead: None for none, its fork step for all."""
         for part in self.path():
             if part.segment == segment:
                 return part.last
