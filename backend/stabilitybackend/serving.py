@@ -1,0 +1,165 @@
+"""Runs an ASGI app on uvicorn, the one way that this product serves: port bound first, URL told, stopped cleanly."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from stabilitybackend.errors import SettingsError, StartError
+from stabilityclient.wire import MAX_MESSAGE_BYTES
+
+__all__ = ["SERVER_FILE", "bind", "read_server_file", "serve", "server_config", "stops_as_exit"]
+
+#: In the data folder while a server runs: ``{"url", "pid"}``.
+SERVER_FILE = "server.json"
+#: Twice what an agent may send, so that a message a little too big is answered and not just cut off.
+WS_MAX_BYTES = 2 * MAX_MESSAGE_BYTES
+#: A half-open connection is noticed after these many seconds together.
+WS_PING_S = 10.0
+WS_PING_TIMEOUT_S = 20.0
+#: Seconds for open requests to end after Ctrl-C; together with the Redis stop it stays below 5 s.
+STOP_TIMEOUT_S = 2
+BACKLOG = 2048
+
+
+def server_config(app: Any, *, log_level: str = "warning") -> uvicorn.Config:
+    """Return uvicorn's settings for our app: the fastest loop and WebSocket code measured, no compression."""
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        ws="websockets-sansio",
+        ws_max_size=WS_MAX_BYTES,
+        ws_per_message_deflate=False,
+        ws_ping_interval=WS_PING_S,
+        ws_ping_timeout=WS_PING_TIMEOUT_S,
+        lifespan="on",
+        log_level=log_level,
+        access_log=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=STOP_TIMEOUT_S,
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket bound to ``host`` and ``port`` (0: a free one).
+
+    Raises:
+        SettingsError: the port is taken, not allowed, or the host is not an address of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host.strip("[]"), port))
+    except OSError as error:
+        bound.close()
+        raise SettingsError(
+            f"can't listen on {host}:{port}: {error.strerror or error}",
+            hint=f"another program may use it: try --port {port + 1 if 0 < port < 65535 else 8080}, "
+            "or --port 0 for a free one",
+            setting="port",
+        ) from error
+    bound.set_inheritable(False)
+    return bound
+
+
+def serve(
+    app: Any, bound: socket.socket, *, data_dir: Path, log_level: str = "warning", on_up: Callable[[str], None]
+) -> None:
+    """Serve ``app`` in this thread until SIGINT or SIGTERM.
+
+    Args:
+        app: the ASGI app.
+        bound: from ``bind``; closed afterwards.
+        data_dir: gets ``server.json`` while the server is up.
+        log_level: uvicorn's.
+        on_up: called with the URL once requests are answered.
+
+    Raises:
+        StartError: the app did not start; its reason is in the log.
+    """
+    url = _url(bound)
+    server = _AnnouncingServer(server_config(app, log_level=log_level), lambda: _announce(data_dir, url, on_up))
+    _raise_open_files()
+    try:
+        server.run(sockets=[bound])
+    finally:
+        bound.close()
+        with contextlib.suppress(OSError):
+            if read_server_file(data_dir).get("pid") == os.getpid():
+                (data_dir / SERVER_FILE).unlink()
+    if not server.started:
+        raise StartError("the server did not start", hint="the reason is in the lines above")
+
+
+def read_server_file(data_dir: Path) -> dict[str, Any]:
+    """Return ``{"url", "pid"}`` of the server that runs on ``data_dir``, or an empty dict."""
+    try:
+        facts = json.loads((data_dir / SERVER_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+@contextlib.contextmanager
+def stops_as_exit() -> Iterator[None]:
+    """Turn SIGTERM and SIGINT within the block into SystemExit(0), so that ``finally`` blocks run.
+
+    uvicorn takes both signals while it serves and raises them again when it is done; without this the second raise
+    would end the process before Redis was stopped.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _AnnouncingServer(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started:
+            self._announce()
+
+
+def _announce(data_dir: Path, url: str, on_up: Callable[[str], None]) -> None:
+    path = data_dir / SERVER_FILE
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps({"url": url, "pid": os.getpid()}), encoding="utf-8")
+    new.replace(path)  # whole or not at all, for those who read it meanwhile
+    on_up(url)
+
+
+def _url(bound: socket.socket) -> str:
+    """Return the URL for a browser on this machine."""
+    host, port = bound.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _raise_open_files() -> None:
+    """Allow as many open connections as the machine lets us have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

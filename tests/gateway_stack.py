@@ -1,0 +1,178 @@
+"""A gateway on a real uvicorn with a real Redis behind it, and an agent that speaks raw messages."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any
+
+import uvicorn
+import uvloop
+from fastapi import FastAPI
+from websockets.asyncio.client import ClientConnection, connect
+
+from stabilitybackend.auth import Authenticator, KeyRing
+from stabilitybackend.gateway import Gateway, GatewayCounts, router
+from stabilitybackend.ingest import Ingest
+from stabilitybackend.redis_link import make_redis
+from stabilitybackend.serving import server_config
+from stabilityclient.wire import (
+    EventBlock,
+    Frame,
+    Health,
+    Hello,
+    Message,
+    PointsBlock,
+    SourceInfo,
+    decode_message,
+    encode_message,
+)
+from waiting import wait_until
+
+__all__ = ["SOURCE", "RawAgent", "RecordingServices", "RunningGateway", "event_frame", "frame", "points"]
+
+SOURCE = SourceInfo("r0-1", rank=0, world_size=1, local_rank=0, node="n0", pid=7, started=1.0)
+
+
+def points(first_step: int, values: list[float], name: str = "loss") -> PointsBlock:
+    """Rows of one metric, one step each, from ``first_step``."""
+    n = len(values)
+    return PointsBlock(
+        [name],
+        struct.pack(f"<{n}q", *range(first_step, first_step + n)),
+        struct.pack(f"<{n}d", *[1000.0] * n),
+        struct.pack(f"<{n}d", *values),
+    )
+
+
+def frame(first_seq: int, values: list[float], source: SourceInfo = SOURCE) -> Frame:
+    """A frame with one record a value, numbered from ``first_seq``, steps equal to the numbers."""
+    return Frame(source, first_seq, first_seq + len(values) - 1, [points(first_seq, values)])
+
+
+def event_frame(seq: int, event: EventBlock, source: SourceInfo = SOURCE) -> Frame:
+    """A frame with one event."""
+    return Frame(source, seq, seq, [event])
+
+
+class RecordingServices:
+    """The rest of the server, as far as a gateway test needs it: writes down what it is told."""
+
+    def __init__(self, waiting: list[dict[str, Any]] | None = None) -> None:
+        self.waiting = waiting or []
+        self.hellos: list[Hello] = []
+        self.gone: list[tuple[str, str]] = []
+        self.healths: list[Health] = []
+        self.stored: list[str] = []
+        self.senders: dict[str, Callable[[dict[str, Any]], Awaitable[None]]] = {}
+
+    async def agent_connected(
+        self, hello: Hello, send: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> list[dict[str, Any]]:
+        self.hellos.append(hello)
+        self.senders[hello.agent] = send
+        return self.waiting
+
+    async def agent_disconnected(self, run_id: str, agent: str) -> None:
+        self.gone.append((run_id, agent))
+
+    async def health(self, run_id: str, health: Health) -> None:
+        self.healths.append(health)
+
+    async def frame_stored(self, run_id: str) -> None:
+        self.stored.append(run_id)
+
+
+class RunningGateway:
+    """Serves ``/api/v1/agent`` from a thread of its own while the context lasts."""
+
+    def __init__(self, redis_url: str, services: RecordingServices | None = None, *, key_needed: bool = False) -> None:
+        self._services = services or RecordingServices()
+        self.gateway: Gateway
+        self._redis_url = redis_url
+        self._key_needed = key_needed
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._server: uvicorn.Server
+        self._thread = threading.Thread(target=self._run, name="gateway")
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        redis = make_redis(self._redis_url)
+        async with Ingest(redis) as ingest:
+            authenticator = Authenticator(KeyRing(redis), key_needed=self._key_needed)
+            self.gateway = Gateway(ingest, authenticator, self._services, server_version="test", clock=lambda: 1234.5)
+            app = FastAPI()
+            app.include_router(router(self.gateway))
+            self._server = uvicorn.Server(server_config(app, log_level="critical"))
+            await self._server.serve(sockets=[self._socket])
+        await redis.aclose()
+
+    @property
+    def services(self) -> RecordingServices:
+        """What the gateway told the rest of the server."""
+        assert isinstance(self.gateway.services, RecordingServices)
+        return self.gateway.services
+
+    def forget(self) -> None:
+        """Start the next test with nothing told and nothing counted."""
+        wait_until(lambda: not self.gateway.connections, 5, "the last test's agents are gone")
+        self.gateway.services = RecordingServices()
+        self.gateway.counts = GatewayCounts()
+
+    @property
+    def url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/api/v1/agent"
+
+    def __enter__(self) -> RunningGateway:
+        self._thread.start()
+        wait_until(lambda: getattr(getattr(self, "_server", None), "started", False), 10, "the gateway listens")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+
+class RawAgent:
+    """An agent's connection without an agent's judgement: sends and receives what it is told."""
+
+    def __init__(self, url: str, key: str | None = None, **options: Any) -> None:
+        headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
+        self._connect = connect(url, additional_headers=headers, compression=None, max_size=None, **options)
+        self.socket: ClientConnection
+
+    async def __aenter__(self) -> RawAgent:
+        self.socket = await self._connect
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.socket.close()
+
+    async def hello(self, run_id: str = "run-1", agent: str = "a1", sources: list[SourceInfo] | None = None) -> Message:
+        hello = Hello(
+            run_id, agent, "n0", "0.1.0", project="p", name="n", sources=[SOURCE] if sources is None else sources
+        )
+        return await self.ask(hello)
+
+    async def send(self, message: Message | bytes | str) -> None:
+        await self.socket.send(message if isinstance(message, bytes | str) else encode_message(message))
+
+    async def receive(self) -> Message:
+        data = await self.socket.recv(decode=False)
+        return decode_message(data)
+
+    async def ask(self, message: Message | bytes | str) -> Message:
+        await self.send(message)
+        return await self.receive()
