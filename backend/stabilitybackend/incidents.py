@@ -140,7 +140,7 @@ class IncidentBook:
         return [incident for incident in changed if incident is not None]
 
     def acknowledge(self, incident_id: str, who: str, time: float) -> dict[str, Any] | None:
-        """Write down who has seen an incident and return it; None if there is no such incident. The first one stands."""
+        """Write down who has seen an incident and return it, None if there is none such. The first one stands."""
         old = self._incidents.get(incident_id)
         if old is None:
             return None

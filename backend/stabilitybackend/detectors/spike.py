@@ -83,8 +83,7 @@ class SpikeDetector(Detector):
         metric: name of the metric that is watched.
 
     Source: the rules of the project's detection notes, section 5; skip-step rule of OLMo-core and the ring of llm.c
-    for window sizes; PaLM (arXiv 2204.02311) for
-        what a spike looks like.
+    for window sizes; PaLM (arXiv 2204.02311) for what a spike looks like.
 
     Example:
         >>> spike = SpikeDetector()

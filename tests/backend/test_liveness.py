@@ -1,0 +1,366 @@
+"""What is said of silent, dead and unreachable processes. All times are given: no clock, no sleep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.incidents import IncidentBook
+from stabilitybackend.liveness import LivenessMonitor
+
+START = 1_000_000.0
+
+
+def source(rank: int, start: int = 1) -> str:
+    return f"r{rank}-{start:x}-{100 + rank}"
+
+
+@dataclass
+class Job:
+    """A job with one agent per node; every second `run` tells the monitor what the slots say."""
+
+    monitor: LivenessMonitor = field(default_factory=lambda: LivenessMonitor("run"))
+    nodes: dict[str, list[int]] = field(default_factory=lambda: {"a": [0, 1]})
+    step_s: float = 0.5
+    now: float = START
+    step: int = 0
+    start: int = 1
+    beat: int = 0
+    stuck: dict[int, dict[str, Any]] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    said: list[Finding] = field(default_factory=list)
+
+    def run(self, seconds: int, *, moving: bool = True) -> list[Finding]:
+        """Let seconds pass and return what was said in them."""
+        said: list[Finding] = []
+        for _ in range(seconds):
+            self.now += 1.0
+            self.beat += 1
+            if moving:
+                self.step = int((self.now - START) / self.step_s)
+            for node, ranks in self.nodes.items():
+                if node not in self.silent:
+                    slots = [self.slot(rank) for rank in ranks]
+                    self.monitor.observe(
+                        {"agent": f"agent-{node}", "node": node, "time": self.now, "ranks": slots}, self.now
+                    )
+            said += self.monitor.tick(self.now)
+        self.said += said
+        return said
+
+    def slot(self, rank: int) -> dict[str, Any]:
+        began = START + self.step * self.step_s
+        slot = {
+            "rank": rank,
+            "source": source(rank, self.start),
+            "pid": 100 + rank,
+            "alive": True,
+            "state": "running",
+            "step": self.step,
+            "step_start": began,
+            "phase": "backward",
+            "phase_start": began + 0.1,
+            "expect_s": 0.0,
+            "beat": self.beat,
+            "last_seq": 1,
+            "dropped": 0,
+            "segment_key": "",
+            "time": self.now,
+        }
+        return slot | self.stuck.get(rank, {})
+
+    def event(self, kind: str, rank: int, data: dict[str, Any] | None = None, start: int | None = None) -> None:
+        event = {
+            "type": kind,
+            "time": self.now,
+            "step": self.step,
+            "data": data or {},
+            "source": source(rank, start or self.start),
+        }
+        self.monitor.event(event, rank, self.now)
+
+    def dies(self, rank: int, evidence: str = "exit signal 9") -> None:
+        data = {"source": source(rank), "rank": rank, "pid": 100 + rank, "last_phase": "forward", "evidence": evidence}
+        self.monitor.event(
+            {"type": "process_death", "time": self.now, "step": self.step, "data": data, "source": "a1-1"},
+            None,
+            self.now,
+        )
+        self.stuck[rank] = {"alive": False}
+
+
+def kinds(said: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.kind, finding.state) for finding in said]
+
+
+def test_a_job_whose_steps_go_on_is_never_said_to_hang() -> None:
+    job = Job()
+    assert job.run(600) == []
+    assert job.monitor.status(job.now) == ("running", "")
+
+
+def test_a_standstill_opens_one_hang_for_all_ranks_and_names_the_suspect() -> None:
+    job = Job()
+    job.run(60)
+    job.stuck[1] = {"phase": "data", "phase_start": START + job.step * job.step_s}
+    said = job.run(12, moving=False)
+    assert kinds(said) == [("hang", "open")]
+    assert said[0].onset_step == job.step
+    assert said[0].rank == 1
+    assert said[0].text.startswith("Rank 1 is in data for 11 s; rank 0 waits in backward for 11 s.")
+    assert "Suspect: rank 1" in said[0].text
+    assert job.monitor.status(job.now)[0] == "stalled"
+
+
+def test_a_rank_that_is_a_step_behind_is_the_suspect() -> None:
+    job = Job()
+    job.run(60)
+    job.stuck[0] = {"step": job.step - 1}
+    said = job.run(12, moving=False)
+    assert said[0].evidence["suspects"] == [0]
+    assert said[0].evidence["why"] == "behind the others by a step"
+
+
+def test_a_rank_whose_python_gives_no_sign_is_the_suspect_even_at_the_same_place() -> None:
+    job = Job()
+    job.run(60)
+    job.stuck[1] = {"beat": job.beat}
+    said = job.run(12, moving=False)
+    assert said[-1].evidence["suspects"] == [1]
+    assert "Python gives no sign" in said[-1].text
+
+
+def test_ranks_that_stand_at_one_place_have_no_suspect() -> None:
+    job = Job()
+    job.run(60)
+    said = job.run(12, moving=False)
+    assert said[0].rank is None
+    assert "no rank is a suspect" in said[0].text
+
+
+def test_a_hang_ends_by_itself_when_the_steps_go_on() -> None:
+    job = Job()
+    job.run(60)
+    job.run(30, moving=False)
+    said = job.run(3)
+    assert kinds(said) == [("hang", "resolved")]
+    assert said[0].key == job.said[0].key
+    assert "go on again" in said[0].text
+    assert job.monitor.status(job.now)[0] == "running"
+
+
+def test_a_long_hang_is_told_again_only_when_it_has_doubled() -> None:
+    job = Job()
+    job.run(60)
+    job.stuck[1] = {"phase": "data"}
+    said = job.run(300, moving=False)
+    assert 2 <= len(said) <= 6
+    assert len({finding.key for finding in said}) == 1
+
+
+def test_slow_steps_are_no_hang_because_the_budget_is_learnt() -> None:
+    job = Job(step_s=20.0)
+    assert job.run(400) == []
+    assert job.run(60, moving=False) == []
+    assert kinds(job.run(60, moving=False)) == [("hang", "open")]
+
+
+def test_the_first_step_may_take_long() -> None:
+    job = Job(step_s=1e9)
+    assert job.run(590) == []
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "eval", "compile"])
+def test_a_long_phase_is_no_hang_for_the_rank_nor_for_those_that_wait_for_it(phase: str) -> None:
+    job = Job()
+    job.run(60)
+    job.stuck[0] = {"phase": phase, "phase_start": job.now}
+    assert job.run(500, moving=False) == []
+    assert job.monitor.status(job.now) == ("running", f"In {phase}.")
+
+
+def test_a_declared_phase_may_take_one_and_a_half_times_what_it_declared() -> None:
+    job = Job()
+    job.run(60)
+    job.stuck[0] = {"phase": "checkpoint", "phase_start": job.now, "expect_s": 40.0}
+    assert job.run(59, moving=False) == []
+    assert kinds(job.run(3, moving=False)) == [("hang", "open")]
+
+
+def test_a_death_opens_one_incident_for_the_job_with_the_later_deaths_in_its_evidence() -> None:
+    job = Job()
+    job.run(60)
+    job.dies(1)
+    said = job.run(2, moving=False)
+    job.now += 3
+    job.dies(0, "exit signal 15")
+    said += job.run(60, moving=False)
+    assert kinds(said) == [("process_death", "open")] * 2
+    assert said[0].key == said[1].key
+    assert said[1].rank == 1
+    assert said[1].severity == "critical"
+    assert [(death["rank"], death["evidence"]) for death in said[1].evidence["deaths"]] == [
+        (1, "exit signal 9"),
+        (0, "exit signal 15"),
+    ]
+    assert "exit signal 9" in said[1].text
+    assert job.monitor.status(job.now)[0] == "crashed"
+
+
+def test_the_exception_and_the_death_of_one_process_are_one_incident_that_says_the_exception() -> None:
+    job = Job()
+    job.run(60)
+    job.event("exception", 1, {"type": "ValueError", "message": "bad batch"})
+    job.dies(1)
+    said = job.run(2, moving=False)
+    assert kinds(said) == [("process_death", "open")]
+    assert "ValueError: bad batch" in said[0].text
+
+
+def test_a_job_stopped_by_hand_is_not_critical() -> None:
+    job = Job()
+    job.run(60)
+    job.event("exception", 0, {"type": "KeyboardInterrupt", "message": ""})
+    assert [(f.severity, f.title) for f in job.run(1)] == [("warning", "Rank 0 was stopped by hand")]
+
+
+def test_ranks_that_finish_open_nothing_and_the_run_is_finished() -> None:
+    job = Job()
+    job.run(60)
+    for rank in (0, 1):
+        job.event("finish", rank)
+        job.dies(rank)
+        job.stuck[rank] = {"state": "finished", "alive": False}
+    assert job.run(120, moving=False) == []
+    assert job.monitor.status(job.now) == ("finished", "")
+
+
+def test_a_new_start_after_a_death_ends_the_incident_and_late_news_of_the_old_one_opens_nothing() -> None:
+    job = Job()
+    job.run(60)
+    job.dies(1)
+    job.run(1, moving=False)
+    job.start, job.stuck = 2, {}
+    job.now += 10
+    job.event("start", 1)
+    assert kinds(job.run(1)) == [("process_death", "resolved")]
+    old = {"source": source(0, 1), "rank": 0, "evidence": "exit signal 15"}
+    job.monitor.event(
+        {"type": "process_death", "time": job.now - 8, "step": 3, "data": old, "source": "a1-1"}, None, job.now
+    )
+    assert job.run(5) == []
+    assert job.monitor.status(job.now)[0] == "running"
+
+
+def test_an_agent_that_is_gone_is_said_after_15_s_and_no_hang_is_claimed() -> None:
+    job = Job()
+    job.run(60)
+    job.monitor.agent_disconnected("agent-a", job.now)
+    job.silent = {"a"}
+    assert job.run(14, moving=False) == []
+    said = job.run(120, moving=False)
+    assert kinds(said) == [("agent_lost", "open")]
+    assert "because the agent on a does not reach us" in said[0].text
+    status, note = job.monitor.status(job.now)
+    assert status == "unreachable"
+    assert "We see nothing because" in note
+    job.silent = set()
+    assert kinds(job.run(1)) == [("agent_lost", "resolved")]
+
+
+def test_a_hang_beside_a_lost_node_says_what_is_not_seen() -> None:
+    job = Job(nodes={"a": [0, 1], "b": [2, 3]})
+    job.run(60)
+    job.silent = {"b"}
+    said = job.run(40, moving=False)
+    hang = next(finding for finding in said if finding.kind == "hang" and "see nothing" in finding.text)
+    assert hang.evidence["unseen_ranks"] == [2, 3]
+    assert "agent_lost" in {finding.kind for finding in said}
+
+
+def test_an_agent_that_leaves_after_its_ranks_finished_is_not_missed() -> None:
+    job = Job()
+    job.run(60)
+    for rank in (0, 1):
+        job.event("finish", rank)
+    job.monitor.agent_disconnected("agent-a", job.now)
+    job.silent = {"a"}
+    assert job.run(60, moving=False) == []
+
+
+def test_a_restarted_server_opens_nothing_twice() -> None:
+    job = Job()
+    job.run(60)
+    job.dies(1)
+    said = job.run(1, moving=False)
+    book = IncidentBook("run")
+    book.apply(said[0], segment=0, time=job.now, checkpoints=[])
+    again = LivenessMonitor("run")
+    again.load(book.all())
+    job.monitor = again
+    job.dies(1)
+    assert [book.apply(f, segment=0, time=job.now, checkpoints=[]) for f in job.run(5, moving=False)] == []
+    assert job.monitor.status(job.now)[0] == "crashed"
+
+
+def test_a_restarted_server_does_not_open_a_death_anew_that_is_over() -> None:
+    job = Job()
+    job.run(60)
+    job.dies(1)
+    said = job.run(1, moving=False)
+    job.start, job.stuck = 2, {}
+    said += job.run(1)
+    book = IncidentBook("run")
+    for finding in said:
+        book.apply(finding, segment=0, time=job.now, checkpoints=[])
+    job.monitor = LivenessMonitor("run")
+    job.monitor.load(book.all())
+    job.start = 1
+    job.dies(1)
+    job.start, job.stuck = 2, {}
+    assert job.run(5) == []
+
+
+def test_an_open_hang_is_ended_after_a_server_restart() -> None:
+    job = Job()
+    job.run(60)
+    said = job.run(12, moving=False)
+    book = IncidentBook("run")
+    book.apply(said[0], segment=0, time=job.now, checkpoints=[])
+    job.monitor = LivenessMonitor("run")
+    job.monitor.load(book.all())
+    assert job.monitor.status(job.now)[0] == "stalled"
+    assert kinds(job.run(3)) == [("hang", "resolved")]
+
+
+def test_a_run_known_only_from_its_events_is_unreachable_until_an_agent_comes() -> None:
+    job = Job(silent={"a"})
+    job.event("start", 0)
+    job.run(1)
+    assert job.monitor.status(job.now)[0] == "running"
+    job.run(20)
+    assert job.monitor.status(job.now)[0] == "unreachable"
+    job.silent = set()
+    job.run(1)
+    assert job.monitor.status(job.now)[0] == "running"
+
+
+def test_a_run_whose_events_all_say_finish_is_finished_after_a_server_restart() -> None:
+    job = Job(silent={"a"})
+    for rank in (0, 1):
+        job.event("start", rank)
+        job.event("finish", rank)
+    assert job.run(60) == []
+    assert job.monitor.status(job.now) == ("finished", "")
+
+
+def test_slots_that_are_not_slots_are_counted_and_harm_nothing() -> None:
+    job = Job()
+    job.monitor.observe(
+        {"agent": "x", "node": "a", "time": 0.0, "ranks": [{"rank": 0}, {"rank": "?", "source": "s"}]}, 1.0
+    )
+    assert job.monitor.bad_slots == 2
+    assert job.run(60) == []
