@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.backend.job import Job
 
+from job import Job
 from stabilitybackend.lineage.fold import LineageFold, Placed
 from stabilitybackend.query import select
 from stabilitybackend.store import RunStore

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.backend.job import Job
 
+from job import Job
 from stabilitybackend.lineage.fold import LineageFold, Placed
 from stabilitybackend.query import json_numbers, select, summary
 from stabilitybackend.store import RunStore

@@ -1,0 +1,321 @@
+"""What goes in at the agents' door comes out of the API, the live feed and the commands: real server, real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+
+from gateway_stack import RawAgent
+from job import Job
+from server_stack import RunningServer
+from stabilitybackend.auth import KeyRing
+from stabilitybackend.redis_link import make_redis
+from stabilityclient.wire import Ack, CommandMessage, Frame, Health, Message
+
+
+@pytest.fixture
+def server(redis_url: str, tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(redis_url, tmp_path) as running:
+        yield running
+
+
+async def _send(agent: RawAgent, *frames: Frame) -> None:
+    """Send frames and wait until each is stored."""
+    for frame in frames:
+        await agent.send(frame)
+        answer = await _next(agent, Ack)
+        assert (answer.source, answer.last_seq) == (frame.source.source, frame.last_seq)
+
+
+async def _next(agent: RawAgent, kind: type[Message]) -> Any:
+    while True:
+        message = await asyncio.wait_for(agent.receive(), 10)
+        if isinstance(message, kind):
+            return message
+
+
+async def _ready(server: RunningServer, agent: RawAgent, *frames: Frame) -> None:
+    await agent.hello("run-1", sources=[frames[0].source] if frames else [])
+    await _send(agent, *frames)
+    last = sum(f.last_seq - f.first_seq + 1 for f in frames)
+    assert last
+
+
+def _steps(server: RunningServer, **params: Any) -> list[tuple[int, bool, list[int]]]:
+    series = server.get("/runs/run-1/series", metric="loss", **params)["series"]
+    return [(s["segment"], s["dead"], s["steps"]) for s in series]
+
+
+async def test_points_and_a_rollback_come_out_of_the_series_call(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await _ready(server, agent, job.rows(range(1, 11)), job.rolled_back(5, "k", reason="spike"), job.rows([6, 7]))
+        await asyncio.to_thread(
+            server.wait_for,
+            "/runs/run-1",
+            lambda r: r["last_step"] == 7 and r["rollbacks"] == 1,
+            "the run is at step 7",
+        )
+        assert _steps(server) == [(0, False, [1, 2, 3, 4, 5]), (1, False, [6, 7])]
+        assert _steps(server, view="all") == [
+            (0, False, [1, 2, 3, 4, 5]),
+            (0, True, [6, 7, 8, 9, 10]),
+            (1, False, [6, 7]),
+        ]
+        segments = server.get("/runs/run-1/segments")
+        assert [(s["fork_step"], s["dead_after"], s["reason"]) for s in segments["segments"]] == [
+            (None, 5, ""),
+            (5, None, "spike"),
+        ]
+
+
+async def test_non_finite_values_come_out_as_words(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await _ready(server, agent, job.rows([1, 2, 3, 4], {"loss": [1.0, math.nan, math.inf, -math.inf]}))
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 4, "step 4 is there")
+        (series,) = server.get("/runs/run-1/series", metric="loss")["series"]
+        assert series["values"] == [1.0, "NaN", "Infinity", "-Infinity"]
+
+
+async def test_a_restarted_server_has_the_same_run(redis_url: str, tmp_path: Path) -> None:
+    job = Job()
+    with RunningServer(redis_url, tmp_path) as server:
+        async with RawAgent(server.agent_url) as agent:
+            await _ready(server, agent, job.rows(range(1, 11)), job.rolled_back(5, "k"), job.rows([6, 7]))
+            await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 7, "step 7 is there")
+        before = (_steps(server, view="all"), server.get("/runs/run-1/segments"))
+    with RunningServer(redis_url, tmp_path) as server:
+        assert (_steps(server, view="all"), server.get("/runs/run-1/segments")) == before
+        assert [r["run_id"] for r in server.get("/runs")["runs"]] == ["run-1"]
+
+
+async def test_an_incident_is_told_once_however_often_the_server_restarts(redis_url: str, tmp_path: Path) -> None:
+    job = Job()
+    values = [2.0 + 0.01 * (i % 3) for i in range(150)] + [6.0] * 20
+    with RunningServer(redis_url, tmp_path) as server:
+        async with RawAgent(server.agent_url) as agent:
+            await _ready(server, agent, job.rows(range(1, 171), {"loss": values}))
+            found = await asyncio.to_thread(
+                server.wait_for, "/runs/run-1/incidents", lambda r: r["incidents"], "the spike is an incident"
+            )
+    spike = next(i for i in found["incidents"] if i["kind"] == "spike")
+    assert spike["onset_step"] == 151
+    for _ in range(2):
+        with RunningServer(redis_url, tmp_path) as server:
+            again = [i for i in server.get("/runs/run-1/incidents")["incidents"] if i["kind"] == "spike"]
+            assert [(i["incident_id"], i["version"]) for i in again] == [(spike["incident_id"], spike["version"])]
+
+
+async def test_a_rollback_ordered_over_http_reaches_the_agent_and_its_states_come_back(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await _ready(server, agent, job.rows(range(1, 11)), job.event("checkpoint", 5, path="c/5"), job.rows([11]))
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 11, "step 11 is there")
+        answer = server.client.post(
+            "/api/v1/runs/run-1/commands", json={"kind": "rollback", "to_step": 5, "seed": 7, "reason": "spike"}
+        )
+        assert answer.status_code == 201
+        command = (await _next(agent, CommandMessage)).command
+        assert (command["command_id"], command["to_step"], command["checkpoint"]) == (
+            answer.json()["command_id"],
+            5,
+            "c/5",
+        )
+        for state in ("ready", "acted"):
+            event = {"command_id": command["command_id"], "attempt": 1, "state": state}
+            await agent.send(job.event("command", command["apply_at_step"], **event))
+        await agent.send(job.rolled_back(5, command["command_id"], command_id=command["command_id"]))
+        await agent.send(job.rows([6]))
+        done = await asyncio.to_thread(
+            server.wait_for,
+            f"/runs/run-1/commands/{command['command_id']}",
+            lambda c: c["state"] == "done",
+            "the command is done",
+        )
+        assert (done["segment"], done["first_step"]) == (1, 6)
+        states = [entry["state"] for entry in done["history"]]
+        assert [s for i, s in enumerate(states) if s not in states[:i]] == [
+            "pending",
+            "delivered",
+            "ready",
+            "acted",
+            "done",
+        ]
+
+
+async def test_an_agent_that_comes_back_is_told_of_the_command_that_waits(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await _ready(server, agent, job.rows(range(1, 11)))
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 10, "step 10 is there")
+        ordered = server.client.post("/api/v1/runs/run-1/commands", json={"kind": "rollback", "to_step": 5}).json()
+    async with RawAgent(server.agent_url) as agent:
+        welcome = await agent.hello("run-1", sources=[job.info])
+        assert [c["command_id"] for c in welcome.commands] == [ordered["command_id"]]  # type: ignore[union-attr]
+        assert welcome.last_seq == {job.info.source: 10}  # type: ignore[union-attr]
+
+
+async def test_the_same_idempotency_key_gives_the_same_command(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await _ready(server, agent, job.rows(range(1, 11)))
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 10, "step 10 is there")
+        body = {"kind": "rollback", "to_step": 5, "idempotency_key": "click-1"}
+        ids = {server.client.post("/api/v1/runs/run-1/commands", json=body).json()["command_id"] for _ in range(3)}
+        assert len(ids) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"kind": "rollback"}, "to_step"),
+        ({"kind": "rollback", "to_step": "5"}, "to_step"),
+        ({"kind": "rollback", "to_step": 5, "lr_scale": 99}, "lr_scale"),
+        ({"kind": "rollback", "to_step": 5, "colour": "red"}, "colour"),
+        ({"kind": "explode", "to_step": 5}, "kind"),
+        ([1, 2], "[1, 2]"),
+    ],
+)
+async def test_a_bad_order_is_answered_422_naming_the_field(server: RunningServer, body: Any, named: str) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await _ready(server, agent, job.rows(range(1, 11)))
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 10, "step 10 is there")
+        answer = server.client.post("/api/v1/runs/run-1/commands", json=body)
+        assert answer.status_code == 422
+        assert named in answer.json()["error"]["message"]
+
+
+def test_unknown_things_are_404_in_json_not_a_page(server: RunningServer) -> None:
+    for path in ("/api/v1/runs/none", "/api/v1/typo", "/api/v1/runs/none/series?metric=loss"):
+        answer = server.client.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_a_bad_query_is_422_naming_the_parameter(server: RunningServer) -> None:
+    for query, named in (("metric=loss&view=some", "view"), ("metric=loss&points=1", "points"), ("", "metric")):
+        answer = server.client.get(f"/api/v1/runs/none/series?{query}")
+        assert answer.status_code in (404, 422)
+        if answer.status_code == 422:
+            assert named in answer.json()["error"]["message"]
+
+
+class Browser:
+    """A live subscription."""
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self._socket = socket
+
+    async def subscribe(self, run_id: str | None, cursor: str | None = None) -> dict[str, Any]:
+        await self._socket.send(json.dumps({"type": "subscribe", "run_id": run_id, "cursor": cursor}))
+        return await self.next("hello")
+
+    async def next(self, *kinds: str) -> dict[str, Any]:
+        while True:
+            message: dict[str, Any] = json.loads(await asyncio.wait_for(self._socket.recv(), 10))
+            if message["type"] in kinds:
+                return message
+
+
+async def test_a_browser_sees_points_a_fork_and_a_checkpoint_as_they_arrive(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent, connect(server.live_url) as socket:
+        await _ready(server, agent, job.rows([1]))
+        browser = Browser(socket)
+        await browser.subscribe("run-1")
+        await _send(agent, job.rows([2, 3], {"loss": [1.5, math.nan]}))
+        points = await browser.next("points")
+        while points["blocks"][0]["steps"] != [2, 3]:
+            points = await browser.next("points")
+        assert points["blocks"][0]["values"] == {"loss": [1.5, "NaN"]}
+        await _send(agent, job.event("checkpoint", 2, path="c/2"), job.rolled_back(2, "k"))
+        assert (await browser.next("checkpoint"))["checkpoint"]["step"] == 2
+        assert (await browser.next("segments"))["head"] == 1
+
+
+async def test_a_browser_that_was_away_gets_what_it_missed_or_is_told_to_fetch_again(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await _ready(server, agent, job.rows([1]))
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 1, "step 1 is there")
+        async with connect(server.live_url) as socket:
+            cursor = (await Browser(socket).subscribe("run-1"))["cursor"]
+        await _send(agent, job.rows([2]), job.rows([3]))
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 3, "step 3 is there")
+        async with connect(server.live_url) as socket:
+            browser = Browser(socket)
+            await browser.subscribe("run-1", cursor)
+            missed: list[int] = []
+            while 3 not in missed:
+                missed += (await browser.next("points"))["blocks"][0]["steps"]
+            assert missed == [2, 3]
+
+
+async def test_a_wrong_subscription_is_answered_and_the_next_one_works(server: RunningServer) -> None:
+    async with connect(server.live_url) as socket:
+        for garbage in ("{", '"x"', '{"type":"subscribe","run_id":7}', '{"type":"subscribe","run_id":"none"}'):
+            await socket.send(garbage)
+            assert json.loads(await socket.recv())["type"] == "error"
+        assert (await Browser(socket).subscribe(None))["cursor"] is None
+
+
+async def test_health_shows_the_ranks_and_what_is_known_of_gpus(server: RunningServer) -> None:
+    job, monitor = Job(), Job()
+    monitor.info.rank, monitor.info.source = None, "a1"
+    async with RawAgent(server.agent_url) as agent:
+        await _ready(server, agent, job.rows([1]))
+        await _send(agent, monitor.event("gpu_note", visible=False, text="no GPU visible here: no driver"))
+        slot = {"rank": 0, "source": "r0-1", "pid": 1, "alive": True, "state": 0, "step": 2, "phase": "forward"}
+        await agent.send(Health("a1", "n0", 1000.0, [slot]))
+        found = await asyncio.to_thread(
+            server.wait_for,
+            "/runs/run-1/health",
+            lambda h: h["agents"] and h["agents"][0]["ranks"],
+            "the agent's ranks are there",
+        )
+        (seen,) = found["agents"]
+        assert (seen["connected"], seen["gpu"]["text"]) == (True, "no GPU visible here: no driver")
+        assert seen["ranks"][0]["phase"] == "forward"
+
+
+async def _key(redis_url: str) -> str:
+    redis = make_redis(redis_url)
+    _, key = await KeyRing(redis).create("grafana", ["read"])
+    await redis.aclose()
+    return key
+
+
+def test_beyond_loopback_every_call_but_healthz_needs_a_key(redis_url: str, tmp_path: Path) -> None:
+    key = asyncio.run(_key(redis_url))
+    with RunningServer(redis_url, tmp_path, host="0.0.0.0") as server:
+        assert server.client.get("/healthz").status_code == 200
+        assert server.client.get("/api/v1/runs").status_code == 401
+        with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {key}"}) as reader:
+            assert reader.get("/api/v1/runs").status_code == 200
+            order = reader.post("/api/v1/runs/none/commands", json={"kind": "rollback", "to_step": 5})
+            assert order.status_code == 403
+        with httpx.Client(base_url=server.url) as browser:
+            assert browser.post("/api/v1/login", json={"key": "sb_wrong"}).status_code == 401
+            assert browser.post("/api/v1/login", json={"key": key}).status_code == 200
+            assert browser.get("/api/v1/runs").status_code == 200
+
+
+def test_a_page_of_another_site_can_not_order_anything(server: RunningServer) -> None:
+    answer = server.client.post(
+        "/api/v1/runs/none/commands", json={"kind": "rollback", "to_step": 5}, headers={"Origin": "http://evil.example"}
+    )
+    assert answer.status_code == 403
+
+
+def test_healthz_says_that_redis_answers(server: RunningServer) -> None:
+    answer = server.client.get("/healthz").json()
+    assert (answer["status"], answer["redis"]) == ("ok", "ok")

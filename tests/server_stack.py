@@ -1,0 +1,89 @@
+"""The whole server as one process serves it: real uvicorn, real Redis, all routes and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+import uvicorn
+import uvloop
+
+from stabilitybackend.app import create_app
+from stabilitybackend.serving import server_config
+from stabilitybackend.settings import Settings
+from waiting import wait_until
+
+__all__ = ["RunningServer"]
+
+
+class RunningServer:
+    """Serves from a thread of its own while the context lasts.
+
+    Args:
+        redis_url: a real server.
+        data_dir: folder of the server.
+        host: what the settings say; it listens on 127.0.0.1 all the same.
+    """
+
+    def __init__(self, redis_url: str, data_dir: Path, host: str = "127.0.0.1") -> None:
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+        self._settings = Settings(host=host, port=self.port, data_dir=data_dir)
+        self._redis_url = redis_url
+        self._server: uvicorn.Server
+        self._thread = threading.Thread(target=self._run, name="server")
+        self.client = httpx.Client(base_url=self.url, timeout=10.0)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            app = create_app(self._settings, self._redis_url)
+            self._server = uvicorn.Server(server_config(app, log_level="critical"))
+            runner.run(self._server.serve(sockets=[self._socket]))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def agent_url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/api/v1/agent"
+
+    @property
+    def live_url(self) -> str:
+        return f"ws://127.0.0.1:{self.port}/api/v1/live"
+
+    def get(self, path: str, **params: Any) -> Any:
+        """Return the JSON of ``GET /api/v1{path}``; an error status fails the test."""
+        answer = self.client.get(f"/api/v1{path}", params=params)
+        answer.raise_for_status()
+        return answer.json()
+
+    def wait_for(self, path: str, condition: Callable[[Any], Any], what: str, timeout_s: float = 10.0) -> Any:
+        """Return what ``GET path`` answers once ``condition`` holds of it."""
+
+        def answer() -> Any:
+            response = self.client.get(f"/api/v1{path}")
+            found = response.json() if response.status_code == 200 else None
+            return found if found is not None and condition(found) else None
+
+        return wait_until(answer, timeout_s, what)
+
+    def __enter__(self) -> RunningServer:
+        self._thread.start()
+        wait_until(lambda: getattr(getattr(self, "_server", None), "started", False), 20, "the server listens")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.client.close()
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
