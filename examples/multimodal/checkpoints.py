@@ -60,11 +60,8 @@ class CheckpointStore:
 
     def _list(self) -> list[tuple[int, int, Path]]:
         """Return (generation, step, path) of every whole checkpoint, oldest first."""
-        found = []
-        for path in self._folder.iterdir():
-            if match := _NAME.fullmatch(path.name):
-                found.append((int(match[2]), int(match[1]), path))
-        return sorted(found)
+        names = ((path, _NAME.fullmatch(path.name)) for path in self._folder.iterdir())
+        return sorted((int(match[2]), int(match[1]), path) for path, match in names if match)
 
     def _thin_out(self) -> None:
         for _, step, path in self._list()[: -self._keep]:

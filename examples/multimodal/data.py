@@ -83,7 +83,7 @@ def _docstrings(text: str) -> Iterator[tuple[ast.expr, str]]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             docstring = ast.get_docstring(node)
-            if docstring and node.body[0].lineno > 1:
+            if docstring:
                 yield node.body[0], docstring
 
 

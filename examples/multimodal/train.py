@@ -17,17 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import stabilityclient
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import stabilityclient
 from checkpoints import CheckpointStore
 from data import SOURCES, VOCAB_SIZE, Batch, Mixture, is_pixel, load_sources
 from faults import FAULTS, make_fault
 from log_timer import LogTimer
 from model import GPT, GPTConfig
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 
 def main() -> None:
@@ -96,7 +97,7 @@ class Trainer:
         self.model = DistributedDataParallel(GPT(config))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr, betas=(0.9, 0.95), fused=True)
         self.mixture = Mixture(load_sources(), rows=args.rows * self.world_size, context=config.context, seed=args.seed)
-        self.store = CheckpointStore(args.checkpoint_dir, keep=args.keep_checkpoints)
+        self.store = CheckpointStore(args.checkpoint_dir.absolute(), keep=args.keep_checkpoints)
         self.fault = make_fault(args.fault, args.fault_step)
 
     def next_batch(self) -> Batch:
@@ -142,9 +143,7 @@ class Trainer:
         """Go back to the checkpoint at ``path``: model, optimizer, rate, random numbers and place in the data."""
         state = self._state()
         self.store.load(path, state)
-        set_state_dict(
-            self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         mine = state[f"rank_{self.rank}"]
         self.step, self.lr_scale = mine["step"], mine["lr_scale"]
         torch.set_rng_state(mine["torch_rng"])

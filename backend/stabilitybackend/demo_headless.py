@@ -1,0 +1,198 @@
+"""The demo without a person: waits for the incident, orders the rollback over HTTP, and checks that all of it held."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stabilitybackend.demo_api import BoardClient
+from stabilitybackend.demo_check import check_lineage, healthy_after, ranks_that_acted
+from stabilitybackend.errors import StabilityBoardError
+
+__all__ = ["DemoFailed", "Plan", "act_on_incident", "check_everything", "wait_for"]
+
+#: Incident kinds that each fault may open; anything else at the fault's step is the wrong diagnosis.
+EXPECTED_KINDS = {
+    "bad_data": frozenset({"spike"}),
+    "lr_window": frozenset({"spike", "divergence"}),
+    "sampler": frozenset({"data_mix_drift"}),
+}
+#: How far the onset may lie from the step of the fault.
+ONSET_TOLERANCE_STEPS = 10
+#: Effective steps after the rollback before the job is ended, and judged.
+HEALTHY_STEPS = 60
+#: Batches that are skipped where the suggestion names no number.
+DEFAULT_SKIP_BATCHES = 100
+_POLL_S = 0.05
+_END_STATES = frozenset({"done", "failed", "rejected", "expired"})
+
+
+class DemoFailed(StabilityBoardError):
+    """Something that the demo promises did not happen."""
+
+    default_code = "demo_failed"
+
+
+@dataclass
+class Plan:
+    """What the demo set up, and what it learned on the way.
+
+    Args:
+        run_id: the run.
+        fault: name of the fault, as in ``--fault``.
+        fault_step: where it was injected.
+        seed: new seed for the rollback.
+        deadline: ``time.monotonic()`` at which everything must be over.
+        result: the JSON object that is printed at the end; filled as the demo goes on.
+    """
+
+    run_id: str
+    fault: str
+    fault_step: int
+    seed: int
+    deadline: float
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+def wait_for(what: str, look: Callable[[], Any], *, until: float, alive: Callable[[], bool] = lambda: True) -> Any:
+    """Return the first true answer of ``look``.
+
+    Raises:
+        DemoFailed: the time is over, or ``alive`` says that nobody is left who could make it true.
+    """
+    while not (found := look()):
+        if not alive():
+            raise DemoFailed(f"the training job ended while the demo waited for {what}")
+        if time.monotonic() > until:
+            raise DemoFailed(f"the demo waited in vain for {what}")
+        time.sleep(_POLL_S)
+    return found
+
+
+def act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], say: Callable[[str], None]) -> None:
+    """Wait for the fault's incident, order what it suggests, and wait until the job is healthy again.
+
+    Raises:
+        DemoFailed: a step of it did not happen in time.
+    """
+    expected = EXPECTED_KINDS[plan.fault]
+
+    def opened() -> dict[str, Any] | None:
+        for incident in board.incidents(plan.run_id):
+            near = abs(incident["onset_step"] - plan.fault_step) <= ONSET_TOLERANCE_STEPS
+            if incident["kind"] in expected and near and incident["suggestion"]:
+                return incident
+        return None
+
+    incident = wait_for(f"an incident ({' or '.join(sorted(expected))})", opened, until=plan.deadline, alive=alive)
+    say(f"incident: {incident['title']}")
+    plan.result["incident"] = _incident_facts(incident)
+    suggestion = incident["suggestion"]
+    if suggestion.get("to_step") is None:
+        raise DemoFailed(f"the incident suggests no checkpoint: {suggestion.get('text')}")
+
+    ordered = time.monotonic()
+    order = {
+        "kind": "rollback",
+        "to_step": suggestion["to_step"],
+        "lr_scale": suggestion.get("lr_scale"),
+        "skip_batches": suggestion.get("skip_batches") or DEFAULT_SKIP_BATCHES,
+        "seed": plan.seed,
+        "reason": f"demo: {incident['title']}",
+        "idempotency_key": f"demo-{incident['incident_id']}",
+    }
+    command = board.order(plan.run_id, order)
+    say(f"rollback to step {order['to_step']} ordered, skipping {order['skip_batches']} batches")
+
+    def ended() -> dict[str, Any] | None:
+        newest = board.command(plan.run_id, command["command_id"])
+        return newest if newest["state"] in _END_STATES else None
+
+    command = wait_for("the rollback", ended, until=min(plan.deadline, ordered + 60), alive=alive)
+    seconds = time.monotonic() - ordered
+    plan.result["rollback"] = {
+        "command_id": command["command_id"],
+        "state": command["state"],
+        "to_step": command["to_step"],
+        "skip_batches": command["skip_batches"],
+        "seconds_to_first_point": round(seconds, 3),
+        "ranks": ranks_that_acted(command),
+        "segment": command["segment"],
+    }
+    if command["state"] != "done":
+        raise DemoFailed(f"the rollback ended as {command['state']}: {command['history'][-1]['detail']}")
+    say(f"rolled back; first new point after {seconds:.1f} s")
+
+    def healthy_again() -> bool:
+        segments = {segment["id"]: segment for segment in board.segments(plan.run_id)["segments"]}
+        return (segments[command["segment"]]["last_step"] or 0) >= target
+
+    target = max(command["to_step"] + HEALTHY_STEPS, incident["onset_step"] + HEALTHY_STEPS // 2)
+    wait_for(f"step {target}", healthy_again, until=plan.deadline, alive=alive)
+
+
+def check_everything(plan: Plan, board: BoardClient, world_size: int, logged_points: int | None) -> list[str]:
+    """Fill the result with what the server tells about the finished run, and return what is wrong with it."""
+    run = board.run(plan.run_id) or {}
+    segments = board.segments(plan.run_id)
+    effective = board.series(plan.run_id, ["loss"], "effective")
+    everything = board.series(plan.run_id, ["loss"], "all")
+    last_step = max((step for entry in effective for step in entry["steps"]), default=0)
+    lineage = check_lineage(effective, everything, segments["segments"], last_step)
+    lineage["segments"] = len(segments["segments"])
+    plan.result["steps"] = last_step
+    plan.result["lineage"] = lineage
+    problems = [
+        f"lineage: {name} is {lineage[name]}" for name in ("missing", "duplicates", "misplaced") if lineage[name]
+    ]
+    stored = lineage["effective_points"] + lineage["dead_points"]
+    if logged_points is not None and stored != logged_points:
+        problems.append(f"the job logged {logged_points} points of loss, the server holds {stored}")
+    if "rollback" not in plan.result:
+        return problems
+
+    onset = plan.result["incident"]["onset_step"]
+    newest = {incident["incident_id"]: incident for incident in board.incidents(plan.run_id)}
+    mine = newest.get(plan.result["incident"]["incident_id"])
+    if mine is not None:
+        plan.result["incident"] = _incident_facts(mine)
+    plan.result["other_incidents"] = [
+        {"kind": other["kind"], "onset_step": other["onset_step"], "title": other["title"]}
+        for other in newest.values()
+        if mine is None or other["incident_id"] != mine["incident_id"]
+    ]
+    health = healthy_after(effective, onset, HEALTHY_STEPS // 2)
+    plan.result["loss"] = health | {"peak": _peak(everything, onset)}
+    boundaries = plan.result["rollback"]["ranks"]
+    if len(boundaries) != world_size or len(set(boundaries.values())) != 1:
+        problems.append(f"ranks acted at {boundaries}, expected {world_size} ranks at one step")
+    if not lineage["dead_points"]:
+        problems.append("no dead points were kept: the abandoned branch is gone")
+    if not health["healthy"]:
+        problems.append(
+            f"the loss is {health['after']} after the rollback, it was {health['baseline']} before the spike"
+        )
+    if run.get("rollbacks") != 1:
+        problems.append(f"the run shows {run.get('rollbacks')} rollbacks, expected 1")
+    return problems
+
+
+def _incident_facts(incident: dict[str, Any]) -> dict[str, Any]:
+    names = ("incident_id", "kind", "severity", "state", "metric", "dataset", "onset_step", "step", "recovery", "title")
+    facts = {name: incident.get(name) for name in names}
+    facts["delay_steps"] = incident["step"] - incident["onset_step"]
+    facts["suggestion"] = incident["suggestion"]
+    return facts
+
+
+def _peak(everything: list[dict[str, Any]], onset: int) -> float | None:
+    dead = [
+        value
+        for entry in everything
+        if entry["dead"]
+        for step, value in zip(entry["steps"], entry["values"], strict=True)
+        if step >= onset and isinstance(value, (int, float))
+    ]
+    return round(max(dead), 4) if dead else None
