@@ -17,6 +17,8 @@ __all__ = ["Series", "effective_rows", "json_numbers", "select", "summary"]
 
 #: Fewest points a bounded series may ask for: first, last, one minimum and one maximum.
 MIN_POINTS = 4
+#: Metrics whose newest value a summary holds: the first ones that the run logged. It is made every second.
+MAX_LATEST = 200
 _MIN_MAX: Any = MinMaxDownsampler()  # type: ignore[no-untyped-call]
 
 
@@ -170,7 +172,7 @@ def summary(store: RunStore, fold: LineageFold) -> dict[str, Any]:
     latest: dict[str, float | str] = {}
     newest: int | None = None
     path = fold.tree.path()
-    for metric in store.metrics():
+    for metric in store.metrics()[:MAX_LATEST]:
         best: tuple[int, int] | None = None
         for key, column in store.series(metric):
             part = next((p for p in path if p.segment == key.segment), None)

@@ -71,6 +71,7 @@ class RunWorker:
         self._task: asyncio.Task[None] | None = None
         self._run: dict[str, Any] = {}
         self._updated = 0.0
+        self._pushed_metrics = -1
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -169,10 +170,14 @@ class RunWorker:
         """Judge silence and expiry, store and publish the summary."""
         await self._conclude(self.state.tick())
         self._refresh()
+        pushed = self._run
+        if self._pushed_metrics == len(self._run["metrics"]):
+            pushed = {name: value for name, value in self._run.items() if name != "metrics"}
+        self._pushed_metrics = len(self._run["metrics"])
         if self._dirty or self.channel or self._sends:
-            self.channel.publish({"type": "run", "run": self._run})
+            self.channel.publish({"type": "run", "run": pushed})
         if self._dirty or self._sends:
-            self._overview.publish({"type": "run", "run": self._run})
+            self._overview.publish({"type": "run", "run": pushed})
             try:
                 await self._index.save_view(self.run_id, self.state.view(), self._updated)
                 self._dirty = False
