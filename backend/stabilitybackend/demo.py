@@ -6,6 +6,7 @@ it held. Everything that is started here is ended here, on Ctrl-C, on SIGTERM an
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.util
 import json
@@ -15,7 +16,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from stabilitybackend.demo_api import BoardClient
-from stabilitybackend.demo_headless import DemoFailed, Plan, act_on_incident, check_everything, wait_for
+from stabilitybackend.demo_headless import EXPECTED_KINDS, DemoFailed, Plan, act_on_incident, check_everything, wait_for
 from stabilitybackend.demo_processes import ManagedProcess, end_agents, free_port, server_command, training_command
 from stabilitybackend.demo_watch import Watch
 from stabilitybackend.errors import StabilityBoardError, StartError
@@ -64,54 +65,36 @@ class DemoOptions:
         seed: of the model and the data.
     """
 
-    headless: bool = False
-    json_output: bool = False
-    url: str | None = None
-    port: int = 8080
-    data_dir: Path = Path(".stabilityboard") / "demo"
-    example_dir: Path | None = None
-    fault: str = "bad_data"
-    fault_step: int = 220
-    steps: int = 3000
-    seed: int = 1
+    headless: bool
+    json_output: bool
+    url: str | None
+    port: int
+    data_dir: Path
+    example_dir: Path | None
+    fault: str
+    fault_step: int
+    steps: int
+    seed: int
 
 
-def main(
-    *,
-    headless: bool = False,
-    json_output: bool = False,
-    url: str | None = None,
-    port: int = 8080,
-    data_dir: Path | None = None,
-    example_dir: Path | None = None,
-    fault: str = "bad_data",
-    fault_step: int = 220,
-    steps: int = 3000,
-    seed: int = 1,
-) -> int:
-    """Run the demo and return the exit code: 0 only if everything held (see DemoOptions for the arguments)."""
-    options = DemoOptions(
-        headless=headless,
-        json_output=json_output,
-        url=url,
-        port=port,
-        data_dir=(data_dir or DemoOptions.data_dir).absolute(),
-        example_dir=example_dir,
-        fault=fault,
-        fault_step=fault_step,
-        steps=steps,
-        seed=seed,
-    )
-    console = Console(stderr=json_output, highlight=False)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo as the command line says; return 0 only if everything held, 130 when it was stopped.
+
+    Raises:
+        StartError: something is missing; the message says what, the hint what to do.
+    """
+    options = DemoOptions(**vars(_parser().parse_args(argv)))
+    console = Console(stderr=options.json_output, highlight=False)
     try:
         with _one_clean_interrupt():
             return run_demo(options, console)
     except KeyboardInterrupt:
         console.print("Stopped. Nothing is left running.")
-        return 130 if headless else 0
+        return 130 if options.headless else 0
     except StartError as error:
-        console.print(f"[red]{escape(error.message)}[/red]\n{escape(error.hint)}".rstrip(), soft_wrap=True)
-        return 2
+        if options.json_output:
+            print(json.dumps({"ok": False, "problems": [error.message]}), flush=True)
+        raise
 
 
 def run_demo(options: DemoOptions, console: Console) -> int:
@@ -306,3 +289,22 @@ def _one_clean_interrupt() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="stabilityboard demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--headless", action="store_true", help="order the rollback by itself, check everything, end")
+    parser.add_argument("--json", dest="json_output", action="store_true", help="print one JSON object on stdout")
+    parser.add_argument("--url", help="use this server instead of starting one")
+    parser.add_argument("--port", type=int, default=8080, help="wanted port; the next free one is taken")
+    parser.add_argument("--data-dir", type=_folder, default=_folder(".stabilityboard/demo"), help="data of the demo")
+    parser.add_argument("--example-dir", type=_folder, help=f"folder that holds {_SCRIPT} [env {_EXAMPLE_ENV}]")
+    parser.add_argument("--fault", choices=[*EXPECTED_KINDS, "none"], default="bad_data", help="what goes wrong")
+    parser.add_argument("--fault-step", type=int, default=220, help="step at which it goes wrong")
+    parser.add_argument("--steps", type=int, default=3000, help="last step of the job")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the model and the data")
+    return parser
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser().absolute()

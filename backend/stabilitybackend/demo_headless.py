@@ -11,7 +11,7 @@ from stabilitybackend.demo_api import BoardClient
 from stabilitybackend.demo_check import check_lineage, healthy_after, ranks_that_acted
 from stabilitybackend.errors import StabilityBoardError
 
-__all__ = ["DemoFailed", "Plan", "act_on_incident", "check_everything", "wait_for"]
+__all__ = ["EXPECTED_KINDS", "DemoFailed", "Plan", "act_on_incident", "check_everything", "wait_for"]
 
 #: Incident kinds that each fault may open; anything else at the fault's step is the wrong diagnosis.
 EXPECTED_KINDS = {
@@ -127,7 +127,7 @@ def act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], s
 
     def healthy_again() -> bool:
         segments = {segment["id"]: segment for segment in board.segments(plan.run_id)["segments"]}
-        return (segments[command["segment"]]["last_step"] or 0) >= target
+        return bool((segments[command["segment"]]["last_step"] or 0) >= target)
 
     target = max(command["to_step"] + HEALTHY_STEPS, incident["onset_step"] + HEALTHY_STEPS // 2)
     wait_for(f"step {target}", healthy_again, until=plan.deadline, alive=alive)

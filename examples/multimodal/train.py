@@ -43,7 +43,7 @@ def main() -> None:
     log = LogTimer(run.log) if args.measure_log_calls and rank == 0 else run.log
 
     @run.on_rollback  # <- stabilityboard
-    def go_back(rollback: Any) -> None:
+    def go_back(rollback: stabilityclient.Rollback) -> None:
         trainer.restore(Path(rollback.checkpoint))
         trainer.lr_scale *= rollback.lr_scale or 1.0
         trainer.mixture.skip(rollback.skip_batches or 0)
