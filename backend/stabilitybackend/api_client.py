@@ -1,0 +1,89 @@
+"""Talks to a running server over its HTTP API, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from stabilitybackend.errors import StabilityBoardError, Unavailable
+from stabilitybackend.serving import read_server_file
+
+__all__ = ["DEFAULT_URL", "ApiClient", "server_url"]
+
+#: Where a server listens that was started with no options.
+DEFAULT_URL = "http://127.0.0.1:8080"
+#: Seconds for one call.
+TIMEOUT_S = 15.0
+
+
+def server_url(given: str | None, env: Mapping[str, str], data_dir: Path) -> str:
+    """Return the server to ask: as given, else ``STABILITY_URL``, else the one that runs on ``data_dir``."""
+    url = given or env.get("STABILITY_URL") or read_server_file(data_dir).get("url") or DEFAULT_URL
+    return str(url).rstrip("/")
+
+
+class ApiClient:
+    """One server, by its URL; a context manager.
+
+    Args:
+        url: ``http://host:port``.
+        api_key: sent as ``Authorization: Bearer``; None sends nothing.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        self.url = url
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        try:
+            # trust_env off: a proxy of the machine must not stand between us and our own server.
+            self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+        except httpx.InvalidURL as error:
+            raise StabilityBoardError(f"{url!r} is no URL: {error}", hint="expected http://host:port") from error
+
+    def get(self, path: str) -> Any:
+        """Return the JSON at ``path``. Raises as ``call`` does."""
+        return self.call("GET", path)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Send ``body`` as JSON and return the answer's JSON. Raises as ``call`` does."""
+        return self.call("POST", path, body)
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Make one call and return the answer's JSON.
+
+        Raises:
+            Unavailable: no answer came.
+            StabilityBoardError: the server refused; code, message, hint and status are its own.
+        """
+        try:
+            answer = self._http.request(method, path, json=body)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise Unavailable(
+                f"no server answers at {self.url} ({error or type(error).__name__})",
+                hint="start one with: stabilityboard up; or name it with --url or STABILITY_URL",
+            ) from error
+        try:
+            content = answer.json()
+        except ValueError:
+            content = None
+        if answer.is_success and content is not None:
+            return content
+        problem = content.get("error") if isinstance(content, dict) else None
+        problem = problem if isinstance(problem, dict) else {}
+        raise StabilityBoardError(
+            str(problem.get("message") or f"{self.url}{path} answered {answer.status_code}, expected JSON"),
+            hint=str(problem.get("hint") or ("" if problem else "is this the URL of a Stabilityboard server?")),
+            code=str(problem.get("code") or "http"),
+            status=answer.status_code,
+        )
+
+    def __enter__(self) -> ApiClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()

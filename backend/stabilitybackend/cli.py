@@ -1,0 +1,103 @@
+"""The program ``stabilityboard``.
+
+Every command says in one line what went wrong and in one what to do about it; 0 is success, 1 trouble, 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from stabilitybackend import cli_doctor, cli_keys, cli_runs
+from stabilitybackend.errors import SettingsError, StabilityBoardError
+from stabilitybackend.settings import Settings
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="stabilityboard",
+    help="The wall screen for large training runs: live stitched curves, native rollbacks, named incidents.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(cli_keys.app, name="keys")
+cli_runs.register(app)
+cli_doctor.register(app)
+
+_DATA_DIR_HELP = "Folder of everything that is kept."
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"stabilityboard {version('stabilityboard')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def up(
+    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one. [default: 8080]")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help=_DATA_DIR_HELP)] = None,
+    redis_url: Annotated[
+        str | None, typer.Option(help="Redis or Valkey >= 6.2. [default: an embedded server in the data folder]")
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.")] = None,
+) -> None:
+    """Start the server: gateway, live pages, detectors and, unless --redis-url is given, its own Redis."""
+    from stabilitybackend.up import run_up
+
+    settings = Settings.from_env_and_args(
+        os.environ, host=host, port=port, data_dir=data_dir, redis_url=redis_url, log_level=log_level
+    )
+    console = Console(highlight=False)
+
+    def announce(url: str, redis: str) -> None:
+        console.print(f"[bold]Stabilityboard[/bold] {version('stabilityboard')} is up at [bold cyan]{url}[/bold cyan]")
+        console.print(f"Redis: {escape(redis)}", style="dim", soft_wrap=True)
+        console.print(f"Send data with: STABILITY_URL={url} python train.py    Stop with Ctrl-C", style="dim")
+        if settings.beyond_loopback:
+            console.print(f"Listening on {escape(settings.host)}: every call needs an API key.", style="yellow")
+        sys.stdout.flush()
+
+    run_up(settings, announce)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def demo(context: typer.Context) -> None:
+    """Run the demo: a real training job that spikes, and is rolled back. Options: stabilityboard demo --help."""
+    from stabilitybackend.demo import main as demo_main  # its own argument parser; torch only where it is asked for
+
+    raise typer.Exit(demo_main(context.args) or 0)
+
+
+def main() -> None:
+    """Run the program with the arguments of this process."""
+    try:
+        app()
+    except StabilityBoardError as error:
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print(f"[bold red]error:[/bold red] {escape(error.message)}")
+        if error.hint:
+            console.print(f"[bold]hint:[/bold]  {escape(error.hint)}")
+        sys.exit(2 if isinstance(error, SettingsError) else 1)
+
+
+if __name__ == "__main__":
+    main()

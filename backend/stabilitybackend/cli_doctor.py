@@ -1,0 +1,41 @@
+"""``stabilityboard doctor``: what works here, what does not, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from stabilitybackend.doctor import examine
+from stabilitybackend.settings import Settings
+
+__all__ = ["register"]
+
+_MARKS = {"ok": "[green]ok  [/green]", "note": "[yellow]note[/yellow]", "fail": "[bold red]FAIL[/bold red]"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    host: Annotated[str | None, typer.Option(help="As for up.")] = None,
+    port: Annotated[int | None, typer.Option(help="As for up.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="As for up.")] = None,
+    redis_url: Annotated[str | None, typer.Option(help="As for up.")] = None,
+) -> None:
+    """Say what works here, what does not, and what to do. Exit code 1 if something needed is missing."""
+    settings = Settings.from_env_and_args(os.environ, host=host, port=port, data_dir=data_dir, redis_url=redis_url)
+    console = Console(highlight=False, soft_wrap=True)
+    results = examine(settings)
+    for result in results:
+        console.print(f"{_MARKS[result.state]}  [bold]{result.name}[/bold]: {escape(result.text)}")
+        if result.advice:
+            console.print(f"        {escape(result.advice)}", style="dim")
+    if any(result.state == "fail" for result in results):
+        raise typer.Exit(1)

@@ -1,0 +1,147 @@
+"""``stabilityboard runs``, ``rollback`` and ``import``: what one does with runs from a terminal."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from stabilitybackend.api_client import ApiClient, server_url
+from stabilitybackend.errors import Unavailable
+from stabilitybackend.importing import import_folder
+from stabilitybackend.settings import Settings
+
+__all__ = ["register"]
+
+#: States in which a command stays (docs/api.md).
+_FINAL = ("done", "rejected", "failed", "expired")
+_POLL_S = 0.2
+_STATUS_STYLE = {"running": "green", "finished": "blue", "stalled": "yellow", "crashed": "red", "unreachable": "red"}
+
+_Url = Annotated[str | None, typer.Option(help="The server. [default: STABILITY_URL, or the one running here]")]
+_ApiKey = Annotated[str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")]
+_DataDir = Annotated[Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command("runs")(list_runs)
+    app.command("rollback")(roll_back)
+    app.command("import")(import_spool)
+
+
+def list_runs(url: _Url = None, api_key: _ApiKey = None, data_dir: _DataDir = None) -> None:
+    """Show the runs, newest first."""
+    with _client(url, api_key, data_dir) as client:
+        runs = client.get("/api/v1/runs")["runs"]
+    if not runs:
+        typer.echo(f"no runs yet at {client.url}")
+        return
+    table = Table("run", "project", "name", "status", "step", "loss", "rollbacks", "incidents open", "updated")
+    for run in runs:
+        status = str(run.get("status", ""))
+        loss = (run.get("latest") or {}).get("loss")
+        table.add_row(
+            escape(str(run["run_id"])),
+            escape(str(run.get("project") or "")),
+            escape(str(run.get("name") or "")),
+            f"[{_STATUS_STYLE.get(status, 'default')}]{escape(status)}[/]",
+            "" if run.get("last_step") is None else str(run["last_step"]),
+            f"{loss:.4g}" if isinstance(loss, int | float) else str(loss or ""),
+            str(run.get("rollbacks", 0)),
+            str(run.get("open_incidents", 0)),
+            _ago(run.get("updated")),
+        )
+    Console().print(table)
+
+
+def roll_back(
+    run_id: Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")],
+    to_step: Annotated[int, typer.Option(min=0, help="Step of the checkpoint to go back to.")],
+    lr_scale: Annotated[float | None, typer.Option(help="Multiply the learning rate by this, above 0 to 10.")] = None,
+    seed: Annotated[int | None, typer.Option(help="New seed of the data order.")] = None,
+    skip_batches: Annotated[int | None, typer.Option(min=0, help="Batches to skip after the checkpoint.")] = None,
+    reason: Annotated[str, typer.Option(help="Why; kept in the run's history.")] = "",
+    wait: Annotated[bool, typer.Option(help="Show the states until the first new point is there.")] = True,
+    timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait.")] = 300.0,
+    url: _Url = None,
+    api_key: _ApiKey = None,
+    data_dir: _DataDir = None,
+) -> None:
+    """Order the running job to go back to a checkpoint."""
+    order = {
+        "kind": "rollback",
+        "to_step": to_step,
+        "lr_scale": lr_scale,
+        "seed": seed,
+        "skip_batches": skip_batches,
+        "reason": reason,
+        "idempotency_key": uuid.uuid4().hex,
+    }
+    with _client(url, api_key, data_dir) as client:
+        place = f"/api/v1/runs/{run_id}/commands"
+        command = client.post(place, order)
+        typer.echo(f"command {command['command_id']}: {command['state']}")
+        if not wait:
+            return
+        command = _follow(client, f"{place}/{command['command_id']}", command, time.monotonic() + timeout_s)
+    if command["state"] == "done":
+        typer.echo(f"done: segment {command['segment']} goes on from step {command['first_step']}")
+        return
+    typer.echo(f"the rollback did not happen: {command['state']}", err=True)
+    raise typer.Exit(1)
+
+
+def import_spool(
+    spool_dir: Annotated[Path, typer.Argument(help="A run's folder, or a folder of such (STABILITY_DIR).")],
+    url: _Url = None,
+    api_key: _ApiKey = None,
+    data_dir: _DataDir = None,
+) -> None:
+    """Upload runs that were recorded offline. What the server has already is not sent again."""
+    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
+    import_folder(spool_dir, server_url(url, os.environ, settings.data_dir), api_key, typer.echo)
+
+
+def _follow(client: ApiClient, place: str, command: dict[str, Any], deadline: float) -> dict[str, Any]:
+    """Print each new state of the command until it is final, and return it."""
+    shown = 0
+    while True:
+        history = command.get("history") or []
+        for entry in history[shown:]:
+            who = "" if entry.get("rank") is None else f" rank {entry['rank']}"
+            at = "" if entry.get("step") is None else f" at step {entry['step']}"
+            detail = f": {entry['detail']}" if entry.get("detail") else ""
+            typer.echo(f"  {entry['state']}{who}{at}{detail}")
+        shown = max(shown, len(history))
+        if command["state"] in _FINAL:
+            return command
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                f"command {command['command_id']} is still {command['state']}",
+                hint="it goes on or expires by itself; see the run's page",
+            )
+        time.sleep(_POLL_S)
+        command = client.get(place)
+
+
+def _client(url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:
+    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
+    return ApiClient(server_url(url, os.environ, settings.data_dir), api_key)
+
+
+def _ago(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    age = max(0.0, time.time() - seconds)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if age >= length:
+            return f"{age / length:.0f} {unit} ago"
+    return f"{age:.0f} s ago"

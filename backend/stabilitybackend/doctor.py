@@ -1,0 +1,157 @@
+"""Looks at this machine the way the server and the client will, and says what works.
+
+Each check is a function of the settings that returns one Result and never raises: a doctor that falls over is no help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+from stabilitybackend.api_client import ApiClient
+from stabilitybackend.embedded import running_url
+from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.redis_binary import choose_binary
+from stabilitybackend.redis_link import check_server, make_redis, shown_url
+from stabilitybackend.serving import bind, read_server_file
+from stabilitybackend.settings import Settings
+
+__all__ = ["Result", "examine"]
+
+#: Below this many free bytes a long run fills the disk soon: a note, not a failure.
+LOW_DISK_BYTES = 2 * 1024**3
+OLDEST_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One finding.
+
+    Args:
+        name: what was looked at.
+        state: ``ok``; ``note``: works without, with less; ``fail``: the server or the client can't work like this.
+        text: what was found.
+        advice: what to do; empty when nothing is to be done.
+    """
+
+    name: str
+    state: Literal["ok", "note", "fail"]
+    text: str
+    advice: str = ""
+
+
+def examine(settings: Settings) -> list[Result]:
+    """Return the results of all checks, in the order in which they matter."""
+    return [_guarded(check, settings) for check in (_python, _data_folder, _redis, _port, _server, _gpu, _demo)]
+
+
+def _guarded(check: Callable[[Settings], Result], settings: Settings) -> Result:
+    name = check.__name__.strip("_").replace("_", " ")
+    try:
+        return check(settings)
+    except StabilityBoardError as error:
+        return Result(name, "fail", error.message, error.hint)
+    except Exception as error:  # whatever it is, the other checks still help
+        return Result(name, "fail", f"{type(error).__name__}: {error}", "please report this")
+
+
+def _python(settings: Settings) -> Result:
+    text = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.version_info < OLDEST_PYTHON:
+        return Result("python", "fail", text, "Python 3.11 or newer is needed")
+    return Result("python", "ok", f"{text}, stabilityboard {version('stabilityboard')}")
+
+
+def _data_folder(settings: Settings) -> Result:
+    folder = settings.make_data_dir()
+    probe = folder / f".doctor-{os.getpid()}"
+    probe.write_bytes(b"x")
+    probe.unlink()
+    free = shutil.disk_usage(folder).free
+    text = f"{folder} can be written, {free / 1024**3:.1f} GiB free"
+    if free < LOW_DISK_BYTES:
+        return Result("data folder", "note", text, "a long run may fill it: give another --data-dir or make room")
+    return Result("data folder", "ok", text)
+
+
+def _redis(settings: Settings) -> Result:
+    if settings.redis_url is not None:
+        return Result("redis", "ok", f"{asyncio.run(_ask(settings.redis_url))} at {shown_url(settings.redis_url)}")
+    running = running_url(settings.data_dir)
+    if running is not None:
+        return Result("redis", "ok", f"{asyncio.run(_ask(running))} runs in the data folder")
+    binary = choose_binary(settings.data_dir / "redis", settings.redis_server)
+    return Result("redis", "ok", f"the embedded server will be {binary}")
+
+
+def _port(settings: Settings) -> Result:
+    place = f"{settings.host}:{settings.port}"
+    if _our_server(settings):
+        return Result("port", "ok", f"{place} is in use by the server of this data folder")
+    bind(settings.host, settings.port).close()
+    if settings.beyond_loopback:
+        text = f"{place} is free and can be reached from other machines"
+        return Result("port", "note", text, "up needs an API key there: stabilityboard keys create NAME")
+    return Result("port", "ok", f"{place} is free")
+
+
+def _server(settings: Settings) -> Result:
+    url = _our_server(settings)
+    if url is None:
+        return Result("server", "note", "none runs on this data folder", "start one with: stabilityboard up")
+    with ApiClient(url) as client:
+        health = client.get("/healthz")
+    return Result("server", "ok", f"{url} answers: {health.get('status')}, version {health.get('version')}")
+
+
+def _gpu(settings: Settings) -> Result:
+    try:
+        nvml = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception as error:
+        text = f"no GPU visible here ({type(error).__name__}: {error})"
+        return Result("gpu", "note", text, "nothing to do unless this machine has an NVIDIA GPU: then check its driver")
+    try:
+        count = nvml.nvmlDeviceGetCount()
+        names = [nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
+    finally:
+        nvml.nvmlShutdown()
+    shown = ", ".join(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+    return Result("gpu", "ok", f"{count} visible: {shown}")
+
+
+def _demo(settings: Settings) -> Result:
+    try:
+        return Result("demo", "ok", f"torch {version('torch')} is installed")
+    except PackageNotFoundError:
+        return Result("demo", "note", "torch is not installed", "for the demo only: pip install 'stabilityboard[demo]'")
+
+
+def _our_server(settings: Settings) -> str | None:
+    facts = read_server_file(settings.data_dir)
+    url, pid = facts.get("url"), facts.get("pid")
+    if not isinstance(url, str) or not isinstance(pid, int):
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None  # it was killed and left its note behind
+    except PermissionError:
+        pass
+    return url
+
+
+async def _ask(url: str) -> str:
+    redis = make_redis(url)
+    try:
+        return await check_server(redis, url)
+    finally:
+        await redis.aclose()

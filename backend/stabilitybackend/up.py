@@ -1,0 +1,61 @@
+"""Runs the whole server in this process: port, Redis, checks, app, in that order, and back again at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable
+
+from stabilitybackend.auth import KeyRing, check_exposure
+from stabilitybackend.embedded import EmbeddedRedis
+from stabilitybackend.folder_lock import FolderLock
+from stabilitybackend.redis_link import check_server, make_redis, shown_url
+from stabilitybackend.serving import bind, serve, stops_as_exit
+from stabilitybackend.settings import Settings
+
+__all__ = ["run_up"]
+
+
+def run_up(settings: Settings, on_up: Callable[[str, str], None]) -> None:
+    """Serve until SIGINT or SIGTERM, then stop everything and leave with SystemExit(0).
+
+    The port comes first: it is the likeliest thing to be wrong, and cheap to find out.
+
+    Args:
+        settings: what to run with; port 0 takes a free one.
+        on_up: called with the URL and a line about Redis once requests are answered.
+
+    Raises:
+        StartError: something needed is missing or in use; the message and hint say what to do.
+    """
+    from stabilitybackend.app import create_app  # heavy (Dash, Polars): only where it is needed
+
+    with stops_as_exit(), contextlib.ExitStack() as stack:
+        settings.make_data_dir()
+        bound = stack.enter_context(bind(settings.host, settings.port))
+        settings = dataclasses.replace(settings, port=bound.getsockname()[1])
+        if settings.redis_url is None:
+            embedded = stack.enter_context(EmbeddedRedis(settings.data_dir, server=settings.redis_server))
+            url, place = embedded.url, f"embedded, data in {settings.data_dir}"
+        else:
+            stack.enter_context(FolderLock(settings.data_dir / "server.lock"))
+            url, place = settings.redis_url, shown_url(settings.redis_url)
+        server = asyncio.run(_check(settings, url))
+        serve(
+            create_app(settings, url),
+            bound,
+            data_dir=settings.data_dir,
+            log_level=settings.log_level,
+            on_up=lambda address: on_up(address, f"{server} ({place})"),
+        )
+
+
+async def _check(settings: Settings, url: str) -> str:
+    redis = make_redis(url)
+    try:
+        server = await check_server(redis, url)
+        await check_exposure(settings, KeyRing(redis))
+    finally:
+        await redis.aclose()
+    return server
