@@ -1,0 +1,86 @@
+# The only door. `make` alone says what there is. Everything lives in .venv; nothing needs root, Docker, Node or a Redis.
+
+VENV   := .venv
+BIN    := $(VENV)/bin
+# The first Python of at least 3.11 on the PATH; or give one: make demo PYTHON=/path/to/python3
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+            $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+# Wheels only, so that no compiler is needed. PIP_ARGS adds to it, for example another index for a CPU-only torch.
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-input --only-binary :all: $(PIP_ARGS)
+
+DEMO_ARGS   ?=
+UP_ARGS     ?=
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up test check fix soak bench screenshots docs clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+demo: $(VENV)/.demo ## a real training job on a live dashboard: it spikes, you roll it back (DEMO_ARGS="--headless --json")
+	@$(BIN)/stabilityboard demo $(DEMO_ARGS)
+
+up: $(VENV)/.run ## start the server (UP_ARGS="--port 9000")
+	@$(BIN)/stabilityboard up $(UP_ARGS)
+
+test: $(VENV)/.test ## all tests but the long ones (PYTEST_ARGS="-k rollback")
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.test ## lint, format, types, import arrows, compose file; changes nothing
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports
+	@if docker compose version >/dev/null 2>&1; then docker compose config --quiet && echo "compose: valid"; \
+	else echo "compose: not checked, docker compose is not here"; fi
+
+fix: $(VENV)/.test ## repair what the linter can, and format
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+soak: $(VENV)/.test ## the long tests: minutes to hours
+	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
+
+bench: $(VENV)/.bench ## measure what the client costs and how fast a point becomes a pixel
+	@set -e; for script in benchmarks/[a-z]*.py; do echo "== $$script"; $(BIN)/python $$script; done
+
+screenshots: $(VENV)/.test ## take the pictures of docs/screenshots again (needs Chromium)
+	@STABILITY_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/browser -k screenshot
+
+docs: $(VENV)/.test ## check that the documentation names what the code has, and that its links lead somewhere
+	@$(BIN)/python -m pytest tests/test_packaging.py tests/test_docs.py -q
+
+clean: ## remove .venv and all caches; recorded runs in .stabilityboard stay
+	@rm -rf $(VENV) build dist htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the environment: a stamp file for each set of packages, made again when its list changes ---------------------
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "Stabilityboard needs Python 3.11 or newer; found: $$(python3 --version 2>&1)."; \
+	  echo "Install one, or name it: make demo PYTHON=/path/to/python3.11"; exit 1; }
+	@echo "== Making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.made requirements/run.txt pyproject.toml client/pyproject.toml
+	@echo "== Installing the server and the client"
+	@$(PIP) -r requirements/run.txt
+	@$(PIP) --quiet --no-deps --no-build-isolation --editable client --editable .
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.run requirements/demo.txt
+	@echo "== Installing PyTorch and scikit-learn for the training job (by far the largest part)"
+	@$(PIP) -r requirements/demo.txt
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo requirements/test.txt
+	@echo "== Installing the test tools"
+	@$(PIP) -r requirements/test.txt
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.test requirements/bench.txt
+	@echo "== Installing the trackers that the benchmarks compare with"
+	@$(PIP) -r requirements/bench.txt
+	@touch $@
