@@ -1,1 +1,27 @@
+"""The pages: runs list, run page with its live stitched chart, rollback dialog.
 
+``attach(app)`` puts them on a FastAPI application. The pages know the backend as ``/api/v1`` over HTTP and WebSocket
+and nothing else; importing this package does nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+__all__ = ["attach"]
+
+
+def attach(app: FastAPI, *, title: str = "Stabilityboard") -> None:
+    """Serve the pages from ``app``: the last thing to do to it, since Dash ends its routes with a catch-all.
+
+    Args:
+        app: the application that serves ``/api/v1``, on the same origin.
+        title: what the browser's tab says before a run is open.
+    """
+    # Dash costs half a second of import: only who serves pages pays it.
+    from stabilityfrontend.app import attach as attach_pages
+
+    attach_pages(app, title=title)

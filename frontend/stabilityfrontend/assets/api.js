@@ -1,0 +1,81 @@
+// The backend over HTTP: one place that knows addresses, errors and what to do without a key.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** How long a request may take. A window of ten million points takes a tenth of a second. */
+  const TIMEOUT_MS = 15000;
+
+  /** What the API answered instead: `status` 0 means that it did not answer at all. */
+  class ApiError extends Error {
+    constructor(status, code, message, hint) {
+      super(message);
+      this.status = status;
+      this.code = code;
+      this.hint = hint || "";
+    }
+  }
+
+  async function call(method, path, body) {
+    let response;
+    try {
+      response = await fetch(`/api/v1${path}`, {
+        method,
+        credentials: "same-origin",
+        headers: body === undefined ? {} : { "Content-Type": "application/json" },
+        body: body === undefined ? undefined : JSON.stringify(body),
+        signal: AbortSignal.timeout(TIMEOUT_MS),
+      });
+    } catch (error) {
+      throw new ApiError(0, "away", "The server does not answer.", "Its data is kept; this page tries again by itself.");
+    }
+    let answer = null;
+    try {
+      answer = await response.json();
+    } catch (error) {
+      answer = null;
+    }
+    if (response.ok && answer !== null) return answer;
+    if (response.status === 401 && !location.pathname.startsWith("/login")) {
+      location.assign(`/login?next=${encodeURIComponent(location.pathname)}`);
+    }
+    const said = (answer && answer.error) || {};
+    const message = said.message || `The server answered ${response.status} ${response.statusText}.`;
+    throw new ApiError(response.status, said.code || "", message, said.hint);
+  }
+
+  const run = (id) => `/runs/${encodeURIComponent(id)}`;
+
+  /** Metrics per request: keeps the address under what proxies let through (8 kB), at 200 characters a name. */
+  const METRICS_PER_REQUEST = 24;
+
+  async function series(id, metrics, options) {
+    const answers = [];
+    for (let start = 0; start < metrics.length; start += METRICS_PER_REQUEST) {
+      const query = new URLSearchParams();
+      for (const metric of metrics.slice(start, start + METRICS_PER_REQUEST)) query.append("metric", metric);
+      for (const [key, value] of Object.entries(options)) if (value !== null && value !== undefined) query.set(key, value);
+      answers.push(call("GET", `${run(id)}/series?${query}`));
+    }
+    return (await Promise.all(answers)).flatMap((answer) => answer.series);
+  }
+
+  S.ApiError = ApiError;
+  S.api = {
+    runs: () => call("GET", "/runs"),
+    run: (id) => call("GET", run(id)),
+    segments: (id) => call("GET", `${run(id)}/segments`),
+    series,
+    incidents: (id) => call("GET", `${run(id)}/incidents`),
+    checkpoints: (id) => call("GET", `${run(id)}/checkpoints`),
+    health: (id) => call("GET", `${run(id)}/health`),
+    commands: (id) => call("GET", `${run(id)}/commands`),
+    command: (id, command) => call("GET", `${run(id)}/commands/${encodeURIComponent(command)}`),
+    order: (id, order) => call("POST", `${run(id)}/commands`, order),
+    acknowledge: (id, incident) => call("POST", `${run(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
+    login: (key) => call("POST", "/login", { key }),
+    healthy: async () => {
+      const response = await fetch("/healthz", { signal: AbortSignal.timeout(4000), cache: "no-store" });
+      return response.ok;
+    },
+  };
+})();

@@ -1,0 +1,120 @@
+// All metrics as small cards with a sparkline: bounded, searchable, filled only while in sight. A click on one opens it
+// as a chart of its own among the small multiples.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Charts that people may add by clicking cards. */
+  const ADDED = 12;
+
+  class Cards {
+    constructor(page, config) {
+      this.page = page;
+      this.limit = config.limits.cards;
+      this.config = config;
+      this.open = false;
+      this.cards = new Map();
+      this.added = new Map();
+      this.search = S.h("input", { type: "search", class: "field", placeholder: "Search metrics", "aria-label": "Search metrics", autocomplete: "off", id: "all-filter" });
+      this.search.addEventListener("input", () => {
+        this.setOpen(true);
+        this.list();
+      });
+      S.fill(S.byId("all-search"), this.search);
+      S.byId("all-fold").addEventListener("click", () => this.setOpen(!this.open));
+      this.seen = new IntersectionObserver((entries) => {
+        for (const entry of entries) {
+          const card = this.cards.get(entry.target.dataset.metric);
+          if (card) card.visible = entry.isIntersecting;
+        }
+        this.page.fetchWanted([...this.cards].filter(([, card]) => card.visible).map(([name]) => name));
+      });
+    }
+
+    setOpen(open) {
+      if (open === this.open) return;
+      this.open = open;
+      S.byId("all-fold").setAttribute("aria-expanded", String(open));
+      S.show(S.byId("all-metrics"), open);
+      if (open) this.list();
+    }
+
+    /** Make the cards of the metrics that the search lets through. */
+    list() {
+      const metrics = this.page.metrics();
+      const words = this.search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+      const fitting = metrics.filter((name) => words.every((word) => name.toLowerCase().includes(word)));
+      const shown = fitting.slice(0, this.limit);
+      S.text(S.byId("all-note"), `${S.count(metrics.length)} metrics${words.length ? `, ${S.count(fitting.length)} fit` : ""}${fitting.length > shown.length ? `, the first ${shown.length} shown` : ""}`);
+      if (!this.open) return;
+      const place = S.byId("all-metrics");
+      const keep = new Set(shown);
+      for (const [name, card] of this.cards) {
+        if (keep.has(name)) continue;
+        this.seen.unobserve(card.element);
+        this.cards.delete(name);
+      }
+      for (const name of shown) if (!this.cards.has(name)) this.cards.set(name, this.make(name));
+      S.fill(place, shown.map((name) => this.cards.get(name).element));
+      if (!shown.length) S.fill(place, S.h("div", { class: "nothing" }, metrics.length ? "No metric has these words in its name." : "No metric yet."));
+    }
+
+    make(name) {
+      const value = S.h("span", { class: "card-value" });
+      const spark = S.h("div", { class: "card-spark" });
+      const element = S.h(
+        "button",
+        { type: "button", class: "card", title: `${name}: open as a chart`, data: { metric: name }, on: { click: () => this.promote(name) } },
+        S.h("span", { class: "card-name" }, name),
+        value,
+        spark,
+      );
+      this.seen.observe(element);
+      return { element, value, spark, visible: false, key: "" };
+    }
+
+    /** Refresh the cards in sight. */
+    draw() {
+      if (!this.open) return;
+      for (const [name, card] of this.cards) {
+        if (!card.visible) continue;
+        const { steps, values } = this.page.store.tail(name, 100);
+        const key = `${S.theme.name()} ${steps[steps.length - 1]} ${values[values.length - 1]} ${values.length}`;
+        if (key === card.key) continue;
+        card.key = key;
+        S.text(card.value, values.length ? S.value(values[values.length - 1]) : "–");
+        S.fill(card.spark, S.sparkline(values, "var(--accent)", 160, 28));
+      }
+    }
+
+    /** Open a metric as a chart, or take its chart away again. */
+    promote(name) {
+      const { board } = this.page;
+      if (this.added.has(name)) {
+        board.remove(`added ${name}`);
+        this.added.get(name).remove();
+        this.added.delete(name);
+        return;
+      }
+      if (this.added.size >= ADDED) {
+        S.toast(`${ADDED} charts are open already; close one first.`, "warning");
+        return;
+      }
+      const element = S.h("div", { class: "chart small" });
+      const legend = S.h("div", { class: "legend" });
+      const close = S.h("button", { type: "button", class: "icon-button tiny", "aria-label": "Close this chart", on: { click: () => this.promote(name) } }, "×");
+      const section = S.h("section", { class: "panel" }, S.h("div", { class: "panel-head small" }, S.h("h3", {}, name), S.h("span", { class: "grow" }), legend, close), element);
+      this.added.set(name, section);
+      S.byId("panels").append(section);
+      const panel = { id: `added ${name}`, metrics: [name], per_rank: true, log: false };
+      board.add(S.panelChart(element, legend, panel, this.config, this.page));
+      this.page.fetchWanted([name]);
+      section.scrollIntoView({ block: "nearest", behavior: "smooth" });
+    }
+
+    close() {
+      this.seen.disconnect();
+    }
+  }
+
+  S.Cards = Cards;
+})();

@@ -1,0 +1,219 @@
+// Draws charts: only those in sight, each at most so often, a few milliseconds a frame. Points coalesce meanwhile; none
+// is dropped, since each drawing reads the store anew.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  let loading = null;
+
+  /** Load plotly.js once, from our own server. */
+  S.loadPlotly = function (url) {
+    if (window.Plotly) return Promise.resolve(window.Plotly);
+    if (!loading) {
+      loading = new Promise((resolve, reject) => {
+        const script = document.createElement("script");
+        script.src = url;
+        script.onload = () => resolve(window.Plotly);
+        script.onerror = () => {
+          loading = null;
+          reject(new Error("plotly.js did not load"));
+        };
+        document.head.append(script);
+      });
+    }
+    return loading;
+  };
+
+  /** What was drawn and when, for benchmarks and tests: the newest records, `drawnAt` in unix seconds. */
+  const hook = (window.__stability = window.__stability || { lastDrawn: null, drawn: [], frames: 0 });
+
+  /** The x range that all charts share. `range` null follows the data. */
+  class Zoom {
+    constructor() {
+      this.range = null;
+      this.listeners = new Set();
+    }
+
+    set(range) {
+      this.range = range;
+      for (const listener of this.listeners) listener(range);
+    }
+  }
+
+  /** The charts of a page. A chart is `{id, element, interval, metrics(), build(width, height)}`. */
+  class Board {
+    constructor(config, zoom) {
+      this.config = config;
+      this.zoom = zoom;
+      this.charts = new Map();
+      this.byElement = new Map();
+      this.pending = new Map();
+      this.sleeping = true;
+      this.dragging = null;
+      this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "80px" });
+      this.sized = new ResizeObserver((entries) => {
+        for (const entry of entries) this.mark(this.byElement.get(entry.target));
+      });
+      this.release = () => {
+        // Plotly turns the drag into a zoom in its own handler first.
+        setTimeout(() => {
+          const chart = this.dragging;
+          this.dragging = null;
+          if (chart) this.mark(chart);
+        }, 0);
+      };
+      window.addEventListener("pointerup", this.release);
+      window.addEventListener("blur", this.release);
+    }
+
+    add(chart) {
+      Object.assign(chart, { dirty: true, visible: false, drawn: 0, born: false });
+      this.charts.set(chart.id, chart);
+      this.byElement.set(chart.element, chart);
+      chart.element.addEventListener("pointerdown", () => {
+        this.dragging = chart;
+      });
+      this.seen.observe(chart.element);
+      this.sized.observe(chart.element);
+    }
+
+    remove(id) {
+      const chart = this.charts.get(id);
+      if (!chart) return;
+      this.charts.delete(id);
+      this.byElement.delete(chart.element);
+      this.seen.unobserve(chart.element);
+      this.sized.unobserve(chart.element);
+      if (chart.born) window.Plotly.purge(chart.element);
+    }
+
+    onSeen(entries) {
+      for (const entry of entries) {
+        const chart = this.byElement.get(entry.target);
+        if (!chart) continue;
+        chart.visible = entry.isIntersecting;
+        if (chart.visible && chart.dirty) this.wake();
+      }
+    }
+
+    mark(chart) {
+      if (!chart) return;
+      chart.dirty = true;
+      if (chart.visible) this.wake();
+    }
+
+    markAll() {
+      for (const chart of this.charts.values()) chart.dirty = true;
+      this.wake();
+    }
+
+    /** Points of these metrics came: redraw who shows them. `time` is when they were logged, unix seconds. */
+    markMetrics(touched, step, time) {
+      for (const name of touched) this.pending.set(name, { step, time });
+      for (const chart of this.charts.values()) {
+        if (chart.dirty && chart.visible) continue;
+        if (chart.metrics().some((name) => touched.has(name))) this.mark(chart);
+      }
+    }
+
+    wake() {
+      if (!this.sleeping || this.gone) return;
+      this.sleeping = false;
+      requestAnimationFrame(() => this.frame());
+    }
+
+    /** One frame: the chart that waits longest first, until the budget is spent. */
+    frame() {
+      if (this.gone) return;
+      const start = performance.now();
+      const waiting = [];
+      for (const chart of this.charts.values()) {
+        if (chart.dirty && chart.visible && chart !== this.dragging) waiting.push(chart);
+      }
+      const due = waiting.filter((chart) => start - chart.drawn >= this.pace(chart));
+      due.sort((a, b) => (a.first === b.first ? a.drawn - b.drawn : a.first ? -1 : 1));
+      const drawn = [];
+      if (window.Plotly) {
+        for (const chart of due) {
+          if (drawn.length && performance.now() - start > this.config.limits.frame_budget_ms) break;
+          this.draw(chart);
+          drawn.push(chart);
+        }
+      }
+      if (drawn.length) this.record(drawn);
+      hook.frames += drawn.length ? 1 : 0;
+      if (waiting.length > drawn.length) requestAnimationFrame(() => this.frame());
+      else this.sleeping = true;
+    }
+
+    /** Under the pointer a chart holds still enough to be read. */
+    pace(chart) {
+      return chart.element.matches(":hover") && chart.born ? Math.max(chart.interval, 500) : chart.interval;
+    }
+
+    draw(chart) {
+      const { element } = chart;
+      const width = element.clientWidth;
+      const height = element.clientHeight;
+      if (width < 40 || height < 40) return;
+      chart.dirty = false;
+      chart.drawn = performance.now();
+      const figure = chart.build(width, height);
+      Object.assign(figure.layout, { width, height });
+      const hovered = chart.born && element._hoverdata && element.matches(":hover") ? element._hoverdata[0].x : null;
+      window.Plotly.react(element, figure.data, figure.layout, this.config.config);
+      if (!chart.born) this.listen(chart);
+      if (hovered !== null && hovered !== undefined) window.Plotly.Fx.hover(element, { xval: hovered }, Object.keys(element._fullLayout._plots));
+    }
+
+    listen(chart) {
+      chart.born = true;
+      const { element } = chart;
+      element.on("plotly_relayout", (change) => {
+        const low = change["xaxis.range[0]"];
+        const high = change["xaxis.range[1]"];
+        if (typeof low === "number" && typeof high === "number" && high - low >= 1) this.zoom.set([low, high]);
+        else if (typeof low === "number") this.markAll();
+      });
+      element.on("plotly_doubleclick", () => this.zoom.set(null));
+    }
+
+    /** Note what became visible once its frame is on the screen: the start of the next one is after the paint. */
+    record(drawn) {
+      const shown = [];
+      for (const chart of drawn) {
+        for (const name of chart.metrics()) {
+          const point = this.pending.get(name);
+          if (point) {
+            shown.push({ metric: name, step: point.step, logTime: point.time });
+            this.pending.delete(name);
+          }
+        }
+      }
+      if (!shown.length) return;
+      requestAnimationFrame(() => {
+        const drawnAt = Date.now() / 1000;
+        for (const one of shown) {
+          one.drawnAt = drawnAt;
+          hook.drawn.push(one);
+          hook.lastDrawn = one;
+        }
+        if (hook.drawn.length > this.config.limits.drawn_records) {
+          hook.drawn.splice(0, hook.drawn.length - this.config.limits.drawn_records);
+        }
+        if (this.onDrawn) this.onDrawn(shown);
+      });
+    }
+
+    close() {
+      this.gone = true;
+      window.removeEventListener("pointerup", this.release);
+      window.removeEventListener("blur", this.release);
+      this.seen.disconnect();
+      this.sized.disconnect();
+      for (const id of [...this.charts.keys()]) this.remove(id);
+    }
+  }
+
+  S.Zoom = Zoom;
+  S.Board = Board;
+})();

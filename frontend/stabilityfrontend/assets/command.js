@@ -1,0 +1,89 @@
+// What became of an order: its stages in words, with the seconds each took.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  const ENDED = new Set(["done", "rejected", "failed", "expired"]);
+  const BAD = new Set(["rejected", "failed", "expired"]);
+  S.commandEnded = (command) => ENDED.has(command.state);
+  S.commandFailed = (command) => BAD.has(command.state);
+
+  const ORDER = ["pending", "delivered", "ready", "acted", "done"];
+
+  /** Time of the first (or, for ready and acted, the latest) entry of a state in this attempt. */
+  function timeOf(command, state) {
+    const entries = (command.history || []).filter((entry) => entry.state === state);
+    return entries.length ? entries[entries.length - 1].time : null;
+  }
+
+  function ranksAt(command, state) {
+    const least = ORDER.indexOf(state);
+    return Object.values(command.ranks || {}).filter((rank) => ORDER.indexOf(rank.state) >= least).length;
+  }
+
+  /** The stages of a command: `{key, label, done, active, seconds}`. */
+  S.commandStages = function (command) {
+    const size = command.world_size || Object.keys(command.ranks || {}).length || 1;
+    const reached = ORDER.indexOf(command.state);
+    const acted = Object.values(command.ranks || {}).find((rank) => rank.state === "acted" || rank.state === "done");
+    const ready = Math.max(ranksAt(command, "ready"), reached >= 3 ? size : 0);
+    const done = Math.max(ranksAt(command, "acted"), reached >= 4 ? size : 0);
+    const boundary = acted && acted.step !== null && acted.step !== undefined ? acted.step : command.apply_at_step;
+    const stages = [
+      { key: "pending", label: "Ordered", done: true },
+      { key: "delivered", label: "Delivered to the node", done: reached >= 1 || ready > 0 },
+      { key: "ready", label: `Ranks ready: ${ready} of ${size}`, done: ready >= size || reached >= 3 },
+      { key: "acted", label: `Ranks acted: ${done} of ${size}${boundary === null || boundary === undefined ? "" : `, at the boundary before step ${S.count(boundary)}`}`, done: done >= size || reached >= 4 },
+      { key: "done", label: command.first_step === null || command.first_step === undefined ? "First new point" : `First new point: step ${S.count(command.first_step)}`, done: command.state === "done" },
+    ];
+    let active = !ENDED.has(command.state);
+    for (const stage of stages) {
+      const time = stage.done ? timeOf(command, stage.key) : null;
+      stage.seconds = time === null || stage.key === "pending" ? null : Math.max(0, time - command.issued);
+      stage.active = active && !stage.done;
+      if (stage.active) active = false;
+    }
+    return stages;
+  };
+
+  /** Why a command came to nothing, in plain words. */
+  S.commandTrouble = function (command) {
+    const details = Object.entries(command.ranks || {})
+      .filter(([, rank]) => rank.detail && BAD.has(rank.state))
+      .map(([rank, said]) => `Rank ${rank}: ${said.detail}`);
+    const last = [...(command.history || [])].reverse().find((entry) => BAD.has(entry.state) && entry.detail);
+    const why = details.length ? details.join(" ") : last ? last.detail : "";
+    if (command.state === "rejected") return `The job refused. ${why}`.trim();
+    if (command.state === "expired") return `No rank took it up in time, so it will not happen any more. ${why}`.trim();
+    return `It did not happen. ${why} Training goes on as before.`.trim();
+  };
+
+  /** The stages as a list. */
+  S.commandList = function (command) {
+    return S.h(
+      "ol",
+      { class: "stages" },
+      S.commandStages(command).map((stage) =>
+        S.h(
+          "li",
+          { class: `${stage.done ? "done" : ""}${stage.active ? " active" : ""}`, data: { stage: stage.key } },
+          S.h("i", {}),
+          S.h("span", {}, stage.label),
+          S.h("span", { class: "grow" }),
+          S.h("span", { class: "num" }, stage.seconds === null ? "" : `+${stage.seconds.toFixed(1)} s`),
+        ),
+      ),
+    );
+  };
+
+  /** One line about a command, for the strip under the header. */
+  S.commandLine = function (command) {
+    const what = `Rollback to step ${S.count(command.to_step)}`;
+    if (command.state === "done") {
+      const end = timeOf(command, "done");
+      return `${what} done${end === null ? "" : ` in ${S.duration(end - command.issued)}`}: training goes on from step ${S.count(command.first_step)}.`;
+    }
+    if (BAD.has(command.state)) return `${what}: ${S.commandTrouble(command)}`;
+    const active = S.commandStages(command).find((stage) => stage.active);
+    return `${what} under way${command.attempt > 1 ? ` (attempt ${command.attempt} of 3)` : ""}. Waiting for: ${active ? active.label.charAt(0).toLowerCase() + active.label.slice(1) : "the end"}.`;
+  };
+})();

@@ -1,0 +1,82 @@
+// Numbers, times and counts as people read them. Three facts stay three facts: NaN, infinite, missing.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  const MISSING = "–";
+
+  /** A number as the API sends it (non-finite ones are strings) as a number; null where it is missing. */
+  S.number = function (value) {
+    if (typeof value === "number") return value;
+    if (value === "NaN") return NaN;
+    if (value === "Infinity") return Infinity;
+    if (value === "-Infinity") return -Infinity;
+    return null;
+  };
+
+  /** A value with about four digits. */
+  S.value = function (value) {
+    if (value === null || value === undefined) return MISSING;
+    if (Number.isNaN(value)) return "NaN";
+    if (!Number.isFinite(value)) return value > 0 ? "+Inf" : "−Inf";
+    const size = Math.abs(value);
+    if (size === 0) return "0";
+    if (size >= 1e15 || size < 1e-4) return value.toExponential(2).replace("-", "−").replace("e−", "e−").replace("e+", "e");
+    if (size >= 1e9) return (value / 1e9).toPrecision(4) + " G";
+    if (size >= 1e6) return (value / 1e6).toPrecision(4) + " M";
+    if (size >= 1e4) return Math.round(value).toLocaleString("en-US");
+    return String(Number(value.toPrecision(4))).replace("-", "−");
+  };
+
+  /** A value for a number that changes many times a second: always as many digits, so that nothing jumps. */
+  S.steady = function (value) {
+    if (value === null || value === undefined || !Number.isFinite(value)) return S.value(value);
+    const size = Math.abs(value);
+    if (size >= 1e4 || size < 1e-3) return S.value(value);
+    const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4;
+    return value.toFixed(digits).replace("-", "−");
+  };
+
+  /** A whole number with separators. */
+  S.count = (value) => (value === null || value === undefined ? MISSING : Math.round(value).toLocaleString("en-US"));
+
+  /** `1 step`, `63 steps`. */
+  S.plural = (count, word) => `${S.count(count)} ${word}${count === 1 ? "" : "s"}`;
+
+  /** Seconds as a duration with two units at most. */
+  S.duration = function (seconds) {
+    if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return MISSING;
+    const s = Math.max(0, seconds);
+    if (s < 1) return `${Math.round(s * 1000)} ms`;
+    if (s < 10) return `${s.toFixed(1)} s`;
+    if (s < 60) return `${Math.round(s)} s`;
+    if (s < 3600) return `${Math.floor(s / 60)} min ${String(Math.floor(s % 60)).padStart(2, "0")} s`;
+    if (s < 86400) return `${Math.floor(s / 3600)} h ${String(Math.floor((s % 3600) / 60)).padStart(2, "0")} min`;
+    return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+  };
+
+  /** Seconds since something, in one unit: `now`, `12 s`, `4 min`, `3 h`, `2 d`. */
+  S.age = function (seconds) {
+    if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return MISSING;
+    if (seconds < 2) return "now";
+    if (seconds < 90) return `${Math.round(seconds)} s`;
+    if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+    if (seconds < 129600) return `${Math.round(seconds / 3600)} h`;
+    return `${Math.round(seconds / 86400)} d`;
+  };
+
+  /** `ago` behind an age, except behind `now`. */
+  S.ago = function (seconds) {
+    const words = S.age(seconds);
+    return words === "now" ? "just now" : `${words} ago`;
+  };
+
+  /** Clock time of unix seconds. */
+  S.clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
+
+  /** Text that Plotly shows as it is: it reads a small HTML, and names come from anywhere. */
+  S.plotlyText = (text) =>
+    String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "%&#123;");
+
+  /** The lesser word of an incident kind: `process_death` as `process death`. */
+  S.words = (name) => String(name || "").replace(/_/g, " ");
+})();

@@ -1,0 +1,126 @@
+// The run page's header: name, status in words, step, how live the picture is; and the strips and banners beneath it.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  const TONES = { running: "good", finished: "calm", offline: "calm", stalled: "warning", unreachable: "warning", crashed: "critical" };
+  /** A finished command stays in the strip this long. */
+  const STRIP_S = 20;
+  /** The banner waits this long: a reconnect within it is nobody's business. */
+  const AWAY_S = 2;
+
+  S.tone = (status) => TONES[status] || "calm";
+
+  /** The pill that says how live a page is. `live` is its socket, `state` what it said last. */
+  S.drawPill = function (live, state, latency, lastTime, running) {
+    const pill = S.byId("live-pill");
+    if (!pill) return;
+    const age = lastTime === null || lastTime === undefined ? null : live.now() - lastTime;
+    let words = "connecting";
+    let tone = "quiet";
+    if (state === "live") {
+      tone = "good";
+      if (age === null) words = "live";
+      else if (age < 3 && latency !== null) words = `live · ${Math.max(1, Math.round(1000 * latency))} ms`;
+      else if (running && age > 10) {
+        words = `live · last point ${S.age(age)} ago`;
+        tone = "warning";
+      } else words = age < 3 ? "live" : `live · last point ${S.age(age)} ago`;
+      if (!running && age !== null && age > 10) tone = "quiet";
+    } else if (state === "away") {
+      words = "reconnecting";
+      tone = "critical";
+    } else if (state === "paused") words = "paused";
+    S.text(pill, words);
+    S.cls(pill, `pill ${tone}`);
+  };
+
+  /** The banner that says that the server is away, and what is seen meanwhile. */
+  S.drawBanner = function (live, trouble) {
+    const banner = S.byId("banner");
+    if (!banner) return;
+    const away = live.lost === null ? 0 : Date.now() / 1000 - live.lost;
+    if (away > AWAY_S) {
+      S.text(banner, `The server does not answer since ${S.clock(live.lost)}. What you see is from then; training is not affected. Trying again by itself.`);
+      S.show(banner, true);
+    } else if (trouble) {
+      S.text(banner, `${trouble} Trying again by itself.`);
+      S.show(banner, true);
+    } else S.show(banner, false);
+  };
+
+  S.drawHeader = function (page) {
+    const { run, store } = page;
+    S.drawPill(page.live, page.state, page.latency, store.lastTime, run && run.status === "running");
+    S.drawBanner(page.live, page.ready ? null : page.trouble);
+    if (!run) {
+      S.text(S.byId("run-name"), page.id);
+      return;
+    }
+    S.text(S.byId("run-name"), page.name());
+    S.byId("run-name").title = `${run.project ? `${run.project} / ` : ""}${run.run_id}`;
+    const segments = store.segments.size;
+    S.text(S.byId("run-segment"), segments ? `segment ${[...store.segments.keys()].indexOf(store.head) + 1} of ${segments}` : "no segment yet");
+    const status = S.byId("run-status");
+    S.text(status, run.status);
+    S.cls(status, `pill ${S.tone(run.status)}`);
+    status.title = run.note || "";
+    const note = S.byId("run-note");
+    const shown = Boolean(run.note) && run.status !== "running" && run.status !== "finished";
+    S.text(note, run.note);
+    S.cls(note, `note ${S.tone(run.status)}`);
+    S.show(note, shown);
+    S.text(S.byId("run-step"), S.count(page.lastStep()));
+    const end = ["running", "stalled", "unreachable"].includes(run.status) ? page.now() : run.updated;
+    S.text(S.byId("run-elapsed"), S.duration(Math.max(0, end - run.created)));
+    S.byId("rollback-open").disabled = !page.ready || page.lost === true;
+    const gone = page.discarded();
+    const forks = page.forkList.length;
+    S.text(S.byId("focus-note"), forks ? `${S.plural(forks, "fork")}, ${S.plural(gone, "step")} discarded` : "");
+    S.show(S.byId("focus-ghosts"), forks > 0);
+    legend(page, forks);
+    const empty = page.ready && page.store.extent([page.metric()]) === null && !page.lost;
+    const words = S.byId("chart-focus").dataset;
+    const text = !page.ready ? "Fetching the run …" : empty ? "No point yet. The chart begins with the first call of run.log(step, {“loss”: …})." : "";
+    if (words.empty !== text) words.empty = text;
+    S.text(S.byId("run-foot"), `${run.run_id} · ${S.count(run.effective_points)} effective and ${S.count(run.dead_points)} discarded points kept · Stabilityboard ${page.config.version}`);
+  };
+
+  let legendKey = "";
+  function legend(page, forks) {
+    const incidents = page.incidentMap.size > 0;
+    const key = `${forks > 0} ${incidents}`;
+    const place = S.byId("focus-legend");
+    if (key === legendKey && place.children.length) return;
+    legendKey = key;
+    S.fill(
+      place,
+      S.h("span", { class: "key" }, S.h("i", { class: "line" }), "effective"),
+      forks ? S.h("span", { class: "key" }, S.h("i", { class: "ghost" }), "discarded") : null,
+      incidents ? S.h("span", { class: "key" }, S.h("i", { class: "band" }), "incident") : null,
+    );
+  }
+
+  /** The strip under the header while a command is under way, and a little after it ended. */
+  S.drawCommandStrip = function (page) {
+    const strip = S.byId("command-strip");
+    if (!strip) return;
+    const command = [...page.commands.values()].sort((a, b) => b.issued - a.issued)[0];
+    const entry = command && (command.history || [])[command.history.length - 1];
+    const ended = command && S.commandEnded(command);
+    const fresh = command && (!ended || (entry && page.now() - entry.time < STRIP_S));
+    if (!fresh || page.dialog.open) {
+      S.show(strip, false);
+    } else {
+      S.text(strip, S.commandLine(command));
+      S.cls(strip, `note ${command.state === "done" ? "good" : S.commandFailed(command) ? "critical" : "working"}`);
+      S.show(strip, true);
+    }
+    if (fresh) page.dirty("command");
+  };
+
+  /** Hide the panels' grid while none of them has a metric. */
+  S.fitPanels = function (root) {
+    const grid = S.byId("panels");
+    if (grid) grid.hidden = ![...root.querySelectorAll("#panels > section")].some((section) => !section.hidden);
+  };
+})();

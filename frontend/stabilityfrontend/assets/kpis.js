@@ -1,0 +1,117 @@
+// The strip of numbers: what the run does now, with the last hundred points behind each number.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Points behind a sparkline, and steps back for the comparison under the number. */
+  const SPARK = 120;
+  const BACK = 50;
+
+  function cell(id) {
+    const element = S.byId(`kpi-${id}`);
+    if (!element) return null;
+    return {
+      element,
+      value: element.querySelector(".kpi-value"),
+      unit: element.querySelector(".kpi-unit"),
+      note: element.querySelector(".kpi-note"),
+      spark: element.querySelector(".kpi-spark"),
+    };
+  }
+
+  const median = (values) => {
+    const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
+    return sorted.length ? sorted[Math.floor(sorted.length / 2)] : null;
+  };
+  S.median = median;
+
+  /** Redraw a cell that shows a metric. */
+  function metricCell(page, id, metric, good) {
+    const parts = cell(id);
+    if (!parts) return;
+    const { steps, values } = page.store.tail(metric, SPARK);
+    const tone = (state) => S.cls(parts.element, `kpi${state ? ` ${state}` : ""}`);
+    if (!values.length) {
+      S.text(parts.value, "–");
+      S.text(parts.note, page.ready ? "not logged" : "");
+      S.fill(parts.spark);
+      return tone("");
+    }
+    const now = values[values.length - 1];
+    const smooth = metric === "tokens_per_s" || metric === "step_time_s" ? median(values.slice(-9)) : now;
+    S.text(parts.value, S.steady(Number.isFinite(now) ? smooth : now));
+    const before = median(values.slice(-BACK - 10, -10));
+    let note = "";
+    let state = "";
+    if (!Number.isFinite(now)) {
+      note = `at step ${S.count(steps[steps.length - 1])}`;
+      state = "critical";
+    } else if (before !== null && values.length >= 24 && before !== 0) {
+      const recent = median(values.slice(-5));
+      const change = (recent - before) / Math.abs(before);
+      const spread = median(values.slice(-BACK - 10, -10).map((value) => Math.abs(value - before))) || 0;
+      const far = Math.abs(recent - before) > 6 * spread + 0.02 * Math.abs(before);
+      const worse = good === "down" ? change > 0 : good === "up" ? change < 0 : false;
+      note = `${change >= 0 ? "▲" : "▼"} ${percent(Math.abs(change))} in ${BACK} points`;
+      if (worse && far && Math.abs(change) > 0.15) state = Math.abs(change) > 0.5 ? "critical" : "warning";
+    }
+    S.text(parts.note, note);
+    tone(state);
+    const color = state === "critical" ? "var(--critical)" : state === "warning" ? "var(--warning)" : "var(--accent)";
+    S.fill(parts.spark, S.sparkline(values, color, 160, 30));
+  }
+
+  const percent = (share) => (share >= 9.995 ? `× ${(share + 1).toPrecision(3)}` : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`);
+
+  function checkpointCell(page) {
+    const parts = cell("checkpoint");
+    const newest = page.checkpoints.find((checkpoint) => checkpoint.available && !checkpoint.dead);
+    if (!parts) return;
+    S.text(parts.value, newest ? S.count(newest.step) : "–");
+    S.text(parts.unit, newest ? "step" : "");
+    const kept = page.checkpoints.filter((checkpoint) => checkpoint.available && !checkpoint.dead).length;
+    S.text(parts.note, newest ? `${S.ago(page.now() - newest.time)} · ${kept} usable` : page.ready ? "none announced yet" : "");
+    if (!newest || page.lastStep() === null) return S.fill(parts.spark);
+    const steps = page.checkpoints.filter((one) => one.available && !one.dead).map((one) => one.step);
+    const low = Math.min(...steps);
+    const span = Math.max(1, page.lastStep() - low);
+    S.fill(
+      parts.spark,
+      S.h("div", { class: "ticks" }, steps.map((step) => S.h("i", { style: { left: `${(100 * (step - low)) / span}%` } }))),
+    );
+  }
+
+  function incidentsCell(page) {
+    const parts = cell("incidents");
+    if (!parts) return;
+    const open = page.incidents().filter((incident) => incident.state === "open");
+    const worst = open.some((one) => one.severity === "critical") ? "critical" : open.length ? "warning" : "good";
+    S.text(parts.value, S.count(open.length));
+    S.text(parts.note, open.length ? open[0].title : page.incidents().length ? `${S.count(page.incidents().length)} so far, none open` : page.ready ? "none so far" : "");
+    S.cls(parts.element, `kpi${open.length ? ` ${worst}` : ""}`);
+    S.fill(parts.spark, S.h("div", { class: "dots" }, page.incidents().slice(0, 24).reverse().map((one) => S.h("i", { class: one.state === "open" ? S.severity(one) : "calm", title: one.title }))));
+  }
+
+  function rollbacksCell(page) {
+    const parts = cell("rollbacks");
+    if (!parts) return;
+    const forks = page.view().forks.filter((fork) => fork.segment.cause !== "restart");
+    const gone = page.discarded();
+    S.text(parts.value, S.count(forks.length));
+    S.text(parts.note, gone ? `${S.plural(gone, "step")} discarded` : page.ready ? "nothing discarded" : "");
+    const last = page.lastStep();
+    const share = last ? gone / (last + gone) : 0;
+    S.fill(parts.spark, gone ? S.h("div", { class: "bar", title: `${percent(share)} of all steps` }, S.h("i", { style: { width: `${100 * share}%` } })) : null);
+  }
+
+  /** Bring the strip up to date. */
+  S.drawKpis = function (page) {
+    metricCell(page, "loss", page.focusMetric(), "down");
+    metricCell(page, "grad", "grad_norm", "down");
+    metricCell(page, "tokens", "tokens_per_s", "up");
+    metricCell(page, "step-time", "step_time_s", "down");
+    metricCell(page, "ratio", "ratio/image_text", "");
+    checkpointCell(page);
+    incidentsCell(page);
+    rollbacksCell(page);
+  };
+})();

@@ -1,0 +1,148 @@
+// The one WebSocket of a page. It reconnects for ever with jitter, resumes by cursor, and pauses while nobody looks.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  const FIRST_WAIT_MS = 250;
+  const LONGEST_WAIT_MS = 10000;
+  /** Hidden for this long, the socket is closed; the cursor brings back what was missed. */
+  const HIDDEN_MS = 15000;
+  /** Silent for this long, ask /healthz: a half-open connection says nothing for ever. */
+  const SILENT_MS = 10000;
+
+  /**
+   * Live messages of one run, or of the list of runs (`runId` null).
+   * `onMessage(message)` gets every message. `onState(state)` gets `connecting`, `live`, `away` or `paused`.
+   */
+  class Live {
+    constructor(runId, onMessage, onState) {
+      this.runId = runId;
+      this.onMessage = onMessage;
+      this.onState = onState;
+      this.cursor = null;
+      this.clockOffset = 0;
+      this.tries = 0;
+      this.lost = null;
+      this.closed = false;
+      this.socket = null;
+      this.heard = 0;
+      this.visibility = () => this.onVisibility();
+      this.online = () => this.hurry();
+      document.addEventListener("visibilitychange", this.visibility);
+      window.addEventListener("online", this.online);
+      this.watch = setInterval(() => this.checkSilence(), SILENT_MS / 2);
+      // Not yet: who made this has no reference to it before the constructor returns.
+      queueMicrotask(() => this.connect());
+    }
+
+    /** Unix seconds on the server's clock. */
+    now() {
+      return Date.now() / 1000 + this.clockOffset;
+    }
+
+    connect() {
+      clearTimeout(this.timer);
+      if (this.closed) return;
+      if (this.tries === 0) this.onState("connecting");
+      const scheme = location.protocol === "https:" ? "wss" : "ws";
+      const socket = new WebSocket(`${scheme}://${location.host}/api/v1/live`);
+      this.socket = socket;
+      socket.onopen = () => {
+        socket.send(JSON.stringify({ type: "subscribe", run_id: this.runId, cursor: this.cursor }));
+      };
+      socket.onmessage = (event) => {
+        if (socket !== this.socket) return;
+        this.heard = Date.now();
+        let message;
+        try {
+          message = JSON.parse(event.data);
+        } catch (error) {
+          return; // not ours; the next one may be
+        }
+        if (message.type === "hello") {
+          this.tries = 0;
+          this.lost = null;
+          if (typeof message.server_time === "number") this.clockOffset = message.server_time - Date.now() / 1000;
+          this.onState("live");
+        }
+        // A hello's cursor is where the feed begins; with an older one of ours, what lies between follows it.
+        if (message.cursor && !(message.type === "hello" && this.cursor)) this.cursor = message.cursor;
+        if (message.type === "reset") this.cursor = message.cursor || null;
+        this.onMessage(message);
+      };
+      socket.onclose = () => this.onClose(socket);
+      socket.onerror = () => {};
+    }
+
+    onClose(socket) {
+      if (socket !== this.socket || this.closed) return;
+      this.socket = null;
+      if (this.paused) return;
+      if (this.lost === null) this.lost = Date.now() / 1000;
+      this.onState("away");
+      const wait = Math.min(LONGEST_WAIT_MS, FIRST_WAIT_MS * 2 ** Math.min(this.tries, 8));
+      this.tries += 1;
+      this.timer = setTimeout(() => this.connect(), wait * (0.5 + Math.random()));
+    }
+
+    /** Start again from now: used after a `reset`, when everything was fetched again. */
+    restart() {
+      this.cursor = null;
+      this.drop();
+      this.connect();
+    }
+
+    hurry() {
+      if (!this.closed && !this.socket && !this.paused) this.connect();
+    }
+
+    drop() {
+      const socket = this.socket;
+      this.socket = null;
+      if (socket) socket.close();
+    }
+
+    onVisibility() {
+      clearTimeout(this.hiddenTimer);
+      if (document.hidden) {
+        this.hiddenTimer = setTimeout(() => {
+          this.paused = true;
+          clearTimeout(this.timer);
+          this.drop();
+          this.onState("paused");
+        }, HIDDEN_MS);
+      } else if (this.paused) {
+        this.paused = false;
+        this.tries = 0;
+        this.connect();
+      } else {
+        this.hurry();
+      }
+    }
+
+    async checkSilence() {
+      if (this.closed || this.paused || !this.socket || Date.now() - this.heard < SILENT_MS) return;
+      const socket = this.socket;
+      try {
+        await S.api.healthy();
+      } catch (error) {
+        if (socket === this.socket && socket) {
+          this.drop();
+          this.socket = socket;
+          this.onClose(socket);
+        }
+      }
+    }
+
+    close() {
+      this.closed = true;
+      clearTimeout(this.timer);
+      clearTimeout(this.hiddenTimer);
+      clearInterval(this.watch);
+      document.removeEventListener("visibilitychange", this.visibility);
+      window.removeEventListener("online", this.online);
+      this.drop();
+    }
+  }
+
+  S.Live = Live;
+})();

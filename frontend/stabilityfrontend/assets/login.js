@@ -1,0 +1,43 @@
+// Where an API key is pasted. The server answers with a cookie; the key itself is kept nowhere.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+
+  class LoginPage {
+    constructor(root) {
+      this.form = root.querySelector("#login-form");
+      this.onSubmit = (event) => {
+        event.preventDefault();
+        this.send();
+      };
+      this.form.addEventListener("submit", this.onSubmit);
+    }
+
+    async send() {
+      const field = S.byId("login-key");
+      const button = S.byId("login-send");
+      const key = field.value.trim();
+      if (!key) {
+        S.text(S.byId("login-error"), "Paste a key first.");
+        return;
+      }
+      button.disabled = true;
+      try {
+        await S.api.login(key);
+        const next = new URLSearchParams(location.search).get("next") || "/";
+        // Only ever to a page of ours: "//host" and "https:" would lead away.
+        location.assign(/^\/(?![/\\])/.test(next) ? next : "/");
+      } catch (error) {
+        S.text(S.byId("login-error"), `${error.message} ${error.hint}`.trim());
+        button.disabled = false;
+        field.select();
+      }
+    }
+
+    close() {
+      this.form.removeEventListener("submit", this.onSubmit);
+    }
+  }
+
+  S.LoginPage = LoginPage;
+})();

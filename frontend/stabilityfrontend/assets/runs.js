@@ -1,0 +1,186 @@
+// The list of runs, live: one row each, newest first, and a first step for who has none yet.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Rows drawn; the filter finds the others. */
+  const ROWS = 200;
+  /** Runs whose sparkline is fetched and kept: those in sight. */
+  const SPARKS = 60;
+  const SNIPPET = [
+    "import stabilityclient",
+    "",
+    'run = stabilityclient.init(project="vlm", name="interleaved-7b", url="ORIGIN")',
+    "",
+    "@run.on_rollback",
+    "def restore(rollback):",
+    "    load_checkpoint(model, optimizer, step=rollback.to_step)",
+    "",
+    "for step in run.steps(0, 10_000):",
+    '    run.log(step, {"loss": loss, "grad_norm": norm, "lr": lr})',
+    "run.finish()",
+  ].join("\n");
+
+  class RunsPage {
+    constructor(root) {
+      this.root = root;
+      this.runs = new Map();
+      this.rows = new Map();
+      this.sparks = new Map();
+      this.state = "connecting";
+      this.ready = false;
+      this.filter = S.byId("runs-filter");
+      this.onFilter = () => this.draw();
+      this.filter.addEventListener("input", this.onFilter);
+      this.unwatch = S.theme.watch(() => this.draw());
+      this.live = new S.Live(null, (message) => this.onMessage(message), (state) => {
+        this.state = state;
+        this.drawTop();
+      });
+      this.fetch();
+      this.tick = setInterval(() => this.onTick(), 1000);
+    }
+
+    async fetch() {
+      try {
+        const { runs } = await S.api.runs();
+        if (this.gone) return;
+        this.runs = new Map(runs.map((run) => [run.run_id, run]));
+        this.ready = true;
+        this.trouble = null;
+        this.draw();
+        this.fetchSparks();
+      } catch (error) {
+        this.trouble = error.message;
+        this.again = setTimeout(() => !this.gone && this.fetch(), 2000 + 2000 * Math.random());
+      }
+    }
+
+    async fetchSparks() {
+      const wanted = this.shown().filter((run) => !this.sparks.has(run.run_id)).slice(0, SPARKS);
+      for (const run of wanted) {
+        if (this.gone) return;
+        if (this.sparks.size >= ROWS) this.sparks.delete(this.sparks.keys().next().value);
+        const metric = S.focusMetric(run.metrics || []);
+        this.sparks.set(run.run_id, { metric, values: [] });
+        try {
+          const start = Math.max(0, (run.last_step || 0) - 200);
+          const series = await S.api.series(run.run_id, [metric], { view: "effective", points: 100, start });
+          const rank = series.reduce((least, one) => Math.min(least, one.rank === null ? 1e9 : one.rank), 1e9);
+          const values = series.filter((one) => (one.rank === null ? 1e9 : one.rank) === rank).flatMap((one) => one.values.map(S.number));
+          this.sparks.set(run.run_id, { metric, values });
+        } catch (error) {
+          this.sparks.delete(run.run_id);
+        }
+        this.draw();
+      }
+    }
+
+    onMessage(message) {
+      if (message.type === "run") {
+        const known = this.runs.get(message.run.run_id);
+        this.runs.set(message.run.run_id, message.run);
+        const spark = this.sparks.get(message.run.run_id);
+        if (spark && known && known.last_step !== message.run.last_step) {
+          const value = S.number((message.run.latest || {})[spark.metric]);
+          if (value !== null) spark.values.push(value);
+          if (spark.values.length > 200) spark.values.shift();
+        }
+        this.stale = true;
+        if (!known) this.fetchSparks();
+      } else if (message.type === "reset" || (message.type === "hello" && this.ready)) this.fetch();
+    }
+
+    onTick() {
+      if (this.gone || document.hidden) return;
+      this.drawTop();
+      this.draw();
+    }
+
+    shown() {
+      const words = this.filter.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
+      return [...this.runs.values()]
+        .sort((a, b) => (b.status === "running") - (a.status === "running") || b.created - a.created)
+        .filter((run) => {
+          const text = `${run.name} ${run.run_id} ${run.project} ${run.status}`.toLowerCase();
+          return words.every((word) => text.includes(word));
+        });
+    }
+
+    drawTop() {
+      const newest = [...this.runs.values()].reduce((best, run) => Math.max(best, run.updated || 0), 0);
+      S.drawPill(this.live, this.state, null, newest || null, false);
+      S.drawBanner(this.live, this.ready ? null : this.trouble);
+    }
+
+    draw() {
+      if (this.gone || !this.ready) return;
+      const list = this.shown();
+      S.text(S.byId("runs-count"), this.runs.size ? S.count(this.runs.size) : "");
+      S.show(S.byId("runs-table"), list.length > 0);
+      S.show(S.byId("runs-head"), this.runs.size > 0);
+      const empty = S.byId("runs-empty");
+      S.show(empty, list.length === 0);
+      if (!list.length) this.drawEmpty(empty);
+      const rows = list.slice(0, ROWS).map((run) => this.row(run));
+      const body = S.byId("runs-body");
+      if (rows.length !== body.children.length || rows.some((row, index) => row !== body.children[index])) S.fill(body, rows);
+    }
+
+    row(run) {
+      const age = this.live.now() - run.updated;
+      const spark = this.sparks.get(run.run_id);
+      const key = JSON.stringify([run, S.age(age), S.theme.name(), spark && spark.values.length]);
+      const known = this.rows.get(run.run_id);
+      if (known && known.key === key) return known.element;
+      const metric = spark ? spark.metric : S.focusMetric(run.metrics || []);
+      const loss = S.number((run.latest || {})[metric]);
+      const href = `/runs/${encodeURIComponent(run.run_id)}`;
+      const cells = [
+        S.h("td", {}, S.h("a", { href, class: "run-link" }, run.name || run.run_id), S.h("div", { class: "sub" }, run.project || "no project")),
+        S.h("td", {}, S.h("span", { class: `pill ${S.tone(run.status)}`, title: run.note || "" }, run.status)),
+        S.h("td", { class: "num" }, S.count(run.last_step)),
+        S.h("td", { class: "num strong" }, S.steady(loss)),
+        S.h("td", { class: "spark-cell" }, spark ? S.sparkline(spark.values, "var(--accent)", 160, 28) : null),
+        S.h("td", { class: "num" }, run.open_incidents ? S.h("span", { class: "chip critical" }, `${run.open_incidents} open`) : S.h("span", { class: "sub" }, "none")),
+        S.h("td", { class: "num" }, run.rollbacks ? S.count(run.rollbacks) : S.h("span", { class: "sub" }, "0")),
+        S.h("td", { class: "num sub" }, S.ago(age)),
+      ];
+      const element = known ? known.element : S.h("tr", { data: { run: run.run_id }, on: { click: (event) => event.target.closest("a") || S.go(href) } });
+      S.fill(element, cells);
+      this.rows.set(run.run_id, { key, element });
+      return element;
+    }
+
+    drawEmpty(place) {
+      const kind = this.runs.size ? "filter" : "none";
+      if (place.dataset.kind === kind) return;
+      place.dataset.kind = kind;
+      if (kind === "filter") {
+        S.fill(place, S.h("div", { class: "nothing" }, "No run fits the filter."));
+        return;
+      }
+      const code = SNIPPET.replace("ORIGIN", location.origin);
+      S.fill(
+        place,
+        S.h(
+          "div",
+          { class: "empty" },
+          S.h("h2", {}, "No run yet"),
+          S.h("p", {}, "See a real training job spike and get rolled back: ", S.h("code", {}, "make demo"), ". Or put these lines into your own:"),
+          S.h("pre", {}, S.h("code", {}, code)),
+          S.h("p", { class: "sub" }, "The page changes by itself when the first point arrives."),
+        ),
+      );
+    }
+
+    close() {
+      this.gone = true;
+      clearInterval(this.tick);
+      clearTimeout(this.again);
+      this.unwatch();
+      this.live.close();
+    }
+  }
+
+  S.RunsPage = RunsPage;
+})();

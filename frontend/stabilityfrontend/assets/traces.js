@@ -1,0 +1,174 @@
+// Turns stored lines into Plotly traces and shapes: effective lines, ghosts, marks of what is not a number, forks, bands.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Newest incidents that get a band; older ones stand in the list. */
+  const BANDS = 40;
+  /** Marks of NaN and Inf in one chart. */
+  const MARKS = 400;
+
+  /** The indices of a piece that lie in the window, with one neighbour on each side so that lines run to the edge. */
+  function cut(piece, window) {
+    if (!window) return [piece.from, piece.to];
+    const from = Math.max(piece.from, S.lowerBound(piece.steps, window[0]) - 1);
+    const to = Math.min(piece.to, S.lowerBound(piece.steps, window[1] + 1) + 1);
+    return [from, Math.max(from, to)];
+  }
+
+  /** x and y of an effective line. Pieces are thinned one by one: nothing is ever bucketed across a fork. */
+  S.lineXY = function (line, window, budget) {
+    const x = [];
+    const y = [];
+    const cuts = line.pieces.map((piece) => [piece, ...cut(piece, window)]);
+    const total = cuts.reduce((sum, [, from, to]) => sum + to - from, 0);
+    for (const [piece, from, to] of cuts) {
+      const share = total <= budget ? to - from : Math.max(4, Math.floor((budget * (to - from)) / total));
+      S.thinInto(piece.steps, piece.values, from, to, share, x, y);
+    }
+    return { x, y };
+  };
+
+  /** x and y of dead stretches, with a gap between each two: a ghost is never joined to anything. */
+  S.ghostXY = function (stretches, window, budget) {
+    const x = [];
+    const y = [];
+    const each = Math.max(20, Math.floor(budget / Math.max(1, stretches.length)));
+    for (const stretch of stretches) {
+      const [from, to] = cut(stretch, window);
+      if (to <= from) continue;
+      if (x.length) {
+        x.push(stretch.steps[from]);
+        y.push(null);
+      }
+      S.thinInto(stretch.steps, stretch.values, from, to, each, x, y);
+    }
+    return { x, y };
+  };
+
+  /** Marks for values that are not numbers: `{x, y, symbols, text}` on an axis from 0 to 1. */
+  S.marks = function (lines, stretches, window) {
+    const marks = { x: [], y: [], symbols: [], text: [], dead: [] };
+    const scan = (piece, rank, dead) => {
+      const [from, to] = cut(piece, window);
+      for (let index = to - 1; index >= from && marks.x.length < MARKS; index -= 1) {
+        const value = piece.values[index];
+        if (Number.isFinite(value)) continue;
+        const down = value === -Infinity;
+        marks.x.push(piece.steps[index]);
+        marks.y.push(value === Infinity ? 0.97 : 0.03);
+        marks.symbols.push(Number.isNaN(value) ? "x-thin" : down ? "triangle-down" : "triangle-up");
+        marks.text.push(`${S.value(value)} at step ${S.count(piece.steps[index])}${rank === null ? "" : `, rank ${rank}`}${dead ? " (discarded)" : ""}`);
+        marks.dead.push(dead);
+      }
+    };
+    for (const line of lines) for (const piece of line.pieces) scan(piece, line.rank, false);
+    for (const stretch of stretches) scan(stretch, stretch.rank, true);
+    return marks;
+  };
+
+  S.lineTrace = function (xy, name, color, extra) {
+    return {
+      type: "scatter",
+      mode: xy.x.length === 1 ? "markers" : "lines",
+      x: xy.x,
+      y: xy.y,
+      name: S.plotlyText(name),
+      line: { color, width: 1.6, shape: "linear", simplify: true },
+      marker: { color, size: 6 },
+      connectgaps: false,
+      ...extra,
+    };
+  };
+
+  S.ghostTrace = function (xy, colors, extra) {
+    return S.lineTrace(xy, "discarded", colors.ghost, {
+      mode: "lines",
+      line: { color: colors.ghost, width: 1.2, dash: "5px,2px" },
+      opacity: 0.8,
+      ...extra,
+    });
+  };
+
+  const SEVERITY = { critical: "critical", warning: "warning", info: "info" };
+  S.severity = (incident) => SEVERITY[incident.severity] || "info";
+
+  /** Where an incident's band ends: where it recovered, where its branch was cut off, or at the newest step. */
+  S.bandEnd = function (incident, segments, lastStep) {
+    if (incident.recovered_step !== null && incident.recovered_step !== undefined) return incident.recovered_step;
+    const segment = segments.get(incident.segment);
+    if (segment && (incident.dead || (segment.dead_after !== null && segment.dead_after !== undefined && incident.onset_step > segment.dead_after))) {
+      return segment.last_step === null ? incident.step : segment.last_step;
+    }
+    if (incident.state === "resolved") return Math.max(incident.step, incident.peak_step || 0);
+    return Math.max(lastStep === null ? -Infinity : lastStep, incident.step, incident.onset_step);
+  };
+
+  /** Bands of incidents and lines of forks, as Plotly shapes over the whole height. */
+  S.shapes = function (view, colors, strong) {
+    const shapes = [];
+    for (const incident of view.incidents.slice(0, BANDS)) {
+      if (incident.onset_step === null || incident.onset_step === undefined) continue;
+      const end = S.bandEnd(incident, view.segments, view.lastStep);
+      const color = colors[S.severity(incident)];
+      const open = incident.state === "open";
+      shapes.push({
+        type: "rect",
+        xref: "x",
+        yref: "paper",
+        x0: incident.onset_step,
+        x1: Math.max(end, incident.onset_step + 0.5),
+        y0: 0,
+        y1: 1,
+        layer: "below",
+        fillcolor: color,
+        opacity: (open ? 0.15 : 0.08) * (strong ? 1 : 0.8),
+        line: { width: 0 },
+      });
+      if (strong) shapes.push(vertical(incident.onset_step, color, "dot", 1, open ? 0.8 : 0.4));
+    }
+    for (const fork of view.forks) shapes.push(vertical(fork.step, colors.accent, "dash", 1, strong ? 0.9 : 0.45));
+    return shapes;
+  };
+
+  function vertical(step, color, dash, width, opacity) {
+    return { type: "line", xref: "x", yref: "paper", x0: step, x1: step, y0: 0, y1: 1, layer: "below", opacity, line: { color, width, dash } };
+  }
+
+  /**
+   * The forks of a run, oldest first: `{step, label, segment, parent, discarded, deadEnd}`.
+   * A rollback is an `R`, a restart from an earlier step an `S`.
+   */
+  S.forks = function (segments) {
+    const counts = { R: 0, S: 0 };
+    const forks = [];
+    for (const segment of [...segments.values()].sort((a, b) => a.id - b.id)) {
+      if (segment.fork_step === null || segment.fork_step === undefined || segment.parent === null || segment.parent === undefined) continue;
+      const letter = segment.cause === "restart" ? "S" : "R";
+      counts[letter] += 1;
+      const parent = segments.get(segment.parent);
+      const deadEnd = parent && parent.last_step !== null ? parent.last_step : null;
+      forks.push({
+        step: segment.fork_step,
+        label: `${letter}${counts[letter]}`,
+        segment,
+        parent,
+        deadEnd,
+        discarded: deadEnd === null ? 0 : Math.max(0, deadEnd - segment.fork_step),
+      });
+    }
+    return forks;
+  };
+
+  /** What a fork changed, in words: `LR × 0.5, seed 7, 40 batches skipped`. */
+  S.changes = function (changes) {
+    const words = [];
+    for (const [key, value] of Object.entries(changes || {})) {
+      if (value === null || value === undefined) continue;
+      if (key === "lr_scale") words.push(`LR × ${value}`);
+      else if (key === "seed") words.push(`seed ${value}`);
+      else if (key === "skip_batches") words.push(`${S.plural(value, "batch").replace("batchs", "batches")} skipped`);
+      else words.push(`${key} ${typeof value === "object" ? JSON.stringify(value) : value}`);
+    }
+    return words.join(", ");
+  };
+})();

@@ -1,0 +1,168 @@
+"""The skeletons of the pages: which regions there are, in which order, under which id.
+
+No data here. ``assets/`` finds the regions by id and fills them, so that a page shows its shape at once and a point
+never waits for a callback. Texts that come from a run (names, reasons, metrics) are only ever set as text there.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import unquote
+
+from dash import dcc, html
+
+from stabilityfrontend import run_page
+
+__all__ = ["layout", "login_page", "missing_page", "page", "runs_page", "topbar"]
+
+#: A run page's address. The id goes into an attribute and a URL part, nowhere else.
+_RUN_PATH = re.compile(r"^/runs/([^/]+)/?$")
+
+
+def layout(config: dict[str, Any]) -> html.Div:
+    """Return the frame that stays while pages come and go.
+
+    Args:
+        config: what ``figures.browser_config`` returns.
+    """
+    return html.Div(
+        [
+            dcc.Location(id="location", refresh=False),
+            dcc.Store(id="chart-config", data=config),
+            dcc.Store(id="mounted"),
+            html.Div(id="page"),
+            html.Div(id="toasts", role="status", **{"aria-live": "polite"}),
+        ],
+        id="root",
+    )
+
+
+def page(pathname: str) -> html.Div:
+    """Return the skeleton that belongs to an address: ``/``, ``/login``, ``/runs/<run_id>``, else a plain "not here"."""
+    if pathname in ("", "/", "/runs", "/runs/"):
+        return runs_page()
+    if pathname.rstrip("/") == "/login":
+        return login_page()
+    match = _RUN_PATH.match(pathname)
+    if match:
+        return html.Div([topbar(run_page.bar()), *run_page.body()], className="page", **{"data-run": unquote(match[1])})
+    return missing_page()
+
+
+def topbar(middle: list[Any]) -> html.Header:
+    """Return the bar at the top: mark, what the page puts in the middle, theme switch."""
+    return html.Header(
+        [
+            html.A([html.Span(className="mark"), html.Span("Stabilityboard", className="brand")], href="/", id="home"),
+            *middle,
+            html.Button(
+                html.Span(className="icon icon-theme"),
+                id="theme-toggle",
+                className="icon-button",
+                type="button",
+                title="Dark or light",
+                **{"aria-label": "Switch between dark and light"},
+            ),
+        ],
+        className="topbar",
+    )
+
+
+def runs_page() -> html.Div:
+    """Return the list of runs: a table, and a place for the words that stand there while it is empty."""
+    heads = ["Run", "Status", "Step", "Loss", "Last 200 steps", "Incidents", "Rollbacks", "Updated"]
+    numeric = {"Step", "Loss", "Incidents", "Rollbacks", "Updated"}
+    return html.Div(
+        [
+            topbar(
+                [
+                    html.Span("Runs", className="crumb-here"),
+                    html.Span(id="runs-count", className="chip"),
+                    html.Span(className="grow"),
+                    html.Span(id="live-pill", className="pill quiet"),
+                ]
+            ),
+            html.Div(id="banner", role="alert", hidden=True),
+            html.Main(
+                html.Section(
+                    [
+                        html.Div(
+                            [
+                                dcc.Input(
+                                    id="runs-filter",
+                                    type="search",
+                                    placeholder="Filter by name, project or status",
+                                    className="field",
+                                    autoComplete="off",
+                                ),
+                            ],
+                            className="panel-head",
+                            id="runs-head",
+                        ),
+                        html.Table(
+                            [
+                                html.Thead(
+                                    html.Tr(
+                                        [html.Th(head, className="num" if head in numeric else "") for head in heads]
+                                    )
+                                ),
+                                html.Tbody(id="runs-body"),
+                            ],
+                            className="table runs",
+                            id="runs-table",
+                        ),
+                        html.Div(id="runs-empty", hidden=True),
+                    ],
+                    className="panel",
+                ),
+                className="list",
+            ),
+        ],
+        className="page",
+        **{"data-page": "runs"},
+    )
+
+
+def login_page() -> html.Div:
+    """Return the page where an API key is pasted."""
+    return html.Div(
+        html.Form(
+            [
+                html.Div([html.Span(className="mark"), html.Span("Stabilityboard")], className="login-brand"),
+                html.P(
+                    "This board is reachable from other machines, so it asks for a key. Whoever runs it makes one with "
+                    "“stabilityboard keys”."
+                ),
+                html.Label("API key", htmlFor="login-key"),
+                dcc.Input(id="login-key", type="password", className="field", autoComplete="off", autoFocus=True),
+                html.Div(id="login-error", role="alert"),
+                html.Button("Open the board", id="login-send", className="button primary", type="submit"),
+            ],
+            id="login-form",
+            className="panel login",
+        ),
+        className="page centre",
+        **{"data-page": "login"},
+    )
+
+
+def missing_page() -> html.Div:
+    """Return the page of an address that means nothing here."""
+    return html.Div(
+        [
+            topbar([html.Span(className="grow")]),
+            html.Main(
+                html.Div(
+                    [
+                        html.H2("Nothing lives at this address"),
+                        html.P(["The list of runs is ", html.A("here", href="/"), "."]),
+                    ],
+                    className="empty panel",
+                ),
+                className="list",
+            ),
+        ],
+        className="page",
+        **{"data-page": "missing"},
+    )

@@ -1,0 +1,97 @@
+"""The colours and measures of both themes, in one place: CSS, Plotly and sparklines all take them from here.
+
+Plotly can't read CSS variables, so the same tables go to the browser twice: as custom properties in the page's head
+(``css_variables``) and as JSON (``figures.browser_config``). Contrast of text on its panel is at least 4.5 : 1 in both;
+``tests/frontend`` holds that.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FONT", "MONO", "THEMES", "contrast", "css_variables"]
+
+#: Fonts that are there already: nothing is fetched, nothing is shipped.
+FONT = (
+    'Inter, "Inter Variable", system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", sans-serif'
+)
+MONO = '"JetBrains Mono", ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
+
+#: One table per theme. ``series`` is the order in which lines take their colours: told apart by lightness as well as hue.
+THEMES: dict[str, dict[str, str | list[str]]] = {
+    "dark": {
+        "bg": "#090c11",
+        "panel": "#0f141b",
+        "raised": "#171e28",
+        "sunken": "#0b0f15",
+        "border": "#1e2733",
+        "strong": "#2d3947",
+        "text": "#e8edf4",
+        "soft": "#b4bfcd",
+        "muted": "#8592a4",
+        "grid": "#19212b",
+        "accent": "#6aa0ff",
+        "accent-ink": "#06101f",
+        "accent-soft": "#14233f",
+        "ghost": "#7c8798",
+        "critical": "#ff6272",
+        "critical-soft": "#331820",
+        "warning": "#ffb43d",
+        "warning-soft": "#31240f",
+        "good": "#3fd79f",
+        "good-soft": "#0f2b23",
+        "info": "#7cc4ff",
+        "info-soft": "#10263a",
+        "scrim": "rgba(3, 6, 10, 0.66)",
+        "shadow": "0 18px 50px rgba(0, 0, 0, 0.55)",
+        "series": ["#6aa0ff", "#3fd79f", "#ffb43d", "#c39bff", "#ff8fa3", "#5fd4e8", "#d8e06a", "#f2a1e0"],
+    },
+    "light": {
+        "bg": "#f4f6f9",
+        "panel": "#ffffff",
+        "raised": "#f2f5f9",
+        "sunken": "#f7f9fb",
+        "border": "#e1e7ee",
+        "strong": "#c9d3de",
+        "text": "#17202c",
+        "soft": "#3f4c5c",
+        "muted": "#5c6a7b",
+        "grid": "#eaeff4",
+        "accent": "#2a5fd6",
+        "accent-ink": "#ffffff",
+        "accent-soft": "#e5edfd",
+        "ghost": "#98a4b3",
+        "critical": "#cc2540",
+        "critical-soft": "#fde8eb",
+        "warning": "#9a5b00",
+        "warning-soft": "#fdf1dc",
+        "good": "#0b7a57",
+        "good-soft": "#e1f5ed",
+        "info": "#0b6aa8",
+        "info-soft": "#e3f1fb",
+        "scrim": "rgba(20, 28, 40, 0.38)",
+        "shadow": "0 18px 50px rgba(26, 39, 58, 0.20)",
+        "series": ["#2a5fd6", "#0b8a62", "#c07000", "#7b4fd0", "#d23f63", "#0d8599", "#7d8a00", "#b04a9e"],
+    },
+}
+
+
+def css_variables() -> str:
+    """Return the style sheet that makes every colour of both themes a custom property."""
+    blocks = []
+    for name, table in THEMES.items():
+        rules = [f"--{key}: {value};" for key, value in table.items() if isinstance(value, str)]
+        rules += [f"--series-{index}: {value};" for index, value in enumerate(table["series"])]
+        blocks.append(f':root[data-theme="{name}"] {{ color-scheme: {name}; {" ".join(rules)} }}')
+    blocks.append(f":root {{ --font: {FONT}; --mono: {MONO}; }}")
+    return "\n".join(blocks)
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast ratio of two ``#rrggbb`` colours, 1 to 21 (WCAG 2.2, relative luminance)."""
+    bright, dim = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (bright + 0.05) / (dim + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
