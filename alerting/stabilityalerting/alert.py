@@ -1,0 +1,144 @@
+"""What alerting receives: one state of one incident. This package owns the shape and reads it tolerantly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+from .errors import BadAlert
+
+#: Severities, mildest first.
+SEVERITIES = ("info", "warning", "critical")
+#: Longest text that is passed on, characters.
+MAX_TEXT_CHARS = 2_000
+
+Severity = Literal["info", "warning", "critical"]
+Change = Literal["opened", "escalated", "resolved"]
+
+__all__ = ["SEVERITIES", "Alert", "Change", "Notice", "Severity", "run_url"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One state of one incident.
+
+    Args:
+        incident_id: identity of the incident, the same in all its states.
+        run_id: run in which it happened.
+        version: grows by one with each change of the incident.
+        kind: what it is, e.g. ``spike`` or ``hang``.
+        severity: ``info``, ``warning`` or ``critical``.
+        state: ``open``, ``recovered`` or ``resolved``; only the first is not over.
+        title: one short line.
+        text: what happened, plain sentences.
+        onset_step: first step of it, or None.
+        metric: metric concerned, or None.
+        rank: rank concerned, or None.
+        node: node concerned, or None.
+        opened: when it opened, unix seconds.
+        updated: when it changed last, unix seconds.
+        dead: True when it happened on a branch that the run has left.
+        advice: what to do, one sentence, or None.
+    """
+
+    incident_id: str
+    run_id: str
+    version: int
+    kind: str
+    severity: Severity
+    state: str
+    title: str
+    text: str
+    onset_step: int | None = None
+    metric: str | None = None
+    rank: int | None = None
+    node: str | None = None
+    opened: float = 0.0
+    updated: float = 0.0
+    dead: bool = False
+    advice: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """True while the incident lasts."""
+        return self.state == "open"
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Alert:
+        """Read an incident; unknown fields are passed over.
+
+        Raises:
+            BadAlert: it is not JSON, or a needed field is missing or of a wrong type.
+        """
+        try:
+            raw = json.loads(data)
+            suggestion = raw.get("suggestion") or {}
+            return cls(
+                incident_id=_text(raw, "incident_id"),
+                run_id=_text(raw, "run_id"),
+                version=int(raw["version"]),
+                kind=_text(raw, "kind"),
+                severity=_severity(raw["severity"]),
+                state=_text(raw, "state"),
+                title=_text(raw, "title"),
+                text=_text(raw, "text"),
+                onset_step=raw.get("onset_step"),
+                metric=raw.get("metric"),
+                rank=raw.get("rank"),
+                node=raw.get("node"),
+                opened=float(raw.get("opened") or 0.0),
+                updated=float(raw.get("updated") or 0.0),
+                dead=bool(raw.get("dead")),
+                advice=suggestion.get("text"),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadAlert(f"incident event can't be read: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One message to one receiver: that an incident opened, got worse, or is over.
+
+    Args:
+        alert: the incident as it is.
+        change: what happened to it since the receiver was last told.
+        url: page of the run.
+    """
+
+    alert: Alert
+    change: Change
+    url: str
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt to tell this change, another one for every other change."""
+        return f"{self.alert.incident_id}-{self.alert.version}-{self.change}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the notice as JSON-able builtins."""
+        return {
+            "type": f"incident.{self.change}",
+            "id": self.idempotency_key,
+            "incident": asdict(self.alert),
+            "url": self.url,
+        }
+
+
+def run_url(base_url: str, run_id: str) -> str:
+    """Return the address of a run's page."""
+    return f"{base_url.rstrip('/')}/runs/{quote(run_id, safe='')}"
+
+
+def _text(raw: dict[str, Any], name: str) -> str:
+    value = raw[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {type(value).__name__}, expected str")
+    return value[:MAX_TEXT_CHARS]
+
+
+def _severity(value: object) -> Severity:
+    if value not in SEVERITIES:
+        raise ValueError(f"severity is {value!r}, expected one of {SEVERITIES}")
+    return value  # type: ignore[return-value]

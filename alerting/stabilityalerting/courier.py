@@ -1,0 +1,186 @@
+"""Delivers one notice to one receiver: rate bound, the mark before and after, and the only place that tries again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from redis.exceptions import RedisError
+
+from .alert import Notice, run_url
+from .errors import SendError
+from .ledger import Ledger, Record
+from .sink import Sink
+from .stages import Job, run_stages
+
+#: The same trouble with a receiver is logged at most once in so many seconds.
+LOG_EVERY_S = 60.0
+
+__all__ = ["Courier", "Interrupted", "Patience"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class Interrupted(Exception):
+    """Delivery was broken off by the stop of the service or the loss of the lease; the event stays pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often and how long is tried, and how many messages may leave.
+
+    Args:
+        first_s: pause after the first failure, doubled after each further one, seconds.
+        longest_s: longest pause, seconds; also the longest that a receiver's ``Retry-After`` is followed.
+        give_up_s: after so many seconds a notice is given up and counted, so that others get their turn.
+        per_second: messages a second to one receiver in the long run. Slack takes about one.
+        burst: messages that may leave at once.
+    """
+
+    first_s: float = 1.0
+    longest_s: float = 60.0
+    give_up_s: float = 3_600.0
+    per_second: float = 1.0
+    burst: int = 10
+
+
+class Courier:
+    """Brings events to one receiver, in order, each change once.
+
+    The promise over a crash at any moment: before the first byte of a message leaves, the ledger holds that it is on
+    its way; after the answer, that it arrived. A crash in between leaves the fate open. An idempotent receiver then
+    gets the same message again, which it recognises by its key; any other is taken to have got it. A failure that we
+    live to see is always tried again, also when no answer came in time, so a receiver that takes longer than the
+    time-out can get a message twice.
+
+    Args:
+        sink: the receiver.
+        ledger: what it knows.
+        base_url: address of the pages, for links.
+        patience: pauses and bounds.
+        may_send: asked before each attempt; False breaks the delivery off.
+        stop: set when the service ends.
+        monotonic: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        ledger: Ledger,
+        base_url: str,
+        patience: Patience,
+        may_send: Callable[[], bool],
+        stop: asyncio.Event,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.sink = sink
+        #: What became of the events: by the reason of the stage that stopped them, ``sent``, ``refused``, ``given_up``,
+        #: ``unsure`` (fate open after a crash, not sent again), and ``retries``.
+        self.counts: Counter[str] = Counter()
+        self._ledger = ledger
+        self._base_url = base_url
+        self._patience = patience
+        self._may_send = may_send
+        self._stop = stop
+        self._monotonic = monotonic
+        self._tokens = float(patience.burst)
+        self._tokens_at = monotonic()
+        self._logged_at = float("-inf")
+
+    async def deliver(self, stream: str, job: Job) -> str:
+        """Take one event to its end and return what became of it, a key of ``counts``.
+
+        Raises:
+            Interrupted: the service stops, or another process may send now.
+        """
+        job.record = await self._patiently(lambda: self._ledger.read(stream, job.alert.incident_id))
+        if job.record.sending is not None and not self.sink.idempotent:
+            job.record = await self._take_as_told(stream, job)
+        outcome = run_stages(job)
+        if outcome is None:
+            outcome = await self._send(stream, job)
+        self.counts[outcome] += 1
+        return outcome
+
+    async def _take_as_told(self, stream: str, job: Job) -> Record:
+        record = job.record.after_sending()
+        self.counts["unsure"] += 1
+        _log.warning(
+            "%s: a message about incident %s was on its way when the last process died; it is not sent again",
+            self.sink.name,
+            job.alert.incident_id,
+        )
+        await self._patiently(lambda: self._ledger.write(stream, job.alert.incident_id, record))
+        return record
+
+    async def _send(self, stream: str, job: Job) -> str:
+        assert job.change is not None
+        notice = Notice(job.alert, job.change, run_url(self._base_url, job.alert.run_id))
+        incident_id, known = job.alert.incident_id, job.record.without_sending()
+        on_its_way = known.with_sending(notice)
+        began, pause_s = self._monotonic(), self._patience.first_s
+        while True:
+            await self._wait_for_turn()
+            if not self._may_send():
+                raise Interrupted
+            try:
+                await self.sink.send(notice, lambda: self._ledger.write(stream, incident_id, on_its_way))
+            except SendError as error:
+                await self._patiently(lambda: self._ledger.write(stream, incident_id, known))
+                waited_s = self._monotonic() - began
+                if not error.recoverable:
+                    _log.error("alert refused, not tried again: %s (incident %s)", error, incident_id)
+                    return "refused"
+                if waited_s >= self._patience.give_up_s:
+                    _log.error("alert given up after %.0f s: %s (incident %s)", waited_s, error, incident_id)
+                    return "given_up"
+                self._log_trouble(error)
+                self.counts["retries"] += 1
+                await self._sleep(min(max(pause_s, error.retry_after_s or 0.0), self._patience.longest_s))
+                pause_s = min(2 * pause_s, self._patience.longest_s)
+            except (RedisError, OSError) as error:
+                self._log_trouble(error)  # the mark could not be written: nothing has left yet
+                await self._sleep(self._patience.first_s)
+            else:
+                await self._patiently(lambda: self._ledger.write(stream, incident_id, on_its_way.after_sending()))
+                return "sent"
+
+    async def _wait_for_turn(self) -> None:
+        """Wait until the rate bound allows one more message."""
+        while True:
+            now = self._monotonic()
+            refill = (now - self._tokens_at) * self._patience.per_second
+            self._tokens = min(float(self._patience.burst), self._tokens + refill)
+            self._tokens_at = now
+            if self._tokens >= 1.0:
+                self._tokens -= 1.0
+                return
+            self.counts["rate_waits"] += 1
+            await self._sleep((1.0 - self._tokens) / self._patience.per_second)
+
+    async def _patiently(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Do something with Redis until it works or the service stops."""
+        while True:
+            try:
+                return await work()
+            except (RedisError, OSError) as error:
+                self._log_trouble(error)
+                await self._sleep(self._patience.first_s)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except TimeoutError:
+            return
+        raise Interrupted
+
+    def _log_trouble(self, error: Exception) -> None:
+        now = self._monotonic()
+        if now - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = now
+            _log.warning("alerts to %s wait, trying again: %s", self.sink.name, error)

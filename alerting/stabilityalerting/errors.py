@@ -1,0 +1,37 @@
+"""All errors of alerting: one tree.
+
+AlertingError
+├── SettingsError   a setting is wrong; alerting does not start
+├── BadAlert        what came is not an incident; it is counted and passed over
+└── SendError       a receiver did not take a message; ``recoverable`` says whether the same again can help
+"""
+
+from __future__ import annotations
+
+__all__ = ["AlertingError", "BadAlert", "SendError", "SettingsError"]
+
+
+class AlertingError(Exception):
+    """The root: everything that alerting raises on purpose. No message ever holds a secret."""
+
+
+class SettingsError(AlertingError):
+    """A setting is wrong. Names the setting, never its value."""
+
+
+class BadAlert(AlertingError):
+    """An event that is not an incident in the expected shape."""
+
+
+class SendError(AlertingError):
+    """A receiver did not take a message.
+
+    Attributes:
+        recoverable: True when sending the same again later can help.
+        retry_after_s: how long the receiver asked us to wait, seconds, or None.
+    """
+
+    def __init__(self, message: str, *, recoverable: bool, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.recoverable = recoverable
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,82 @@
+"""Remembers in Redis what each receiver has been told of each incident, so that nobody is told twice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from redis.asyncio import Redis
+
+from .alert import Change, Notice
+
+#: How long the memory of an incident is kept after its last message, seconds: 30 days. A later change starts anew.
+KEEP_S = 30 * 86_400
+
+__all__ = ["Ledger", "Record"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What one receiver knows of one incident.
+
+    Args:
+        told: ``""`` nothing, ``open`` or ``over``.
+        severity: severity that was told last, ``""`` for none.
+        version: version of the incident that was told last.
+        sending: change that is on its way: written right before the first byte leaves, cleared when the fate is known.
+            Found after a crash it means that the message may have arrived.
+        sending_version: version of the incident in that message.
+        sending_severity: severity in that message.
+    """
+
+    told: str = ""
+    severity: str = ""
+    version: int = 0
+    sending: Change | None = None
+    sending_version: int = 0
+    sending_severity: str = ""
+
+    def with_sending(self, notice: Notice) -> Record:
+        """Return the record while ``notice`` is on its way."""
+        alert = notice.alert
+        return replace(self, sending=notice.change, sending_version=alert.version, sending_severity=alert.severity)
+
+    def after_sending(self) -> Record:
+        """Return the record when what was on its way has arrived, or must be taken to have."""
+        told = "over" if self.sending == "resolved" else "open"
+        return Record(told=told, severity=self.sending_severity, version=self.sending_version)
+
+    def without_sending(self) -> Record:
+        """Return the record when what was on its way has certainly not arrived."""
+        return replace(self, sending=None, sending_version=0, sending_severity="")
+
+
+class Ledger:
+    """The records of one receiver.
+
+    The keys lie beside the stream they belong to, and so in its hash slot: ``<stream>:told:<sink>:<incident id>``.
+
+    Args:
+        redis: client of the server that holds the streams.
+        sink: name of the receiver.
+    """
+
+    def __init__(self, redis: Redis, sink: str) -> None:
+        self._redis = redis
+        self._sink = sink
+
+    async def read(self, stream: str, incident_id: str) -> Record:
+        """Return what the receiver knows of an incident."""
+        raw = await self._redis.get(self._key(stream, incident_id))
+        if raw is None:
+            return Record()
+        found: dict[str, Any] = json.loads(raw)
+        return Record(**found)
+
+    async def write(self, stream: str, incident_id: str, record: Record) -> None:
+        """Store what the receiver knows of an incident."""
+        await self._redis.set(self._key(stream, incident_id), json.dumps(asdict(record)), ex=KEEP_S)
+
+    def _key(self, stream: str, incident_id: str) -> str:
+        return f"{stream}:told:{self._sink}:{incident_id}"

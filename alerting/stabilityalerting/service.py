@@ -1,0 +1,273 @@
+"""Reads incident events from Redis streams and brings them to the receivers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError, ResponseError
+
+from .alert import Alert
+from .courier import Courier, Interrupted, Patience
+from .errors import BadAlert
+from .lease import Lease
+from .ledger import Ledger, Record
+from .sink import HttpSink, Sink, redact
+from .stages import Job
+
+#: Consumer group of a receiver on each stream is ``alerting:<sink>``: receivers do not wait for each other.
+GROUP = "alerting"
+#: One name for whoever holds the lease, so that the next holder finds what the last one left pending under it.
+CONSUMER = "alerting"
+#: Key of the lease that lets one process at a time send.
+LEASE_KEY = "sb:alerting:lease"
+#: After so many seconds without renewal another process takes over.
+LEASE_S = 6.0
+#: Longest wait for news in one read, milliseconds; also how soon a new run's stream is seen.
+BLOCK_MS = 1_000
+#: Events read at once.
+READ_COUNT = 64
+#: Streams in one read.
+STREAMS_PER_READ = 512
+#: Where alerting never ran before, events older than this are not told, seconds.
+LOOK_BACK_S = 600.0
+
+__all__ = ["AlertingService"]
+
+_log = logging.getLogger(__name__)
+
+
+class AlertingService:
+    """Tells the receivers what opens, gets critical and ends.
+
+    Each receiver has a consumer group of its own on each stream. An event is acknowledged when its message has
+    arrived or never will, so what a killed process left is done by the next one; the ledger keeps it from being told
+    twice (see ``Courier``). One process at a time sends, under a lease; others wait. Several processes may run, for
+    the next one to take over.
+
+    Args:
+        redis: client of the server that holds the streams.
+        list_streams: gives the names of the streams, asked again about once a second.
+        sinks: the receivers; none: the service idles and says so.
+        base_url: address of the pages, for links.
+        clock: unix seconds now.
+        owner: unique to this process start; None makes one of host, process and a random part.
+        patience: pauses and bounds of the delivery.
+        lease_s: after so many seconds without renewal another process takes over.
+        monotonic: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        redis: Redis,
+        list_streams: Callable[[], Awaitable[list[str]]],
+        sinks: Sequence[Sink],
+        base_url: str,
+        clock: Callable[[], float],
+        *,
+        owner: str | None = None,
+        patience: Patience | None = None,
+        lease_s: float = LEASE_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        names = [sink.name for sink in sinks]
+        if len(set(names)) != len(names):
+            raise ValueError(f"sinks are named {names}, expected each name once")
+        self._redis = redis
+        self._list_streams = list_streams
+        self._sinks = list(sinks)
+        self._base_url = base_url
+        self._clock = clock
+        self._patience = patience or Patience()
+        self._lease = Lease(redis, LEASE_KEY, owner or _unique_owner(), lease_s, monotonic)
+        self._monotonic = monotonic
+        self._couriers: list[Courier] = []
+        #: Events that were no incidents.
+        self.unreadable = 0
+
+    def status(self) -> dict[str, Any]:
+        """Return what is set up and what became of the events, by receiver; no secret is in it."""
+        return {
+            "sinks": [sink.name for sink in self._sinks],
+            "sending": self._lease.held(),
+            "unreadable": self.unreadable,
+            "counts": {courier.sink.name: dict(courier.counts) for courier in self._couriers},
+        }
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until ``stop`` is set; returns within a second or one attempt to send."""
+        if not self._sinks:
+            _log.info("alerting: no receiver is set up (STABILITY_SLACK_WEBHOOK_URL, ...), nothing will be sent")
+            await stop.wait()
+            return
+        _log.info("alerting: telling %s", ", ".join(sink.name for sink in self._sinks))
+        self._couriers = [
+            Courier(
+                sink,
+                Ledger(self._redis, sink.name),
+                self._base_url,
+                self._patience,
+                self._lease.held,
+                stop,
+                self._monotonic,
+            )
+            for sink in self._sinks
+        ]
+        with _no_secrets_in_logs(self._sinks):
+            lease = asyncio.create_task(self._lease.keep(stop), name="alerting-lease")
+            work = [
+                asyncio.create_task(self._serve(courier, stop), name=f"alerting-{courier.sink.name}")
+                for courier in self._couriers
+            ]
+            try:
+                await asyncio.gather(lease, *work)
+            finally:
+                for task in (lease, *work):
+                    task.cancel()
+                await asyncio.gather(lease, *work, return_exceptions=True)
+                for sink in self._sinks:
+                    await sink.aclose()
+
+    async def _serve(self, courier: Courier, stop: asyncio.Event) -> None:
+        reader = _Reader(self._redis, f"{GROUP}:{courier.sink.name}", self._clock)
+        while not stop.is_set():
+            if not self._lease.held():
+                reader.forget()
+                await _pause(stop, 0.05)
+                continue
+            try:
+                streams = await self._list_streams()
+                if not streams:
+                    await _pause(stop, BLOCK_MS / 1000)
+                for stream, entry_id, fields in await reader.read(streams):
+                    await self._handle(courier, stream, fields)
+                    await reader.done(stream, entry_id)
+            except Interrupted:
+                reader.forget()
+            except (RedisError, OSError) as error:
+                reader.forget()
+                _log.debug("alerting to %s: Redis is away: %s", courier.sink.name, error)
+                await _pause(stop, 0.5)
+            except Exception:
+                # A fault of ours must not end the alerts of the other receivers, nor this one's for ever.
+                reader.forget()
+                _log.exception("alerting to %s failed and goes on", courier.sink.name)
+                await _pause(stop, self._patience.longest_s)
+
+    async def _handle(self, courier: Courier, stream: str, fields: dict[bytes, bytes] | None) -> None:
+        try:
+            alert = Alert.from_json((fields or {})[b"i"])
+        except (BadAlert, KeyError) as error:
+            self.unreadable += 1
+            _log.warning("alerting: an event of %s is passed over: %s", stream, error)
+            return
+        await courier.deliver(stream, Job(alert, courier.sink, Record()))
+
+
+class _Reader:
+    """Reads one group on many streams: first what is pending from before, then what is new."""
+
+    def __init__(self, redis: Redis, group: str, clock: Callable[[], float]) -> None:
+        self._redis = redis
+        self._group = group
+        self._clock = clock
+        self._grouped: set[str] = set()
+        self._recovered: set[str] = set()
+
+    def forget(self) -> None:
+        """Read the pending events again before new ones."""
+        self._recovered.clear()
+        self._grouped.clear()
+
+    async def read(self, streams: list[str]) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
+        """Return the next events, oldest first in each stream; waits a second at most for new ones."""
+        for stream in streams:
+            if stream not in self._grouped:
+                await self._make_group(stream)
+        ready = [stream for stream in streams if stream in self._grouped]
+        pending = [stream for stream in ready if stream not in self._recovered]
+        for stream in pending:
+            entries = await self._read({stream: "0"}, None)
+            if entries:
+                return entries
+            self._recovered.add(stream)
+        chunks = [ready[i : i + STREAMS_PER_READ] for i in range(0, len(ready), STREAMS_PER_READ)]
+        for chunk in chunks[:-1]:
+            entries = await self._read(dict.fromkeys(chunk, ">"), None)
+            if entries:
+                return entries
+        if not chunks:
+            await asyncio.sleep(BLOCK_MS / 1000)
+            return []
+        return await self._read(dict.fromkeys(chunks[-1], ">"), BLOCK_MS)
+
+    async def done(self, stream: str, entry_id: bytes) -> None:
+        """Acknowledge one event."""
+        await self._redis.xack(stream, self._group, entry_id)
+
+    async def _make_group(self, stream: str) -> None:
+        start = max(0, int((self._clock() - LOOK_BACK_S) * 1000))
+        try:
+            await self._redis.xgroup_create(stream, self._group, id=f"{start}-0")
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                return  # no such stream yet: the run has had no incident
+        self._grouped.add(stream)
+
+    async def _read(
+        self, streams: dict[str, str], block_ms: int | None
+    ) -> list[tuple[str, bytes, dict[bytes, bytes] | None]]:
+        try:
+            answer: Any = await self._redis.xreadgroup(
+                self._group,
+                CONSUMER,
+                streams,  # type: ignore[arg-type]
+                count=READ_COUNT,
+                block=block_ms,
+            )
+        except ResponseError:
+            self.forget()  # a stream or group is gone: made again at the next read
+            raise
+        blocks = answer.items() if isinstance(answer, dict) else (answer or [])
+        found: list[tuple[str, bytes, dict[bytes, bytes] | None]] = []
+        for name, entries in blocks:
+            stream = name.decode() if isinstance(name, bytes) else str(name)
+            for batch in entries if isinstance(answer, dict) else [entries]:
+                found += [(stream, entry_id, fields) for entry_id, fields in batch]
+        return found
+
+
+def _unique_owner() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+
+
+@contextmanager
+def _no_secrets_in_logs(sinks: Sequence[Sink]) -> Iterator[None]:
+    """Keep httpx, which logs each address it posts to, from writing a webhook's secret address into the log."""
+    secrets = [secret for sink in sinks if isinstance(sink, HttpSink) for secret in sink.secrets]
+
+    def clean(record: logging.LogRecord) -> bool:
+        record.msg, record.args = redact(record.getMessage(), secrets), ()
+        return True
+
+    logger = logging.getLogger("httpx")
+    logger.addFilter(clean)
+    try:
+        yield
+    finally:
+        logger.removeFilter(clean)
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> None:
+    try:
+        await asyncio.wait_for(stop.wait(), seconds)
+    except TimeoutError:
+        pass

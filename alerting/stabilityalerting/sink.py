@@ -1,0 +1,168 @@
+"""What a receiver of alerts is, and the one way in which HTTP receivers are spoken to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from .alert import Notice, Severity
+from .errors import SendError
+
+#: Longest time for a whole attempt to connect, to write and to get the answer, seconds each.
+HTTP_TIMEOUT_S = 10.0
+#: Status codes below 500 with which a later attempt can succeed.
+RECOVERABLE_STATUS = frozenset({408, 425, 429})
+#: Characters of a receiver's answer that are shown in an error.
+MAX_ANSWER_CHARS = 200
+
+#: Called and awaited at the last moment before a request's first byte is written.
+BeforeWrite = Callable[[], Awaitable[None]]
+
+__all__ = ["BeforeWrite", "HttpSink", "Outgoing", "RecordingSink", "Sink", "redact"]
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """Return ``text`` with every secret replaced by ``***``."""
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "***")
+    return text
+
+
+class Sink(ABC):
+    """A receiver of notices.
+
+    Attributes:
+        name: unique among the sinks, lower case; part of Redis keys.
+        min_severity: milder incidents are not sent.
+        idempotent: True when the receiver makes one of two equal messages. Such a message is sent again when a crash
+            leaves open whether it arrived; one to another receiver is not.
+    """
+
+    name: str
+    min_severity: Severity
+    idempotent: bool
+
+    @abstractmethod
+    async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
+        """Hand over one notice.
+
+        Args:
+            notice: what to tell.
+            before_write: awaited once, after the connection stands and before the first byte of the message leaves.
+
+        Raises:
+            SendError: the receiver did not take it. No secret is in its text.
+        """
+
+    async def aclose(self) -> None:  # noqa: B027  (most doubles hold nothing)
+        """Give back what the sink holds. Nothing by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One HTTP request of a sink."""
+
+    url: str = field(repr=False)
+    body: bytes = field(repr=False)
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+
+
+class HttpSink(Sink):
+    """A receiver that takes a POST with JSON. A subclass says what to post; this class says what the answer means.
+
+    Args:
+        name: see ``Sink``.
+        min_severity: see ``Sink``.
+        secrets: strings that must not show up in any message of ours.
+        timeout_s: longest time to connect, to write, and to wait for the answer, seconds each.
+    """
+
+    def __init__(
+        self, name: str, min_severity: Severity, secrets: Iterable[str], timeout_s: float = HTTP_TIMEOUT_S
+    ) -> None:
+        self.name = name
+        self.min_severity = min_severity
+        self._secrets = tuple(secrets)
+        self._timeout_s = timeout_s
+        self._client: httpx.AsyncClient | None = None
+
+    @abstractmethod
+    def outgoing(self, notice: Notice) -> Outgoing:
+        """Return the request that tells this notice."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Strings that must never be shown."""
+        return self._secrets
+
+    async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
+        if self._client is None:
+            self._client = httpx.AsyncClient(timeout=self._timeout_s, follow_redirects=False)
+        outgoing = self.outgoing(notice)
+        told = False
+
+        async def trace(event: str, _: dict[str, Any]) -> None:
+            nonlocal told
+            if not told and event.endswith("send_request_headers.started"):
+                told = True
+                await before_write()
+
+        headers = {"Content-Type": "application/json", "User-Agent": "stabilityalerting", **outgoing.headers}
+        try:
+            answer = await self._client.post(
+                outgoing.url, content=outgoing.body, headers=headers, extensions={"trace": trace}
+            )
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            why = redact(str(error), self._secrets)
+            raise SendError(f"{self.name}: no answer ({type(error).__name__}: {why})", recoverable=True) from None
+        if not answer.is_success:
+            raise self._refused(answer)
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    def _refused(self, answer: httpx.Response) -> SendError:
+        status = answer.status_code
+        said = redact(answer.text[:MAX_ANSWER_CHARS], self._secrets)
+        try:
+            retry_after_s = float(answer.headers["Retry-After"])
+        except (KeyError, ValueError):
+            retry_after_s = None
+        return SendError(
+            f"{self.name} answered {status}: {said}",
+            recoverable=status >= 500 or status in RECOVERABLE_STATUS,
+            retry_after_s=retry_after_s,
+        )
+
+
+class RecordingSink(Sink):
+    """The shipped double: keeps what it is sent.
+
+    Args:
+        name: see ``Sink``.
+        min_severity: see ``Sink``.
+        errors: raised one by one instead of taking a notice, until none is left.
+    """
+
+    def __init__(
+        self, name: str = "recording", min_severity: Severity = "info", errors: Iterable[SendError] = ()
+    ) -> None:
+        self.name = name
+        self.min_severity = min_severity
+        self.idempotent = False
+        #: What was taken, in order.
+        self.notices: list[Notice] = []
+        self._errors = list(errors)
+
+    async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
+        await before_write()
+        if self._errors:
+            raise self._errors.pop(0)
+        self.notices.append(notice)

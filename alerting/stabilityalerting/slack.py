@@ -1,0 +1,72 @@
+"""Tells a Slack channel, through an incoming webhook."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from .alert import Notice, Severity
+from .sink import HttpSink, Outgoing
+
+#: Slack's limits for a header and for a section, characters.
+MAX_HEADER_CHARS = 150
+MAX_SECTION_CHARS = 2_900
+
+_SIGNS = {"critical": ":rotating_light:", "warning": ":warning:", "info": ":information_source:"}
+
+__all__ = ["SlackSink"]
+
+
+class SlackSink(HttpSink):
+    """Posts one message for each change. Incoming webhooks can neither thread nor edit, and take every message as new.
+
+    So a message whose fate a crash left open is not sent again: it has most probably arrived.
+
+    Args:
+        url: the webhook's address; whoever has it can post, so it is a secret.
+        min_severity: milder incidents are not sent.
+
+    Source: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
+    """
+
+    idempotent = False
+
+    def __init__(self, url: str, min_severity: Severity = "info") -> None:
+        super().__init__("slack", min_severity, [url])
+        self._url = url
+
+    def outgoing(self, notice: Notice) -> Outgoing:
+        return Outgoing(self._url, json.dumps(_message(notice)).encode())
+
+
+def _message(notice: Notice) -> dict[str, Any]:
+    alert = notice.alert
+    if notice.change == "resolved":
+        heading = f":white_check_mark: {'Left behind' if alert.dead else 'Over'}: {alert.title}"
+    elif notice.change == "escalated":
+        heading = f"{_SIGNS[alert.severity]} Worse: {alert.title}"
+    else:
+        heading = f"{_SIGNS[alert.severity]} {alert.title}"
+    where = [f"run *{_escape(alert.run_id)}*", alert.kind, alert.severity]
+    if alert.onset_step is not None:
+        where.append(f"step {alert.onset_step:,}")
+    if alert.rank is not None:
+        where.append(f"rank {alert.rank}")
+    if alert.node:
+        where.append(_escape(alert.node))
+    blocks: list[dict[str, Any]] = [
+        {"type": "header", "text": {"type": "plain_text", "text": heading[:MAX_HEADER_CHARS], "emoji": True}},
+        {"type": "section", "text": {"type": "mrkdwn", "text": _escape(alert.text)[:MAX_SECTION_CHARS] or " "}},
+    ]
+    if alert.advice and notice.change != "resolved":
+        advice = f"*What to do:* {_escape(alert.advice)}"[:MAX_SECTION_CHARS]
+        blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": advice}})
+    blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(where)}]})
+    button = {"type": "button", "text": {"type": "plain_text", "text": "Open the run"}, "url": notice.url}
+    blocks.append({"type": "actions", "elements": [button]})
+    return {"text": f"{heading} ({alert.run_id})", "blocks": blocks}
+
+
+def _escape(text: str) -> str:
+    """Escape what Slack would read as a mention or a link."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,77 @@
+"""What happens to one incident event on its way to one receiver: small stages of one shape, each gives its reason.
+
+A stage looks at the job and either lets it pass (None) or stops it with a reason that is counted by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .alert import SEVERITIES, Alert, Change
+from .ledger import Record
+from .sink import Sink
+
+__all__ = ["STAGES", "Job", "Stage", "run_stages"]
+
+
+@dataclass(slots=True)
+class Job:
+    """One event on its way to one receiver.
+
+    Args:
+        alert: the incident's state in the event.
+        sink: the receiver.
+        record: what the receiver knows of the incident.
+        change: what there is to tell, set by the stage ``news``.
+    """
+
+    alert: Alert
+    sink: Sink
+    record: Record
+    change: Change | None = None
+
+
+Stage = Callable[[Job], str | None]
+
+
+def dedupe(job: Job) -> str | None:
+    """Stop an event that the receiver was told of, or that an event told later has overtaken."""
+    return "told_already" if job.alert.version <= job.record.version else None
+
+
+def news(job: Job) -> str | None:
+    """Find out what there is to tell since the last message; stop when it is nothing."""
+    alert, record = job.alert, job.record
+    if record.told != "open":
+        if not alert.is_open:
+            return "never_told" if record.told == "" else "nothing_new"
+        job.change = "opened"
+    elif not alert.is_open:
+        job.change = "resolved"
+    elif alert.severity == "critical" and record.severity != "critical":
+        job.change = "escalated"
+    else:
+        return "nothing_new"
+    return None
+
+
+def route(job: Job) -> str | None:
+    """Stop what is too mild for the receiver. The end of what it was told is always told."""
+    if job.change == "resolved":
+        return None
+    mild = SEVERITIES.index(job.alert.severity) < SEVERITIES.index(job.sink.min_severity)
+    return "too_mild" if mild else None
+
+
+#: In the order in which they run. Rate bound, delivery with retry and the mark in the ledger follow in ``courier.py``.
+STAGES: tuple[Stage, ...] = (dedupe, news, route)
+
+
+def run_stages(job: Job, stages: tuple[Stage, ...] = STAGES) -> str | None:
+    """Return the reason of the first stage that stops the job, or None when it is to be sent."""
+    for stage in stages:
+        reason = stage(job)
+        if reason is not None:
+            return reason
+    return None
