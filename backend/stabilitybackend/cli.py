@@ -5,6 +5,7 @@ Every command says in one line what went wrong and in one what to do about it; 0
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from importlib.metadata import version
@@ -66,6 +67,7 @@ def up(
     settings = Settings.from_env_and_args(
         os.environ, host=host, port=port, data_dir=data_dir, redis_url=redis_url, log_level=log_level
     )
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console = Console(highlight=False)
 
     def announce(url: str, redis: str) -> None:

@@ -32,7 +32,9 @@ def doctor(
     """Say what works here, what does not, and what to do. Exit code 1 if something needed is missing."""
     settings = Settings.from_env_and_args(os.environ, host=host, port=port, data_dir=data_dir, redis_url=redis_url)
     console = Console(highlight=False, soft_wrap=True)
-    results = examine(settings)
+    results = examine(
+        settings, url=os.environ.get("STABILITY_URL") or None, api_key=os.environ.get("STABILITY_API_KEY") or None
+    )
     for result in results:
         console.print(f"{_MARKS[result.state]}  [bold]{result.name}[/bold]: {escape(result.text)}")
         if result.advice:

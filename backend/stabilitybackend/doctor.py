@@ -48,13 +48,22 @@ class Result:
     advice: str = ""
 
 
-def examine(settings: Settings) -> list[Result]:
-    """Return the results of all checks, in the order in which they matter."""
-    return [_guarded(check, settings) for check in (_python, _data_folder, _redis, _port, _server, _gpu, _demo)]
+def examine(settings: Settings, *, url: str | None = None, api_key: str | None = None) -> list[Result]:
+    """Return the results of all checks, in the order in which they matter.
+
+    Args:
+        settings: what the server would run with here.
+        url: the server that jobs on this machine send to (``STABILITY_URL``); None: the one on the data folder, if any.
+        api_key: the key they send.
+    """
+    local = (_python, _data_folder, _redis, _port)
+    results = [_guarded(check, settings) for check in local]
+    results.append(_guarded(lambda given: _server(given, url, api_key), settings, "server"))
+    return results + [_guarded(check, settings) for check in (_gpu, _demo)]
 
 
-def _guarded(check: Callable[[Settings], Result], settings: Settings) -> Result:
-    name = check.__name__.strip("_").replace("_", " ")
+def _guarded(check: Callable[[Settings], Result], settings: Settings, name: str = "") -> Result:
+    name = name or check.__name__.strip("_").replace("_", " ")
     try:
         return check(settings)
     except StabilityBoardError as error:
@@ -103,12 +112,13 @@ def _port(settings: Settings) -> Result:
     return Result("port", "ok", f"{place} is free")
 
 
-def _server(settings: Settings) -> Result:
-    url = _our_server(settings)
+def _server(settings: Settings, url: str | None, api_key: str | None) -> Result:
+    url = url or _our_server(settings)
     if url is None:
         return Result("server", "note", "none runs on this data folder", "start one with: stabilityboard up")
-    with ApiClient(url) as client:
+    with ApiClient(url.rstrip("/"), api_key) as client:
         health = client.get("/healthz")
+        client.get("/api/v1/runs")  # says whether the key is right
     return Result("server", "ok", f"{url} answers: {health.get('status')}, version {health.get('version')}")
 
 

@@ -24,10 +24,13 @@ from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_link import as_unavailable, redis_errors
 from stabilityclient.wire import SourceInfo
 
-__all__ = ["Duplicate", "Gap", "Ingest", "Outcome", "Stored"]
+__all__ = ["QUEUE_BYTES", "Duplicate", "Gap", "Ingest", "Outcome", "Stored"]
 
 #: Frames that wait for the writer. When it is full, ``enqueue`` waits, and so does the agent behind it.
 QUEUE_FRAMES = 512
+#: Bytes that wait for the writer; the same happens when they are more. With QUEUE_FRAMES alone, frames of the largest
+#: size could take 2 GiB.
+QUEUE_BYTES = 64 * 1024 * 1024
 #: Frames and bytes in one round trip: enough to make the round trip cheap, little enough to answer within milliseconds.
 BATCH_FRAMES = 64
 BATCH_BYTES = 8 * 1024 * 1024
@@ -86,10 +89,18 @@ class Ingest:
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(QUEUE_FRAMES)
         self._script = resources.files("stabilitybackend").joinpath("ingest.lua").read_text(encoding="utf-8")
         self._writer: asyncio.Task[None] | None = None
+        self._waiting_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
         self.stored = 0
         self.duplicates = 0
         self.gaps = 0
         self.failed = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the frames that wait for Redis now."""
+        return self._waiting_bytes
 
     def start(self) -> None:
         """Start the writer task."""
@@ -103,8 +114,12 @@ class Ingest:
             writer.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await writer
-        while not self._queue.empty():
-            self._fail([self._queue.get_nowait()], Unavailable("the server stops", code="stopping"))
+        while not self._queue.empty():  # reading wakes those who wait to put, so it ends only when all have failed
+            waiting = self._queue.get_nowait()
+            self._waiting_bytes -= len(waiting.message)
+            self._room.set()
+            self._fail([waiting], Unavailable("the server stops", code="stopping"))
+            await asyncio.sleep(0)
 
     async def __aenter__(self) -> Ingest:
         self.start()
@@ -138,6 +153,10 @@ class Ingest:
             done.set_exception(Unavailable("the server stops", code="stopping"))
             return done
         info = msgspec.json.encode(source)
+        while self._waiting_bytes >= QUEUE_BYTES:
+            self._room.clear()
+            await self._room.wait()
+        self._waiting_bytes += len(message)
         await self._queue.put(_Waiting(run_id, source.source, first_seq, last_seq, message, info, done))
         return done
 
@@ -180,6 +199,9 @@ class Ingest:
                 raise
             except Exception as error:  # the writer must outlive every fault: it is the only one
                 self._fail(batch, error)
+            finally:
+                self._waiting_bytes -= size
+                self._room.set()
 
     async def _write(self, batch: list[_Waiting]) -> None:
         pipeline = self._redis.pipeline(transaction=False)

@@ -29,8 +29,6 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None]) -> None:
     Raises:
         StartError: something needed is missing or in use; the message and hint say what to do.
     """
-    from stabilitybackend.app import create_app  # heavy (Dash, Polars): only where it is needed
-
     with stops_as_exit(), contextlib.ExitStack() as stack:
         settings.make_data_dir()
         bound = stack.enter_context(bind(settings.host, settings.port))
@@ -42,6 +40,8 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None]) -> None:
             stack.enter_context(FolderLock(settings.data_dir / "server.lock"))
             url, place = settings.redis_url, shown_url(settings.redis_url)
         server = asyncio.run(_check(settings, url))
+        from stabilitybackend.app import create_app  # heavy (Dash, Polars): after all that may stop the start
+
         serve(
             create_app(settings, url),
             bound,

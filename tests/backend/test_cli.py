@@ -25,6 +25,7 @@ from waiting import wait_until
 
 _KEY = re.compile(r"sb_[0-9a-f]{8}_[A-Za-z0-9_-]{43}")
 _START_S = 20
+_PROGRAM = [sys.executable, "-m", "stabilitybackend.cli"]
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -34,27 +35,17 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def run(*arguments: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "stabilitybackend.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(**extra))
+    return subprocess.run(
+        [*_PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60, env=environment(**extra)
+    )
 
 
 @contextmanager
 def up(data_dir: Path, *arguments: str, **extra: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """``stabilityboard up`` on a free port: its URL and process, killed when the block ends."""
-    command = [
-        sys.executable,
-        "-m",
-        "stabilitybackend.cli",
-        "up",
-        "--port",
-        "0",
-        "--data-dir",
-        str(data_dir),
-        *arguments,
-    ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**extra)
-    ) as p:
+    words = ["up", "--port", "0", "--data-dir", str(data_dir), *arguments]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*_PROGRAM, *words], env=environment(**extra), **pipes) as p:
         try:
             yield _url_of(data_dir, p), p
         finally:

