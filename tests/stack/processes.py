@@ -1,0 +1,175 @@
+"""Real processes for tests of the whole stack: the server as people start it, ranks as a launcher starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from waiting import wait_until
+
+__all__ = ["Ranks", "Server", "agent_pid"]
+
+_HERE = Path(__file__).parent
+
+
+class Server:
+    """``stabilityboard up`` in a process of its own, on one port over all its lives.
+
+    Args:
+        data_dir: its folder.
+        port: TCP port.
+        env: more environment variables.
+    """
+
+    def __init__(self, data_dir: Path, port: int, env: dict[str, str] | None = None) -> None:
+        self.data_dir = data_dir
+        self.url = f"http://127.0.0.1:{port}"
+        self._arguments = ["up", "--port", str(port), "--data-dir", str(data_dir)]
+        self._env = os.environ | (env or {})
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, wait: bool = True) -> Server:
+        """Start it and wait until it answers."""
+        with (self.data_dir.parent / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "stabilitybackend.cli", *self._arguments], env=self._env, stdout=log, stderr=log
+            )
+        if wait:
+            wait_until(self.answers, 30, "the server answers")
+        return self
+
+    def answers(self) -> bool:
+        """Whether /healthz says ok."""
+        assert self.process is not None
+        log = self.data_dir.parent / "server.log"
+        assert self.process.poll() is None, log.read_text(errors="replace")[-2000:]
+        try:
+            return httpx.get(f"{self.url}/healthz", timeout=2).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """Ctrl-C; return the exit code."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(15)
+
+    def redis_pid(self) -> int:
+        """Pid of the embedded server."""
+        assert self.process is not None
+        out = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=True).stdout
+        for pid in map(int, out.split()):
+            name = Path(f"/proc/{pid}/comm").read_text()
+            if "redis" in name or "valkey" in name:
+                return pid
+        raise AssertionError(f"no Redis among the children {out.split()} of the server")
+
+    def get(self, path: str, **params: Any) -> Any:
+        """Return the JSON of ``GET /api/v1{path}``."""
+        answer = httpx.get(f"{self.url}/api/v1{path}", params=params, timeout=30)
+        answer.raise_for_status()
+        return answer.json()
+
+    def wait_for(self, path: str, condition: Any, what: str, timeout_s: float = 30) -> Any:
+        """Return what ``GET path`` answers once ``condition`` holds of it."""
+
+        def answer() -> Any:
+            try:
+                found = self.get(path)
+            except httpx.HTTPError:
+                return None
+            return found if condition(found) else None
+
+        return wait_until(answer, timeout_s, what)
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process is not None and self.process.poll() is None:
+            try:
+                self.stop()
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+class Ranks:
+    """Processes of a job on this node, one a rank, with the environment that a launcher gives.
+
+    Args:
+        script: file in this folder, or any path.
+        arguments: of the script.
+        url: the server's.
+        folder: STABILITY_DIR.
+        run_id: of the run.
+        world_size: how many.
+    """
+
+    def __init__(
+        self, script: str, arguments: list[str], *, url: str, folder: Path, run_id: str, world_size: int = 2, **env: str
+    ) -> None:
+        self.folder, self.run_id = folder, run_id
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+        common = clean | {
+            "STABILITY_URL": url,
+            "STABILITY_DIR": str(folder),
+            "STABILITY_RUN_ID": run_id,
+            "WORLD_SIZE": str(world_size),
+            "LOCAL_WORLD_SIZE": str(world_size),
+        }
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, str(_HERE / script), *arguments],
+                env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(world_size)
+        ]
+
+    def outputs(self, timeout_s: float = 120) -> list[list[str]]:
+        """Wait for all ranks to end well; return the lines that each printed."""
+        found = []
+        for process in self.processes:
+            out, err = process.communicate(timeout=timeout_s)
+            assert process.returncode == 0, err
+            found.append(out.split("\n"))
+        return found
+
+    def kill(self) -> None:
+        """kill -9 what still runs."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+def agent_pid(folder: Path, run_id: str) -> int:
+    """Return the pid of the run's agent on this node."""
+    file = folder / run_id / "agent" / "agent.json"
+    return int(wait_until(lambda: file.exists() and json.loads(file.read_text()).get("pid"), 20, "an agent runs"))

@@ -1,0 +1,56 @@
+"""Every point is stored exactly once, whoever is killed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stack.processes import Ranks, Server, agent_pid
+
+METRICS = 12
+
+
+@pytest.mark.parametrize("seconds", [pytest.param(14.0, id="short"), pytest.param(60.0, id="full", marks=pytest.mark.soak)])
+def test_every_point_is_stored_once_while_server_redis_and_agent_are_killed(
+    seconds: float, tmp_path: Path, free_port: int
+) -> None:
+    server = Server(tmp_path / "data", free_port)
+    with server, Ranks("two_ranks.py", [str(seconds), "0.005"], url=server.url, folder=tmp_path / "spool", run_id="r") as job:
+        begin = time.monotonic()
+        for at, victim in ((0.1, "server"), (0.3, "redis"), (0.45, "server"), (0.6, "agent"), (0.75, "server")):
+            _sleep_until(begin + at * seconds)
+            if victim == "server":
+                server.kill()
+                server.start()
+            elif victim == "redis":
+                os.kill(server.redis_pid(), signal.SIGKILL)
+            else:
+                os.kill(agent_pid(tmp_path / "spool", "r"), signal.SIGKILL)
+        outputs = job.outputs()
+        rows = [int(lines[0]) for lines in outputs]
+        assert [lines[1] for lines in outputs] == ["delivered", "delivered"]
+        stored = server.wait_for("/runs/r", lambda r: r["last_step"] == max(rows), "the last step is there")
+        assert stored["rollbacks"] == 0
+        (segment,) = server.get("/runs/r/segments")["segments"]
+        assert segment["points"] == METRICS * sum(rows)
+        series = server.get("/runs/r/series", metric=["loss", "m3"])["series"]
+        assert {(s["metric"], s["rank"]) for s in series} == {(m, r) for m in ("loss", "m3") for r in (0, 1)}
+        for entry in series:
+            steps = np.arange(1, rows[entry["rank"]] + 1)
+            assert entry["steps"] == steps.tolist()
+            if entry["metric"] == "m3":
+                assert np.allclose(entry["values"], steps + 0.03)
+            else:
+                assert [s for s, v in zip(entry["steps"], entry["values"], strict=True) if v == "NaN"] == [
+                    s for s in entry["steps"] if s % 500 == 0
+                ]
+
+
+def _sleep_until(moment: float) -> None:
+    """The kills are spread over the run by the clock: that is what is tested, nothing waits for a result."""
+    time.sleep(max(0.0, moment - time.monotonic()))
