@@ -1,0 +1,36 @@
+# Two stages: the first installs, the second runs, without pip's caches, without root, without the sources.
+
+FROM python:3.12-slim-bookworm AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/stabilityboard
+ENV PATH=/opt/stabilityboard/bin:$PATH
+WORKDIR /src
+# The pinned packages first: this layer stays in the cache while only our own code changes.
+COPY requirements/run.txt requirements/run.txt
+RUN pip install --only-binary :all: -r requirements/run.txt
+COPY LICENSE README.md pyproject.toml ./
+COPY client client
+COPY backend backend
+COPY alerting alerting
+COPY frontend frontend
+RUN pip install --no-deps --no-build-isolation ./client .
+
+FROM python:3.12-slim-bookworm
+LABEL org.opencontainers.image.title="Stabilityboard" org.opencontainers.image.licenses="Apache-2.0"
+RUN useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin stability \
+ && install --directory --owner=stability --group=stability --mode=0700 /data
+COPY --from=build /opt/stabilityboard /opt/stabilityboard
+# Beyond loopback the server does not start before a key exists: stabilityboard keys create NAME
+ENV PATH=/opt/stabilityboard/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    STABILITY_HOST=0.0.0.0 \
+    STABILITY_PORT=8080 \
+    STABILITY_DATA_DIR=/data
+USER stability
+VOLUME /data
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \
+  CMD ["python", "-c", "import os, urllib.request as r; r.urlopen(f\"http://127.0.0.1:{os.environ['STABILITY_PORT']}/healthz\", timeout=2)"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["stabilityboard"]
+CMD ["up"]
