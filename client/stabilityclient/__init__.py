@@ -1,1 +1,20 @@
+"""Streams a training run to Stabilityboard without ever harming the training process.
 
+    run = stabilityclient.init(project="llm", name="7b")
+    for step in run.steps(0, 1000):
+        run.log(step, {"loss": loss})
+    run.finish()
+
+Importing this package loads the standard library only and does nothing: no thread, no file, no look at the environment.
+"""
+
+from __future__ import annotations
+
+from stabilityclient.errors import NotReadyError, RefusedError, SettingError, StabilityError
+from stabilityclient.opening import init
+from stabilityclient.rollback import Rollback
+from stabilityclient.run import Run
+
+__all__ = ["NotReadyError", "RefusedError", "Rollback", "Run", "SettingError", "StabilityError", "__version__", "init"]
+
+__version__ = "0.1.0"

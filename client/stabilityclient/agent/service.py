@@ -1,0 +1,327 @@
+"""The agent's life: lock, look, send, tell; and leave when the job is over and everything is confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from stabilityclient import __version__
+from stabilityclient.agent.checkpoints import CheckpointWatch
+from stabilityclient.agent.downlink import Downlink
+from stabilityclient.agent.health import OomCounter, death_of, ranks_health
+from stabilityclient.agent.janitor import Janitor
+from stabilityclient.agent.logfile import BoundedLog
+from stabilityclient.agent.nvml import GpuReader, GpuReading
+from stabilityclient.agent.ownsource import OwnSource
+from stabilityclient.agent.reader import Event, Record
+from stabilityclient.agent.sources import Source, Sources
+from stabilityclient.agent.statefile import StateFile
+from stabilityclient.agent.uplink import Uplink
+from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_SPOOL_MIB, DEFAULT_URL
+from stabilityclient.sidecar import read_json
+from stabilityclient.wire import Health, Hello
+
+__all__ = ["Agent", "main", "make_hello"]
+
+#: Seconds between two looks at the sources: new ones, slots, processes. A death is known within this time.
+LOOK_S = 0.25
+#: Seconds between two looks at the checkpoints on disk.
+CHECKPOINT_LOOK_S = 2.0
+#: Seconds between two readings of the GPUs; NVML calls are not free, and their values are averages anyway.
+GPU_LOOK_S = 10.0
+#: Seconds between two writes of cursor.json while records flow.
+CURSOR_S = 0.2
+#: An agent that finds no rank at all leaves after so long, seconds (it was started by a process that died at once).
+EMPTY_S = 30.0
+#: How long a starting agent waits for the lock: a rank that looks for an agent holds it for an instant, seconds.
+LOCK_WAIT_S = 1.0
+
+
+class Agent:
+    """The agent of one run folder. ``run`` returns when the job is over and all is confirmed, or time is over.
+
+    Args:
+        folder: run folder.
+        environ: STABILITY_URL, STABILITY_API_KEY, STABILITY_DRAIN_S, STABILITY_SPOOL_MIB.
+        gpus: reads the GPUs.
+    """
+
+    def __init__(self, folder: Path, environ: dict[str, str], gpus: GpuReader | None = None) -> None:
+        self._folder = folder
+        self._facts = read_json(str(folder / "run.json"))
+        self._log = BoundedLog(sys.stderr)
+        self._drain_s = _number(environ.get("STABILITY_DRAIN_S"), DEFAULT_DRAIN_S)
+        limit = int(_number(environ.get("STABILITY_SPOOL_MIB"), DEFAULT_SPOOL_MIB) * 1024 * 1024)
+        self._node = os.uname().nodename
+        self._sources = Sources(folder)
+        self._own = OwnSource(folder, self._node, limit, self._log.say)
+        self._agent_file = StateFile(folder / "agent" / "agent.json")
+        self._cursor_file = StateFile(folder / "agent" / "cursor.json")
+        before = self._cursor_file.read()
+        self._checkpoints = CheckpointWatch(list(before.get("checkpoints") or []))
+        self._deaths: set[str] = set(before.get("deaths") or [])
+        self._oom = OomCounter()
+        self._gpus = gpus or GpuReader()
+        self._gpu = GpuReading({}, False, "not read yet")
+        self._gpu_told = ""
+        self._janitor = Janitor(limit)
+        self._downlink = Downlink(folder, self._delivered, self._log.say)
+        self._state: dict[str, Any] = {}
+        self._cursor_at = 0.0
+        self._dirty = True
+        self._over_since: float | None = None
+        self._started = time.monotonic()
+        url = environ.get("STABILITY_URL") or str(self._facts.get("url") or DEFAULT_URL)
+        self._uplink = Uplink(
+            url,
+            environ.get("STABILITY_API_KEY") or None,
+            self._sources,
+            self._hello,
+            on_command=self._downlink.take,
+            on_acked=self._acked,
+            on_state=lambda state, text: self._say_state(state, text, url),
+            on_records=self._passed,
+            health=self._health,
+            log=self._log.say,
+        )
+
+    async def run(self) -> str:
+        """Work until the end; return ``done`` (all confirmed) or ``left`` (time over, the spool stays)."""
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+        loop.add_signal_handler(signal.SIGTERM, stopping.set)
+        self._look()
+        tasks = [
+            asyncio.create_task(part) for part in (self._uplink.run(), self._watch_gpus(), self._watch_checkpoints())
+        ]
+        outcome = "left"
+        try:
+            while not stopping.is_set():
+                self._look()
+                self._write_cursor(time.monotonic() >= self._cursor_at)
+                verdict = self._verdict()
+                if verdict is not None:
+                    outcome = verdict
+                    break
+                for task in tasks:
+                    if task.done():
+                        task.result()  # a defect of ours: end with its trace in the log, a rank starts a new agent
+                try:
+                    await asyncio.wait_for(stopping.wait(), LOOK_S)
+                except TimeoutError:
+                    pass
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._write_cursor(True)
+            self._own.close()
+        if outcome == "done":
+            self._janitor.sweep_all(self._sources)
+        self._say_state(outcome, "", "")
+        return outcome
+
+    # --- looking -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._sources.discover()
+        own = self._own.name
+        for source in self._sources:
+            if not source.is_rank:
+                source.final = source.info.source != own or self._job_over()
+                continue
+            was_final = source.final
+            source.observe()
+            if source.final and not was_final:
+                self._dirty = True
+            self._tell_death(source)
+        self._janitor.sweep(self._sources)
+
+    def _tell_death(self, source: Source) -> None:
+        name = source.info.source
+        if name in self._deaths:
+            return
+        data = death_of(source, self._oom.since_start())
+        if data is None:
+            return
+        self._deaths.add(name)
+        self._dirty = True
+        assert source.slot is not None
+        self._own.event("process_death", source.slot.step if source.slot.step >= 0 else None, data)
+        self._log.say(f"process death: {data['evidence']['text']}")
+
+    def _job_over(self) -> bool:
+        ranks = self._sources.ranks()
+        return bool(ranks) and all(source.final for source in ranks)
+
+    def _verdict(self) -> str | None:
+        """Return how the agent ends, None while it goes on."""
+        now = time.monotonic()
+        if not self._sources.ranks():
+            return "left" if now - self._started > EMPTY_S else None
+        if not self._job_over():
+            self._over_since = None
+            return None
+        if self._over_since is None:
+            self._over_since = now
+        if all(source.delivered for source in self._sources):
+            # A rank of a restart may have come in the meantime.
+            return None if self._sources.discover() else "done"
+        if self._uplink.refused or now - self._over_since > self._drain_s:
+            return "left"
+        return None
+
+    # --- telling -------------------------------------------------------------------------------------------------
+
+    def _hello(self) -> Hello:
+        self._sources.discover()
+        return make_hello(
+            self._facts or read_json(str(self._folder / "run.json")), self._own.name, self._node, self._sources
+        )
+
+    def _health(self) -> Health:
+        now = time.time()
+        state = {
+            "gpu": {"visible": self._gpu.visible, "text": self._gpu.text},
+            "frames_sent": self._uplink.frames_sent,
+            "records_sent": self._uplink.records_sent,
+            "bad_records": sum(source.reader.bad_records for source in self._sources),
+            "version": __version__,
+        }
+        return Health(self._own.name, self._node, now, ranks_health(self._sources, now), state)
+
+    def _delivered(self, command_id: str, attempt: int) -> None:
+        data = {
+            "command_id": command_id,
+            "attempt": attempt,
+            "state": "delivered",
+            "detail": f"node {self._node} has it",
+        }
+        self._own.event("command", self._step(), data)
+
+    def _step(self) -> int | None:
+        step = self._sources.newest_step()
+        return step if step >= 0 else None
+
+    def _passed(self, source: Source, records: list[Record]) -> None:
+        """Look at what is about to leave: checkpoints are watched from here on, and that is on disk before they leave."""
+        if not source.is_rank:
+            return
+        news = [record for record in records if isinstance(record, Event) and self._checkpoints.take(record)]
+        if news:
+            self._dirty = True
+            self._write_cursor(True)
+
+    def _acked(self) -> None:
+        self._dirty = True
+        # At once when nothing is in flight: finish() waits for this file.
+        self._write_cursor(all(not source.in_flight for source in self._sources) or time.monotonic() >= self._cursor_at)
+
+    def _write_cursor(self, now: bool) -> None:
+        if not self._dirty or not now:
+            return
+        self._cursor_at = time.monotonic() + CURSOR_S
+        value = {
+            "acked": {source.info.source: source.acked for source in self._sources},
+            "checkpoints": self._checkpoints.state(),
+            "deaths": sorted(self._deaths),
+        }
+        self._dirty = not self._cursor_file.write(value)
+
+    def _say_state(self, state: str, text: str, url: str) -> None:
+        if self._state.get("state") == state and state == "connecting":
+            since = self._state["since"]
+        else:
+            since = time.time()
+        self._state = {
+            "pid": os.getpid(),
+            "source": self._own.name,
+            "state": state,
+            "since": since,
+            "error": text,
+            "url": url,
+        }
+        self._agent_file.write(self._state)
+        if state == "refused":
+            self._log.say(f"refused: {text}")
+
+    # --- tasks ---------------------------------------------------------------------------------------------------
+
+    async def _watch_gpus(self) -> None:
+        while True:
+            # In a thread: a sick GPU can hold a call for minutes, and data must go on.
+            self._gpu = await asyncio.to_thread(self._gpus.read)
+            if self._gpu.text != self._gpu_told:
+                self._gpu_told = self._gpu.text
+                self._own.event("gpu_note", self._step(), {"visible": self._gpu.visible, "text": self._gpu.text})
+            step = self._sources.newest_step()
+            if self._gpu.metrics and step >= 0:
+                self._own.row(step, self._gpu.metrics)
+            await asyncio.sleep(GPU_LOOK_S if step >= 0 else 1.0)
+
+    async def _watch_checkpoints(self) -> None:
+        while True:
+            await asyncio.sleep(CHECKPOINT_LOOK_S)
+            for step, path in self._checkpoints.gone():
+                self._own.event("checkpoint_gone", step, {"path": path})
+                self._dirty = True
+
+
+def make_hello(facts: dict[str, Any], agent: str, node: str, sources: Sources) -> Hello:
+    """Return the first message of a connection, from ``run.json`` and the sources on disk."""
+    config = facts.get("config")
+    return Hello(
+        run_id=str(facts.get("run_id") or ""),
+        agent=agent,
+        node=node,
+        client_version=__version__,
+        project=str(facts.get("project") or ""),
+        name=str(facts.get("name") or ""),
+        config=config if isinstance(config, dict) else {},
+        sources=[source.info for source in sources],
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Run the agent of the folder in ``arguments``; 0 when all was delivered or another agent is there, 1 when data stays."""
+    if len(arguments) != 1:
+        print("usage: python -m stabilityclient.agent RUN_FOLDER", file=sys.stderr)
+        return 2
+    folder = Path(arguments[0])
+    lock = lock_folder(folder, LOCK_WAIT_S)
+    if lock is None:
+        return 0
+    try:
+        return 0 if asyncio.run(Agent(folder, dict(os.environ)).run()) == "done" else 1
+    finally:
+        os.close(lock)
+
+
+def lock_folder(folder: Path, wait_s: float) -> int | None:
+    """Return the held lock of a run folder (a file descriptor), None when another agent has it."""
+    (folder / "agent").mkdir(parents=True, exist_ok=True)
+    fd = os.open(folder / "agent" / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(fd)
+                return None
+            time.sleep(0.05)
+        else:
+            return fd
+
+
+def _number(text: str | None, default: float) -> float:
+    try:
+        return float(text) if text else float(default)
+    except ValueError:
+        return float(default)

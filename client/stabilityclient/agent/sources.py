@@ -1,0 +1,143 @@
+"""The sources in a run folder: who they are, how far they are read, sent and confirmed, and whether they still live."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from stabilityclient.agent.reader import SpoolReader
+from stabilityclient.slot import STATE_FINISHED, SlotView, read_slot
+from stabilityclient.start import start_ticks
+from stabilityclient.wire import SourceInfo
+
+__all__ = ["Source", "Sources", "is_alive", "load_source"]
+
+#: Process states in /proc that mean: dead already, only its parent has not asked yet.
+_DEAD_STATES = (b"Z", b"X")
+
+
+class Source:
+    """One source on this node.
+
+    Args:
+        folder: its folder. info: its SourceInfo. ticks: start of its process (0: unknown).
+        patience_s: handed to the reader.
+
+    Attributes:
+        acked: last number that the server confirmed. sent: last number sent since the last rewind.
+        high: highest number sent on this connection, or confirmed at its start.
+        in_flight: (first, last, monotonic seconds) of frames without an answer, oldest first.
+        final: no record will be added any more. drained: all of it was read on this connection.
+    """
+
+    def __init__(self, folder: Path, info: SourceInfo, ticks: int, *, patience_s: float | None = None) -> None:
+        self.folder = folder
+        self.info = info
+        self.ticks = ticks
+        self.reader = (
+            SpoolReader(str(folder)) if patience_s is None else SpoolReader(str(folder), patience_s=patience_s)
+        )
+        self.acked = 0
+        self.sent = 0
+        self.high = 0
+        self.in_flight: deque[tuple[int, int, float]] = deque()
+        self.final = False
+        self.drained = False
+        self.alive = True
+        self.slot: SlotView | None = None
+        self.death_told = False
+
+    @property
+    def is_rank(self) -> bool:
+        """Whether this is a training process (else: an agent)."""
+        return self.info.rank is not None
+
+    @property
+    def delivered(self) -> bool:
+        """Whether everything that was written is confirmed."""
+        return self.drained and not self.in_flight and self.acked >= self.reader.next_seq - 1
+
+    def rewind(self, expected_seq: int) -> None:
+        """Send again from ``expected_seq``: forget what is in flight."""
+        self.in_flight.clear()
+        self.acked = expected_seq - 1
+        self.sent = self.acked
+        self.drained = False
+        self.reader.seek(expected_seq)
+
+    def observe(self) -> None:
+        """Read the slot and look whether the process lives."""
+        if not self.is_rank:
+            return
+        # In this order: a process that ended between the two looks is noticed with its last word.
+        self.alive = is_alive(self.info.pid, self.ticks)
+        self.slot = read_slot(str(self.folder / "slot")) or self.slot
+        if not self.alive or (self.slot is not None and self.slot.state == STATE_FINISHED):
+            self.final = True
+
+
+class Sources:
+    """All sources of a run folder that belong to this node."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._folder = run_folder / "sources"
+        self._known: dict[str, Source] = {}
+
+    def __iter__(self) -> Iterator[Source]:
+        return iter(list(self._known.values()))
+
+    def get(self, source: str) -> Source | None:
+        """Return one source, None where there is none of that name."""
+        return self._known.get(source)
+
+    def discover(self) -> list[Source]:
+        """Return the sources that are new since the last call, oldest first."""
+        try:
+            names = os.listdir(self._folder)
+        except FileNotFoundError:
+            return []
+        fresh = []
+        for name in names:
+            if name not in self._known:
+                source = load_source(self._folder / name)
+                if source is not None:
+                    fresh.append(source)
+        fresh.sort(key=lambda source: source.info.started)
+        for source in fresh:
+            self._known[source.info.source] = source
+        return fresh
+
+    def ranks(self) -> list[Source]:
+        """Return the training processes."""
+        return [source for source in self._known.values() if source.is_rank]
+
+    def newest_step(self) -> int:
+        """Return the highest step of the ranks that live, of all when none does; -1 before the first."""
+        slots = [(source.alive, source.slot.step) for source in self.ranks() if source.slot is not None]
+        living = [step for alive, step in slots if alive] or [step for _, step in slots]
+        return max(living, default=-1)
+
+
+def load_source(folder: Path, *, patience_s: float | None = None) -> Source | None:
+    """Return the source in a folder, None where it is not whole (yet)."""
+    try:
+        facts = json.loads((folder / "source.json").read_bytes())
+        info = msgspec.convert(facts, SourceInfo)
+    except (OSError, ValueError):  # msgspec's and json's errors are ValueErrors
+        return None
+    return Source(folder, info, int(facts.get("start_ticks") or 0), patience_s=patience_s)
+
+
+def is_alive(pid: int, ticks: int) -> bool:
+    """Whether process ``pid`` lives and is the one that started at ``ticks`` (0: do not compare)."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in _DEAD_STATES and (ticks == 0 or start_ticks(pid) == ticks)

@@ -1,0 +1,43 @@
+"""The agent's own files: ``agent.json`` (what it does) and ``cursor.json`` (what is confirmed, which checkpoints it watches)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from stabilityclient.start import write_whole
+
+__all__ = ["StateFile"]
+
+
+class StateFile:
+    """One JSON object on disk, written whole and only when it changed.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._written = b""
+
+    def read(self) -> dict[str, Any]:
+        """Return what stands there, {} where there is nothing that can be read."""
+        try:
+            value = json.loads(self._path.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def write(self, value: dict[str, Any]) -> bool:
+        """Write ``value``; True when it is on disk, False when the disk is full: the next call tries again."""
+        data = json.dumps(value).encode()
+        if data == self._written:
+            return True
+        try:
+            write_whole(str(self._path), data)
+        except OSError:
+            return False
+        self._written = data
+        return True

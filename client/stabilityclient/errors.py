@@ -1,0 +1,44 @@
+"""Everything that the client raises, one tree.
+
+StabilityError
+|-- SettingError        init() was given something that can't work; raised always, before training starts
+|-- RefusedError        a call gave a value that can't be stored; raised under pytest, else logged and counted
+`-- NotReadyError       the machine is in the way (disk, folder); raised under pytest, else the run is disabled
+"""
+
+from __future__ import annotations
+
+__all__ = ["NotReadyError", "RefusedError", "SettingError", "StabilityError"]
+
+
+class StabilityError(Exception):
+    """Root of the client's errors."""
+
+
+class SettingError(StabilityError, ValueError):
+    """A setting given to ``init()`` or by the environment is wrong.
+
+    Attributes:
+        setting: name of the argument or environment variable.
+    """
+
+    def __init__(self, setting: str, given: object, expected: str) -> None:
+        shown = repr(given)
+        super().__init__(f"{setting} is {shown[:120]}, expected {expected}")
+        self.setting = setting
+
+
+class RefusedError(StabilityError, ValueError):
+    """A call gave something that can't be stored. What was good in the same call is stored.
+
+    Attributes:
+        refused: one sentence for each thing that was refused.
+    """
+
+    def __init__(self, refused: list[str]) -> None:
+        super().__init__("; ".join(refused))
+        self.refused = refused
+
+
+class NotReadyError(StabilityError):
+    """The run's folder can't be made or written: nothing of this process will be recorded."""

@@ -1,0 +1,94 @@
+"""The client's one thread in the training process: a beat each second, a spare chunk, an eye on the agent."""
+
+from __future__ import annotations
+
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stabilityclient.guard import Guard
+    from stabilityclient.sidecar import Sidecar
+    from stabilityclient.slot import Slot
+    from stabilityclient.spool import SpoolWriter
+    from stabilityclient.values import Deferred
+
+__all__ = ["Heart"]
+
+#: Seconds between beats. A slot whose beat stands still says that Python itself is held (see the design, hang).
+BEAT_S = 1.0
+#: Beats between two looks after the agent, for the first rank of the node.
+LOOK_BEATS = 2
+#: The same for the other ranks: they only matter when the first rank is gone.
+OTHER_LOOK_BEATS = 7
+
+
+class Heart:
+    """Runs from ``start`` to ``stop``. Nothing in it ends the thread but ``stop``.
+
+    Args:
+        slot, spool: of this process. sidecar: None when offline.
+        local_rank: only the first rank of a node looks often whether the agent lives.
+    """
+
+    def __init__(self, slot: Slot, spool: SpoolWriter, sidecar: Sidecar | None, guard: Guard, local_rank: int) -> None:
+        import threading
+
+        self._slot = slot
+        self._spool = spool
+        self._sidecar = sidecar
+        self._guard = guard
+        self._look_beats = LOOK_BEATS if local_rank == 0 else OTHER_LOOK_BEATS
+        self._wake = threading.Event()
+        self._stopped = False
+        self._told = ""
+        #: Set by the run when a device value comes: its dropped rows count too.
+        self.deferred: Deferred | None = None
+        self._thread = threading.Thread(target=self._work, name="stability-heart", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._spool.on_spare_taken = self._wake.set
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; waits for it, a second at most."""
+        self._stopped = True
+        self._wake.set()
+        self._thread.join(1.0)
+
+    def publish(self) -> None:
+        """Write counts that the hot path does not write each time."""
+        self._slot.last_seq = self._spool.last_seq
+        self._slot.dropped = self._spool.dropped + (self.deferred.dropped if self.deferred is not None else 0)
+        self._slot.write()
+
+    def _work(self) -> None:
+        next_beat = time.monotonic() + BEAT_S
+        while not self._stopped:
+            try:
+                self._spool.prepare_spare(_pause)
+                self._wake.wait(max(0.0, next_beat - time.monotonic()))
+                self._wake.clear()
+                now = time.monotonic()
+                if self._stopped or now < next_beat:
+                    continue
+                next_beat = max(next_beat + BEAT_S, now)
+                self._slot.beat += 1
+                self.publish()
+                if self._sidecar is not None and self._slot.beat % self._look_beats == 0:
+                    self._look(self._sidecar)
+            except Exception as error:  # strict or not: an exception in a daemon thread helps nobody
+                self._guard.swallowed += 1
+                self._guard.note("heart", f"{type(error).__name__}: {error}")
+                time.sleep(0.1)
+
+    def _look(self, sidecar: Sidecar) -> None:
+        sidecar.ensure()
+        state = sidecar.state()
+        if state.get("state") == "refused" and state.get("error") != self._told:
+            self._told = str(state.get("error"))
+            self._guard.note("agent", f"the server refuses this run's data, it stays in the spool: {self._told}")
+
+
+def _pause() -> None:
+    time.sleep(0.0005)

@@ -1,0 +1,101 @@
+"""``init()``: checks the settings, makes the files, starts the heart and the agent, and returns the run."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from stabilityclient.errors import NotReadyError, SettingError
+from stabilityclient.guard import Guard, under_pytest
+from stabilityclient.run import Parts, Run
+from stabilityclient.settings import resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from stabilityclient.settings import Settings
+
+__all__ = ["init"]
+
+
+def init(
+    project: str | None = None,
+    name: str | None = None,
+    run_id: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    url: str | None = None,
+    api_key: str | None = None,
+    dir: str | os.PathLike[str] | None = None,
+) -> Run:
+    """Begin to record this process; call it once on each rank.
+
+    Args:
+        project: groups runs. name: what people call this run.
+        run_id: id of the run; the same id continues a run after a restart. Default: STABILITY_RUN_ID, else made from the
+            launcher's facts so that all ranks agree, else the name with date and a random suffix.
+        config: anything that JSON can hold; shown with the run.
+        url: server (STABILITY_URL, default http://127.0.0.1:8080). api_key: STABILITY_API_KEY.
+        dir: folder for the spool (STABILITY_DIR, default ``.stability``); best on the node's own disk.
+
+    Returns:
+        The run. With STABILITY_MODE=disabled, or when the folder can't be written, one that does nothing.
+
+    Raises:
+        SettingError: a setting is wrong. Nothing else, unless under pytest.
+    """
+    settings = resolve(
+        project=project,
+        name=name,
+        run_id=run_id,
+        config=config,
+        url=url,
+        api_key=api_key,
+        dir=dir,
+        environ=os.environ,
+        stamp=_stamp,
+    )
+    guard = Guard(strict=under_pytest(os.environ))
+    run = Run(settings, guard)
+    if settings.mode == "disabled":
+        return run
+    try:
+        run._open(_make_parts(settings, guard, run))
+    except ValueError as error:
+        raise SettingError("config", settings.config, f"values that JSON can hold ({error})") from error
+    except Exception as error:
+        text = f"nothing of this process will be recorded: {settings.dir} can't be used ({error})"
+        guard.caught("init()", NotReadyError(text))
+    return run
+
+
+def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
+    from stabilityclient.boundary import Boundary
+    from stabilityclient.heart import Heart
+    from stabilityclient.sidecar import Sidecar
+    from stabilityclient.start import open_source, run_folder
+
+    node = os.uname().nodename
+    parts = Parts()
+    parts.folder = run_folder(settings, node)
+    parts.source, parts.spool, parts.slot = open_source(
+        settings, parts.folder, node, os.getpid(), time.time_ns(), lambda text: guard.note("spool", text)
+    )
+    ranks = settings.ranks
+    parts.boundary = Boundary(parts.folder, ranks.rank, ranks.world_size, run._arbiter, run._say)
+    parts.sidecar = None
+    if settings.mode == "online":
+        parts.sidecar = Sidecar(parts.folder, settings.url, settings.api_key, settings.drain_s)
+        if ranks.local_rank == 0:
+            try:
+                parts.sidecar.start()
+            except NotReadyError as error:
+                guard.note("agent", str(error))  # the records stay in the spool; the heart tries again
+    parts.heart = Heart(parts.slot, parts.spool, parts.sidecar, guard, ranks.local_rank)
+    parts.heart.start()
+    return parts
+
+
+def _stamp() -> str:
+    return time.strftime("%Y%m%d-%H%M%S-") + os.urandom(2).hex()

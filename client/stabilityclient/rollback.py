@@ -1,0 +1,156 @@
+"""What a rank decides when it reads a command at a step boundary. Pure: time, disk and job are handed in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+__all__ = ["ENDED_STATES", "KINDS", "Judgement", "Rollback", "Situation", "checkpoint_path", "judge"]
+
+#: Kinds of command that a job can obey. The others are answered with "not supported by this job yet".
+KINDS = frozenset({"rollback", "stop"})
+#: States of a command that need nobody any more.
+ENDED_STATES = frozenset({"acted", "done", "rejected", "failed", "expired"})
+#: Prefix of the keys that the server gives to segments which it inferred by itself.
+_INFERRED = "u-"
+
+
+class Rollback(NamedTuple):
+    """What the handler of ``@run.on_rollback`` gets; nothing of it can be changed.
+
+    Args:
+        to_step: step whose state to restore; training goes on with ``to_step + 1``.
+        lr_scale: factor for the learning rate, or None to leave it.
+        seed: new seed for the data order, or None to keep it.
+        skip_batches: batches to leave out after the restored position, or None.
+        reason: why, in words of who ordered it.
+        command_id: the command; also the key of the new segment.
+        checkpoint: path of the checkpoint to load, or None where the job announced none.
+        issuer: who ordered it.
+    """
+
+    to_step: int
+    lr_scale: float | None = None
+    seed: int | None = None
+    skip_batches: int | None = None
+    reason: str = ""
+    command_id: str = ""
+    checkpoint: str | None = None
+    issuer: str = ""
+
+    @classmethod
+    def of(cls, command: Mapping[str, Any]) -> Rollback:
+        """Return the rollback that a command (docs/api.md) asks for."""
+        return cls(
+            to_step=int(command["to_step"]),
+            lr_scale=_optional(float, command.get("lr_scale")),
+            seed=_optional(int, command.get("seed")),
+            skip_batches=_optional(int, command.get("skip_batches")),
+            reason=str(command.get("reason") or ""),
+            command_id=str(command["command_id"]),
+            checkpoint=checkpoint_path(command),
+            issuer=str(command.get("issuer") or ""),
+        )
+
+    def changes(self) -> dict[str, Any]:
+        """Return what differs from the run as it was, for the segment's record."""
+        given = {"lr_scale": self.lr_scale, "seed": self.seed, "skip_batches": self.skip_batches}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class Situation(NamedTuple):
+    """A rank at a boundary.
+
+    Args:
+        boundary: the step that would begin now.
+        stop: first step that this loop does not run, None for no end.
+        now: unix seconds on the server's clock.
+        segment_key: segment of this rank, "" before it named one.
+        segment_entered: unix seconds of this node when it entered that segment (the start of the process for "").
+        world_size: ranks in the job.
+        has_handler: ``@run.on_rollback`` was used.
+        exists: whether a path is on disk.
+    """
+
+    boundary: int
+    stop: int | None
+    now: float
+    segment_key: str
+    segment_entered: float
+    world_size: int
+    has_handler: bool
+    exists: Callable[[str], bool]
+
+
+class Judgement(NamedTuple):
+    """``verdict`` is ``ready``, ``rejected`` or ``missed``; ``detail`` says why in words."""
+
+    verdict: str
+    detail: str
+
+
+def judge(command: Mapping[str, Any], at: Situation) -> Judgement:
+    """Return what this rank answers to ``command``. Whoever is not ready also decides ``abort`` in the arbiter."""
+    kind = command.get("kind")
+    if kind not in KINDS:
+        return Judgement("rejected", f"{kind} is not supported by this job yet")
+    apply_at = command.get("apply_at_step")
+    if not isinstance(apply_at, int):
+        return Judgement("rejected", "the command names no step boundary")
+    if at.boundary > apply_at:
+        return Judgement("missed", f"read at the boundary of step {at.boundary}, the order was for {apply_at}")
+    if at.stop is not None and apply_at >= at.stop:
+        return Judgement("rejected", f"the loop ends before step {apply_at} (stop is {at.stop})")
+    expires = command.get("expires")
+    if expires is not None and at.now > float(expires):
+        return Judgement("rejected", f"expired {at.now - float(expires):.0f} s ago")
+    if int(command.get("world_size") or 0) != at.world_size:
+        return Judgement("rejected", f"decided for {command.get('world_size')} ranks, the job has {at.world_size}")
+    stale = _stale(command, at)
+    if stale:
+        return Judgement("rejected", stale)
+    if kind == "rollback":
+        return _judge_rollback(command, at, apply_at)
+    return Judgement("ready", f"stops at step {apply_at}")
+
+
+def _judge_rollback(command: Mapping[str, Any], at: Situation, apply_at: int) -> Judgement:
+    to_step = command.get("to_step")
+    if not isinstance(to_step, int) or not 0 <= to_step < apply_at:
+        return Judgement("rejected", f"to_step is {to_step}, expected 0 to {apply_at - 1}")
+    if not at.has_handler:
+        return Judgement("rejected", "the job has no rollback handler (@run.on_rollback)")
+    path = checkpoint_path(command)
+    # A path with a scheme lies on a remote store: only the job itself can say whether it is there.
+    if path is not None and "://" not in path and not at.exists(path):
+        return Judgement("rejected", f"checkpoint {path} is not on this node's disk")
+    return Judgement("ready", f"stops at step {apply_at}")
+
+
+def _stale(command: Mapping[str, Any], at: Situation) -> str:
+    """Return why the command was decided on another segment than the one this rank is in, or nothing."""
+    received = command.get("received")
+    if received is not None and float(received) < at.segment_entered:
+        return "the job went on from another point since this was ordered"
+    fence = command.get("fence") or {}
+    key = str(fence.get("segment_key") or "")
+    # Before a rank named a segment, and where the server inferred one, there is no name to compare: the time above decides.
+    if not at.segment_key or key == at.segment_key or key.startswith(_INFERRED):
+        return ""
+    return f"decided on segment {key!r}, this rank is in {at.segment_key!r}"
+
+
+def checkpoint_path(command: Mapping[str, Any]) -> str | None:
+    """Return the path of the command's checkpoint, None where it names none."""
+    given = command.get("checkpoint")
+    if isinstance(given, dict):
+        given = given.get("path")
+    return str(given) if given else None
+
+
+def _optional(kind: type[Any], value: object) -> Any:
+    return None if value is None else kind(value)

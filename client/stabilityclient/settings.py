@@ -1,0 +1,230 @@
+"""Turns arguments and environment into one checked set of settings; a wrong one stops the start."""
+
+from __future__ import annotations
+
+import os
+
+from stabilityclient.errors import SettingError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["DEFAULT_URL", "Ranks", "Settings", "resolve"]
+
+#: Where `stabilityboard up` listens unless told otherwise.
+DEFAULT_URL = "http://127.0.0.1:8080"
+#: Folder for spools, relative to the working directory, unless STABILITY_DIR or dir= says otherwise.
+DEFAULT_DIR = ".stability"
+#: Longest run id, characters: it becomes a folder name and part of every key on the server.
+MAX_RUN_ID_CHARS = 100
+#: Spool of one run on one node, MiB, beyond which new records are dropped and counted (STABILITY_SPOOL_MIB).
+DEFAULT_SPOOL_MIB = 1024
+#: Seconds for which an agent keeps trying a server that is away after the job ended (STABILITY_DRAIN_S).
+DEFAULT_DRAIN_S = 600.0
+#: Seconds that finish() waits for the delivery of everything (STABILITY_FINISH_S).
+DEFAULT_FINISH_S = 30.0
+#: Processes between a rank and its launcher that are looked through (shells, wrappers).
+MAX_LAUNCHER_DEPTH = 8
+
+_MODES = ("online", "offline", "disabled")
+_ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+class Ranks:
+    """Who this process is in its job, as the launcher says in the environment.
+
+    Attributes:
+        rank: global rank. local_rank: rank on the node. world_size: ranks in the job.
+        local_world_size: ranks on this node. generation: how often the launcher restarted the job.
+    """
+
+    __slots__ = ("generation", "local_rank", "local_world_size", "rank", "world_size")
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.world_size = _whole(environ, 1, "WORLD_SIZE", "SLURM_NTASKS")
+        self.rank = _whole(environ, 0, "RANK", "SLURM_PROCID")
+        self.local_rank = _whole(environ, 0, "LOCAL_RANK", "SLURM_LOCALID")
+        self.generation = _whole(environ, 0, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+        # Without the variable a job of several ranks is taken to span nodes: the careful assumption (see arbiter.py).
+        self.local_world_size = _whole(environ, 1, "LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE")
+
+    @property
+    def one_node(self) -> bool:
+        """Whether all ranks of the job share this node."""
+        return self.local_world_size >= self.world_size
+
+
+class Settings:
+    """What ``init()`` works with after all checks. Plain data."""
+
+    __slots__ = (
+        "api_key",
+        "config",
+        "dir",
+        "drain_s",
+        "finish_s",
+        "mode",
+        "name",
+        "project",
+        "ranks",
+        "run_id",
+        "spool_bytes",
+        "url",
+    )
+
+    api_key: str | None
+    config: dict[str, object]
+    dir: str
+    drain_s: float
+    finish_s: float
+    mode: str
+    name: str
+    project: str
+    ranks: Ranks
+    run_id: str
+    spool_bytes: int
+    url: str
+
+
+def resolve(
+    *,
+    project: str | None,
+    name: str | None,
+    run_id: str | None,
+    config: Mapping[str, object] | None,
+    url: str | None,
+    api_key: str | None,
+    dir: str | os.PathLike[str] | None,
+    environ: Mapping[str, str],
+    stamp: Callable[[], str],
+) -> Settings:
+    """Return the settings; an argument wins over the environment, the environment over the default.
+
+    Args:
+        stamp: date and random suffix of a run id that nobody chose, e.g. ``20261120-131500-9f2c``.
+
+    Raises:
+        SettingError: one of them can't work; the text names it, what was given and what is expected.
+    """
+    settings = Settings()
+    settings.mode = environ.get("STABILITY_MODE", "online").strip().lower() or "online"
+    if settings.mode not in _MODES:
+        raise SettingError("STABILITY_MODE", settings.mode, "online, offline or disabled")
+    settings.project = _text("project", project, "default")
+    settings.name = _text("name", name, "")
+    settings.url = (url or environ.get("STABILITY_URL") or DEFAULT_URL).rstrip("/")
+    if not settings.url.startswith(("http://", "https://")):
+        raise SettingError("url", settings.url, f"http://... or https://..., e.g. {DEFAULT_URL}")
+    settings.api_key = api_key or environ.get("STABILITY_API_KEY") or None
+    if settings.api_key is not None and not (settings.api_key.isascii() and settings.api_key.isprintable()):
+        raise SettingError("api_key", "(hidden)", "printable ASCII characters: it travels in an HTTP header")
+    settings.dir = os.path.abspath(os.fspath(dir or environ.get("STABILITY_DIR") or DEFAULT_DIR))
+    settings.spool_bytes = int(_number(environ, "STABILITY_SPOOL_MIB", DEFAULT_SPOOL_MIB, 2) * 1024 * 1024)
+    settings.drain_s = _number(environ, "STABILITY_DRAIN_S", DEFAULT_DRAIN_S, 0)
+    settings.finish_s = _number(environ, "STABILITY_FINISH_S", DEFAULT_FINISH_S, 0)
+    if config is not None and not (hasattr(config, "keys") and hasattr(config, "__getitem__")):
+        raise SettingError("config", config, "a mapping of names to JSON values, or None")
+    settings.config = {str(key): config[key] for key in config} if config is not None else {}
+    settings.ranks = Ranks(environ)
+    given = run_id or environ.get("STABILITY_RUN_ID") or None
+    if given is not None:
+        settings.run_id = _checked_id(given)
+    elif settings.ranks.world_size > 1:
+        settings.run_id = _shared_id(settings, environ)
+    else:
+        settings.run_id = f"{_slug(settings.name or settings.project)}-{stamp()}"
+    return settings
+
+
+def _checked_id(given: object) -> str:
+    expected = f"1 to {MAX_RUN_ID_CHARS} characters of A-Z a-z 0-9 . _ -, beginning with a letter or a digit"
+    if (
+        not isinstance(given, str)
+        or not 1 <= len(given) <= MAX_RUN_ID_CHARS
+        or not _ID_CHARS.issuperset(given)
+        or given[0] in "._-"
+    ):
+        raise SettingError("run_id", given, expected)
+    return given
+
+
+def _shared_id(settings: Settings, environ: Mapping[str, str]) -> str:
+    """Return an id on which all ranks agree without talking: from what the launcher told each of them."""
+    import hashlib
+
+    elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
+    job = environ.get("SLURM_JOB_ID", "")
+    if elastic != "none":
+        launch = elastic
+    elif job:
+        launch = f"slurm {job}"
+    else:
+        # torchrun's defaults (id "none", port 29500) are the same for each launch: on one node its own
+        # process tells two launches apart, and stays the same when it restarts its workers.
+        launch = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
+        if settings.ranks.one_node:
+            launch += _launcher()
+    digest = hashlib.sha256(f"{settings.project}\n{settings.name}\n{launch}".encode()).hexdigest()
+    return f"{_slug(settings.name or settings.project)}-{digest[:10]}"
+
+
+def _launcher() -> str:
+    """Return pid and start of the torchrun above this process, or nothing where there is none."""
+    pid = os.getppid()
+    for _ in range(MAX_LAUNCHER_DEPTH):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                command = file.read(4096)
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read(4096).rpartition(b")")[2].split()
+        except OSError:
+            return ""
+        if b"torchrun" in command or b"torch.distributed" in command or b"torch/distributed" in command:
+            return f" {pid} {fields[19].decode()}"
+        pid = int(fields[1])
+        if pid <= 1:
+            return ""
+    return ""
+
+
+def _slug(text: str) -> str:
+    slug = "".join(char if char in _ID_CHARS else "-" for char in text).strip("._-")
+    return slug[:60] or "run"
+
+
+def _text(setting: str, given: object, default: str) -> str:
+    if given is None:
+        return default
+    if not isinstance(given, str) or len(given) > 200:
+        raise SettingError(setting, given, "a string of at most 200 characters")
+    return given
+
+
+def _whole(environ: Mapping[str, str], default: int, *names: str) -> int:
+    for name in names:
+        text = environ.get(name)
+        if text:
+            try:
+                value = int(text)
+            except ValueError:
+                value = -1
+            if value < 0:
+                if name.startswith("SLURM_"):
+                    continue  # e.g. "4(x2)": not meant for us
+                raise SettingError(name, text, "a whole number >= 0, as torchrun sets it")
+            return value
+    return default
+
+
+def _number(environ: Mapping[str, str], name: str, default: float, least: float) -> float:
+    text = environ.get(name)
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value < float("inf"):
+        raise SettingError(name, text, f"a number >= {least:g}")
+    return value

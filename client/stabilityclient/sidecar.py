@@ -1,0 +1,125 @@
+"""Starts the node's agent process, looks after it, and reads what it leaves in its files. No network here."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from stabilityclient.errors import NotReadyError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from subprocess import Popen
+    from typing import Any
+
+__all__ = ["LOG_BYTES", "Sidecar", "agent_lives", "read_json"]
+
+#: agent.log is cut to nothing when it is longer than this, bytes.
+LOG_BYTES = 1024 * 1024
+
+
+def agent_lives(run_folder: str) -> bool:
+    """Whether an agent holds the lock of this run folder."""
+    import fcntl
+
+    try:
+        fd = os.open(os.path.join(run_folder, "agent", "lock"), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)  # gives the lock back
+    return False
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return the JSON object in a file, {} where there is none yet."""
+    import json
+
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+class Sidecar:
+    """The agent of one run folder, seen from a training process.
+
+    Args:
+        run_folder: spool folder of the run on this node.
+        url, api_key, drain_s: handed to the agent in its environment: a key is never written to disk.
+    """
+
+    def __init__(self, run_folder: str, url: str, api_key: str | None, drain_s: float) -> None:
+        self._folder = run_folder
+        self._env = {"STABILITY_URL": url, "STABILITY_DRAIN_S": repr(drain_s)}
+        if api_key:
+            self._env["STABILITY_API_KEY"] = api_key
+        self._process: Popen[bytes] | None = None
+        #: How often this process started an agent.
+        self.starts = 0
+
+    def start(self) -> None:
+        """Start an agent. If another one lives, the new one finds its lock and leaves.
+
+        Raises:
+            NotReadyError: no process can be made.
+        """
+        import subprocess
+
+        folder = os.path.join(self._folder, "agent")
+        os.makedirs(folder, exist_ok=True)
+        log = os.path.join(folder, "agent.log")
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        env |= self._env
+        # The agent must find this very package, also when it was found through sys.path and is not installed.
+        root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        env["PYTHONPATH"] = os.pathsep.join(part for part in (env.get("PYTHONPATH"), root) if part)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            fd = os.open(log, flags, 0o644)
+            try:
+                if os.fstat(fd).st_size > LOG_BYTES:
+                    os.ftruncate(fd, 0)
+                # A session of its own: the launcher's signals to the job's process group don't reach it, so it
+                # delivers the tail after the job was killed.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "stabilityclient.agent", self._folder],
+                    stdin=subprocess.DEVNULL,
+                    stdout=fd,
+                    stderr=fd,
+                    env=env,
+                    start_new_session=True,
+                )
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise NotReadyError(f"the agent can't be started ({error}); records stay in {self._folder}") from error
+        self.starts += 1
+
+    def ensure(self) -> None:
+        """Start an agent if none lives."""
+        if self._process is not None:
+            self._process.poll()  # so that a dead agent of ours does not stay a zombie
+        if not agent_lives(self._folder):
+            self.start()
+
+    def forget(self) -> None:
+        """Let the agent go on by itself after this process: no warning about a child that still runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.returncode = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return what the agent says about itself (agent.json), {} before its first word."""
+        return read_json(os.path.join(self._folder, "agent", "agent.json"))
+
+    def acked(self, source: str) -> int:
+        """Return the last number of ``source`` that the server confirmed to the agent."""
+        acked = read_json(os.path.join(self._folder, "agent", "cursor.json")).get("acked")
+        value = acked.get(source, 0) if isinstance(acked, dict) else 0
+        return value if isinstance(value, int) else 0

@@ -1,0 +1,328 @@
+"""The spool: where a training thread leaves its records without waiting, whatever the network or the disk does.
+
+Chunks of 1 MiB, memory-mapped and reserved on disk first; the format is in ``docs/wire.md``, the bytes in ``tests/client/golden/``.
+A chunk stands for itself: the schema of a set is written again in each chunk that holds a row of it, so old chunks can go.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from _thread import RLock
+from zlib import crc32
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = [
+    "CHUNK_BYTES",
+    "CHUNK_HEADER",
+    "CHUNK_HEADER_BYTES",
+    "END_OF_CHUNK",
+    "MAX_EVENT_BYTES",
+    "MAX_NAME_CHARS",
+    "MAX_SET_NAMES",
+    "RECORD_EVENT",
+    "RECORD_ROW",
+    "RECORD_SCHEMA",
+    "SPOOL_MAGIC",
+    "SPOOL_VERSION",
+    "SpoolWriter",
+    "chunk_name",
+    "name_trouble",
+]
+
+SPOOL_MAGIC = b"SBSPOOL1"
+SPOOL_VERSION = 1
+CHUNK_BYTES = 1024 * 1024
+CHUNK_HEADER = struct.Struct("<8sIIQ")  # magic, version, chunk number, number of its first record
+CHUNK_HEADER_BYTES = 64
+RECORD_SCHEMA = 1
+RECORD_ROW = 2
+RECORD_EVENT = 3
+END_OF_CHUNK = 0xFFFFFFFF
+#: Names in one set. A larger call becomes several rows, so that the longest schema still fits a chunk.
+MAX_SET_NAMES = 512
+#: Longest metric name, characters; the same number as in wire.py, which the training process doesn't import.
+MAX_NAME_CHARS = 200
+#: Longest event, bytes of JSON. Longer ones are refused; the callers cut their texts before.
+MAX_EVENT_BYTES = 256 * 1024
+#: Sets whose packing is remembered. A job that makes up new names at each step must not grow without bound.
+MAX_CACHED_SETS = 1024
+#: Seconds after which a disk or a quota that was full is tried again. Until then records are dropped and counted.
+RETRY_S = 1.0
+
+_U32 = struct.Struct("<I")
+_PREFIX = struct.Struct("<B3xI")
+_PAGE = 4096
+_NEW_CHUNK = "next.tmp"
+_SPARE_CHUNK = "spare.tmp"
+
+
+def chunk_name(number: int) -> str:
+    """Return the file name of a chunk."""
+    return f"{number:08d}.spool"
+
+
+class SpoolWriter:
+    """Appends numbered records to one source's chunks. Safe among threads; a re-entrant call (signal handler) is dropped.
+
+    Args:
+        folder: the source's folder, there already.
+        limit_bytes: bytes of chunks in all sources of the run beyond which records are dropped.
+        trouble: called with a text when records begin to be dropped.
+        now: monotonic seconds.
+
+    Attributes:
+        last_seq: number of the last record.
+        dropped: records that were not stored: disk or quota full.
+
+    Raises:
+        OSError: the first chunk can't be made.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        limit_bytes: int,
+        trouble: Callable[[str], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.last_seq = 0
+        self.dropped = 0
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._trouble = trouble
+        self._now = now
+        self._lock = RLock()
+        self._busy = False
+        self._closed = False
+        self._sets: dict[tuple[str, ...], tuple[struct.Struct, int, int]] = {}
+        self._set_id = 0
+        self._number = 0
+        self._pos = 0
+        self._map: mmap.mmap | None = None
+        self._spare: mmap.mmap | None = None
+        self._retry_at = float("-inf")
+        #: Called when the spare chunk was taken, so that a thread of ours makes another one. Set by the owner.
+        self.on_spare_taken: Callable[[], object] | None = None
+        self._open_chunk()
+
+    def append_row(self, names: tuple[str, ...], step: int, when: float, values: Iterable[object]) -> bool:
+        """Append one row; True when it is stored.
+
+        Args:
+            names: 1 to MAX_SET_NAMES metric names. step: 0 to 2**53 - 1. when: unix seconds.
+            values: one number for each name; anything with ``__float__``.
+
+        Raises:
+            struct.error, OverflowError: a value is not a number; nothing was written.
+            ValueError: there are too many names, or one of them is no name; nothing was written.
+        """
+        with self._lock:
+            if self._busy or self._closed:
+                self.dropped += 1
+                return False
+            self._busy = True
+            try:
+                entry = self._sets.get(names)
+                if entry is None or self._pos + entry[2] > CHUNK_BYTES:
+                    entry = self._enter(names)
+                    if entry is None:
+                        self.dropped += 1
+                        return False
+                packer, set_id, _ = entry
+                payload = packer.pack(RECORD_ROW, set_id, step, when, *values)
+                self._put(payload)
+                self.last_seq += 1
+                return True
+            finally:
+                self._busy = False
+
+    def append_event(self, kind: str, step: int | None, when: float, data: dict[str, object]) -> bool:
+        """Append one event; True when it is stored.
+
+        Args:
+            kind: its type (docs/wire.md). step: the step to which it belongs, if any. when: unix seconds.
+            data: JSON values; others are stored as their text.
+
+        Raises:
+            ValueError: the event is longer than MAX_EVENT_BYTES.
+        """
+        import json
+
+        text = json.dumps({"type": kind, "time": when, "step": step, "data": data}, default=str).encode()
+        if len(text) > MAX_EVENT_BYTES:
+            raise ValueError(
+                f"event {kind!r} has {len(text)} bytes, expected at most {MAX_EVENT_BYTES}: shorten its text"
+            )
+        with self._lock:
+            if self._busy or self._closed:
+                self.dropped += 1
+                return False
+            self._busy = True
+            try:
+                payload = b"\3\0\0\0" + text
+                if not self._room(_record_bytes(len(payload))):
+                    self.dropped += 1
+                    return False
+                self._put(payload)
+                self.last_seq += 1
+                return True
+            finally:
+                self._busy = False
+
+    def prepare_spare(self, pause: Callable[[], None]) -> None:
+        """Make the next chunk ready, from a thread that has time: the training thread then only renames it.
+
+        Args:
+            pause: called after each 16 touched pages; lets the training thread have the interpreter.
+        """
+        if self._spare is not None or self._closed or self._over_limit():
+            return
+        try:
+            spare = self._reserve(_SPARE_CHUNK)
+        except OSError:
+            return  # the training thread meets the same error when it needs the chunk, and counts it there
+        for page in range(CHUNK_BYTES // _PAGE):
+            spare[page * _PAGE] = 0  # the page fault is paid here
+            if page % 16 == 15:
+                pause()
+        with self._lock:
+            self._spare = spare
+
+    def close(self) -> None:
+        """Unmap. Later records are dropped and counted; the files stay."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for chunk in (self._map, self._spare):
+                if chunk is not None:
+                    chunk.close()
+            try:
+                os.unlink(os.path.join(self._folder, _SPARE_CHUNK))
+            except OSError:
+                pass  # there was none
+
+    def _put(self, payload: bytes) -> None:
+        """Write one record at the end; the caller made sure of the room."""
+        chunk = self._map
+        assert chunk is not None
+        pos = self._pos
+        size = len(payload)
+        chunk[pos + 4 : pos + 8 + size] = _U32.pack(crc32(payload)) + payload
+        # Last: a process killed before this line leaves a zero here, and no reader looks further.
+        _U32.pack_into(chunk, pos, size)
+        self._pos = pos + ((size + 15) & ~7)
+
+    def _enter(self, names: tuple[str, ...]) -> tuple[struct.Struct, int, int] | None:
+        """Return the packing of a set whose schema stands in the current chunk, with room for one row."""
+        import json
+
+        check_names(names)
+        packer = struct.Struct(f"<B3xIqd{len(names)}d")
+        text = json.dumps(names).encode()
+        row_bytes = _record_bytes(packer.size)
+        entry = self._sets.get(names)
+        if entry is not None and self._room(row_bytes, new_chunk=False):
+            return entry
+        if not self._room(_record_bytes(_PREFIX.size + len(text)) + row_bytes):
+            return None
+        if len(self._sets) >= MAX_CACHED_SETS:
+            self._sets.clear()
+        self._set_id += 1
+        self._put(_PREFIX.pack(RECORD_SCHEMA, self._set_id) + text)
+        # The third number is what must be free for a row: itself and the end mark.
+        entry = (packer, self._set_id, row_bytes + 8)
+        self._sets[names] = entry
+        return entry
+
+    def _room(self, size: int, new_chunk: bool = True) -> bool:
+        """Whether ``size`` bytes and an end mark fit, in a new chunk if need be."""
+        if self._map is not None and self._pos + size + 8 <= CHUNK_BYTES:
+            return True
+        if not new_chunk or self._now() < self._retry_at:
+            return False
+        try:
+            if self._over_limit():
+                raise OSError(f"the spool holds {self._limit_bytes >> 20} MiB (STABILITY_SPOOL_MIB)")
+            self._open_chunk()
+        except OSError as error:
+            self._retry_at = self._now() + RETRY_S
+            self._trouble(f"no room for new records, they are dropped and counted: {error}")
+            return False
+        return CHUNK_HEADER_BYTES + size + 8 <= CHUNK_BYTES
+
+    def _open_chunk(self) -> None:
+        """Begin the next chunk; the old one gets its end mark only when the new one is whole on disk."""
+        number = self._number + 1
+        spare, self._spare = self._spare, None
+        made = _SPARE_CHUNK
+        if spare is None:
+            made = _NEW_CHUNK
+            spare = self._reserve(made)
+        spare[0 : CHUNK_HEADER.size] = CHUNK_HEADER.pack(SPOOL_MAGIC, SPOOL_VERSION, number, self.last_seq + 1)
+        os.rename(os.path.join(self._folder, made), os.path.join(self._folder, chunk_name(number)))
+        if self._map is not None:
+            _U32.pack_into(self._map, self._pos, END_OF_CHUNK)
+            self._map.close()
+        self._map = spare
+        self._number = number
+        self._pos = CHUNK_HEADER_BYTES
+        self._sets.clear()
+        if self.on_spare_taken is not None:
+            self.on_spare_taken()
+
+    def _reserve(self, name: str) -> mmap.mmap:
+        path = os.path.join(self._folder, name)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, CHUNK_BYTES)
+            return mmap.mmap(fd, CHUNK_BYTES)
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(fd)
+
+    def _over_limit(self) -> bool:
+        """Whether the chunks of all sources of the run leave no room for one more."""
+        total = 0
+        try:
+            for source in os.scandir(os.path.dirname(self._folder)):
+                with os.scandir(source.path) as files:
+                    total += sum(CHUNK_BYTES for file in files if file.name.endswith(".spool"))
+        except OSError:
+            return False  # a folder vanished meanwhile: the agent tidies up, so there is room
+        return total + CHUNK_BYTES > self._limit_bytes
+
+
+def check_names(names: tuple[object, ...]) -> None:
+    """Raise ValueError unless all are names of metrics and fit one set. The hot path pays this once a set and chunk."""
+    if not 1 <= len(names) <= MAX_SET_NAMES:
+        raise ValueError(f"{len(names)} names, expected 1 to {MAX_SET_NAMES} in one row")
+    for name in names:
+        refused = name_trouble(name)
+        if refused:
+            raise ValueError(refused)
+
+
+def name_trouble(name: object) -> str:
+    """Return why ``name`` can't name a metric, or nothing."""
+    if not isinstance(name, str):
+        return f"metric name {name!r} is a {type(name).__name__}, expected a string"[:200]
+    if not 1 <= len(name) <= MAX_NAME_CHARS:
+        shown = repr(name[:40]) + ("..." if len(name) > 40 else "")
+        return f"metric name {shown} has {len(name)} characters, expected 1 to {MAX_NAME_CHARS}"
+    if not name.isascii() and any("\ud800" <= char <= "\udfff" for char in name):
+        return f"metric name {name[:40]!a} has half a surrogate pair, expected valid Unicode"
+    return ""
+
+
+def _record_bytes(payload_bytes: int) -> int:
+    """Return the bytes of a record in a chunk: length, checksum, payload, padding to 8."""
+    return (payload_bytes + 15) & ~7

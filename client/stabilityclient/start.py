@@ -1,0 +1,114 @@
+"""Makes the files of one process start: the run's folder, the source's spool and slot, ``run.json`` and ``source.json``."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from stabilityclient.boundary import make_mailbox
+from stabilityclient.slot import Slot
+from stabilityclient.spool import SpoolWriter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stabilityclient.settings import Settings
+
+__all__ = ["MAX_CONFIG_BYTES", "open_source", "run_folder", "start_ticks", "write_whole"]
+
+#: Longest config, bytes of JSON: it travels in each Hello, which must stay far below a message's limit.
+MAX_CONFIG_BYTES = 1024 * 1024
+
+
+def run_folder(settings: Settings, node: str) -> str:
+    """Return the folder of the run on this node.
+
+    Where the job spans nodes the name ends in ``@node``: a folder that nodes share must still have one agent each.
+    """
+    name = settings.run_id if settings.ranks.one_node else f"{settings.run_id}@{node}"
+    return os.path.join(settings.dir, name)
+
+
+def open_source(
+    settings: Settings, folder: str, node: str, pid: int, started_ns: int, trouble: Callable[[str], None]
+) -> tuple[str, SpoolWriter, Slot]:
+    """Make everything that this start of a process needs on disk and return (source id, spool, slot).
+
+    Raises:
+        OSError: the folder can't be made or written, or the disk is full.
+        ValueError: the config can't be written as JSON.
+    """
+    ranks = settings.ranks
+    source = f"r{ranks.rank}-{started_ns:x}-{pid}"
+    home = os.path.join(folder, "sources", source)
+    for each in (
+        home,
+        os.path.join(folder, "agent"),
+        os.path.join(folder, "commands"),
+        os.path.join(folder, "arbiter"),
+    ):
+        os.makedirs(each, exist_ok=True)
+    make_mailbox(os.path.join(folder, "mailbox"))
+    _write_run(settings, folder, started_ns / 1e9, trouble)
+    spool = SpoolWriter(home, settings.spool_bytes, trouble)
+    started = started_ns / 1e9
+    slot = Slot(os.path.join(home, "slot"), pid=pid, rank=ranks.rank, world_size=ranks.world_size, started=started)
+    info = {
+        "source": source,
+        "rank": ranks.rank,
+        "world_size": ranks.world_size,
+        "local_rank": ranks.local_rank,
+        "node": node,
+        "pid": pid,
+        "started": started,
+        "generation": ranks.generation,
+        # Tells this process from a later one that got the same pid.
+        "start_ticks": start_ticks(pid),
+    }
+    # Last: a folder without source.json is not a source yet, and no agent touches it.
+    write_whole(os.path.join(home, "source.json"), json.dumps(info).encode())
+    return source, spool, slot
+
+
+def start_ticks(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot; 0 where it is gone or /proc is not there."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Write a file so that a reader sees the old or the new one, never a half."""
+    part = f"{path}.{os.getpid()}.tmp"
+    with open(part, "wb") as file:
+        file.write(data)
+    os.replace(part, path)
+
+
+def _write_run(settings: Settings, folder: str, created: float, trouble: Callable[[str], None]) -> None:
+    path = os.path.join(folder, "run.json")
+    before: dict[str, object] = {}
+    try:
+        with open(path, "rb") as file:
+            before = json.loads(file.read())
+    except (OSError, ValueError):
+        pass  # the first start of the run
+    if before and settings.ranks.local_rank != 0:
+        return
+    config = settings.config
+    size = len(json.dumps(config, default=str, skipkeys=True))
+    if size > MAX_CONFIG_BYTES:
+        trouble(f"config has {size} bytes of JSON, expected at most {MAX_CONFIG_BYTES}: it is left out")
+        config = {"note": f"left out: {size} bytes"}
+    facts = {
+        "run_id": settings.run_id,
+        "project": settings.project,
+        "name": settings.name,
+        "config": config,
+        "url": settings.url,
+        "created": before.get("created", created),
+    }
+    write_whole(path, json.dumps(facts, default=str, skipkeys=True).encode())
