@@ -25,7 +25,10 @@ def main() -> None:
     board = tomllib.loads((_HERE.parent / "pyproject.toml").read_text())["project"]
     client = tomllib.loads((_HERE.parent / "client" / "pyproject.toml").read_text())["project"]
     files = {
-        "run": ([*board["dependencies"], *client["dependencies"], "setuptools"], "the server and the client's agent need"),
+        "run": (
+            [*board["dependencies"], *client["dependencies"], "setuptools"],
+            "the server and the client's agent need",
+        ),
         "demo": (board["optional-dependencies"]["demo"], "the training job of the demo needs besides run.txt"),
         "test": (_TESTS, "the tests and checks need besides run.txt and demo.txt"),
         "bench": (_BENCH, "benchmarks/ needs besides run.txt: trackers to compare with"),

@@ -211,6 +211,7 @@ def _start_job(
         "STABILITY_RUN_ID": run_id,
         "STABILITY_DIR": str(_spool(options)),
         "STABILITY_MODE": "online",
+        "STABILITY_FINISH_S": "10",  # the server is beside it: no need to wait longer for the last points
         "OMP_NUM_THREADS": "1",  # one core per rank; torchrun says so too, with a warning
     }
     job = ManagedProcess(training_command(script, RANKS, arguments), log=options.data_dir / "job.log", env=env)

@@ -9,11 +9,13 @@ import httpx
 
 from stabilitybackend.errors import NotFound, StabilityBoardError, Unavailable
 
-__all__ = ["BoardClient"]
+__all__ = ["END_STATES", "BoardClient"]
 
 #: Longest wait for one answer, seconds. A busy two-core machine may need a few.
 _TIMEOUT_S = 10.0
 _POLL_S = 0.1
+#: States in which a command is over.
+END_STATES = frozenset({"done", "failed", "rejected", "expired"})
 
 
 class BoardClient:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.demo_api import BoardClient
+from stabilitybackend.demo_api import END_STATES, BoardClient
 from stabilitybackend.demo_check import check_lineage, healthy_after, ranks_that_acted
 from stabilitybackend.errors import StabilityBoardError
 
@@ -26,7 +26,6 @@ HEALTHY_STEPS = 60
 #: Batches that are skipped where the suggestion names no number.
 DEFAULT_SKIP_BATCHES = 100
 _POLL_S = 0.05
-_END_STATES = frozenset({"done", "failed", "rejected", "expired"})
 
 
 class DemoFailed(StabilityBoardError):
@@ -108,7 +107,7 @@ def act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], s
 
     def ended() -> dict[str, Any] | None:
         newest = board.command(plan.run_id, command["command_id"])
-        return newest if newest["state"] in _END_STATES else None
+        return newest if newest["state"] in END_STATES else None
 
     command = wait_for("the rollback", ended, until=min(plan.deadline, ordered + 60), alive=alive)
     seconds = time.monotonic() - ordered
@@ -157,7 +156,8 @@ def check_everything(plan: Plan, board: BoardClient, world_size: int, logged_poi
     newest = {incident["incident_id"]: incident for incident in board.incidents(plan.run_id)}
     mine = newest.get(plan.result["incident"]["incident_id"])
     if mine is not None:
-        plan.result["incident"] = _incident_facts(mine)
+        # Its suggestion is gone by now: what was advised is what was acted on.
+        plan.result["incident"] = _incident_facts(mine) | {"suggestion": plan.result["incident"]["suggestion"]}
     plan.result["other_incidents"] = [
         {"kind": other["kind"], "onset_step": other["onset_step"], "title": other["title"]}
         for other in newest.values()

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from stabilitybackend.demo_api import BoardClient
+from stabilitybackend.demo_api import END_STATES, BoardClient
 from stabilitybackend.errors import StabilityBoardError
 
 __all__ = ["Watch", "progress_line"]
@@ -73,7 +73,8 @@ class Watch:
             self._say_once(incident["incident_id"], text)
         for command in reversed(self._board.commands(self._run_id)):
             text = f"[cyan]{command['kind']}[/cyan] to step {command['to_step']}: {command['state']}"
-            self._say_once(command["command_id"], text)
+            if command["command_id"] not in self._seen or command["state"] in END_STATES:
+                self._say_once(command["command_id"], text)
 
     def _say_once(self, name: str, text: str) -> None:
         if self._seen.get(name) != text:
