@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from fastapi import WebSocket
@@ -50,6 +49,7 @@ SEND_TIMEOUT_S = 10.0
 MAX_EARLY_COMMANDS = 100
 #: WebSocket close codes (RFC 6455, section 7.4).
 _CLOSE_NORMAL, _CLOSE_POLICY, _CLOSE_TRY_LATER = 1000, 1008, 1013
+_TOOK_OVER = "a newer connection of this agent took over"
 _LOG = logging.getLogger(__name__)
 
 
@@ -60,7 +60,9 @@ class AgentConnection:
         self._gateway = gateway
         self._socket = socket
         self._sending = asyncio.Lock()
-        self._answers: asyncio.Queue[Awaitable[Message | None]] = asyncio.Queue(MAX_PENDING_ANSWERS)
+        self._answers: asyncio.Queue[Message | tuple[Frame, asyncio.Future[Outcome]]] = asyncio.Queue(
+            MAX_PENDING_ANSWERS
+        )
         self._welcomed = False
         self._early: list[dict[str, Any]] = []
         self._run_id = ""
@@ -74,28 +76,35 @@ class AgentConnection:
         older = self._gateway.connections.get(name)
         self._gateway.connections[name] = self
         self._gateway.counts.connections += 1
-        answering = asyncio.create_task(self._answer_forever())
+        # Half-open: the agent came back before we noticed that it was gone. Closing may take long: nobody waits for it.
+        closing = asyncio.create_task(older.close(_CLOSE_NORMAL, _TOOK_OVER)) if older is not None else None
+        # Whichever ends first ends the connection: a reader alone would wait for ever for room in the answers' queue.
+        parts = {asyncio.create_task(self._read_forever(hello)), asyncio.create_task(self._answer_forever())}
         try:
-            if older is not None:  # half-open: the agent came back before we noticed that it was gone
-                await older.close(_CLOSE_NORMAL, "a newer connection of this agent took over")
-            await self._welcome(hello)
-            await self._read_forever()
-        except WebSocketDisconnect:
-            pass
-        except AgentGone:
-            pass
-        except Unavailable as error:
-            await self._say_and_close(Error("busy", error.message), _CLOSE_TRY_LATER)
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            answering.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await answering
+            for part in parts:
+                part.cancel()
+            ends = await asyncio.gather(*parts, return_exceptions=True)
             self._gateway.counts.connections -= 1
             if self._gateway.connections.get(name) is self:
                 del self._gateway.connections[name]
                 with contextlib.suppress(Unavailable):
                     await self._gateway.services.agent_disconnected(*name)
-            await self.close(_CLOSE_NORMAL, "")
+            await self._end(ends)
+            if closing is not None:
+                await closing
+
+    async def _end(self, ends: list[BaseException | None]) -> None:
+        """Close the connection, with a word about it where there is a reason that the agent can't know."""
+        for end in ends:
+            if isinstance(end, AgentGone | WebSocketDisconnect | asyncio.CancelledError) or end is None:
+                continue
+            if not isinstance(end, Unavailable):
+                _LOG.error("run %s: the connection ended on a defect of ours", self._run_id, exc_info=end)
+            text = end.message if isinstance(end, Unavailable) else "the server made a mistake; see its log"
+            await self._say_and_close(Error("busy", text), _CLOSE_TRY_LATER)
+        await self.close(_CLOSE_NORMAL, "")
 
     async def push_command(self, command: dict[str, Any]) -> None:
         """Send a command to the agent. Raises AgentGone when the connection is closed."""
@@ -151,7 +160,8 @@ class AgentConnection:
         for command in early:
             await self._send(CommandMessage(command))
 
-    async def _read_forever(self) -> None:
+    async def _read_forever(self, hello: Hello) -> None:
+        await self._welcome(hello)
         while True:
             data = await self._receive()
             try:
@@ -168,15 +178,15 @@ class AgentConnection:
                 return
             except BadMessage as error:
                 self._gateway.counts.bad_messages += 1
-                await self._answers.put(_ready(Error("bad_message", str(error))))
+                await self._answers.put(Error("bad_message", str(error)))
             except BadRequest as error:
                 self._gateway.counts.bad_frames += 1
                 _LOG.warning("run %s: frame refused: %s", self._run_id, error.message)
-                await self._answers.put(_ready(Error("bad_frame", error.message)))
+                await self._answers.put(Error("bad_frame", error.message))
 
     async def _store(self, frame: Frame, data: bytes) -> None:
         outcome = await self._gateway.ingest.enqueue(self._run_id, frame.source, frame.first_seq, frame.last_seq, data)
-        await self._answers.put(self._answer(frame, outcome))
+        await self._answers.put((frame, outcome))
 
     async def _answer(self, frame: Frame, stored: asyncio.Future[Outcome]) -> Message:
         source = frame.source.source
@@ -193,16 +203,16 @@ class AgentConnection:
             text = f"frame {frame.first_seq}..{frame.last_seq} of {source} came, expected {outcome.expected_seq} next"
             return Nack(source, outcome.expected_seq, text)
         if isinstance(outcome, Stored):
-            await self._gateway.services.frame_stored(self._run_id)
+            with contextlib.suppress(Unavailable):  # only a hint: the frame is stored, whatever becomes of it
+                await self._gateway.services.frame_stored(self._run_id)
             return Ack(source, frame.last_seq)
         assert isinstance(outcome, Duplicate)
         return Ack(source, outcome.last_seq)
 
     async def _answer_forever(self) -> None:
         while True:
-            answer = await (await self._answers.get())
-            if answer is not None:
-                await self._send(answer)
+            due = await self._answers.get()
+            await self._send(await self._answer(*due) if isinstance(due, tuple) else due)
 
     async def _take_health(self, health: Health) -> None:
         # Health comes again within a second: one that can't be taken now is not worth an answer.
@@ -235,7 +245,3 @@ class AgentConnection:
         with contextlib.suppress(AgentGone):
             await self._send(error)
         await self.close(code, error.code)
-
-
-async def _ready(message: Message) -> Message:
-    return message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 import uuid
@@ -11,11 +12,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from stabilitybackend.api_client import ApiClient, server_url
 from stabilitybackend.errors import Unavailable
-from stabilitybackend.importing import import_folder
+from stabilitybackend.importing import Imported, find_run_folders, import_runs
 from stabilitybackend.settings import Settings
 
 __all__ = ["register"]
@@ -23,6 +25,7 @@ __all__ = ["register"]
 #: States in which a command stays (docs/api.md).
 _FINAL = ("done", "rejected", "failed", "expired")
 _POLL_S = 0.2
+_COLUMNS = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
 _STATUS_STYLE = {"running": "green", "finished": "blue", "stalled": "yellow", "crashed": "red", "unreachable": "red"}
 
 _Url = Annotated[str | None, typer.Option(help="The server. [default: STABILITY_URL, or the one running here]")]
@@ -107,7 +110,34 @@ def import_spool(
 ) -> None:
     """Upload runs that were recorded offline. What the server has already is not sent again."""
     settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
-    import_folder(spool_dir, server_url(url, os.environ, settings.data_dir), api_key, typer.echo)
+    folders = find_run_folders(spool_dir)
+    with _client(url, api_key, data_dir) as client:
+        client.get("/healthz")  # a server that is away is said at once, and not after a minute of trying
+    with Progress(*_COLUMNS, console=Console(stderr=True), transient=True) as progress:
+        bars = {folder: progress.add_task(folder.name, total=None) for folder in folders}
+
+        async def upload_all() -> bool:
+            good = True
+            target = server_url(url, os.environ, settings.data_dir)
+            show = lambda folder, done, seen: progress.update(bars[folder], completed=done, total=seen)  # noqa: E731
+            async for imported in import_runs(folders, target, api_key, show):
+                progress.remove_task(bars[imported.folder])
+                good = _tell(imported) and good
+            return good
+
+        if not asyncio.run(upload_all()):
+            raise typer.Exit(1)
+
+
+def _tell(imported: Imported) -> bool:
+    """Say what became of one folder and return whether it is all on the server."""
+    if imported.problem:
+        typer.echo(f"{imported.folder}: failed: {imported.problem}", err=True)
+        return False
+    had = imported.records - imported.sent
+    text = f"{imported.run_id}: {imported.sent} records sent, {had} were there already"
+    typer.echo(text + (f", {imported.damaged} damaged in the spool" if imported.damaged else ""))
+    return True
 
 
 def _follow(client: ApiClient, place: str, command: dict[str, Any], deadline: float) -> dict[str, Any]:

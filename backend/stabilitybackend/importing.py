@@ -6,15 +6,37 @@ import repeatable: what is stored already is not stored again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from stabilitybackend.errors import BadRequest
 
-__all__ = ["find_run_folders", "import_folder"]
+__all__ = ["Imported", "find_run_folders", "import_runs"]
 
 #: Every run's folder has it (docs/wire.md).
 _RUN_FILE = "run.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What became of one folder.
+
+    Args:
+        folder: of the run.
+        run_id: empty if it failed.
+        records: rows and events of the folder that the server holds now.
+        sent: those of them that it did not hold before.
+        damaged: those that could not be read from the spool.
+        problem: why it failed; empty if it did not.
+    """
+
+    folder: Path
+    run_id: str = ""
+    records: int = 0
+    sent: int = 0
+    damaged: int = 0
+    problem: str = ""
 
 
 def find_run_folders(folder: Path) -> list[Path]:
@@ -35,10 +57,32 @@ def find_run_folders(folder: Path) -> list[Path]:
     return found
 
 
-def import_folder(folder: Path, url: str, api_key: str | None, say: Callable[[str], None]) -> None:
-    """Upload all runs in ``folder`` and say what was done, one line a run.
+async def import_runs(
+    folders: Sequence[Path],
+    url: str,
+    api_key: str | None,
+    progress: Callable[[Path, int, int], None],
+) -> AsyncIterator[Imported]:
+    """Upload run after run and yield what became of each; one that fails does not stop the others.
 
-    Raises:
-        BadRequest: there is no run in ``folder``.
+    Args:
+        folders: from ``find_run_folders``.
+        url: the server.
+        api_key: of a key that may send data; None where none is needed.
+        progress: called now and then with the folder, the records confirmed and the records read so far.
     """
-    raise NotImplementedError
+    # Only here: the backend knows no other part of the client than its wire schema.
+    from stabilityclient.agent.importer import upload
+    from stabilityclient.errors import StabilityError
+
+    for folder in folders:
+
+        def moved(done: int, seen: int, folder: Path = folder) -> None:
+            progress(folder, done, seen)
+
+        try:
+            report = await upload(folder, url, api_key, moved)
+        except StabilityError as error:
+            yield Imported(folder, problem=str(error))
+        else:
+            yield Imported(folder, report.run_id, report.records, report.sent, report.damaged)

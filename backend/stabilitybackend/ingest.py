@@ -149,14 +149,14 @@ class Ingest:
         """Like ``append``, but return once the frame has its place in the queue. Frames are stored in that order."""
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_look_at_error)
+        while self._writer is not None and self._waiting_bytes >= QUEUE_BYTES:
+            self._room.clear()
+            await self._room.wait()
         if self._writer is None:
             done.set_exception(Unavailable("the server stops", code="stopping"))
             return done
-        info = msgspec.json.encode(source)
-        while self._waiting_bytes >= QUEUE_BYTES:
-            self._room.clear()
-            await self._room.wait()
         self._waiting_bytes += len(message)
+        info = msgspec.json.encode(source) if first_seq == 1 else b""  # the script wants it with the first frame only
         await self._queue.put(_Waiting(run_id, source.source, first_seq, last_seq, message, info, done))
         return done
 

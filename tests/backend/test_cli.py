@@ -35,9 +35,8 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def run(*arguments: str | Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*_PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60, env=environment(**extra)
-    )
+    command = [*_PROGRAM, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(**extra))
 
 
 @contextmanager

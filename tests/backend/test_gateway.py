@@ -279,6 +279,39 @@ class _PushingServices(RecordingServices):
         await self.senders["a1"]({"command_id": "later"})
 
 
+class _FailingServices(RecordingServices):
+    async def health(self, run_id: str, health: Health) -> None:
+        raise RuntimeError("a defect")
+
+
+async def test_a_defect_of_ours_ends_the_connection_with_a_word_and_harms_no_other(redis_url: str) -> None:
+    with RunningGateway(redis_url, _FailingServices()) as gateway:
+        async with RawAgent(gateway.url) as agent, RawAgent(gateway.url) as other:
+            await agent.hello()
+            await other.hello(agent="a2")
+            error = await agent.ask(Health("a1", "n0", 5.0, []))
+            with pytest.raises(ConnectionClosed):
+                await agent.receive()
+            assert await other.ask(frame(1, [1.0])) == Ack(SOURCE.source, 1)
+    assert isinstance(error, Error)
+    assert (error.code, error.fatal) == ("busy", False)
+
+
+async def test_an_agent_that_sends_and_never_reads_is_let_go_when_it_leaves(gateway: RunningGateway) -> None:
+    agent = RawAgent(gateway.url, max_queue=1)
+    await agent.__aenter__()
+    await agent.hello()
+    for seq in range(1, 200):
+        await agent.send(frame(seq, [1.0]))
+    agent.socket.transport.abort()
+
+    async def gone() -> bool:
+        return not gateway.gateway.connections
+
+    await until(gone, 10, "the connection is gone")
+    assert gateway.services.gone == [("run-1", "a1")]
+
+
 async def test_a_wrong_key_is_refused_before_the_websocket_opens(gateway: RunningGateway) -> None:
     with pytest.raises(InvalidStatus) as refused:
         await RawAgent(gateway.url, key="sb_00000000_" + "x" * 43).__aenter__()
