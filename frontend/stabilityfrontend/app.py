@@ -22,18 +22,26 @@ __all__ = ["attach", "register"]
 #: Where plotly.js is served from; the name holds a hash, so a browser keeps it for a year.
 _PLOTLY_PREFIX = "/_stability/plotly-"
 
+#: The product's mark, drawn here; a data address, so no request.
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E"
+    "%3Crect width='16' height='16' rx='4' fill='%232a5fd6'/%3E"
+    "%3Cpath d='M2.5 6.5 6 9.5 8 4v6.2l2-1.4 3.5 2.7' fill='none' stroke='white' stroke-width='1.5' "
+    "stroke-linejoin='round' stroke-linecap='round'/%3E%3C/svg%3E"
+)
+
 #: The page around Dash's own. The first script sets the theme before anything is painted, so nothing flashes.
 _INDEX = """<!DOCTYPE html>
 <html lang="en" data-theme="dark">
   <head>
     {%metas%}
     <title>{%title%}</title>
-    <link rel="icon" href="data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Crect width='16' height='16' rx='4' fill='%232a5fd6'/%3E%3Cpath d='M2.5 6.5 6 9.5 8 4v6.2l2-1.4 3.5 2.7' fill='none' stroke='white' stroke-width='1.5' stroke-linejoin='round' stroke-linecap='round'/%3E%3C/svg%3E">
+    <link rel="icon" href="__ICON__">
     <style>__VARIABLES__</style>
     <script>
       (function () {
         var kept = null;
-        try { kept = localStorage.getItem("stability-theme"); } catch (error) { /* storage is off: follow the system */ }
+        try { kept = localStorage.getItem("stability-theme"); } catch (error) { /* storage is off */ }
         var light = window.matchMedia("(prefers-color-scheme: light)").matches;
         document.documentElement.dataset.theme = kept === "light" || kept === "dark" ? kept : light ? "light" : "dark";
       })();
@@ -66,7 +74,7 @@ def attach(app: FastAPI, *, title: str = "Stabilityboard") -> None:
         # Dash would print to stdout, which belongs to whoever asked for JSON there.
         add_log_handler=False,
         suppress_callback_exceptions=True,
-        index_string=_INDEX.replace("__VARIABLES__", theme.css_variables()),
+        index_string=_INDEX.replace("__ICON__", _ICON).replace("__VARIABLES__", theme.css_variables()),
         meta_tags=[
             {"name": "viewport", "content": "width=device-width, initial-scale=1"},
             {"name": "robots", "content": "noindex"},

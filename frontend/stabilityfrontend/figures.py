@@ -51,7 +51,7 @@ def focus_layout(theme: str) -> dict[str, Any]:
         theme: ``dark`` or ``light``.
     """
     layout = _base(theme)
-    layout["margin"] = {"l": 58, "r": 20, "t": 40, "b": 34}
+    layout["margin"] = {"l": 66, "r": 20, "t": 40, "b": 34}
     layout["hoversubplots"] = "axis"
     layout["xaxis"] = _axis(theme, x=True) | {"anchor": "y2", "domain": [0, 1]}
     layout["yaxis"] = _axis(theme) | {"domain": _LOSS_DOMAIN}

@@ -39,7 +39,7 @@ def layout(config: dict[str, Any]) -> html.Div:
 
 
 def page(pathname: str) -> html.Div:
-    """Return the skeleton that belongs to an address: ``/``, ``/login``, ``/runs/<run_id>``, else a plain "not here"."""
+    """Return the skeleton of an address: ``/``, ``/login``, ``/runs/<run_id>``, and words for any other."""
     if pathname in ("", "/", "/runs", "/runs/"):
         return runs_page()
     if pathname.rstrip("/") == "/login":
@@ -87,19 +87,8 @@ def runs_page() -> html.Div:
             html.Main(
                 html.Section(
                     [
-                        html.Div(
-                            [
-                                dcc.Input(
-                                    id="runs-filter",
-                                    type="search",
-                                    placeholder="Filter by name, project or status",
-                                    className="field",
-                                    autoComplete="off",
-                                ),
-                            ],
-                            className="panel-head",
-                            id="runs-head",
-                        ),
+                        # The field itself is made by the script: what is typed in it is of no interest to Dash.
+                        html.Div(id="runs-search", className="panel-head"),
                         html.Table(
                             [
                                 html.Thead(
@@ -135,7 +124,8 @@ def login_page() -> html.Div:
                     "“stabilityboard keys”."
                 ),
                 html.Label("API key", htmlFor="login-key"),
-                dcc.Input(id="login-key", type="password", className="field", autoComplete="off", autoFocus=True),
+                # Made by the script, so that a key never becomes a property of a component.
+                html.Div(id="login-field"),
                 html.Div(id="login-error", role="alert"),
                 html.Button("Open the board", id="login-send", className="button primary", type="submit"),
             ],

@@ -15,7 +15,7 @@ FONT = (
 )
 MONO = '"JetBrains Mono", ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 
-#: One table per theme. ``series`` is the order in which lines take their colours: told apart by lightness as well as hue.
+#: One table per theme. ``series`` is the order in which lines take their colours: apart in lightness as well as hue.
 THEMES: dict[str, dict[str, str | list[str]]] = {
     "dark": {
         "bg": "#090c11",
@@ -40,7 +40,7 @@ THEMES: dict[str, dict[str, str | list[str]]] = {
         "good-soft": "#0f2b23",
         "info": "#7cc4ff",
         "info-soft": "#10263a",
-        "scrim": "rgba(3, 6, 10, 0.66)",
+        "scrim": "rgba(3, 6, 10, 0.78)",
         "shadow": "0 18px 50px rgba(0, 0, 0, 0.55)",
         "series": ["#6aa0ff", "#3fd79f", "#ffb43d", "#c39bff", "#ff8fa3", "#5fd4e8", "#d8e06a", "#f2a1e0"],
     },
@@ -67,7 +67,7 @@ THEMES: dict[str, dict[str, str | list[str]]] = {
         "good-soft": "#e1f5ed",
         "info": "#0b6aa8",
         "info-soft": "#e3f1fb",
-        "scrim": "rgba(20, 28, 40, 0.38)",
+        "scrim": "rgba(20, 28, 40, 0.48)",
         "shadow": "0 18px 50px rgba(26, 39, 58, 0.20)",
         "series": ["#2a5fd6", "#0b8a62", "#c07000", "#7b4fd0", "#d23f63", "#0d8599", "#7d8a00", "#b04a9e"],
     },

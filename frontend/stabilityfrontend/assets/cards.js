@@ -26,7 +26,7 @@
           const card = this.cards.get(entry.target.dataset.metric);
           if (card) card.visible = entry.isIntersecting;
         }
-        this.page.fetchWanted([...this.cards].filter(([, card]) => card.visible).map(([name]) => name));
+        this.page.feed.fetchWanted([...this.cards].filter(([, card]) => card.visible).map(([name]) => name));
       });
     }
 
@@ -107,7 +107,7 @@
       S.byId("panels").append(section);
       const panel = { id: `added ${name}`, metrics: [name], per_rank: true, log: false };
       board.add(S.panelChart(element, legend, panel, this.config, this.page));
-      this.page.fetchWanted([name]);
+      this.page.feed.fetchWanted([name]);
       section.scrollIntoView({ block: "nearest", behavior: "smooth" });
     }
 

@@ -25,7 +25,10 @@
         words = `live · last point ${S.age(age)} ago`;
         tone = "warning";
       } else words = age < 3 ? "live" : `live · last point ${S.age(age)} ago`;
-      if (!running && age !== null && age > 10) tone = "quiet";
+      if (!running) {
+        words = age === null || age > 10 ? "connected" : words;
+        if (age !== null && age > 10) tone = "quiet";
+      }
     } else if (state === "away") {
       words = "reconnecting";
       tone = "critical";
@@ -75,7 +78,7 @@
     S.byId("rollback-open").disabled = !page.ready || page.lost === true;
     const gone = page.discarded();
     const forks = page.forkList.length;
-    S.text(S.byId("focus-note"), forks ? `${S.plural(forks, "fork")}, ${S.plural(gone, "step")} discarded` : "");
+    S.text(S.byId("focus-note"), forks ? `−${S.plural(gone, "step")} in ${S.plural(forks, "fork")}` : "");
     S.show(S.byId("focus-ghosts"), forks > 0);
     legend(page, forks);
     const empty = page.ready && page.store.extent([page.metric()]) === null && !page.lost;

@@ -5,6 +5,8 @@
   /** Points behind a sparkline, and steps back for the comparison under the number. */
   const SPARK = 120;
   const BACK = 50;
+  /** Incidents whose onset is a fair step to compare the loss and the gradient norm with. */
+  const CURVES = new Set(["spike", "divergence", "grad_norm", "level_shift", "nonfinite"]);
 
   function cell(id) {
     const element = S.byId(`kpi-${id}`);
@@ -40,9 +42,14 @@
     const smooth = metric === "tokens_per_s" || metric === "step_time_s" ? median(values.slice(-9)) : now;
     S.text(parts.value, S.steady(Number.isFinite(now) ? smooth : now));
     const before = median(values.slice(-BACK - 10, -10));
+    const incident = page.incidents().find((one) => one.state === "open" && CURVES.has(one.kind) && (one.metric === metric || id === "grad" || id === "loss") && one.onset_step !== null);
+    const level = incident && good === "down" ? page.levelBefore(metric, incident.onset_step) : null;
     let note = "";
     let state = "";
-    if (!Number.isFinite(now)) {
+    if (level && Number.isFinite(now) && now > 1.1 * level) {
+      note = `× ${(now / level).toPrecision(2)} since step ${S.count(incident.onset_step)}`;
+      state = incident.severity === "critical" ? "critical" : "warning";
+    } else if (!Number.isFinite(now)) {
       note = `at step ${S.count(steps[steps.length - 1])}`;
       state = "critical";
     } else if (before !== null && values.length >= 24 && before !== 0) {
@@ -64,20 +71,18 @@
 
   function checkpointCell(page) {
     const parts = cell("checkpoint");
-    const newest = page.checkpoints.find((checkpoint) => checkpoint.available && !checkpoint.dead);
     if (!parts) return;
+    const usable = page.checkpointList().filter((one) => one.available && !one.dead);
+    const [newest] = usable;
     S.text(parts.value, newest ? S.count(newest.step) : "–");
     S.text(parts.unit, newest ? "step" : "");
-    const kept = page.checkpoints.filter((checkpoint) => checkpoint.available && !checkpoint.dead).length;
-    S.text(parts.note, newest ? `${S.ago(page.now() - newest.time)} · ${kept} usable` : page.ready ? "none announced yet" : "");
+    S.text(parts.note, newest ? `${S.ago(page.now() - newest.time)} · ${usable.length} usable` : page.ready ? "none announced yet" : "");
     if (!newest || page.lastStep() === null) return S.fill(parts.spark);
-    const steps = page.checkpoints.filter((one) => one.available && !one.dead).map((one) => one.step);
-    const low = Math.min(...steps);
+    const shown = usable.slice(0, 60);
+    const low = shown[shown.length - 1].step;
     const span = Math.max(1, page.lastStep() - low);
-    S.fill(
-      parts.spark,
-      S.h("div", { class: "ticks" }, steps.map((step) => S.h("i", { style: { left: `${(100 * (step - low)) / span}%` } }))),
-    );
+    const ticks = shown.map((one) => S.h("i", { style: { left: `${Math.min(100, (100 * (one.step - low)) / span)}%` } }));
+    S.fill(parts.spark, S.h("div", { class: "ticks" }, ticks));
   }
 
   function incidentsCell(page) {

@@ -6,6 +6,9 @@
   class LoginPage {
     constructor(root) {
       this.form = root.querySelector("#login-form");
+      this.field = S.h("input", { id: "login-key", type: "password", class: "field", autocomplete: "current-password" });
+      S.fill(S.byId("login-field"), this.field);
+      this.field.focus();
       this.onSubmit = (event) => {
         event.preventDefault();
         this.send();
@@ -14,7 +17,7 @@
     }
 
     async send() {
-      const field = S.byId("login-key");
+      const { field } = this;
       const button = S.byId("login-send");
       const key = field.value.trim();
       if (!key) {

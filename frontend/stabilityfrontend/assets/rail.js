@@ -132,7 +132,7 @@
           S.h(
             "div",
             { class: "sub" },
-            first === null ? `from step ${S.count((segment.fork_step ?? -1) + 1)}, no point yet` : kept ? `${S.count(first)} → ${S.count(keptTo)}${isHead ? " live" : ""}` : "nothing kept",
+            first === null ? `from step ${S.count((segment.fork_step ?? -1) + 1)}, no point yet` : kept ? `${S.count(first)} → ${S.count(keptTo)}${isHead && page.run && page.run.status === "running" ? " live" : ""}` : "nothing kept",
           ),
           segment.reason || segment.issuer || Object.keys(segment.changes || {}).length
             ? S.h("div", { class: "why" }, [segment.reason, S.changes(segment.changes), segment.issuer ? `by ${segment.issuer}` : ""].filter(Boolean).join(" · "))
@@ -157,12 +157,13 @@
   S.drawCheckpoints = function (page) {
     const place = S.byId("checkpoints");
     if (!place) return;
-    const shown = page.checkpoints.slice(0, 40);
+    const list = page.checkpointList();
+    const shown = list.slice(0, 40);
     const key = JSON.stringify(shown.map((one) => [one, S.age(page.now() - one.time)]));
     if (keyOf.get(place) === key) return;
     keyOf.set(place, key);
-    const usable = page.checkpoints.filter((one) => one.available && !one.dead).length;
-    S.text(S.byId("checkpoints-note"), page.checkpoints.length ? `${usable} of ${page.checkpoints.length} usable` : "");
+    const usable = list.filter((one) => one.available && !one.dead).length;
+    S.text(S.byId("checkpoints-note"), list.length ? `${usable} of ${list.length} usable` : "");
     if (!shown.length) {
       S.fill(place, S.h("div", { class: "nothing" }, page.ready ? "None yet. The job announces each with run.checkpoint(step, path)." : ""));
       return;

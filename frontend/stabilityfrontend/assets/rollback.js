@@ -58,7 +58,7 @@
 
     usable() {
       const last = this.page.lastStep();
-      return this.page.checkpoints.filter((one) => one.available && !one.dead && (last === null || one.step <= last)).slice(0, OFFERED);
+      return this.page.checkpointList().filter((one) => one.available && !one.dead && (last === null || one.step <= last)).slice(0, OFFERED);
     }
 
     suggested(list) {
@@ -109,7 +109,7 @@
               { class: "form-row" },
               this.field("rollback-lr", "LR scale", "blank: unchanged", { type: "number", min: "0", max: "10", step: "any", placeholder: "1.0", inputmode: "decimal" }),
               this.field("rollback-seed", "New seed", "blank: as it was", { type: "number", min: "0", step: "1", placeholder: "unchanged", inputmode: "numeric" }),
-              this.field("rollback-skip", "Batches to skip", incident && behind ? `${S.count(behind)} trained since then` : "blank: none", { type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric" }),
+              this.field("rollback-skip", "Batches to skip", incident && behind ? "as many as trained since" : "blank: none", { type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric" }),
             ),
             this.field("rollback-reason", "Reason", "stays with the run for ever", { type: "text", maxlength: "300", value: incident ? `${incident.title || S.words(incident.kind)} at step ${incident.onset_step}` : "" }),
             this.sentence,
@@ -118,9 +118,14 @@
           S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), S.h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel"), this.confirm),
         ),
       );
-      // What was trained since the checkpoint holds what went wrong: going over it again would bring it back.
-      if (incident && behind) this.skip.value = String(behind);
+      // What was trained since the checkpoint holds what went wrong: going over it again would bring it back. The
+      // number grows with the run until someone sets it.
+      this.followsSkip = Boolean(incident) && best !== null;
+      this.skip.addEventListener("input", () => {
+        this.followsSkip = false;
+      });
       this.update();
+      requestAnimationFrame(() => this.list.querySelector("input:checked")?.closest("label").scrollIntoView({ block: "nearest" }));
     }
 
     head(title, sub) {
@@ -162,10 +167,7 @@
     }
 
     choose(step) {
-      const before = this.page.lastStep() - this.chosen;
-      const follows = this.skip.value !== "" && Number(this.skip.value) === before;
       this.chosen = step;
-      if (follows) this.skip.value = String(Math.max(0, this.page.lastStep() - step));
       this.update();
     }
 
@@ -188,6 +190,7 @@
 
     /** Bring sentence and button up to date with the form and with the steps that go on meanwhile. */
     update() {
+      if (this.followsSkip && this.chosen !== null) this.skip.value = String(Math.max(0, (this.page.lastStep() ?? 0) - this.chosen));
       const order = this.order();
       S.text(this.sentence, S.rollbackSentence(order, this.facts()));
       S.text(this.confirm, this.sending ? "Ordering …" : order.to_step === null ? "Roll back" : `Roll back to ${S.count(order.to_step)}`);

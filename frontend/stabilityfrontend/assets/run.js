@@ -5,10 +5,8 @@
   const S = (window.stability = window.stability || {});
   /** Regions other than charts are brought up to date this often at most. */
   const TICK_MS = 250;
-  /** Commands and incidents kept. */
+  /** Incidents and checkpoints kept. */
   const KEPT = 500;
-  /** Live messages held back while the first fetch is under way; more than that and it is fetched again. */
-  const HELD = 2000;
 
   class RunPage {
     constructor(root, config) {
@@ -25,7 +23,6 @@
       this.settings = { log: false, ghosts: true, newest: 0 };
       this.names = [];
       this.dirt = new Set();
-      this.held = null;
       this.state = "connecting";
       this.latency = null;
       this.forkList = [];
@@ -40,9 +37,8 @@
         () => !this.gone && this.board.markAll(),
         () => S.toast("The charts' library did not load; reload the page to try again.", "critical", 30),
       );
-      this.live = new S.Live(this.id, (message) => this.onMessage(message), (state) => this.onState(state));
-      // Without a feed (a proxy that lets no WebSocket through) the page still shows what there is.
-      this.late = setTimeout(() => !this.ready && !this.syncing && this.sync(), 2500);
+      this.feed = new S.Feed(this);
+      this.live = this.feed.live;
       this.tick = setInterval(() => this.onTick(), TICK_MS);
     }
 
@@ -93,7 +89,7 @@
         S.show(S.byId("zoom-reset"), range !== null);
         redraw();
         clearTimeout(this.detailTimer);
-        if (range) this.detailTimer = setTimeout(() => this.fetchDetail(range), 180);
+        if (range) this.detailTimer = setTimeout(() => this.feed.fetchDetail(range), 180);
       });
     }
 
@@ -136,6 +132,16 @@
     view() {
       return { incidents: this.incidents(), segments: this.store.segments, forks: this.forkList, lastStep: this.lastStep() };
     }
+    /** Checkpoints, newest first, each dead as soon as its branch is: the news of a fork is enough to know. */
+    checkpointList() {
+      return this.checkpoints.map((one) => (one.dead || one.step <= this.store.aliveUpTo(one.segment) ? one : { ...one, dead: true }));
+    }
+    /** Median value of a metric on the effective line in the 40 points before a step; null where there are none. */
+    levelBefore(name, step) {
+      const { steps, values } = this.store.tail(name, this.config.limits.entry_points);
+      const to = S.lowerBound(steps, step);
+      return S.median(values.slice(Math.max(0, to - 40), to));
+    }
     discarded() {
       return this.forkList.reduce((sum, fork) => sum + fork.discarded, 0);
     }
@@ -157,150 +163,11 @@
       return this.zoom.range || this.settings.newest ? this.xRange() : null;
     }
 
-    // -- data ---------------------------------------------------------------------------------------------------
-
-    /** Fetch everything; live messages wait meanwhile. */
-    async sync() {
-      this.syncing = true;
-      this.held = [];
-      try {
-        const [run, segments, incidents, checkpoints, health, commands] = await Promise.all([
-          S.api.run(this.id),
-          S.api.segments(this.id),
-          S.api.incidents(this.id),
-          S.api.checkpoints(this.id),
-          S.api.health(this.id),
-          S.api.commands(this.id),
-        ]);
-        if (this.gone) return;
-        this.setRun(run);
-        this.setSegments(segments.head, segments.segments);
-        this.incidentMap = new Map(incidents.incidents.slice(0, KEPT).map((one) => [one.incident_id, one]));
-        this.checkpoints = checkpoints.checkpoints;
-        this.health = new Map(health.agents.map((agent) => [agent.agent, agent]));
-        this.commands = new Map(commands.commands.slice(0, KEPT).map((one) => [one.command_id, one]));
-        await this.fetchSeries();
-        if (this.gone) return;
-        this.ready = true;
-        const held = this.held;
-        this.held = null;
-        for (const message of held) this.apply(message);
-        this.store.relook();
-        this.dirtyAll();
-        this.board.markAll();
-        this.onTick();
-      } catch (error) {
-        if (this.gone) return;
-        this.held = null;
-        if (error.status === 404) this.missing();
-        else {
-          this.trouble = error.message;
-          clearTimeout(this.again);
-          this.again = setTimeout(() => !this.gone && this.sync(), 2000 + 2000 * Math.random());
-        }
-      } finally {
-        this.syncing = false;
-      }
-    }
-
-    /** Metrics whose points are kept all the time: the focus chart, the panels, the strip, GPUs. */
-    pinned() {
-      const named = this.panels.flatMap(({ panel }) => S.matching(panel.metrics, this.names));
-      const gpus = this.names.filter((name) => name.startsWith("gpu/")).slice(0, 64);
-      return [...new Set([this.metric(), "grad_norm", "tokens_per_s", "step_time_s", "ratio/image_text", ...named.slice(0, 80), ...gpus])];
-    }
-
-    async fetchSeries() {
-      const { limits } = this.config;
-      const fine = [this.metric(), "grad_norm"].filter((name) => this.names.includes(name));
-      const pinned = this.pinned();
-      this.store.pin(pinned);
-      const rest = pinned.filter((name) => !fine.includes(name) && this.names.includes(name));
-      const ask = (names, points) => (names.length ? S.api.series(this.id, names, { view: "all", points }) : []);
-      const [focus, others] = await Promise.all([ask(fine, limits.focus_points), ask(rest, limits.panel_points)]);
-      if (this.gone) return;
-      this.store.clear();
-      this.store.fill(fine, focus, limits.focus_points);
-      this.store.fill(rest, others, limits.panel_points);
-    }
-
-    /** Fetch metrics that came into sight and have no history here yet. */
-    async fetchWanted(names) {
-      const missing = names.filter((name) => this.store.want(name));
-      if (!missing.length || !this.ready) return;
-      const points = this.config.limits.panel_points;
-      try {
-        const series = await S.api.series(this.id, missing, { view: "all", points });
-        if (this.gone) return;
-        this.store.fill(missing, series, points);
-        this.dirty("cards");
-        this.board.markAll();
-      } catch (error) {
-        // The next time that they come into sight they are asked for again.
-      }
-    }
-
-    /** Fetch a zoomed window in full detail, where what is here was thinned. */
-    async fetchDetail(range) {
-      const names = [...new Set([...this.board.charts.values()].filter((chart) => chart.visible).flatMap((chart) => chart.metrics()))].filter((name) => this.store.isThinned(name));
-      if (!names.length) return;
-      const span = range[1] - range[0];
-      const start = Math.max(0, Math.floor(range[0] - 0.1 * span));
-      const stop = Math.ceil(range[1] + 0.1 * span);
-      try {
-        const series = await S.api.series(this.id, names, { view: "all", start, stop, points: this.config.limits.focus_points });
-        if (this.gone || this.zoom.range !== range) return;
-        for (const name of names) this.store.setDetail(name, start, stop, series.filter((one) => one.metric === name));
-        this.board.markAll();
-      } catch (error) {
-        // The thinned points stay on the screen.
-      }
-    }
+    // -- news ---------------------------------------------------------------------------------------------------
 
     onState(state) {
       this.state = state;
       this.dirty("pill");
-    }
-
-    onMessage(message) {
-      if (message.type === "hello") {
-        if (!this.ready && !this.syncing) this.sync();
-        else if (this.ready && this.unsynced) this.sync();
-        this.unsynced = false;
-        return;
-      }
-      if (message.type === "reset") {
-        this.sync();
-        return;
-      }
-      if (this.held) {
-        if (this.held.length >= HELD) this.unsynced = true;
-        else this.held.push(message);
-        return;
-      }
-      if (!this.ready) {
-        this.unsynced = true;
-        return;
-      }
-      this.apply(message);
-    }
-
-    apply(message) {
-      if (message.type === "points") this.addPoints(message);
-      else if (message.type === "segments") {
-        this.setSegments(message.head, message.segments);
-        this.store.relook();
-        this.board.markAll();
-        this.dirtyAll();
-      } else if (message.type === "incident") this.setIncident(message.incident);
-      else if (message.type === "command") this.setCommand(message.command);
-      else if (message.type === "checkpoint") this.setCheckpoint(message.checkpoint);
-      else if (message.type === "health") {
-        this.health.set(message.agent.agent, message.agent);
-        // Agents come and go with restarts: the newest 256 are enough.
-        if (this.health.size > 256) this.health.delete(this.health.keys().next().value);
-        this.dirty("ranks");
-      } else if (message.type === "run") this.setRun(message.run);
     }
 
     addPoints(message) {
@@ -328,9 +195,9 @@
       S.fitPanels(this.root);
       this.cards.list();
       if (this.ready) {
-        const pinned = this.pinned().filter((name) => fresh.includes(name));
+        const pinned = this.feed.pinned().filter((name) => fresh.includes(name));
         this.store.pin(pinned);
-        this.fetchWanted(pinned);
+        this.feed.fetchWanted(pinned);
         this.board.markAll();
       }
     }
@@ -439,10 +306,10 @@
 
     close() {
       this.gone = true;
-      for (const timer of [this.tick]) clearInterval(timer);
-      for (const timer of [this.late, this.again, this.detailTimer]) clearTimeout(timer);
+      clearInterval(this.tick);
+      clearTimeout(this.detailTimer);
       this.unwatch();
-      this.live.close();
+      this.feed.close();
       this.cards.close();
       this.board.close();
       this.dialog.destroy();

@@ -28,9 +28,16 @@
       this.sparks = new Map();
       this.state = "connecting";
       this.ready = false;
-      this.filter = S.byId("runs-filter");
-      this.onFilter = () => this.draw();
-      this.filter.addEventListener("input", this.onFilter);
+      this.filter = S.h("input", {
+        id: "runs-filter",
+        type: "search",
+        class: "field",
+        placeholder: "Filter by name, project or status",
+        "aria-label": "Filter runs",
+        autocomplete: "off",
+        on: { input: () => this.draw() },
+      });
+      S.fill(S.byId("runs-search"), this.filter);
       this.unwatch = S.theme.watch(() => this.draw());
       this.live = new S.Live(null, (message) => this.onMessage(message), (state) => {
         this.state = state;
@@ -117,7 +124,7 @@
       const list = this.shown();
       S.text(S.byId("runs-count"), this.runs.size ? S.count(this.runs.size) : "");
       S.show(S.byId("runs-table"), list.length > 0);
-      S.show(S.byId("runs-head"), this.runs.size > 0);
+      S.show(S.byId("runs-search"), this.runs.size > 0);
       const empty = S.byId("runs-empty");
       S.show(empty, list.length === 0);
       if (!list.length) this.drawEmpty(empty);

@@ -38,23 +38,32 @@
       return segment.dead_after === null || segment.dead_after === undefined ? Infinity : segment.dead_after;
     }
 
-    /** Keep points of a metric from now on. Returns whether its history has to be fetched. */
+    /** Keep points of a metric from now on. Returns whether its history has to be fetched, once. */
     want(name) {
       this.uses += 1;
       const known = this.metrics.get(name);
-      if (known) {
-        known.used = this.uses;
-        return !known.filled;
+      if (known) known.used = this.uses;
+      else {
+        this.metrics.set(name, { entries: new Map(), used: this.uses, asked: false, pinned: false });
+        this.evict();
       }
-      this.metrics.set(name, { entries: new Map(), used: this.uses, filled: false, pinned: false });
-      this.evict();
-      return true;
+      const metric = this.metrics.get(name);
+      const first = !metric.asked;
+      metric.asked = true;
+      return first;
+    }
+
+    /** The history of these did not come: ask again when they are wanted again. */
+    unask(names) {
+      for (const name of names) if (this.metrics.has(name)) this.metrics.get(name).asked = false;
     }
 
     /** Never evict these: the charts that are always there. */
     pin(names) {
       for (const name of names) {
-        this.want(name);
+        if (!this.metrics.has(name)) {
+          this.metrics.set(name, { entries: new Map(), used: 0, asked: false, pinned: false });
+        }
         this.metrics.get(name).pinned = true;
       }
     }
@@ -67,7 +76,7 @@
 
     /** Merge what /series answered for `names`; a metric that is not in the answer has no points yet. */
     fill(names, series, points) {
-      for (const name of names) if (this.metrics.has(name)) this.metrics.get(name).filled = true;
+      for (const name of names) if (this.metrics.has(name)) this.metrics.get(name).asked = true;
       for (const group of grouped(series)) {
         const [one] = group;
         const metric = this.metrics.get(one.metric);

@@ -113,7 +113,12 @@
     }
     const sorted = Float64Array.from(finite).sort();
     let low = quantile(sorted, 0.002);
-    let high = finite.length > 40 ? quantile(sorted, 0.98) : sorted[sorted.length - 1];
+    let high = sorted[sorted.length - 1];
+    if (finite.length > 40) {
+      // A maximum that is near the rest stays in the picture; only one that would squash the line is cut off.
+      const usual = quantile(sorted, 0.98);
+      if (high - usual > 0.5 * (usual - low)) high = usual;
+    }
     for (let index = Math.floor(finite.length * 0.8); index < finite.length; index += 1) {
       if (finite[index] > high) high = finite[index];
       if (finite[index] < low) low = finite[index];

@@ -82,6 +82,7 @@
 
   S.ghostTrace = function (xy, colors, extra) {
     return S.lineTrace(xy, "discarded", colors.ghost, {
+      hovertemplate: "%{y:.5~g} at step %{x:,d}",
       mode: "lines",
       line: { color: colors.ghost, width: 1.2, dash: "5px,2px" },
       opacity: 0.8,
