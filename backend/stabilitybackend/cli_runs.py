@@ -116,10 +116,12 @@ def import_spool(
     with Progress(*_COLUMNS, console=Console(stderr=True), transient=True) as progress:
         bars = {folder: progress.add_task(folder.name, total=None) for folder in folders}
 
+        def show(folder: Path, done: int, seen: int) -> None:
+            progress.update(bars[folder], completed=done, total=seen)
+
         async def upload_all() -> bool:
             good = True
             target = server_url(url, os.environ, settings.data_dir)
-            show = lambda folder, done, seen: progress.update(bars[folder], completed=done, total=seen)  # noqa: E731
             async for imported in import_runs(folders, target, api_key, show):
                 progress.remove_task(bars[imported.folder])
                 good = _tell(imported) and good

@@ -60,6 +60,11 @@ class RunKeys:
         return self._key("meta")
 
     @property
+    def undone(self) -> str:
+        """Set: keys of inferred segments that somebody said are none."""
+        return self._key("undone")
+
+    @property
     def commands(self) -> str:
         """Hash: command id -> Command as JSON."""
         return self._key("commands")

@@ -164,44 +164,13 @@ def test_beyond_loopback_nothing_starts_without_a_key_and_with_one_it_is_asked_f
         assert "needs an API key" in run("runs", "--data-dir", tmp_path).stderr
 
 
-def test_keys_are_made_listed_and_revoked_while_the_server_runs(tmp_path: Path) -> None:
+def test_a_key_made_while_the_server_runs_works_and_stops_when_it_is_revoked(tmp_path: Path) -> None:
     with up(tmp_path) as (url, _):
         key = run("keys", "create", "screen", "--scope", "read", "--data-dir", tmp_path).stdout.strip()
         runs = {"url": f"{url}/api/v1/runs", "headers": {"Authorization": f"Bearer {key}"}}
         wait_until(lambda: httpx.get(**runs).status_code == 200, 5, "the new key works")
-        listed = run("keys", "list", "--data-dir", tmp_path).stdout
-        assert "screen" in listed
-        assert "works" in listed
-        assert key.split("_", 2)[2] not in listed
         assert run("keys", "revoke", key.split("_")[1], "--data-dir", tmp_path).returncode == 0
         wait_until(lambda: httpx.get(**runs).status_code == 401, 5, "the revoked key no longer works")
-        assert "revoked" in run("keys", "list", "--data-dir", tmp_path).stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("keys", "create", "x", "--scope", "root"), "scopes ['root'] given, expected some of agent, read, command"),
-        (("keys", "revoke", "nope"), "no key has the id 'nope'"),
-        (("up", "--port", "99999"), "setting port is '99999', expected a number from 0 to 65535"),
-        (("runs", "--url", "http://127.0.0.1:1"), "no server answers at http://127.0.0.1:1"),
-        (("rollback", "r", "--to-step", "5", "--url", "http://127.0.0.1:1"), "no server answers at"),
-        (("import", "/nowhere"), "/nowhere is not a folder, expected one with run.json"),
-    ],
-)
-def test_trouble_is_one_line_and_one_hint(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    done = run(*arguments, "--data-dir", tmp_path)
-    assert done.returncode in (1, 2)
-    assert f"error: {message}" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_rollback_of_an_unknown_run_says_what_the_server_says(tmp_path: Path) -> None:
-    with up(tmp_path) as (url, _):
-        done = run("rollback", "nobody", "--to-step", "5", "--url", url)
-    assert done.returncode == 1
-    assert "nobody" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_the_version_is_shown() -> None:

@@ -1,0 +1,194 @@
+"""``runs``, ``rollback`` and ``import`` against the whole server; the job is a scripted agent or an offline spool."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway_stack import RawAgent
+from job import Job
+from server_stack import RunningServer
+from stabilitybackend import cli
+from stabilitybackend.importing import find_run_folders
+from stabilityclient.wire import Ack, CommandMessage, Frame
+
+#: What a user's offline script is: 50 steps, two of them not finite.
+_OFFLINE_JOB = """
+import sys
+import stabilityclient
+run = stabilityclient.init(project="p", name="n", run_id=sys.argv[1], config={"lr": 1.0}, dir=sys.argv[2])
+for step in range(50):
+    run.log(step, {"loss": float("nan") if step == 7 else 1.0 / (step + 1)})
+run.finish()
+"""
+
+Program = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
+    """``stabilityboard`` in this process: exit code, standard output, standard error."""
+    for name in [name for name in os.environ if name.startswith("STABILITY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("STABILITY_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["stabilityboard", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        shown = capsys.readouterr()
+        return int(left.value.code or 0), shown.out, shown.err
+
+    return call
+
+
+@pytest.fixture
+def server(redis_url: str, tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(redis_url, tmp_path / "server") as running:
+        yield running
+
+
+async def deliver(agent: RawAgent, *frames: Frame) -> None:
+    for frame in frames:
+        await agent.send(frame)
+        answer = await agent.receive()
+        while not isinstance(answer, Ack):
+            answer = await agent.receive()
+
+
+async def obey(agent: RawAgent, job: Job) -> None:
+    """Do what a job does that is ordered back."""
+    message = await agent.receive()
+    while not isinstance(message, CommandMessage):
+        message = await agent.receive()
+    command = message.command
+    words = {"command_id": command["command_id"], "attempt": command["attempt"]}
+    for state in ("ready", "acted"):
+        await deliver(agent, job.event("command", command["apply_at_step"], state=state, **words))
+    await deliver(agent, job.rolled_back(command["to_step"], command["command_id"], command_id=command["command_id"]))
+    await deliver(agent, job.rows([command["to_step"] + 1]))
+
+
+async def test_a_rollback_is_followed_until_its_first_new_point(server: RunningServer, program: Program) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await agent.hello("run-1", sources=[job.info])
+        await deliver(agent, job.rows(range(1, 11)), job.event("checkpoint", 5, path="c/5"), job.rows([11]))
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 11, "step 11 is there")
+        job_obeys = asyncio.create_task(obey(agent, job))
+        order = ("rollback", "run-1", "--to-step", "5", "--lr-scale", "0.5", "--reason", "spike", "--url", server.url)
+        code, out, err = await asyncio.to_thread(program, *order)
+        await job_obeys
+    assert (code, err) == (0, "")
+    assert "pending" in out
+    assert "acted" in out
+    assert out.splitlines()[-1] == "done: segment 1 goes on from step 6"
+
+
+async def test_a_rollback_that_the_server_refuses_fails_with_its_words(server: RunningServer, program: Program) -> None:
+    code, _, err = await asyncio.to_thread(program, "rollback", "nobody", "--to-step", "5", "--url", server.url)
+    assert code == 1
+    assert err.startswith("error: ")
+    assert "nobody" in err
+
+
+async def test_runs_shows_what_the_server_has(server: RunningServer, program: Program) -> None:
+    job = Job()
+    assert (await asyncio.to_thread(program, "runs", "--url", server.url))[1] == f"no runs yet at {server.url}\n"
+    async with RawAgent(server.agent_url) as agent:
+        await agent.hello("run-1", sources=[job.info])
+        await deliver(agent, job.rows([1, 2], {"loss": [2.0, float("nan")]}))
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 2, "step 2 is there")
+        code, out, _ = await asyncio.to_thread(program, "runs", "--url", server.url)
+    assert code == 0
+    [row] = [line for line in out.splitlines() if "run-1" in line]
+    assert "NaN" in row
+
+
+def record_offline(run_id: str, folder: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("STABILITY_")}
+    command = [sys.executable, "-c", _OFFLINE_JOB, run_id, str(folder)]
+    subprocess.run(command, check=True, timeout=60, env=env | {"STABILITY_MODE": "offline"})
+
+
+def test_an_offline_run_is_imported_whole_and_once(server: RunningServer, program: Program, tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    for run_id in ("off-1", "off-2"):
+        record_offline(run_id, spool)
+
+    code, out, err = program("import", spool, "--url", server.url)
+    assert (code, err.strip()) == (0, "")
+    assert [line.split(":")[0] for line in out.splitlines()] == ["off-1", "off-2"]
+    assert "0 were there already" in out
+    again = program("import", spool / "off-1", "--url", server.url)[1]
+    assert again.startswith("off-1: 0 records sent")
+
+    server.wait_for("/runs/off-1", lambda run: run["last_step"] == 49, "all steps are there")
+    [series] = server.get("/runs/off-1/series", metric="loss")["series"]
+    assert series["steps"] == list(range(50))
+    assert series["values"] == ["NaN" if step == 7 else 1.0 / (step + 1) for step in range(50)]
+
+
+def test_one_broken_folder_does_not_stop_the_import_of_the_others(
+    server: RunningServer, program: Program, tmp_path: Path
+) -> None:
+    spool = tmp_path / "spool"
+    record_offline("off-2", spool)
+    (spool / "off-1").mkdir()
+    (spool / "off-1" / "run.json").write_text("{}")
+    code, out, err = program("import", spool, "--url", server.url)
+    assert code == 1
+    assert "off-1: failed: " in err
+    assert out.startswith("off-2: ")
+
+
+def test_a_folder_without_runs_is_refused(program: Program, tmp_path: Path) -> None:
+    assert program("import", tmp_path)[2].startswith(f"error: {tmp_path} has no run folder, expected one with run.json")
+    assert program("import", "/nowhere")[2].startswith("error: /nowhere is not a folder")
+
+
+def test_run_folders_are_found_by_name_order(tmp_path: Path) -> None:
+    for name in ("b", "a", "not-a-run"):
+        (tmp_path / name).mkdir()
+    for name in ("b", "a"):
+        (tmp_path / name / "run.json").write_text("{}")
+    assert find_run_folders(tmp_path) == [tmp_path / "a", tmp_path / "b"]
+    assert find_run_folders(tmp_path / "a") == [tmp_path / "a"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("keys", "create", "x", "--scope", "root"), "scopes ['root'] given, expected some of agent, read, command"),
+        (("keys", "revoke", "nope"), "no key has the id 'nope'"),
+        (("up", "--port", "99999"), "setting port is '99999', expected a number from 0 to 65535"),
+        (("runs", "--url", "http://127.0.0.1:1"), "no server answers at http://127.0.0.1:1"),
+        (("runs", "--url", "nonsense"), "no server answers at nonsense"),
+        (("rollback", "r", "--to-step", "5", "--url", "http://127.0.0.1:1"), "no server answers at"),
+    ],
+)
+def test_trouble_is_one_line_and_one_hint(program: Program, arguments: tuple[str, ...], message: str) -> None:
+    code, _, err = program(*arguments)
+    assert code in (1, 2)
+    assert err.startswith(f"error: {message}")
+    assert len(err.splitlines()) <= 2
+
+
+def test_keys_are_made_listed_and_revoked_without_a_server(program: Program) -> None:
+    code, out, err = program("keys", "create", "screen", "--scope", "read")
+    key = out.strip()
+    assert code == 0
+    assert key.startswith("sb_")
+    assert key not in err
+    listed = program("keys", "list")[1]
+    assert "screen" in listed
+    assert key.split("_", 2)[2] not in listed
+    assert program("keys", "revoke", key.split("_")[1])[0] == 0
+    assert "revoked" in program("keys", "list")[1]
