@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,11 +62,12 @@ class RunState:
     Args:
         run_id: its id.
         clock: unix seconds now.
+        undone: keys of inferred segments that somebody said are none.
     """
 
-    def __init__(self, run_id: str, clock: Callable[[], float]) -> None:
+    def __init__(self, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> None:
         self.run_id = run_id
-        self.fold = LineageFold()
+        self.fold = LineageFold(undone)
         self.store = RunStore()
         self.incidents = IncidentBook(run_id)
         self.commands = CommandBook(run_id)

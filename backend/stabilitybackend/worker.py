@@ -13,11 +13,12 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from stabilitybackend.commands import Order
-from stabilitybackend.errors import NotFound, Unavailable
+from stabilitybackend.errors import Conflict, NotFound, Unavailable
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.lineage.fold import Placed
 from stabilitybackend.live import Channel
 from stabilitybackend.query import json_numbers
+from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.run_state import Changes, RunState
 from stabilitybackend.runs import RunIndex
 from stabilityclient.wire import BadMessage, Frame, Health, decode_message
@@ -138,6 +139,12 @@ class RunWorker:
         incidents = await self._redis.hvals(self._keys.incidents)
         commands = await self._redis.hvals(self._keys.commands)
         applied: Any = await self._redis.hget(self._keys.meta, "applied")
+        undone: Any = await self._redis.smembers(self._keys.undone)
+        agents = self.state.agents
+        self.state = RunState(self.run_id, self._clock, [key.decode() for key in undone])
+        self.state.agents.update(agents)
+        for agent in self._sends:
+            self.state.liveness.agent_connected(agent, self._clock())
         self._run = await self._index.stored(self.run_id)
         self._updated = self._run["updated"]
         known = [orjson.loads(i) for i in incidents]
@@ -317,6 +324,35 @@ class RunWorker:
         changes.add_incidents([incident])
         await self._conclude(changes)
         return incident
+
+    async def undo_segment(self, segment: int, who: str) -> dict[str, Any]:
+        """Take back a segment that was inferred from steps alone: they were no rollback. Return the segments.
+
+        The lineage is a fold over what is stored, so the run is folded again without it.
+
+        Raises:
+            NotFound: there is no such segment.
+            Conflict: it was declared or ordered, or other segments hang from it.
+        """
+        tree = (await self.ready()).fold.tree
+        if not 0 < segment < len(tree):
+            raise NotFound(f"run {self.run_id} has no segment {segment}", hint="list them with GET .../segments")
+        found = tree[segment]
+        if found.cause != "restart" or any(s.parent == segment for s in tree):
+            raise Conflict(
+                f"segment {segment} (cause {found.cause}) can't be undone",
+                hint="only a segment that nobody declared and from which no other hangs can be",
+            )
+        with redis_errors():
+            await self._redis.sadd(self._keys.undone, found.key)
+        _log.warning("run %s: segment %d undone by %s", self.run_id, segment, who)
+        await self.stop()
+        self._caught_up.clear()
+        self.cursor = "0-0"
+        self.start()
+        await self.ready()
+        self.channel.publish({"type": "reset", "reason": "the lineage was corrected; fetch again"}, self.cursor)
+        return self.segments()
 
     def segments(self) -> dict[str, Any]:
         """Return the lineage in the shape of docs/api.md."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import pytest
 from hypothesis import given, settings
@@ -18,8 +18,8 @@ from stabilityclient.wire import Frame
 class Run:
     """A fold and a store, fed with frames."""
 
-    def __init__(self, frames: Iterable[Frame] = ()) -> None:
-        self.fold, self.store = LineageFold(), RunStore()
+    def __init__(self, frames: Iterable[Frame] = (), undone: Collection[str] = ()) -> None:
+        self.fold, self.store = LineageFold(undone), RunStore()
         self.feed(frames)
 
     def feed(self, frames: Iterable[Frame]) -> Run:
@@ -243,6 +243,26 @@ def test_an_agents_points_go_to_the_segment_that_holds_their_step() -> None:
     run.feed([agent.rows([60, 61], {"gpu/0/util_pct": [10.0, 20.0]})])
     found = select(run.store, run.fold, ["gpu/0/util_pct"])
     assert [(s.segment, s.rank, s.steps.tolist()) for s in found] == [(0, None, [60]), (1, None, [61])]
+
+
+def test_an_inferred_segment_can_be_undone_and_its_low_steps_are_strays() -> None:
+    job = Job()
+    frames = [job.rows(range(1, 101)), job.rows(range(1, 31)), job.rows(range(101, 121))]
+    run = Run(frames)
+    assert run.forks() == [(0, 0, "restart")]
+    again = Run(frames, undone=[run.fold.tree[1].key])
+    assert again.fold.tree.head == 0
+    assert again.steps() == list(range(1, 121))
+    assert again.dead() == {0: list(range(1, 31))}
+
+
+def test_undoing_one_segment_leaves_the_numbers_of_the_others() -> None:
+    job = Job()
+    frames = [job.rows(range(1, 101)), job.rows(range(1, 31)), job.rows(range(101, 121))]
+    frames += [job.rolled_back(110, "k"), job.rows([111])]
+    again = Run(frames, undone=[Run(frames).fold.tree[1].key])
+    assert [(s.id, s.key, s.undone) for s in again.fold.tree][1:] == [(1, "u-r0-1-1", True), (2, "k", False)]
+    assert again.steps() == list(range(1, 112))
 
 
 @st.composite

@@ -77,6 +77,20 @@ async def test_points_and_a_rollback_come_out_of_the_series_call(server: Running
         ]
 
 
+async def test_a_segment_that_was_only_inferred_is_taken_back_and_stays_so(redis_url: str, tmp_path: Path) -> None:
+    job = Job()
+    with RunningServer(redis_url, tmp_path) as server:
+        async with RawAgent(server.agent_url) as agent:
+            await _ready(server, agent, job.rows(range(1, 11)), job.rows(range(1, 5)), job.rows([11, 12]))
+            await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 12, "step 12 is there")
+            assert server.get("/runs/run-1/segments")["head"] == 1
+            assert server.client.post("/api/v1/runs/run-1/segments/1/undo").status_code == 200
+            assert _steps(server) == [(0, False, list(range(1, 13)))]
+            assert server.client.post("/api/v1/runs/run-1/segments/0/undo").status_code == 404
+    with RunningServer(redis_url, tmp_path) as server:
+        assert _steps(server) == [(0, False, list(range(1, 13)))]
+
+
 async def test_non_finite_values_come_out_as_words(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:

@@ -7,7 +7,7 @@ back without a word is recognised by its steps, once they go on from there (``so
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,9 +87,14 @@ class Checkpoint:
 
 
 class LineageFold:
-    """State of the fold for one run; feed it every frame of the run's stream, in order."""
+    """State of the fold for one run; feed it every frame of the run's stream, in order.
 
-    def __init__(self) -> None:
+    Args:
+        undone: keys of inferred segments that somebody said are none. Their steps become strays.
+    """
+
+    def __init__(self, undone: Collection[str] = ()) -> None:
+        self._undone = frozenset(undone)
         self.tree = SegmentTree()
         self.checkpoints: list[Checkpoint] = []
         self._sources: dict[str, SourceState] = {}
@@ -202,6 +207,9 @@ class LineageFold:
                     yield from self._release(state)
                 return
             yield from self._release(state)
+        if step <= state.stray_until and state.goes_back(row.names, step):
+            yield self._stray(state, row)
+            return
         if state.goes_back(row.names, step):
             target = self._joinable(state, step)
             if target is None:
@@ -230,7 +238,7 @@ class LineageFold:
         if state.fresh:
             candidates = [s for s in candidates if s.id == self.tree.head]
         for segment in candidates:
-            if state.rank not in segment.entered and step > segment.fork_step:
+            if state.rank not in segment.entered and step > segment.fork_step and not segment.undone:
                 return segment
         return None
 
@@ -244,13 +252,19 @@ class LineageFold:
             target = self.tree.fork(
                 origin,
                 self._fork_step(tentative.first_step, state),
-                key=f"u-{len(self.tree)}",
+                key=f"u-{state.source}-{tentative.first_step}",
                 cause="restart",
                 created=float(held[0].times[0]),
                 reason="the job was started again and went on from an earlier step"
                 if tentative.fresh
                 else "the steps went back and went on from there",
             )
+            if target.key in self._undone:
+                target.undone = True
+                state.tentative, state.fresh, state.stray_until = None, False, tentative.high
+                yield Forked(target, False)
+                yield from held
+                return
             is_head = self._leads(state, origin)
             if is_head:
                 self.tree.head = target.id
@@ -294,8 +308,11 @@ class LineageFold:
             segment.entered[state.rank] = state.source
 
     def _hold(self, state: SourceState, row: Placed) -> None:
-        stray = Placed(state.segment, row.source, row.rank, row.node, row.names, row.steps, row.times, row.values, True)
-        self._held.setdefault(state.source, []).append(stray)
+        self._held.setdefault(state.source, []).append(self._stray(state, row))
+
+    @staticmethod
+    def _stray(state: SourceState, row: Placed) -> Placed:
+        return Placed(state.segment, row.source, row.rank, row.node, row.names, row.steps, row.times, row.values, True)
 
     def _release(self, state: SourceState) -> Iterator[Change]:
         """The low steps led nowhere: they stay where they were logged, as strays."""

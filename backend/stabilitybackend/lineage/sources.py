@@ -62,6 +62,7 @@ class SourceState:
         last_step: the newest step, None before the first.
         fresh: True until its first points are placed.
         tentative: low steps that are not placed yet.
+        stray_until: steps up to this one that lie before the marks are strays: somebody said that they are no rollback.
     """
 
     source: str
@@ -73,6 +74,7 @@ class SourceState:
     last_step: int | None = None
     fresh: bool = True
     tentative: Tentative | None = None
+    stray_until: int = -1
 
     def high(self, names: list[str]) -> int:
         """Return the greatest step at which any of ``names`` was logged in this stretch, -1 for none."""
@@ -99,4 +101,5 @@ class SourceState:
         self.marks = {name: min(step, fork_step) for name, step in self.marks.items()}
         self.last_step = fork_step if self.last_step is not None else None
         self.tentative = None
+        self.stray_until = -1
         self.fresh = False

@@ -28,6 +28,7 @@ class Segment:
         changes: what else changed (lr_scale, seed, skip_batches, ...).
         created: log time of the record that opened it, unix seconds.
         entered: rank -> source id that brought the rank into this segment.
+        undone: somebody said that this inferred segment is none: it holds no points and is never the head.
         first_step, last_step: smallest and greatest step seen, None before the first point.
         points: values stored in it, dead ones too.
     """
@@ -43,6 +44,7 @@ class Segment:
     changes: dict[str, Any] = field(default_factory=dict)
     created: float = 0.0
     entered: dict[int, str] = field(default_factory=dict)
+    undone: bool = False
     first_step: int | None = None
     last_step: int | None = None
     points: int = 0
@@ -167,6 +169,7 @@ class SegmentTree:
                 "changes": s.changes,
                 "created": s.created,
                 "ranks": sorted(s.entered),
+                "undone": s.undone,
                 "points": s.points,
             }
             for s in self._segments

@@ -42,6 +42,12 @@ async def segments(reader: Reader, worker: Worker) -> Response:
     return _json(worker.segments())
 
 
+@router.post("/{run_id}/segments/{segment}/undo")
+async def undo_segment(segment: int, commander: Commander, worker: Worker) -> Response:
+    """Say that a segment which was inferred from the steps alone is no rollback; its points become dead strays."""
+    return _json(await worker.undo_segment(segment, commander.name))
+
+
 @router.get("/{run_id}/series")
 async def series(
     reader: Reader,
