@@ -147,6 +147,8 @@ class IncidentBook:
         if old["acknowledged_by"] is None:
             new = copy.deepcopy(old)
             new["acknowledged_by"] = who
+            if new["kind"] == "alert" and new["state"] == "open":
+                new["state"], new["resolved"] = "resolved", time  # the job said it once; nothing else will end it
             self._commit(old, new, time)
         return self.get(incident_id)
 

@@ -184,6 +184,8 @@ class RunState:
             changes.checkpoints = True
             if not replayed:
                 changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints(), event.time))
+        elif event.type == "alert" and not replayed:
+            self.found(_alert(event), event.time, changes)
         elif event.type == "gpu_note":
             self._gpu_notes[event.source.node] = dict(event.data)
         elif event.type == "command" and not replayed:
@@ -293,3 +295,23 @@ class RunState:
             "rollbacks": len(tree) - 1,
             "agents": sum(1 for agent in self.agents.values() if agent["connected"]),
         }
+
+
+def _alert(event: Event) -> Finding:
+    """Return what the job itself said with ``run.alert``. One a title and step; acknowledging it closes it."""
+    title, step = str(event.data.get("title") or "alert"), event.step or 0
+    severity = event.data.get("severity")
+    return Finding(
+        detector="job",
+        key=f"alert:{step}:{title}",
+        kind="alert",
+        state="open",
+        severity=severity if severity in ("info", "warning", "critical") else "warning",
+        title=title,
+        text=str(event.data.get("text") or ""),
+        onset_step=step,
+        step=step,
+        now_step=step,
+        rank=event.source.rank,
+        node=event.source.node or None,
+    )

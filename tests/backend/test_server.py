@@ -282,6 +282,21 @@ async def test_a_wrong_subscription_is_answered_and_the_next_one_works(server: R
         assert (await Browser(socket).subscribe(None))["cursor"] is None
 
 
+async def test_what_the_job_alerts_is_an_incident_until_somebody_acknowledges_it(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await _ready(server, agent, job.rows([1]), job.event("alert", 1, title="disk", text="95 %", severity="info"))
+        found = await asyncio.to_thread(
+            server.wait_for, "/runs/run-1/incidents", lambda r: r["incidents"], "the alert is an incident"
+        )
+        (alert,) = found["incidents"]
+        assert [alert[k] for k in ("kind", "state", "title", "text", "severity", "step")] == [
+            "alert", "open", "disk", "95 %", "info", 1,
+        ]  # fmt: skip
+        seen = server.client.post(f"/api/v1/runs/run-1/incidents/{alert['incident_id']}/ack").json()
+        assert (seen["state"], seen["acknowledged_by"]) == ("resolved", "local")
+
+
 async def test_health_shows_the_ranks_and_what_is_known_of_gpus(server: RunningServer) -> None:
     job, monitor = Job(), Job()
     monitor.info.rank, monitor.info.source = None, "a1"
