@@ -14,7 +14,7 @@ from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from stabilitybackend.errors import AgentGone, BadRequest, Unavailable
-from stabilitybackend.frame_checks import check_frame
+from stabilitybackend.frame_checks import check_data, check_frame
 from stabilitybackend.ingest import Duplicate, Gap, Outcome, Stored
 from stabilitybackend.keys import check_run_id, check_source_id
 from stabilityclient.wire import (
@@ -133,6 +133,8 @@ class AgentConnection:
             check_source_id(message.agent)
             for source in message.sources:
                 check_source_id(source.source)
+            check_data(message.config, "the run's config")
+            check_data([message.project, message.name, message.node], "Hello")
         except WebSocketDisconnect:
             return None
         except TimeoutError:
@@ -181,7 +183,7 @@ class AgentConnection:
                 await self._answers.put(Error("bad_message", str(error)))
             except BadRequest as error:
                 self._gateway.counts.bad_frames += 1
-                _LOG.warning("run %s: frame refused: %s", self._run_id, error.message)
+                _LOG.warning("run %s: refused: %s", self._run_id, error.message)
                 await self._answers.put(Error("bad_frame", error.message))
 
     async def _store(self, frame: Frame, data: bytes) -> None:
@@ -215,6 +217,7 @@ class AgentConnection:
             await self._send(await self._answer(*due) if isinstance(due, tuple) else due)
 
     async def _take_health(self, health: Health) -> None:
+        check_data([health.ranks, health.agent_state, health.node], "Health")
         # Health comes again within a second: one that can't be taken now is not worth an answer.
         with contextlib.suppress(Unavailable):
             await self._gateway.services.health(self._run_id, health)
@@ -231,7 +234,10 @@ class AgentConnection:
             raise BadMessage("a text message or an empty one came, expected a binary message")
         if len(data) > MAX_MESSAGE_BYTES:
             raise BadMessage(f"message of {len(data)} bytes, expected at most {MAX_MESSAGE_BYTES}: cut frames smaller")
-        return decode_message(data)
+        try:
+            return decode_message(data)
+        except RecursionError as error:  # the decoder's own way to say so
+            raise BadMessage("the message is nested too deeply to be read") from error
 
     async def _send(self, message: Message) -> None:
         try:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
+import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -165,9 +169,14 @@ async def test_a_run_id_that_can_not_be_a_key_is_refused_for_good(gateway: Runni
     assert (error.code, error.fatal) == ("bad_hello", True)
 
 
-def _steps(*steps: int) -> Frame:
-    import struct
+def _nested(depth: int) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for _ in range(depth):
+        data = {"a": data}
+    return data
 
+
+def _steps(*steps: int) -> Frame:
     block = points(0, [1.0] * len(steps))
     block.steps = struct.pack(f"<{len(steps)}q", *steps)
     return Frame(SOURCE, 1, len(steps), [block])
@@ -183,8 +192,15 @@ def _steps(*steps: int) -> Frame:
         (Frame(SOURCE, 1, 2**53, [points(1, [1.0])]), "sequence number"),
         (event_frame(1, EventBlock("checkpoint", 1.0, -2, {"path": "p"})), "step of event 'checkpoint' is -2"),
         (event_frame(1, EventBlock("alert", float("nan"))), "time of event 'alert' is nan"),
+        (event_frame(1, EventBlock("alert", 1.0, 1, {"text": "x" * 1_000_000})), "a text of 1000000 characters"),
+        (event_frame(1, EventBlock("alert", 1.0, 1, {"text": b"bytes"})), "a value of type bytes"),
+        (event_frame(1, EventBlock("alert", 1.0, 1, _nested(100))), "nested deeper than 20 levels"),
+        (event_frame(1, EventBlock("alert", 1.0, 1, {"a": {1: 2}})), "a key that is no text"),
     ],
-    ids=["negative step", "huge step", "long name", "1 MB name", "huge seq", "event step", "event time"],
+    ids=[
+        *("negative step", "huge step", "long name", "1 MB name", "huge seq", "event step", "event time"),
+        *("1 MB text", "bytes", "deep", "key"),
+    ],
 )
 async def test_a_frame_with_what_can_not_be_stored_is_named_counted_and_not_stored(
     gateway: RunningGateway, redis: Redis, bad: Frame, named: str
@@ -199,6 +215,37 @@ async def test_a_frame_with_what_can_not_be_stored_is_named_counted_and_not_stor
     assert len(error.message) < 300
     assert gateway.gateway.counts.bad_frames == 1
     assert await redis.xlen(KEYS.frames) == 1
+
+
+async def test_no_mutation_of_a_frame_stops_the_connection_or_is_stored(gateway: RunningGateway, redis: Redis) -> None:
+    chance = random.Random(11)
+    good = encode_message(frame(1, [1.0, 2.0, 3.0]))
+    async with RawAgent(gateway.url) as agent:
+        await agent.hello()
+        for _ in range(300):
+            bad = bytearray(good)
+            for _ in range(chance.randint(1, 4)):
+                # The version byte stays: another version rightly ends the connection.
+                bad[chance.choice([0, 1, *range(3, len(bad))])] ^= 1 << chance.randrange(8)
+            if bytes(bad) == good:
+                continue
+            error = await agent.ask(bytes(bad))
+            assert isinstance(error, Error)
+            assert (error.code, error.fatal) == ("bad_message", False)
+        assert await agent.ask(good) == Ack(SOURCE.source, 3)
+    assert await redis.xlen(KEYS.frames) == 1
+
+
+@pytest.mark.parametrize("depth", [1_000, 100_000])
+async def test_a_body_nested_beyond_reading_is_answered(gateway: RunningGateway, depth: int) -> None:
+    body = b"\x91" * depth + b"\x01"
+    message = struct.pack("<2sBBI", b"SB", 1, 3, zlib.crc32(body)) + body
+    async with RawAgent(gateway.url) as agent:
+        await agent.hello()
+        error = await agent.ask(message)
+        assert await agent.ask(frame(1, [1.0])) == Ack(SOURCE.source, 1)
+    assert isinstance(error, Error)
+    assert (error.code, error.fatal) == ("bad_message", False)
 
 
 async def test_ten_thousand_metric_names_in_one_frame_are_stored(gateway: RunningGateway, redis: Redis) -> None:
