@@ -52,11 +52,12 @@ class Patience:
 class Courier:
     """Brings events to one receiver, in order, each change once.
 
-    The promise over a crash at any moment: before the first byte of a message leaves, the ledger holds that it is on
-    its way; after the answer, that it arrived. A crash in between leaves the fate open. An idempotent receiver then
-    gets the same message again, which it recognises by its key; any other is taken to have got it. A failure that we
-    live to see is always tried again, also when no answer came in time, so a receiver that takes longer than the
-    time-out can get a message twice.
+    The promise over a crash at any moment: together with a message the mark leaves that it is on its way; after the
+    answer, that it arrived. A crash in between leaves the fate open. An idempotent receiver then gets the same message
+    again, which it knows by its key. Any other is taken to have got it, since the answer takes far longer than the
+    request: no repeat, and a loss only if the crash falls into the fraction of a millisecond between mark and message.
+    A failure that we live to see is always tried again, also when no answer came in time, so a receiver that takes
+    longer than the time-out can get a message twice.
 
     Args:
         sink: the receiver.
@@ -129,7 +130,8 @@ class Courier:
             if not self._may_send():
                 raise Interrupted
             try:
-                await self.sink.send(notice, lambda: self._ledger.write(stream, incident_id, on_its_way))
+                async with self._ledger.mark(stream, incident_id, on_its_way) as before_write:
+                    await self.sink.send(notice, before_write)
             except SendError as error:
                 await self._patiently(lambda: self._ledger.write(stream, incident_id, known))
                 waited_s = self._monotonic() - began

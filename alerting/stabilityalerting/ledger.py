@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from .alert import Change, Notice
+from .sink import BeforeWrite
 
 #: How long the memory of an incident is kept after its last message, seconds: 30 days. A later change starts anew.
 KEEP_S = 30 * 86_400
@@ -77,6 +81,39 @@ class Ledger:
     async def write(self, stream: str, incident_id: str, record: Record) -> None:
         """Store what the receiver knows of an incident."""
         await self._redis.set(self._key(stream, incident_id), json.dumps(asdict(record)), ex=KEEP_S)
+
+    @asynccontextmanager
+    async def mark(self, stream: str, incident_id: str, record: Record) -> AsyncIterator[BeforeWrite]:
+        """Give a function that stores a record and does not wait for the answer.
+
+        The mark and the message should leave together: a kill between the two is the one moment in which a message to a
+        receiver that is not idempotent can be lost. So the command goes out on a connection that stands already, the
+        message follows in the next turn of the event loop, and the answer is read afterwards. Whether the mark was
+        stored matters only after a crash: whoever lives on writes what became of the message.
+        """
+        pool: Any = self._redis.connection_pool
+        connection = await pool.get_connection()
+        sent = False
+
+        async def store() -> None:
+            nonlocal sent
+            key, value = self._key(stream, incident_id), json.dumps(asdict(record))
+            await connection.send_command("SET", key, value, "EX", KEEP_S)
+            sent = True
+
+        try:
+            yield store
+        finally:
+            try:
+                if sent:
+                    await connection.read_response()
+            except (RedisError, OSError):
+                await connection.disconnect()
+            except BaseException:
+                await connection.disconnect()  # an answer that was not read must not meet the next command
+                raise
+            finally:
+                await pool.release(connection)
 
     def _key(self, stream: str, incident_id: str) -> str:
         return f"{stream}:told:{self._sink}:{incident_id}"

@@ -8,9 +8,9 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
@@ -43,6 +43,7 @@ LOOK_BACK_S = 600.0
 __all__ = ["AlertingService"]
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class AlertingService:
@@ -103,7 +104,7 @@ class AlertingService:
         }
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until ``stop`` is set; returns within a second or one attempt to send."""
+        """Work until ``stop`` is set; returns after the attempt to send that is under way."""
         if not self._sinks:
             _log.info("alerting: no receiver is set up (STABILITY_SLACK_WEBHOOK_URL, ...), nothing will be sent")
             await stop.wait()
@@ -147,7 +148,7 @@ class AlertingService:
                 streams = await self._list_streams()
                 if not streams:
                     await _pause(stop, BLOCK_MS / 1000)
-                for stream, entry_id, fields in await reader.read(streams):
+                for stream, entry_id, fields in await _unless(stop, reader.read(streams)):
                     await self._handle(courier, stream, fields)
                     await reader.done(stream, entry_id)
             except Interrupted:
@@ -264,6 +265,24 @@ def _no_secrets_in_logs(sinks: Sequence[Sink]) -> Iterator[None]:
         yield
     finally:
         logger.removeFilter(clean)
+
+
+async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, _T]) -> _T:
+    """Return the result of ``work``; break it off when ``stop`` is set.
+
+    Raises:
+        Interrupted: ``stop`` was set first.
+    """
+    task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Interrupted
+        return task.result()
+    finally:
+        for running in (task, stopped):
+            running.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)
 
 
 async def _pause(stop: asyncio.Event, seconds: float) -> None:

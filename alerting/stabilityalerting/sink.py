@@ -19,7 +19,7 @@ RECOVERABLE_STATUS = frozenset({408, 425, 429})
 #: Characters of a receiver's answer that are shown in an error.
 MAX_ANSWER_CHARS = 200
 
-#: Called and awaited at the last moment before a request's first byte is written.
+#: Called and awaited at the last moment before a message can reach its receiver whole.
 BeforeWrite = Callable[[], Awaitable[None]]
 
 __all__ = ["BeforeWrite", "HttpSink", "Outgoing", "RecordingSink", "Sink", "redact"]
@@ -53,7 +53,7 @@ class Sink(ABC):
 
         Args:
             notice: what to tell.
-            before_write: awaited once, after the connection stands and before the first byte of the message leaves.
+            before_write: awaited once, after the connection stands and before the message's body leaves.
 
         Raises:
             SendError: the receiver did not take it. No secret is in its text.
@@ -108,7 +108,7 @@ class HttpSink(Sink):
 
         async def trace(event: str, _: dict[str, Any]) -> None:
             nonlocal told
-            if not told and event.endswith("send_request_headers.started"):
+            if not told and event.endswith("send_request_body.started"):
                 told = True
                 await before_write()
 

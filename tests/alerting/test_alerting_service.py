@@ -1,0 +1,390 @@
+"""From the stream to the receiver: real Redis, a real receiver on a socket, and a process that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from stabilityalerting import AlertingService, Patience, RecordingSink, Sink
+from stabilityalerting.pagerduty import PagerDutySink
+from stabilityalerting.slack import SlackSink
+from stabilityalerting.webhook import WebhookSink, verify
+from waiting import until
+
+STREAM = "sb:{run-1}:incident_events"
+QUICK = Patience(first_s=0.02, longest_s=0.1, per_second=1e3, burst=1000)
+SLACK_PATH = "/services/T000/B000/slack-secret"
+
+
+def incident(number: int = 1, version: int = 1, **changes: Any) -> dict[str, Any]:
+    return {
+        "incident_id": f"i-{number}",
+        "run_id": "run-1",
+        "version": version,
+        "kind": "spike",
+        "severity": "warning",
+        "state": "open",
+        "title": f"Loss spike at step {100 * number}",
+        "text": "The loss rose from 2 to <3>.",
+        "onset_step": 100 * number,
+        "metric": "loss",
+        "rank": None,
+        "node": None,
+        "opened": 1_700_000_000.0,
+        "updated": 1_700_000_000.0,
+        "dead": False,
+        "suggestion": {"action": "roll_back", "to_step": 50, "text": "Roll back to step 50.", "source": "x"},
+        "something_new": {"is": "passed over"},
+    } | changes
+
+
+async def publish(redis: Redis, *incidents: dict[str, Any]) -> None:
+    for event in incidents:
+        await redis.xadd(STREAM, {"i": json.dumps(event)})
+
+
+@contextlib.asynccontextmanager
+async def alerting(redis: Redis, sinks: Sequence[Sink], patience: Patience = QUICK) -> AsyncIterator[AlertingService]:
+    async def streams() -> list[str]:
+        return [STREAM, "sb:{no-incident-yet}:incident_events"]
+
+    service = AlertingService(redis, streams, sinks, "http://board", time.time, patience=patience, lease_s=0.6)
+    stop = asyncio.Event()
+    task = asyncio.create_task(service.run(stop))
+    try:
+        yield service
+    finally:
+        stop.set()
+        await task
+
+
+async def settled(redis: Redis, group: str, events: int) -> None:
+    """Wait until the group has read and acknowledged all events of the stream."""
+
+    async def done() -> bool:
+        if not await redis.exists(STREAM):
+            return False
+        for found in await redis.xinfo_groups(STREAM):
+            if found["name"] == group.encode():
+                newest = (await redis.xinfo_stream(STREAM))["last-generated-id"]
+                all_read = found["last-delivered-id"] == newest
+                return bool(all_read and found["pending"] == 0 and await redis.xlen(STREAM) == events)
+        return False
+
+    await until(done, 10, f"{group} has done {events} events")
+
+
+def changes(sink: RecordingSink) -> list[tuple[str, str, str]]:
+    return [(n.alert.incident_id, n.change, n.alert.severity) for n in sink.notices]
+
+
+async def test_opened_escalated_and_resolved_are_told_once_each(redis: Redis) -> None:
+    sink = RecordingSink()
+    events = [
+        incident(version=1),
+        incident(version=2, text="it grew"),
+        incident(version=3, severity="critical"),
+        incident(version=4, severity="critical", text="it grew"),
+        incident(version=5, severity="info", state="recovered"),
+        incident(version=6, severity="info", state="resolved"),
+    ]
+    async with alerting(redis, [sink]):
+        await publish(redis, *events, *events)
+        await settled(redis, "alerting:recording", 12)
+    assert changes(sink) == [
+        ("i-1", "opened", "warning"),
+        ("i-1", "escalated", "critical"),
+        ("i-1", "resolved", "info"),
+    ]
+
+
+async def test_an_incident_that_opens_again_is_told_again(redis: Redis) -> None:
+    sink = RecordingSink()
+    states = ["open", "recovered", "open"]
+    async with alerting(redis, [sink]):
+        await publish(redis, *(incident(version=i + 1, state=state) for i, state in enumerate(states)))
+        await settled(redis, "alerting:recording", 3)
+    assert [change for _, change, _ in changes(sink)] == ["opened", "resolved", "opened"]
+
+
+async def test_a_receiver_hears_only_of_what_is_grave_enough_and_then_also_of_its_end(redis: Redis) -> None:
+    sink = RecordingSink(min_severity="critical")
+    async with alerting(redis, [sink]):
+        await publish(
+            redis,
+            incident(1, 1),
+            incident(1, 2, state="resolved"),
+            incident(2, 1),
+            incident(2, 2, severity="critical"),
+            incident(2, 3, severity="info", state="recovered"),
+        )
+        await settled(redis, "alerting:recording", 5)
+    assert changes(sink) == [("i-2", "opened", "critical"), ("i-2", "resolved", "info")]
+
+
+async def test_slack_gets_a_message_with_blocks_and_a_link(redis: Redis, receiver: Any) -> None:
+    async with alerting(redis, [SlackSink(receiver.url + SLACK_PATH)]):
+        await publish(redis, incident(), incident(version=2, state="resolved", dead=True))
+        await settled(redis, "alerting:slack", 2)
+    opened, resolved = receiver.received
+    assert opened.path == SLACK_PATH
+    assert opened.json["text"] == ":warning: Loss spike at step 100 (run-1)"
+    blocks = opened.json["blocks"]
+    assert [block["type"] for block in blocks] == ["header", "section", "section", "context", "actions"]
+    assert blocks[1]["text"]["text"] == "The loss rose from 2 to &lt;3&gt;."
+    assert blocks[2]["text"]["text"] == "*What to do:* Roll back to step 50."
+    assert blocks[4]["elements"][0]["url"] == "http://board/runs/run-1"
+    assert resolved.json["text"] == ":white_check_mark: Left behind: Loss spike at step 100 (run-1)"
+
+
+async def test_pagerduty_gets_a_trigger_and_a_resolve_with_one_dedup_key(redis: Redis, receiver: Any) -> None:
+    receiver.status = 202
+    async with alerting(redis, [PagerDutySink("routing-secret", receiver.url + "/v2/enqueue")]):
+        await publish(
+            redis,
+            incident(1, 1),
+            incident(1, 2, severity="critical"),
+            incident(1, 3, state="recovered"),
+            incident(2, 1, severity="info"),
+        )
+        await settled(redis, "alerting:pagerduty", 4)
+    events = [request.json for request in receiver.received]
+    assert [(e["event_action"], e["dedup_key"], e["routing_key"]) for e in events] == [
+        ("trigger", "i-1", "routing-secret"),
+        ("trigger", "i-1", "routing-secret"),
+        ("resolve", "i-1", "routing-secret"),
+    ]
+    assert [event["payload"]["severity"] for event in events[:2]] == ["warning", "critical"]
+    assert events[0]["payload"]["timestamp"] == "2023-11-14T22:13:20+00:00"
+    assert events[0]["payload"]["class"] == "spike"
+
+
+async def test_the_webhook_is_signed_over_its_body_and_every_attempt_has_the_same_key(
+    redis: Redis, receiver: Any
+) -> None:
+    receiver.script = [(503, {})]
+    now = 1_700_000_000.0
+    async with alerting(redis, [WebhookSink(receiver.url + "/hook", "s3cret", lambda: now)]):
+        await publish(redis, incident())
+        await settled(redis, "alerting:webhook", 1)
+    first, second = receiver.received
+    assert verify("s3cret", first.body, first.headers["x-stability-signature"], now)
+    assert not verify("s3cret", first.body + b" ", first.headers["x-stability-signature"], now)
+    assert not verify("s3cret", first.body, first.headers["x-stability-signature"], now + 301)
+    assert first.headers["idempotency-key"] == second.headers["idempotency-key"] == "i-1-1-opened"
+    assert second.json["type"] == "incident.opened"
+    assert second.json["incident"]["onset_step"] == 100
+
+
+@pytest.mark.parametrize("status", [500, 503, 429, 408])
+async def test_an_answer_that_may_get_better_is_tried_again(redis: Redis, receiver: Any, status: int) -> None:
+    receiver.script = [(status, {}), (status, {})]
+    async with alerting(redis, [SlackSink(receiver.url + SLACK_PATH)]) as service:
+        await publish(redis, incident())
+        await settled(redis, "alerting:slack", 1)
+        assert service.status()["counts"]["slack"] == {"retries": 2, "sent": 1}
+    assert len(receiver.received) == 3
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 301])
+async def test_an_answer_that_will_not_get_better_is_not_tried_again_and_the_next_alert_goes_out(
+    redis: Redis, receiver: Any, status: int
+) -> None:
+    receiver.script = [(status, {})]
+    async with alerting(redis, [SlackSink(receiver.url + SLACK_PATH)]) as service:
+        await publish(redis, incident(1), incident(2))
+        await settled(redis, "alerting:slack", 2)
+        assert service.status()["counts"]["slack"] == {"refused": 1, "sent": 1}
+    assert len(receiver.received) == 2
+
+
+async def test_a_receiver_that_is_away_does_not_hold_up_the_others(redis: Redis, receiver: Any) -> None:
+    away = WebhookSink("http://127.0.0.1:9/hook", "s", time.time)
+    async with alerting(redis, [away, SlackSink(receiver.url + SLACK_PATH)]) as service:
+        await publish(redis, incident(1), incident(2))
+        await settled(redis, "alerting:slack", 2)
+        assert service.status()["counts"]["webhook"]["retries"] > 0
+    assert len(receiver.received) == 2
+
+
+async def test_what_a_receiver_never_takes_is_given_up_in_the_end(redis: Redis, receiver: Any) -> None:
+    receiver.status = 500
+    patience = Patience(first_s=0.02, longest_s=0.05, give_up_s=0.2, per_second=1e3, burst=1000)
+    async with alerting(redis, [SlackSink(receiver.url + SLACK_PATH)], patience) as service:
+        await publish(redis, incident())
+        await settled(redis, "alerting:slack", 1)
+        assert service.status()["counts"]["slack"]["given_up"] == 1
+
+
+async def test_the_rate_bound_delays_and_drops_nothing(redis: Redis) -> None:
+    sink = RecordingSink()
+    async with alerting(redis, [sink], Patience(per_second=20.0, burst=1)) as service:
+        await publish(redis, *(incident(i) for i in range(8)))
+        began = time.monotonic()
+        await settled(redis, "alerting:recording", 8)
+        assert service.status()["counts"]["recording"]["rate_waits"] > 0
+    assert len(sink.notices) == 8
+    assert time.monotonic() - began > 0.2
+
+
+async def test_events_that_are_no_incidents_are_counted_and_passed_over(redis: Redis) -> None:
+    sink = RecordingSink()
+    async with alerting(redis, [sink]) as service:
+        await redis.xadd(STREAM, {"i": b"\xff not json"})
+        await redis.xadd(STREAM, {"other": "field"})
+        await publish(redis, incident(severity="terrible"), incident(version="x"), incident(2))
+        await settled(redis, "alerting:recording", 5)
+        assert service.unreadable == 4
+    assert [n.alert.incident_id for n in sink.notices] == ["i-2"]
+
+
+async def test_without_a_receiver_the_service_idles_and_says_so(redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "stabilityalerting")
+    async with alerting(redis, []) as service:
+        await publish(redis, incident())
+        await until(lambda: _true(bool(caplog.records)), 5, "it says so")
+        assert service.status()["sinks"] == []
+    assert "no receiver is set up" in caplog.text
+
+
+async def _true(value: bool) -> bool:
+    return value
+
+
+async def test_of_two_processes_only_one_sends(redis: Redis) -> None:
+    one, two = RecordingSink(), RecordingSink()
+    async with alerting(redis, [one]), alerting(redis, [two]):
+        await publish(redis, *(incident(i) for i in range(20)))
+        await settled(redis, "alerting:recording", 20)
+    assert sorted([len(one.notices), len(two.notices)]) == [0, 20]
+
+
+async def test_no_secret_is_in_logs_errors_or_reprs(
+    redis: Redis, receiver: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    slack = SlackSink(receiver.url + SLACK_PATH)
+    pager = PagerDutySink("routing-secret", receiver.url + "/v2")
+    hook = WebhookSink(f"http://127.0.0.1:9{SLACK_PATH}", "hook-secret", time.time)
+    receiver.script = [(500, {}), (404, {}), (403, {})]
+    async with alerting(redis, [slack, pager, hook]) as service:
+        await publish(redis, incident(1), incident(2))
+        await settled(redis, "alerting:slack", 2)
+        await settled(redis, "alerting:pagerduty", 2)
+        await until(lambda: _true(service.status()["counts"]["webhook"]["retries"] > 1), 5, "the webhook is tried")
+        shown = caplog.text + repr(service.status()) + repr([slack, pager, hook])
+    for secret in ("slack-secret", "routing-secret", "hook-secret"):
+        assert secret not in shown
+
+
+class Process:
+    """An alerting process of its own, with Slack, PagerDuty and the webhook at one receiver."""
+
+    def __init__(self, redis_url: str, url: str, longest_s: float = 0.2) -> None:
+        env = {
+            **os.environ,
+            "STABILITY_SLACK_WEBHOOK_URL": url + SLACK_PATH,
+            "STABILITY_PAGERDUTY_ROUTING_KEY": "key",
+            "STABILITY_PAGERDUTY_URL": url + "/v2/enqueue",
+            "STABILITY_WEBHOOK_URL": url + "/hook",
+            "STABILITY_WEBHOOK_SECRET": "secret",
+        }
+        script = Path(__file__).with_name("alerting_process.py")
+        self.process = subprocess.Popen([sys.executable, str(script), redis_url, str(longest_s), STREAM], env=env)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+async def test_after_a_kill_at_any_moment_nothing_is_told_twice_and_nothing_is_missing(
+    redis: Redis, redis_url: str, receiver: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = Process(redis_url, receiver.url)
+    try:
+        await publish(redis, *(incident(i) for i in range(10)))
+        await until(lambda: _true(len(receiver.received) >= 12), 20, "some messages arrive")
+    finally:
+        first.kill()
+    await publish(redis, *(incident(i, 2, state="resolved") for i in range(10)))
+    second = Process(redis_url, receiver.url)
+    try:
+        for group in ("slack", "pagerduty", "webhook"):
+            await settled(redis, f"alerting:{group}", 20)
+    finally:
+        second.kill()
+    slack = [request.json["text"] for request in receiver.received if request.path == SLACK_PATH]
+    assert len(slack) == len(set(slack))
+    # Slack may miss the one message whose mark left and which itself did not; then the next process says so.
+    said = capfd.readouterr().err.count("is not sent again")
+    assert 20 - said <= len(slack) <= 20
+    assert said <= 1
+    hooks = {request.headers["idempotency-key"] for request in receiver.received if request.path == "/hook"}
+    assert len(hooks) == 20
+    pages = {(r.json["dedup_key"], r.json["event_action"]) for r in receiver.received if r.path == "/v2/enqueue"}
+    assert len(pages) == 20
+
+
+async def test_a_kill_between_the_request_and_the_answer_repeats_nothing_to_slack(
+    redis: Redis, redis_url: str, receiver: Any
+) -> None:
+    receiver.answering.clear()
+    first = Process(redis_url, receiver.url)
+    try:
+        await publish(redis, incident(1))
+        await until(lambda: _true(len(receiver.received) == 3), 20, "all three requests are under way")
+    finally:
+        first.kill()
+    receiver.answering.set()
+    second = Process(redis_url, receiver.url)
+    try:
+        await publish(redis, incident(1, 2, state="resolved"))
+        for group in ("slack", "pagerduty", "webhook"):
+            await settled(redis, f"alerting:{group}", 2)
+    finally:
+        second.kill()
+    by_path: dict[str, list[str]] = {}
+    for request in receiver.received:
+        said = request.headers.get("idempotency-key") or request.json.get("event_action") or request.json["text"]
+        by_path.setdefault(request.path, []).append(said)
+    title = "Loss spike at step 100 (run-1)"
+    assert by_path == {
+        SLACK_PATH: [f":warning: {title}", f":white_check_mark: Over: {title}"],
+        "/v2/enqueue": ["trigger", "trigger", "resolve"],
+        "/hook": ["i-1-1-opened", "i-1-1-opened", "i-1-2-resolved"],
+    }
+
+
+async def test_a_kill_while_a_retry_waits_loses_nothing(redis: Redis, redis_url: str, receiver: Any) -> None:
+    receiver.script = [(503, {"Retry-After": "60"})] * 3
+    first = Process(redis_url, receiver.url, longest_s=60.0)
+    try:
+        await publish(redis, incident(1))
+        await until(lambda: _true(len(receiver.received) == 3), 20, "each receiver has refused once")
+        await until(lambda: _no_mark(redis), 20, "the marks are taken back")
+    finally:
+        first.kill()
+    second = Process(redis_url, receiver.url)
+    try:
+        for group in ("slack", "pagerduty", "webhook"):
+            await settled(redis, f"alerting:{group}", 1)
+    finally:
+        second.kill()
+    assert sorted(request.path for request in receiver.received[3:]) == sorted([SLACK_PATH, "/v2/enqueue", "/hook"])
+
+
+async def _no_mark(redis: Redis) -> bool:
+    records = [json.loads(await redis.get(key)) async for key in redis.scan_iter("*:told:*")]
+    return len(records) == 3 and all(record["sending"] is None for record in records)
