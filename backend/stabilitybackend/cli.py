@@ -26,13 +26,10 @@ app = typer.Typer(
     name="stabilityboard",
     help="The wall screen for large training runs: live stitched curves, native rollbacks, named incidents.",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(cli_keys.app, name="keys")
-cli_runs.register(app)
-cli_doctor.register(app)
-
 _DATA_DIR_HELP = "Folder of everything that is kept."
 
 
@@ -73,7 +70,8 @@ def up(
     def announce(url: str, redis: str) -> None:
         console.print(f"[bold]Stabilityboard[/bold] {version('stabilityboard')} is up at [bold cyan]{url}[/bold cyan]")
         console.print(f"Redis: {escape(redis)}", style="dim", soft_wrap=True)
-        console.print(f"Send data with: STABILITY_URL={url} python train.py    Stop with Ctrl-C", style="dim")
+        console.print(f"Send data with: STABILITY_URL={url} python train.py", style="dim", soft_wrap=True)
+        console.print("Stop with Ctrl-C", style="dim")
         if settings.beyond_loopback:
             console.print(f"Listening on {escape(settings.host)}: every call needs an API key.", style="yellow")
         sys.stdout.flush()
@@ -87,6 +85,12 @@ def demo(context: typer.Context) -> None:
     from stabilitybackend.demo import main as demo_main  # its own argument parser; torch only where it is asked for
 
     raise typer.Exit(demo_main(context.args) or 0)
+
+
+# Below the commands above, because help shows them in this order.
+cli_runs.register(app)
+app.add_typer(cli_keys.app, name="keys")
+cli_doctor.register(app)
 
 
 def main() -> None:

@@ -152,6 +152,9 @@ class EmbeddedRedis:
         if self._lock.fd >= 0:
             with contextlib.suppress(FileNotFoundError):
                 self._socket.unlink()
+            if self._socket.parent != self.data_dir:
+                with contextlib.suppress(OSError):
+                    self._socket.parent.rmdir()
             self._lock.release()
         self._log.close()
 

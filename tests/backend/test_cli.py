@@ -171,13 +171,3 @@ def test_a_key_made_while_the_server_runs_works_and_stops_when_it_is_revoked(tmp
         wait_until(lambda: httpx.get(**runs).status_code == 200, 5, "the new key works")
         assert run("keys", "revoke", key.split("_")[1], "--data-dir", tmp_path).returncode == 0
         wait_until(lambda: httpx.get(**runs).status_code == 401, 5, "the revoked key no longer works")
-
-
-def test_the_version_is_shown() -> None:
-    assert re.fullmatch(r"stabilityboard \d+\.\d+\.\d+\n", run("--version").stdout)
-
-
-def test_help_names_every_command() -> None:
-    shown = run("--help").stdout
-    for command in ("up", "demo", "runs", "rollback", "import", "keys", "doctor"):
-        assert re.search(rf"\b{command}\b", shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -192,3 +193,13 @@ def test_keys_are_made_listed_and_revoked_without_a_server(program: Program) -> 
     assert key.split("_", 2)[2] not in listed
     assert program("keys", "revoke", key.split("_")[1])[0] == 0
     assert "revoked" in program("keys", "list")[1]
+
+
+def test_the_version_is_shown(program: Program) -> None:
+    assert re.fullmatch(r"stabilityboard \d+\.\d+\.\d+\n", program("--version")[1])
+
+
+def test_help_names_every_command(program: Program) -> None:
+    shown = program("--help")[1]
+    found = [word for word in ("up", "demo", "runs", "rollback", "import", "keys", "doctor") if f" {word} " in shown]
+    assert found == ["up", "demo", "runs", "rollback", "import", "keys", "doctor"]
