@@ -43,6 +43,10 @@ class Heart:
         self._told = ""
         #: Set by the run when a device value comes: its dropped rows count too.
         self.deferred: Deferred | None = None
+        #: Step of the newest log() and its unix seconds. While steps() runs it writes the slot itself.
+        self.logged_step = -1
+        self.logged_at = 0.0
+        self.stepping = False
         self._thread = threading.Thread(target=self._work, name="stability-heart", daemon=True)
 
     def start(self) -> None:
@@ -57,7 +61,10 @@ class Heart:
         self._thread.join(1.0)
 
     def publish(self) -> None:
-        """Write counts that the hot path does not write each time."""
+        """Bring to the slot what the hot path does not write each time."""
+        if not self.stepping and self.logged_at > self._slot.step_start:
+            self._slot.step = self.logged_step
+            self._slot.step_start = self.logged_at
         self._slot.last_seq = self._spool.last_seq
         self._slot.dropped = self._spool.dropped + (self.deferred.dropped if self.deferred is not None else 0)
         self._slot.write()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["ENDED_STATES", "KINDS", "Judgement", "Rollback", "Situation", "checkpoint_path", "judge"]
+__all__ = ["ENDED_STATES", "KINDS", "Rollback", "Situation", "checkpoint_path", "judge"]
 
 #: Kinds of command that a job can obey. The others are answered with "not supported by this job yet".
 KINDS = frozenset({"rollback", "stop"})
@@ -19,10 +17,10 @@ ENDED_STATES = frozenset({"acted", "done", "rejected", "failed", "expired"})
 _INFERRED = "u-"
 
 
-class Rollback(NamedTuple):
+class Rollback:
     """What the handler of ``@run.on_rollback`` gets; nothing of it can be changed.
 
-    Args:
+    Attributes:
         to_step: step whose state to restore; training goes on with ``to_step + 1``.
         lr_scale: factor for the learning rate, or None to leave it.
         seed: new seed for the data order, or None to keep it.
@@ -33,14 +31,54 @@ class Rollback(NamedTuple):
         issuer: who ordered it.
     """
 
+    # A dataclass would do, but importing dataclasses or typing costs half of our import budget.
+    __slots__ = ("checkpoint", "command_id", "issuer", "lr_scale", "reason", "seed", "skip_batches", "to_step")
+
     to_step: int
-    lr_scale: float | None = None
-    seed: int | None = None
-    skip_batches: int | None = None
-    reason: str = ""
-    command_id: str = ""
-    checkpoint: str | None = None
-    issuer: str = ""
+    lr_scale: float | None
+    seed: int | None
+    skip_batches: int | None
+    reason: str
+    command_id: str
+    checkpoint: str | None
+    issuer: str
+
+    def __init__(
+        self,
+        to_step: int,
+        lr_scale: float | None = None,
+        seed: int | None = None,
+        skip_batches: int | None = None,
+        reason: str = "",
+        command_id: str = "",
+        checkpoint: str | None = None,
+        issuer: str = "",
+    ) -> None:
+        given = locals()
+        for name in self.__slots__:
+            object.__setattr__(self, name, given[name])
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{name} can't be set: a Rollback says what was ordered")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name} can't be deleted: a Rollback says what was ordered")
+
+    def __repr__(self) -> str:
+        return f"Rollback({', '.join(f'{name}={getattr(self, name)!r}' for name in sorted(self.__slots__))})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Rollback):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __hash__(self) -> int:
+        return hash((self.command_id, self.to_step))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A job may send it to other processes.
+        facts = (self.to_step, self.lr_scale, self.seed, self.skip_batches, self.reason, self.command_id)
+        return (Rollback, (*facts, self.checkpoint, self.issuer))
 
     @classmethod
     def of(cls, command: Mapping[str, Any]) -> Rollback:
@@ -62,7 +100,7 @@ class Rollback(NamedTuple):
         return {name: value for name, value in given.items() if value is not None}
 
 
-class Situation(NamedTuple):
+class Situation:
     """A rank at a boundary.
 
     Args:
@@ -76,59 +114,67 @@ class Situation(NamedTuple):
         exists: whether a path is on disk.
     """
 
-    boundary: int
-    stop: int | None
-    now: float
-    segment_key: str
-    segment_entered: float
-    world_size: int
-    has_handler: bool
-    exists: Callable[[str], bool]
+    def __init__(
+        self,
+        *,
+        boundary: int,
+        stop: int | None,
+        now: float,
+        segment_key: str,
+        segment_entered: float,
+        world_size: int,
+        has_handler: bool,
+        exists: Callable[[str], bool],
+    ) -> None:
+        self.boundary = boundary
+        self.stop = stop
+        self.now = now
+        self.segment_key = segment_key
+        self.segment_entered = segment_entered
+        self.world_size = world_size
+        self.has_handler = has_handler
+        self.exists = exists
 
 
-class Judgement(NamedTuple):
-    """``verdict`` is ``ready``, ``rejected`` or ``missed``; ``detail`` says why in words."""
+def judge(command: Mapping[str, Any], at: Situation) -> tuple[str, str]:
+    """Return what this rank answers to ``command``, and why in words.
 
-    verdict: str
-    detail: str
-
-
-def judge(command: Mapping[str, Any], at: Situation) -> Judgement:
-    """Return what this rank answers to ``command``. Whoever is not ready also decides ``abort`` in the arbiter."""
+    The answer is ``ready``, ``rejected`` or ``missed``. Whoever is not ready also decides ``abort`` in the arbiter.
+    """
     kind = command.get("kind")
     if kind not in KINDS:
-        return Judgement("rejected", f"{kind} is not supported by this job yet")
+        return ("rejected", f"{kind} is not supported by this job yet")
     apply_at = command.get("apply_at_step")
     if not isinstance(apply_at, int):
-        return Judgement("rejected", "the command names no step boundary")
+        return ("rejected", "the command names no step boundary")
     if at.boundary > apply_at:
-        return Judgement("missed", f"read at the boundary of step {at.boundary}, the order was for {apply_at}")
+        return ("missed", f"read at the boundary of step {at.boundary}, the order was for {apply_at}")
     if at.stop is not None and apply_at >= at.stop:
-        return Judgement("rejected", f"the loop ends before step {apply_at} (stop is {at.stop})")
+        return ("rejected", f"the loop ends before step {apply_at} (stop is {at.stop})")
     expires = command.get("expires")
     if expires is not None and at.now > float(expires):
-        return Judgement("rejected", f"expired {at.now - float(expires):.0f} s ago")
+        return ("rejected", f"expired {at.now - float(expires):.0f} s ago")
     if int(command.get("world_size") or 0) != at.world_size:
-        return Judgement("rejected", f"decided for {command.get('world_size')} ranks, the job has {at.world_size}")
+        return ("rejected", f"decided for {command.get('world_size')} ranks, the job has {at.world_size}")
     stale = _stale(command, at)
     if stale:
-        return Judgement("rejected", stale)
+        return ("rejected", stale)
     if kind == "rollback":
         return _judge_rollback(command, at, apply_at)
-    return Judgement("ready", f"stops at step {apply_at}")
+    return ("ready", f"stops at step {apply_at}")
 
 
-def _judge_rollback(command: Mapping[str, Any], at: Situation, apply_at: int) -> Judgement:
+def _judge_rollback(command: Mapping[str, Any], at: Situation, apply_at: int) -> tuple[str, str]:
     to_step = command.get("to_step")
     if not isinstance(to_step, int) or not 0 <= to_step < apply_at:
-        return Judgement("rejected", f"to_step is {to_step}, expected 0 to {apply_at - 1}")
+        return ("rejected", f"to_step is {to_step}, expected 0 to {apply_at - 1}")
     if not at.has_handler:
-        return Judgement("rejected", "the job has no rollback handler (@run.on_rollback)")
+        return ("rejected", "the job has no rollback handler (@run.on_rollback)")
     path = checkpoint_path(command)
     # A path with a scheme lies on a remote store: only the job itself can say whether it is there.
     if path is not None and "://" not in path and not at.exists(path):
-        return Judgement("rejected", f"checkpoint {path} is not on this node's disk")
-    return Judgement("ready", f"stops at step {apply_at}")
+        return ("rejected", f"checkpoint {path} is not on this node's disk")
+    return ("ready", f"stops at step {apply_at}")
 
 
 def _stale(command: Mapping[str, Any], at: Situation) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import sys
 import time
-from _thread import RLock
+from _thread import allocate_lock
 from zlib import crc32
 
 TYPE_CHECKING = False
@@ -55,7 +56,12 @@ MAX_CACHED_SETS = 1024
 #: Seconds after which a disk or a quota that was full is tried again. Until then records are dropped and counted.
 RETRY_S = 1.0
 
+#: Longest wait for another thread's append, seconds. A holder needs microseconds; beyond it the record is dropped.
+LOCK_WAIT_S = 1.0
+
 _U32 = struct.Struct("<I")
+# Native, because that is one aligned store of 8 bytes: length (low) and checksum (high) appear together or not at all.
+_HEAD = struct.Struct("@Q")
 _PREFIX = struct.Struct("<B3xI")
 _PAGE = 4096
 _NEW_CHUNK = "next.tmp"
@@ -65,6 +71,10 @@ _SPARE_CHUNK = "spare.tmp"
 def chunk_name(number: int) -> str:
     """Return the file name of a chunk."""
     return f"{number:08d}.spool"
+
+
+class _NoRoom(Exception):
+    """Disk or quota is full, or the spool is closed: the record is dropped."""
 
 
 class SpoolWriter:
@@ -97,8 +107,7 @@ class SpoolWriter:
         self._limit_bytes = limit_bytes
         self._trouble = trouble
         self._now = now
-        self._lock = RLock()
-        self._busy = False
+        self._lock = allocate_lock()
         self._closed = False
         self._sets: dict[tuple[str, ...], tuple[struct.Struct, int, int]] = {}
         self._set_id = 0
@@ -110,6 +119,9 @@ class SpoolWriter:
         #: Called when the spare chunk was taken, so that a thread of ours makes another one. Set by the owner.
         self.on_spare_taken: Callable[[], object] | None = None
         self._open_chunk()
+        assert self._map is not None
+        for page in range(1, CHUNK_BYTES // _PAGE):
+            self._map[page * _PAGE] = 0  # the first chunk's page faults are paid here, not in the first steps
 
     def append_row(self, names: tuple[str, ...], step: int, when: float, values: Iterable[object]) -> bool:
         """Append one row; True when it is stored.
@@ -122,25 +134,31 @@ class SpoolWriter:
             struct.error, OverflowError: a value is not a number; nothing was written.
             ValueError: there are too many names, or one of them is no name; nothing was written.
         """
-        with self._lock:
-            if self._busy or self._closed:
-                self.dropped += 1
-                return False
-            self._busy = True
-            try:
-                entry = self._sets.get(names)
-                if entry is None or self._pos + entry[2] > CHUNK_BYTES:
-                    entry = self._enter(names)
-                    if entry is None:
-                        self.dropped += 1
-                        return False
-                packer, set_id, _ = entry
-                payload = packer.pack(RECORD_ROW, set_id, step, when, *values)
-                self._put(payload)
-                self.last_seq += 1
-                return True
-            finally:
-                self._busy = False
+        # Not a `with`: one call when the lock is free, and a look at who holds it when it is not.
+        if not self._lock.acquire(False) and not self._wait_lock():
+            self.dropped += 1
+            return False
+        try:
+            packer, set_id, row_bytes = self._sets.get(names) or self._enter(names)
+            pos = self._pos
+            if pos + row_bytes > CHUNK_BYTES:
+                packer, set_id, row_bytes = self._enter(names)
+                pos = self._pos
+            payload = packer.pack(RECORD_ROW, set_id, step, when, *values)
+            size = len(payload)
+            end = pos + 8 + size
+            chunk = self._map
+            chunk[pos + 8 : end] = payload  # type: ignore[index]
+            # Last, and in one store: a process killed before this line leaves a zero, and no reader looks further.
+            _HEAD.pack_into(chunk, pos, crc32(payload) << 32 | size)  # type: ignore[arg-type]
+            self._pos = (end + 7) & -8
+            self.last_seq += 1
+            return True
+        except _NoRoom:
+            self.dropped += 1
+            return False
+        finally:
+            self._lock.release()
 
     def append_event(self, kind: str, step: int | None, when: float, data: dict[str, object]) -> bool:
         """Append one event; True when it is stored.
@@ -159,21 +177,20 @@ class SpoolWriter:
             raise ValueError(
                 f"event {kind!r} has {len(text)} bytes, expected at most {MAX_EVENT_BYTES}: shorten its text"
             )
-        with self._lock:
-            if self._busy or self._closed:
-                self.dropped += 1
-                return False
-            self._busy = True
-            try:
-                payload = b"\3\0\0\0" + text
-                if not self._room(_record_bytes(len(payload))):
-                    self.dropped += 1
-                    return False
-                self._put(payload)
-                self.last_seq += 1
-                return True
-            finally:
-                self._busy = False
+        if not self._lock.acquire(False) and not self._wait_lock():
+            self.dropped += 1
+            return False
+        try:
+            payload = b"\3\0\0\0" + text
+            self._make_room(_record_bytes(len(payload)))
+            self._put(payload)
+            self.last_seq += 1
+            return True
+        except _NoRoom:
+            self.dropped += 1
+            return False
+        finally:
+            self._lock.release()
 
     def prepare_spare(self, pause: Callable[[], None]) -> None:
         """Make the next chunk ready, from a thread that has time: the training thread then only renames it.
@@ -200,6 +217,8 @@ class SpoolWriter:
             if self._closed:
                 return
             self._closed = True
+            self._sets.clear()
+            self._pos = CHUNK_BYTES  # whatever comes now finds no room
             for chunk in (self._map, self._spare):
                 if chunk is not None:
                     chunk.close()
@@ -208,30 +227,39 @@ class SpoolWriter:
             except OSError:
                 pass  # there was none
 
+    def _wait_lock(self) -> bool:
+        """Get the lock that somebody holds; False in a signal handler that interrupted this very thread's own append."""
+        # Looking through the stack here, where it is rare, keeps the question who holds the lock out of the hot path.
+        frame = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code in _HOLDERS and frame.f_locals.get("self") is self:
+                return False
+            frame = frame.f_back  # type: ignore[assignment]
+        return self._lock.acquire(True, LOCK_WAIT_S)
+
     def _put(self, payload: bytes) -> None:
         """Write one record at the end; the caller made sure of the room."""
         chunk = self._map
         assert chunk is not None
         pos = self._pos
-        size = len(payload)
-        chunk[pos + 4 : pos + 8 + size] = _U32.pack(crc32(payload)) + payload
-        # Last: a process killed before this line leaves a zero here, and no reader looks further.
-        _U32.pack_into(chunk, pos, size)
-        self._pos = pos + ((size + 15) & ~7)
+        end = pos + 8 + len(payload)
+        chunk[pos + 8 : end] = payload
+        _HEAD.pack_into(chunk, pos, crc32(payload) << 32 | len(payload))
+        self._pos = (end + 7) & -8
 
-    def _enter(self, names: tuple[str, ...]) -> tuple[struct.Struct, int, int] | None:
-        """Return the packing of a set whose schema stands in the current chunk, with room for one row."""
+    def _enter(self, names: tuple[str, ...]) -> tuple[struct.Struct, int, int]:
+        """Return the packing of a set whose schema stands in the current chunk, with room for one row.
+
+        Raises:
+            _NoRoom: the disk or the quota is full.
+        """
         import json
 
         check_names(names)
         packer = struct.Struct(f"<B3xIqd{len(names)}d")
         text = json.dumps(names).encode()
         row_bytes = _record_bytes(packer.size)
-        entry = self._sets.get(names)
-        if entry is not None and self._room(row_bytes, new_chunk=False):
-            return entry
-        if not self._room(_record_bytes(_PREFIX.size + len(text)) + row_bytes):
-            return None
+        self._make_room(_record_bytes(_PREFIX.size + len(text)) + row_bytes)
         if len(self._sets) >= MAX_CACHED_SETS:
             self._sets.clear()
         self._set_id += 1
@@ -241,12 +269,18 @@ class SpoolWriter:
         self._sets[names] = entry
         return entry
 
-    def _room(self, size: int, new_chunk: bool = True) -> bool:
-        """Whether ``size`` bytes and an end mark fit, in a new chunk if need be."""
-        if self._map is not None and self._pos + size + 8 <= CHUNK_BYTES:
-            return True
-        if not new_chunk or self._now() < self._retry_at:
-            return False
+    def _make_room(self, size: int) -> None:
+        """Make sure that ``size`` bytes and an end mark fit, with a new chunk if need be.
+
+        Raises:
+            _NoRoom: they don't; reported at most once in RETRY_S.
+        """
+        if self._closed:
+            raise _NoRoom
+        if self._pos + size + 8 <= CHUNK_BYTES:
+            return
+        if self._now() < self._retry_at:
+            raise _NoRoom
         try:
             if self._over_limit():
                 raise OSError(f"the spool holds {self._limit_bytes >> 20} MiB (STABILITY_SPOOL_MIB)")
@@ -254,8 +288,9 @@ class SpoolWriter:
         except OSError as error:
             self._retry_at = self._now() + RETRY_S
             self._trouble(f"no room for new records, they are dropped and counted: {error}")
-            return False
-        return CHUNK_HEADER_BYTES + size + 8 <= CHUNK_BYTES
+            raise _NoRoom from error
+        if CHUNK_HEADER_BYTES + size + 8 > CHUNK_BYTES:
+            raise _NoRoom
 
     def _open_chunk(self) -> None:
         """Begin the next chunk; the old one gets its end mark only when the new one is whole on disk."""
@@ -326,3 +361,10 @@ def name_trouble(name: object) -> str:
 def _record_bytes(payload_bytes: int) -> int:
     """Return the bytes of a record in a chunk: length, checksum, payload, padding to 8."""
     return (payload_bytes + 15) & ~7
+
+
+#: Code that holds the lock; see _wait_lock.
+_HOLDERS = frozenset(
+    method.__code__
+    for method in (SpoolWriter.append_row, SpoolWriter.append_event, SpoolWriter.prepare_spare, SpoolWriter.close)
+)

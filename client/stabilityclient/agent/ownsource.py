@@ -16,43 +16,62 @@ __all__ = ["OwnSource"]
 
 
 class OwnSource:
-    """Writes to ``sources/a<start in hex ns>-<pid>``.
+    """Writes to ``sources/a<start in hex ns>-<pid>``; made at the first record that finds room on the disk.
 
     Args:
         run_folder: of the run on this node. node: host name. limit_bytes: of all spools of the run here.
-        log: takes a text when records are dropped.
-
-    Raises:
-        OSError: its files can't be made.
+        log: takes a text when records are dropped: a full disk must not keep the agent from delivering what is there.
     """
 
     def __init__(self, run_folder: Path, node: str, limit_bytes: int, log: Callable[[str], None]) -> None:
-        pid = os.getpid()
-        started_ns = time.time_ns()
-        self.name = f"a{started_ns:x}-{pid}"
-        home = run_folder / "sources" / self.name
-        home.mkdir(parents=True)
-        self._spool = SpoolWriter(str(home), limit_bytes, log)
-        info = {
-            "source": self.name,
-            "node": node,
-            "pid": pid,
-            "started": started_ns / 1e9,
-            "start_ticks": start_ticks(pid),
-        }
-        write_whole(str(home / "source.json"), json.dumps(info).encode())
+        self._started_ns = time.time_ns()
+        self.name = f"a{self._started_ns:x}-{os.getpid()}"
+        self._home = run_folder / "sources" / self.name
+        self._node = node
+        self._limit_bytes = limit_bytes
+        self._log = log
+        self._spool: SpoolWriter | None = None
+        #: Records that found no room.
+        self.dropped = 0
 
     def event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
         """Append one event at the time of now."""
-        self._spool.append_event(kind, step, time.time(), data)
+        spool = self._open()
+        if spool is None or not spool.append_event(kind, step, time.time(), data):
+            self.dropped += 1
 
     def row(self, step: int, metrics: dict[str, float]) -> None:
         """Append the values of one look."""
+        spool = self._open()
         names, values = tuple(metrics), tuple(metrics.values())
         now = time.time()
         for at in range(0, len(names), MAX_SET_NAMES):
-            self._spool.append_row(names[at : at + MAX_SET_NAMES], step, now, values[at : at + MAX_SET_NAMES])
+            end = at + MAX_SET_NAMES
+            if spool is None or not spool.append_row(names[at:end], step, now, values[at:end]):
+                self.dropped += 1
 
     def close(self) -> None:
         """Unmap; the files stay."""
-        self._spool.close()
+        if self._spool is not None:
+            self._spool.close()
+
+    def _open(self) -> SpoolWriter | None:
+        if self._spool is not None:
+            return self._spool
+        pid = os.getpid()
+        info = {
+            "source": self.name,
+            "node": self._node,
+            "pid": pid,
+            "started": self._started_ns / 1e9,
+            "start_ticks": start_ticks(pid),
+        }
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+            spool = SpoolWriter(str(self._home), self._limit_bytes, self._log)
+            write_whole(str(self._home / "source.json"), json.dumps(info).encode())
+        except OSError as error:
+            self._log(f"no room for the agent's own records: {error}")
+            return None
+        self._spool = spool
+        return spool

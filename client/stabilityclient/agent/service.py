@@ -235,10 +235,8 @@ class Agent:
         self._dirty = not self._cursor_file.write(value)
 
     def _say_state(self, state: str, text: str, url: str) -> None:
-        if self._state.get("state") == state and state == "connecting":
-            since = self._state["since"]
-        else:
-            since = time.time()
+        goes_on = state == "connecting" and self._state.get("state") == state
+        since = self._state["since"] if goes_on else time.time()
         self._state = {
             "pid": os.getpid(),
             "source": self._own.name,

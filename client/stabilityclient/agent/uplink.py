@@ -181,6 +181,7 @@ class Uplink:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+                await socket.close()
 
     async def _connect(self) -> ClientConnection:
         loopback = (urlsplit(self._url).hostname or "") in ("127.0.0.1", "localhost", "::1")

@@ -1,0 +1,233 @@
+"""Measures what one logging call costs the training thread: ours beside a plain JSONL file, TensorBoard and trackio.
+
+    python benchmarks/client_overhead.py [--repeats 5] [--calls 400] [--json]
+
+Each contender logs 12 metrics a call in a fresh process, paced at 5 ms (as a training loop does: caches are cold) and flat out.
+One repeat measures all of them one after the other, and ratios are taken within a repeat: on a shared machine absolute times
+wander, ratios stay. Ours talks to a real server on loopback that confirms every frame, so its agent is at work meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+METRICS = 12
+PACE_S = 0.005
+#: Flat-out calls per paced call: they are so much faster.
+FLAT_FACTOR = 50
+WARM_UP_CALLS = 50
+#: Aims of the product, as ratios to the JSONL file in the same repeat.
+AIM_P50, AIM_P99 = 0.4, 0.5
+AIM_IMPORT_MS, AIM_RSS_MIB = 30.0, 5.0
+
+Log = Callable[[int, dict[str, float]], object]
+
+
+def open_ours(folder: Path) -> tuple[Log, Callable[[], object]]:
+    import stabilityclient
+
+    run = stabilityclient.init(project="bench", name="overhead", dir=folder)
+    return run.log, run.finish
+
+
+def open_jsonl(folder: Path) -> tuple[Log, Callable[[], object]]:
+    file = open(folder / "log.jsonl", "a")  # noqa: SIM115 - closed by the second function
+
+    def log(step: int, metrics: dict[str, float]) -> None:
+        file.write(json.dumps({"step": step, "t": time.time(), **metrics}) + "\n")
+        file.flush()
+
+    return log, file.close
+
+
+def open_tensorboard(folder: Path) -> tuple[Log, Callable[[], object]]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(folder)
+
+    def log(step: int, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            writer.add_scalar(name, value, step)
+
+    return log, writer.close
+
+
+def open_trackio(folder: Path) -> tuple[Log, Callable[[], object]]:
+    os.environ["TRACKIO_DIR"] = str(folder)
+    import trackio
+
+    trackio.init(project="bench", name="overhead", embed=False)
+    return lambda step, metrics: trackio.log(metrics, step=step), trackio.finish
+
+
+CONTENDERS = {"ours": open_ours, "jsonl": open_jsonl, "tensorboard": open_tensorboard, "trackio": open_trackio}
+
+
+def rss_mib() -> float:
+    """Return the resident memory of this process, MiB."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def measure_one(name: str, calls: int) -> dict[str, float]:
+    """Return the figures of one contender in this process."""
+    if name == "tensorboard":
+        import torch  # noqa: F401 - a trainer has it anyway
+    metrics = {f"train/metric_{index}": 0.1 * index for index in range(METRICS)}
+    clock = time.perf_counter_ns
+    with tempfile.TemporaryDirectory() as folder:
+        before = rss_mib()
+        begin = clock()
+        if name == "ours":
+            import stabilityclient  # noqa: F401
+        import_ms = (clock() - begin) / 1e6
+        log, close = CONTENDERS[name](Path(folder))
+        for step in range(WARM_UP_CALLS):
+            log(step, metrics)
+        paced = []
+        due = time.perf_counter()
+        for step in range(calls):
+            due += PACE_S
+            time.sleep(max(0.0, due - time.perf_counter()))
+            begin = clock()
+            log(step, metrics)
+            paced.append(clock() - begin)
+        flat = []
+        for step in range(calls * (FLAT_FACTOR if name in ("ours", "jsonl") else 2)):
+            begin = clock()
+            log(step, metrics)
+            flat.append(clock() - begin)
+        after = rss_mib()
+        close()
+    paced.sort()
+    flat.sort()
+    return {
+        "paced_p50_us": paced[len(paced) // 2] / 1e3,
+        "paced_p99_us": paced[int(len(paced) * 0.99)] / 1e3,
+        "flat_p50_us": flat[len(flat) // 2] / 1e3,
+        "flat_p99_us": flat[int(len(flat) * 0.99)] / 1e3,
+        "import_ms": import_ms if name == "ours" else float("nan"),
+        "rss_added_mib": after - before,
+    }
+
+
+def serve_acks() -> str:
+    """Start a server in a thread that confirms every frame; return its URL."""
+    from websockets.asyncio.server import ServerConnection, serve
+
+    from stabilityclient.wire import Ack, Frame, Hello, Welcome, decode_message, encode_message
+
+    async def talk(connection: ServerConnection) -> None:
+        async for data in connection:
+            message = decode_message(data)
+            if isinstance(message, Hello):
+                await connection.send(encode_message(Welcome("bench", time.time(), {}, [])))
+            elif isinstance(message, Frame):
+                await connection.send(encode_message(Ack(message.source.source, message.last_seq)))
+
+    started: asyncio.Future[int]
+    loop = asyncio.new_event_loop()
+
+    async def start() -> int:
+        server = await serve(talk, "127.0.0.1", 0, max_size=2**22, compression=None)
+        return int(next(iter(server.sockets)).getsockname()[1])
+
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    started_at = asyncio.run_coroutine_threadsafe(start(), loop)
+    return f"http://127.0.0.1:{started_at.result(10)}"
+
+
+def measure_all(repeats: int, calls: int) -> dict[str, list[dict[str, float]]]:
+    """Return the figures of each contender, one entry a repeat; a contender that is not installed is left out."""
+    env = {**os.environ, "STABILITY_URL": serve_acks(), "STABILITY_MODE": "online"}
+    figures: dict[str, list[dict[str, float]]] = {}
+    for repeat in range(repeats):
+        for name in CONTENDERS:
+            print(f"repeat {repeat + 1}/{repeats}: {name}          ", end="\r", file=sys.stderr)
+            command = [sys.executable, __file__, "--one", name, "--calls", str(calls)]
+            done = subprocess.run(command, env=env, capture_output=True, text=True)
+            if done.returncode == 0:
+                figures.setdefault(name, []).append(json.loads(done.stdout.splitlines()[-1]))
+            elif repeat == 0:
+                last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+                print(f"{name} is left out: {last[0]}", file=sys.stderr)
+    return figures
+
+
+def import_alone_ms(repeats: int) -> float:
+    """Return the median time of ``import stabilityclient`` in a fresh interpreter, where nothing else was imported before."""
+    code = "import time; t = time.perf_counter(); import stabilityclient; print((time.perf_counter() - t) * 1e3)"
+    root = Path(__file__).resolve().parent.parent / "client"
+    command = [sys.executable, "-S", "-c", code]
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    return statistics.median(float(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout) for _ in range(repeats))
+
+
+def table(figures: dict[str, list[dict[str, float]]], import_ms: float) -> str:
+    """Return the figures as text: median over repeats, [lowest..highest], ratio to JSONL within a repeat."""
+    lines = [f"{METRICS} metrics a call, microseconds on the training thread: median of {len(figures['ours'])} repeats [lowest..highest], ratio to JSONL"]
+    for title, part in (("paced at 5 ms", "paced"), ("flat out", "flat")):
+        lines.append(f"\n{title:<14}{'p50':>26}{'ratio':>8}{'p99':>28}{'ratio':>8}")
+        for name, repeats in figures.items():
+            cells = f"{name:<14}"
+            for key, width in ((f"{part}_p50_us", 26), (f"{part}_p99_us", 28)):
+                values = [one[key] for one in repeats]
+                spread = f"{statistics.median(values):.1f} [{min(values):.1f}..{max(values):.1f}]"
+                cells += f"{spread:>{width}}{ratio(figures, name, key):>7.2f}x"
+            lines.append(cells)
+    lines.append(f"\nimport stabilityclient, nothing imported before: {import_ms:.1f} ms (aim {AIM_IMPORT_MS:.0f})")
+    added = ", ".join(f"{name} {statistics.median(one['rss_added_mib'] for one in repeats):.1f}" for name, repeats in figures.items())
+    lines.append(f"memory added to the process, MiB: {added} (aim for ours {AIM_RSS_MIB:.0f})")
+    return "\n".join(lines)
+
+
+def ratio(figures: dict[str, list[dict[str, float]]], name: str, key: str) -> float:
+    """Return the median over repeats of a contender's figure divided by JSONL's in the same repeat."""
+    pairs = zip(figures[name], figures["jsonl"], strict=False)
+    return statistics.median(one[key] / base[key] for one, base in pairs)
+
+
+def main() -> int:
+    """Measure, print, and return 0 when ours is within the aims, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=400, help="paced calls per repeat")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--one", choices=CONTENDERS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure_one(options.one, options.calls)))
+        return 0
+    figures = measure_all(options.repeats, options.calls)
+    import_ms = import_alone_ms(options.repeats)
+    ratios = {f"{part}_{p}": ratio(figures, "ours", f"{part}_{p}_us") for part in ("paced", "flat") for p in ("p50", "p99")}
+    held = {
+        "paced_p50": ratios["paced_p50"] <= AIM_P50,
+        "paced_p99": ratios["paced_p99"] <= AIM_P99,
+        "flat_p50": ratios["flat_p50"] <= AIM_P50,
+        "import": import_ms <= AIM_IMPORT_MS,
+        "rss": statistics.median(one["rss_added_mib"] for one in figures["ours"]) <= AIM_RSS_MIB,
+    }
+    if options.json:
+        facts: dict[str, Any] = {"figures": figures, "ratios": ratios, "import_ms": import_ms, "held": held}
+        print(json.dumps(facts))
+    else:
+        print(table(figures, import_ms))
+        print("aims: " + ", ".join(f"{name} {'held' if ok else 'MISSED'}" for name, ok in held.items()))
+    return 0 if all(held.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,388 @@
+"""What log() stores, refuses and survives."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import struct
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from spooled import stored
+from waiting import wait_until
+
+import stabilityclient
+from stabilityclient.agent.importer import frames
+from stabilityclient.wire import PointsBlock
+
+Start = Callable[..., stabilityclient.Run]
+
+
+def test_rows_come_back_as_they_were_logged(start: Start) -> None:
+    run = start()
+    before = time.time()
+    for step in range(20_000):
+        run.log(step, {"loss": step * 0.5, "lr": 1e-3})
+    run.finish()
+    rows = stored(run.folder).rows()
+    assert [(step, metrics) for step, _, metrics in rows] == [(n, {"loss": n * 0.5, "lr": 1e-3}) for n in range(20_000)]
+    assert all(before <= when <= time.time() for _, when, _ in rows)
+
+
+def test_nan_and_both_infinities_keep_their_bits(start: Start) -> None:
+    run = start()
+    odd_nan = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_BEEF))[0]
+    run.log(0, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": odd_nan, "e": -0.0})
+    run.finish()
+    blocks = [block for frame in frames(run.folder) for block in frame.blocks if isinstance(block, PointsBlock)]
+    bits = struct.unpack("<5Q", blocks[0].values)
+    assert bits == struct.unpack("<5Q", struct.pack("<5d", math.nan, math.inf, -math.inf, odd_nan, -0.0))
+
+
+def test_numpy_scalars_arrays_of_one_element_ints_and_bools_are_numbers(start: Start) -> None:
+    run = start()
+    given: dict[str, Any] = {
+        "f32": np.float32(1.5),
+        "f64": np.float64(2.5),
+        "i64": np.int64(3),
+        "bool": np.bool_(True),
+        "zero_d": np.array(4.0),
+        "one": np.array([5.0]),
+        "int": 6,
+        "flag": False,
+    }
+    run.log(np.int64(7), given)
+    run.log(8, given)
+    run.finish()
+    want = {"f32": 1.5, "f64": 2.5, "i64": 3.0, "bool": 1.0, "zero_d": 4.0, "one": 5.0, "int": 6.0, "flag": 0.0}
+    assert [(step, metrics) for step, _, metrics in stored(run.folder).rows()] == [(7, want), (8, want)]
+
+
+@pytest.mark.torch
+def test_a_tensor_on_the_cpu_is_a_number_even_when_it_requires_grad(start: Start) -> None:
+    torch = pytest.importorskip("torch")
+    run = start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.log(
+            torch.tensor(3),
+            {
+                "loss": torch.tensor(1.25, requires_grad=True),
+                "one": torch.tensor([2.5]),
+                "half": torch.tensor(0.5, dtype=torch.bfloat16),
+                "int": torch.tensor(4),
+            },
+        )
+    with pytest.raises(stabilityclient.RefusedError, match="3 elements"):
+        run.log(4, {"many": torch.ones(3)})
+    run.finish()
+    want = {"loss": 1.25, "one": 2.5, "half": 0.5, "int": 4.0}
+    assert [(step, metrics) for step, _, metrics in stored(run.folder).rows()] == [(3, want)]
+
+
+class _DeviceValue:
+    """Looks like a CUDA tensor; reading it blocks until the device is done."""
+
+    is_cuda = True
+
+    def __init__(self, value: float, done: threading.Event, reader: list[str]) -> None:
+        self._value, self._done, self._reader = value, done, reader
+
+    def detach(self) -> _DeviceValue:
+        return self
+
+    def clone(self) -> _DeviceValue:
+        return _DeviceValue(self._value, self._done, self._reader)
+
+    def __float__(self) -> float:
+        self._reader.append(threading.current_thread().name)
+        assert self._done.wait(10)
+        return self._value
+
+    def __index__(self) -> int:
+        raise AssertionError("a device value was read on the training thread")
+
+
+def test_a_value_on_a_device_is_read_by_another_thread_with_its_own_step_and_time(start: Start) -> None:
+    run = start()
+    done, readers = threading.Event(), []
+    value = _DeviceValue(0.75, done, readers)
+    begin = time.time()
+    run.log(5, {"loss": value, "lr": 0.1})
+    run.log(6, {"lr": 0.2})
+    logged = time.time()
+    value._value = 99.0  # the next step writes into the same memory
+    done.set()
+    run.finish()
+    rows = stored(run.folder).rows()
+    assert sorted((step, *metrics.items()) for step, _, metrics in rows) == [
+        (5, ("loss", 0.75)),
+        (5, ("lr", 0.1)),
+        (6, ("lr", 0.2)),
+    ]
+    assert all(begin <= when <= logged for _, when, _ in rows)
+    assert readers == ["stability-values"]
+
+
+def test_device_values_beyond_the_queue_are_dropped_and_counted(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stabilityclient.values.MAX_DEFERRED", 3)
+    run = start()
+    done = threading.Event()
+    for step in range(10):
+        run.log(step, {"loss": _DeviceValue(1.0, done, [])})
+    dropped = run._deferred.dropped
+    done.set()
+    run.finish()
+    assert dropped >= 6
+    assert len(stored(run.folder).rows()) == 10 - dropped
+
+
+def test_a_step_on_a_device_is_refused_instead_of_waited_for(start: Start) -> None:
+    with pytest.raises(stabilityclient.RefusedError, match="on a device"):
+        start().log(_DeviceValue(1.0, threading.Event(), []), {"a": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("0.5", "str"),
+        (None, "leave the name out"),
+        ({"a": 1}, "dict"),
+        ([1.0], "list"),
+        (1 + 2j, "complex"),
+        (np.complex64(1), "complex"),
+        (np.ones(3), "3 elements"),
+        (np.array([]), "0 elements"),
+        (object(), "object"),
+        pytest.param(10**400, "range of a float", id="huge"),
+        (b"1", "bytes"),
+    ],
+)
+def test_what_is_not_a_number_is_refused_and_the_rest_of_the_call_is_stored(
+    start: Start, value: object, words: str
+) -> None:
+    run = start()
+    with pytest.raises(stabilityclient.RefusedError, match=words) as caught:
+        run.log(1, {"good": 1.0, "bad": value, "also": 2})
+    assert "'bad'" in str(caught.value)
+    run.finish()
+    assert [metrics for _, _, metrics in stored(run.folder).rows()] == [{"good": 1.0, "also": 2.0}]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (7, "expected a string"),
+        ("", "0 characters"),
+        ("n" * 201, "201 characters"),
+        pytest.param("x" * 1_000_000, "1000000", id="1 MB"),
+        ("\ud800", "surrogate"),
+    ],
+)
+def test_what_is_not_a_name_is_refused_and_the_rest_of_the_call_is_stored(start: Start, name: Any, words: str) -> None:
+    run = start()
+    with pytest.raises(stabilityclient.RefusedError, match=words) as caught:
+        run.log(1, {"good": 1.0, name: 2.0})
+    assert len(str(caught.value)) < 300
+    run.finish()
+    assert [metrics for _, _, metrics in stored(run.folder).rows()] == [{"good": 1.0}]
+
+
+@pytest.mark.parametrize("step", [-1, 2**53, pytest.param(10**5000, id="huge"), 1.0, "3", None, np.float64(2)])
+def test_what_is_not_a_step_is_refused(start: Start, step: Any) -> None:
+    run = start()
+    with pytest.raises(stabilityclient.RefusedError, match="step is"):
+        run.log(step, {"a": 1.0})
+    run.log(2**53 - 1, {"a": 1.0})
+    run.finish()
+    assert stored(run.folder).steps() == [2**53 - 1]
+
+
+def test_what_is_not_a_mapping_is_refused(start: Start) -> None:
+    with pytest.raises(AttributeError):
+        start().log(1, [("a", 1.0)])  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("quiet")
+def test_outside_of_pytest_nothing_is_raised_and_one_line_a_minute_is_logged(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = start()
+    with caplog.at_level(logging.WARNING, "stabilityclient"):
+        for step in range(50):
+            run.log(step, {"good": 1.0, "bad": "text"})
+            run.log(-1, {"good": 1.0})
+            run.alert("t", severity="awful")
+            run.checkpoint(-5, "c")
+            run.batch(0.5, "f")  # type: ignore[arg-type]
+            run.rolled_back("x")  # type: ignore[arg-type]
+    assert run._guard.swallowed == 300
+    assert len(caplog.records) == 5
+    assert "'bad' is 'text' (str)" in caplog.text
+    run.finish()
+    assert stored(run.folder).steps() == list(range(50))
+
+
+def test_ten_thousand_names_in_one_call_are_stored(start: Start) -> None:
+    run = start()
+    metrics = {f"layer/{index}/" + "ü" * 150: float(index) for index in range(10_000)}
+    run.log(3, metrics)
+    run.finish()
+    rows = stored(run.folder).rows()
+    assert {step for step, _, _ in rows} == {3}
+    assert {name: value for _, _, row in rows for name, value in row.items()} == metrics
+
+
+def test_ten_thousand_sets_of_names_are_stored_and_the_memory_for_them_is_bounded(start: Start) -> None:
+    from stabilityclient.spool import MAX_CACHED_SETS
+
+    run = start()
+    for index in range(10_000):
+        run.log(index, {f"name/{index}": float(index)})
+    cached = len(run._parts.spool._sets)
+    run.finish()
+    assert cached <= MAX_CACHED_SETS
+    assert [metrics for _, _, metrics in stored(run.folder).rows()] == [{f"name/{i}": float(i)} for i in range(10_000)]
+
+
+def test_threads_that_log_at_once_lose_nothing(start: Start) -> None:
+    run = start()
+
+    def work(thread: int) -> None:
+        for step in range(3000):
+            run.log(step, {f"t{thread}": float(step)})
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    dropped = run._parts.spool.dropped
+    run.finish()
+    rows = stored(run.folder).rows()
+    assert len(rows) + dropped == 12_000
+    assert dropped == 0
+
+
+def test_a_signal_handler_that_logs_in_the_middle_of_log_neither_blocks_nor_breaks(start: Start) -> None:
+    run = start()
+    before = signal.signal(signal.SIGALRM, lambda *_: run.log(0, {"from_handler": 1.0}))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+        for step in range(20_000):
+            run.log(step, {"a": 1.0})
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    dropped = run._parts.spool.dropped
+    run.finish()
+    rows = stored(run.folder).rows()
+    assert [step for step, _, metrics in rows if "a" in metrics] == list(range(20_000))
+    assert dropped < 20_000
+
+
+def test_a_forked_child_that_logs_leaves_the_parents_spool_alone(start: Start) -> None:
+    run = start()
+    run.log(0, {"a": 0.0})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside our heart thread is the point
+        pid = os.fork()
+    if pid == 0:
+        for step in range(1000):
+            run.log(step, {"child": 1.0})
+        os._exit(0 if run.finish() == "disabled" else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    run.log(1, {"a": 1.0})
+    run.finish()
+    assert [(step, metrics) for step, _, metrics in stored(run.folder).rows()] == [(0, {"a": 0.0}), (1, {"a": 1.0})]
+
+
+def test_a_disabled_run_writes_nothing_and_still_steps(agents: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STABILITY_MODE", "disabled")
+    run = stabilityclient.init(dir=agents)
+    run.log(0, {"a": 1.0})
+    with run.phase("eval"):
+        run.checkpoint(0, "c")
+    assert list(run.steps(3, 6)) == [3, 4, 5]
+    assert (run.finish(), run.folder, agents.exists()) == ("disabled", None, False)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_folder_that_cannot_be_made_disables_the_run_and_says_so_once(
+    tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with caplog.at_level(logging.WARNING, "stabilityclient"):
+        run = stabilityclient.init(dir=tmp_path / "file")
+        run.log(0, {"a": 1.0})
+    assert run.finish() == "disabled"
+    assert [record.message for record in caplog.records if "nothing of this process will be recorded" in record.message]
+    assert len(caplog.records) == 1
+
+
+def test_every_event_is_stored_in_its_place(start: Start) -> None:
+    run = start()
+    run.log(0, {"a": 1.0})
+    run.checkpoint(0, "ckpt/0")
+    run.checkpoint(0, "s3://bucket/0")
+    run.batch(1, 0xABC)
+    run.alert("title", "x" * 1_000_000, severity="critical")
+    run.rolled_back(to_step=0, reason="loss spike", lr_scale=0.5)
+    run.log(1, {"a": 2.0})
+    run.finish()
+    store = stored(run.folder)
+    assert [event.type for event in store.events()] == [
+        "start", "checkpoint", "checkpoint", "batch", "alert", "segment", "finish",
+    ]  # fmt: skip
+    paths = [event.data["path"] for event in store.events("checkpoint")]
+    assert paths == [os.path.abspath("ckpt/0"), "s3://bucket/0"]
+    assert store.events("batch")[0].data == {"fingerprint": str(0xABC)}
+    alert = store.events("alert")[0]
+    assert (alert.step, alert.data["severity"], len(alert.data["text"]) < 11_000) == (0, "critical", True)
+    segment = store.events("segment")[0]
+    assert segment.data == {
+        "key": segment.data["key"],
+        "to_step": 0,
+        "cause": "declared",
+        "reason": "loss spike",
+        "command_id": None,
+        "issuer": "",
+        "changes": {"lr_scale": 0.5},
+    }
+
+
+def test_ranks_that_roll_back_alike_name_the_same_segments_without_talking(start: Start) -> None:
+    keys = []
+    for rank in ("a", "b"):
+        run = start(run_id=rank)
+        run.rolled_back(to_step=4)
+        run.rolled_back(to_step=4)
+        run.finish()
+        keys.append([event.data["key"] for event in stored(run.folder).events("segment")])
+    # SHA-256 of "\n1\n4", then of that key with the second rollback of the process.
+    assert keys[0] == keys[1]
+    assert keys[0][0] == "d-29160286793f5fbc"
+    assert len(set(keys[0])) == 2
+
+
+def test_the_heart_beats_and_the_slot_says_step_phase_and_counts(start: Start) -> None:
+    from stabilityclient.slot import read_slot
+
+    run = start()
+    slot = os.path.join(run.folder or "", "sources", run._parts.source, "slot")
+    with run.phase("eval", expect_s=30):
+        with run.phase("inner"):
+            assert (read_slot(slot).phase, read_slot(slot).expect_s) == ("inner", 0.0)
+        seen = read_slot(slot)
+        assert (seen.phase, seen.expect_s, seen.state, seen.step) == ("eval", 30.0, 0, -1)
+    run.log(41, {"a": 1.0})
+    wait_until(lambda: read_slot(slot).beat >= 1 and read_slot(slot).step == 41, 5, "the heart beats")
+    run.finish()
+    assert (read_slot(slot).state, read_slot(slot).last_seq, read_slot(slot).phase) == (1, 3, "")

@@ -1,0 +1,114 @@
+"""Wrong settings stop the start with a sentence that helps; ranks agree on a run id without talking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import stabilityclient
+from stabilityclient.settings import resolve
+
+_NOTHING: dict[str, Any] = {
+    "project": None,
+    "name": None,
+    "run_id": None,
+    "config": None,
+    "url": None,
+    "api_key": None,
+    "dir": None,
+}
+
+
+def _resolve(environ: dict[str, str] | None = None, **given: Any) -> Any:
+    return resolve(**{**_NOTHING, **given}, environ=environ or {}, stamp=lambda: "20261120-131500-9f2c")
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "words"),
+    [
+        ({"run_id": "a/b"}, {}, ["run_id", "'a/b'", "A-Z a-z 0-9"]),
+        ({"run_id": "x" * 101}, {}, ["run_id", "1 to 100 characters"]),
+        ({"run_id": "../up"}, {}, ["run_id"]),
+        ({"run_id": ".."}, {}, ["run_id"]),
+        ({"run_id": 7}, {}, ["run_id", "7"]),
+        ({}, {"STABILITY_RUN_ID": "ein Lauf"}, ["run_id", "ein Lauf"]),
+        ({}, {"STABILITY_MODE": "onlien"}, ["STABILITY_MODE", "onlien", "offline"]),
+        ({"url": "localhost:8080"}, {}, ["url", "localhost:8080", "http://"]),
+        ({"project": 3}, {}, ["project", "3", "string"]),
+        ({"name": "n" * 201}, {}, ["name", "200"]),
+        ({"config": [1]}, {}, ["config", "mapping"]),
+        ({}, {"STABILITY_SPOOL_MIB": "lots"}, ["STABILITY_SPOOL_MIB", "lots", "number"]),
+        ({}, {"STABILITY_DRAIN_S": "-1"}, ["STABILITY_DRAIN_S", "-1"]),
+        ({}, {"RANK": "zero", "WORLD_SIZE": "2"}, ["RANK", "zero", "torchrun"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_was_given_and_expected(
+    given: dict[str, Any], environ: dict[str, str], words: list[str]
+) -> None:
+    with pytest.raises(stabilityclient.SettingError) as caught:
+        _resolve(environ, **given)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_a_wrong_key_is_not_shown() -> None:
+    with pytest.raises(stabilityclient.SettingError) as caught:
+        _resolve(api_key="geheim\nnis")
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_wrong_settings_raise_outside_of_pytest_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STABILITY_MODE", "onlien")
+    with pytest.raises(stabilityclient.StabilityError):
+        stabilityclient.init()
+
+
+def test_an_argument_wins_over_the_environment_and_that_over_the_default() -> None:
+    environ = {"STABILITY_URL": "http://b:1", "STABILITY_RUN_ID": "from-env", "STABILITY_DIR": "/tmp/e"}
+    assert _resolve().url == "http://127.0.0.1:8080"
+    assert (_resolve(environ).url, _resolve(environ).run_id, _resolve(environ).dir) == (
+        "http://b:1",
+        "from-env",
+        "/tmp/e",
+    )
+    chosen = _resolve(environ, url="https://c/", run_id="mine", dir="/tmp/m")
+    assert (chosen.url, chosen.run_id, chosen.dir) == ("https://c", "mine", "/tmp/m")
+
+
+def test_a_single_process_gets_its_name_with_date_and_suffix() -> None:
+    assert _resolve(name="7b on a100!").run_id == "7b-on-a100-20261120-131500-9f2c"
+
+
+def _elastic(rank: int, **more: str) -> dict[str, str]:
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", **more}
+
+
+def test_ranks_of_one_launch_agree_on_the_run_id_and_other_launches_get_another() -> None:
+    launch = {"TORCHELASTIC_RUN_ID": "job-7"}
+    ids = {_resolve(_elastic(rank, **launch), project="p", name="n").run_id for rank in (0, 1)}
+    assert len(ids) == 1
+    other = _resolve(_elastic(0, TORCHELASTIC_RUN_ID="job-8"), project="p", name="n").run_id
+    assert {other} != ids
+
+
+def test_ranks_that_know_only_their_master_agree_too() -> None:
+    launch = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none"}
+    ids = {_resolve(_elastic(rank, **launch), name="n").run_id for rank in (0, 1)}
+    assert len(ids) == 1
+
+
+def test_ranks_come_from_torchrun_or_else_from_slurm() -> None:
+    slurm = _resolve({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "99"}).ranks
+    assert (slurm.rank, slurm.world_size, slurm.local_rank, slurm.one_node) == (3, 8, 1, False)
+    torchrun = _resolve(_elastic(1, SLURM_PROCID="0", TORCHELASTIC_RESTART_COUNT="2")).ranks
+    assert (torchrun.rank, torchrun.world_size, torchrun.generation, torchrun.one_node) == (1, 2, 2, True)
+
+
+def test_a_job_that_spans_nodes_has_a_folder_for_each_node() -> None:
+    from stabilityclient.start import run_folder
+
+    environ = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "STABILITY_RUN_ID": "r", "STABILITY_DIR": "/d"}
+    assert run_folder(_resolve(environ), "n1") == "/d/r@n1"
+    assert run_folder(_resolve({**environ, "LOCAL_WORLD_SIZE": "4"}), "n1") == "/d/r"
