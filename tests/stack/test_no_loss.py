@@ -15,12 +15,17 @@ from stack.processes import Ranks, Server, agent_pid
 METRICS = 12
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(14.0, id="short"), pytest.param(60.0, id="full", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(14.0, id="short"), pytest.param(60.0, id="full", marks=pytest.mark.soak)]
+)
 def test_every_point_is_stored_once_while_server_redis_and_agent_are_killed(
     seconds: float, tmp_path: Path, free_port: int
 ) -> None:
     server = Server(tmp_path / "data", free_port)
-    with server, Ranks("two_ranks.py", [str(seconds), "0.005"], url=server.url, folder=tmp_path / "spool", run_id="r") as job:
+    with (
+        server,
+        Ranks("two_ranks.py", [str(seconds), "0.005"], url=server.url, folder=tmp_path / "spool", run_id="r") as job,
+    ):
         begin = time.monotonic()
         for at, victim in ((0.1, "server"), (0.3, "redis"), (0.45, "server"), (0.6, "agent"), (0.75, "server")):
             _sleep_until(begin + at * seconds)

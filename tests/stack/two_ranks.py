@@ -13,7 +13,7 @@ def main() -> None:
     seconds, period_s = float(sys.argv[1]), float(sys.argv[2])
     run = stabilityclient.init(project="no-loss", name="no-loss")
     step, end = 0, time.monotonic() + seconds
-    for step in run.steps(1):  # noqa: B007 - the last one is printed
+    for step in run.steps(1):
         if time.monotonic() > end:
             step -= 1
             break

@@ -1,0 +1,61 @@
+"""One rank of a small job: ``python job.py PLAN`` with PLAN as JSON, see ``DEFAULTS``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import stabilityclient
+
+DEFAULTS = {
+    "start": 1,  # first step
+    "stop": 60,  # first step that is not run
+    "period_s": 0.01,
+    "declare": {},  # after step (as text) -> step to go back to, once each
+    "checkpoints": "",  # folder; a checkpoint every 10 steps
+    "die_at": None,  # [rank, step]: that rank kills itself with -9
+    "hang_at": None,  # [rank, step]: that rank stands still in phase "data", the others wait for it
+    "finish": True,
+}
+
+
+def main() -> None:
+    plan = DEFAULTS | json.loads(sys.argv[1])
+    rank = int(os.environ["RANK"])
+    run = stabilityclient.init(project="tests", name="job")
+    loaded: list[int] = []
+
+    @run.on_rollback
+    def restore(rollback: stabilityclient.Rollback) -> None:
+        assert rollback.checkpoint is not None
+        assert Path(rollback.checkpoint).read_text() == str(rollback.to_step)
+        loaded.append(rollback.to_step)
+
+    first, step = plan["start"], 0
+    while first < plan["stop"]:
+        for step in run.steps(first, plan["stop"]):
+            if plan["die_at"] == [rank, step]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if plan["hang_at"] is not None and step == plan["hang_at"][1]:
+                with run.phase("data" if plan["hang_at"][0] == rank else "backward"):
+                    time.sleep(600)
+            time.sleep(plan["period_s"])
+            run.log(step, {"loss": 1000.0 * len(loaded) + step, "rank": float(rank)})
+            if plan["checkpoints"] and step % 10 == 0 and rank == 0:
+                path = Path(plan["checkpoints"]) / str(step)
+                path.write_text(str(step))
+                run.checkpoint(step, path)
+            if str(step) in plan["declare"]:
+                back = plan["declare"].pop(str(step))
+                run.rolled_back(to_step=back, reason="the job decided", lr_scale=0.5)
+                step = back
+                break
+        first = step + 1
+    print(json.dumps({"loaded": loaded, "outcome": run.finish() if plan["finish"] else None}), flush=True)
+
+
+main()

@@ -1,0 +1,182 @@
+"""What happens to a job happens to its run: real server, real agent, real processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stack.processes import Ranks, Server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with Server(tmp_path_factory.mktemp("server") / "data", port) as running:
+        yield running
+
+
+class Job:
+    """Starts ranks of ``job.py`` for one run."""
+
+    def __init__(self, server: Server, folder: Path, run_id: str) -> None:
+        self.server, self.folder, self.run_id = server, folder, run_id
+        (folder / "checkpoints").mkdir()
+
+    def start(self, *, world_size: int = 2, env: dict[str, str] | None = None, **plan: Any) -> Ranks:
+        plan = {"checkpoints": str(self.folder / "checkpoints")} | plan
+        return Ranks(
+            "job.py",
+            [json.dumps(plan)],
+            url=self.server.url,
+            folder=self.folder / "spool",
+            run_id=self.run_id,
+            world_size=world_size,
+            **(env or {}),
+        )
+
+    def run_to_end(self, **plan: Any) -> list[dict[str, Any]]:
+        with self.start(**plan) as ranks:
+            return [json.loads(lines[0]) for lines in ranks.outputs()]
+
+    def effective(self, metric: str = "loss") -> dict[int, list[int]]:
+        """Return rank -> steps of the effective curve, joined."""
+        found: dict[int, list[int]] = {}
+        for entry in self.get("series", metric=metric)["series"]:
+            found.setdefault(entry["rank"], []).extend(entry["steps"])
+        return found
+
+    def get(self, what: str = "", **params: Any) -> Any:
+        return self.server.get(f"/runs/{self.run_id}{'/' + what if what else ''}", **params)
+
+    def wait_for(self, what: str, condition: Any, text: str, timeout_s: float = 30) -> Any:
+        return self.server.wait_for(f"/runs/{self.run_id}{'/' + what if what else ''}", condition, text, timeout_s)
+
+    def last_steps(self, step: int) -> None:
+        """Wait until both ranks' curves end at ``step``."""
+        self.wait_for("", lambda r: r["last_step"] == step, f"step {step} is there")
+
+
+@pytest.fixture
+def job(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Job:
+    return Job(server, tmp_path, f"t{abs(hash(request.node.name)) % 10**10}")
+
+
+def test_a_run_from_start_to_finish_is_delivered_in_full(job: Job) -> None:
+    assert [r["outcome"] for r in job.run_to_end()] == ["delivered", "delivered"]
+    job.last_steps(59)
+    assert job.effective() == {0: list(range(1, 60)), 1: list(range(1, 60))}
+    assert job.wait_for("", lambda r: r["status"] == "finished", "the run is finished")["open_incidents"] == 0
+
+
+def test_rollbacks_that_the_job_makes_by_itself_are_stitched_nested_and_to_step_0(job: Job) -> None:
+    job.run_to_end(declare={"30": 10, "31": 20, "40": 0})
+    job.last_steps(59)
+    segments = job.get("segments")["segments"]
+    assert [(s["parent"], s["fork_step"], s["cause"]) for s in segments] == [
+        (None, None, "start"),
+        (0, 10, "declared"),
+        (1, 20, "declared"),
+        (0, 0, "declared"),
+    ]
+    assert all(s["ranks"] == [0, 1] for s in segments)
+    assert segments[1]["changes"] == {"lr_scale": 0.5}
+    assert job.effective() == {0: list(range(1, 60)), 1: list(range(1, 60))}
+
+
+def test_a_plain_restart_from_an_earlier_step_is_a_new_segment(job: Job) -> None:
+    job.run_to_end(stop=40, finish=False)
+    job.run_to_end(start=21, stop=60)
+    job.last_steps(59)
+    segments = job.get("segments")["segments"]
+    assert [(s["fork_step"], s["cause"], s["ranks"]) for s in segments] == [
+        (None, "start", [0, 1]),
+        (20, "restart", [0, 1]),
+    ]
+    assert job.effective() == {0: list(range(1, 60)), 1: list(range(1, 60))}
+
+
+def test_an_ordered_rollback_is_done_by_all_ranks_at_one_boundary_twice_in_a_row(job: Job) -> None:
+    with job.start(stop=400, period_s=0.02) as ranks:
+        for times in (1, 2):
+            job.wait_for(
+                "checkpoints", lambda r: any(c["step"] >= 30 for c in r["checkpoints"]), "checkpoint 30 is there"
+            )
+            job.wait_for("", lambda r: r["last_step"] > 35, "step 35 is there")
+            answer = httpx.post(
+                f"{job.server.url}/api/v1/runs/{job.run_id}/commands",
+                json={"kind": "rollback", "to_step": 20, "seed": times, "reason": "test"},
+            )
+            assert answer.status_code == 201, answer.text
+            command_id = answer.json()["command_id"]
+            done = job.wait_for(f"commands/{command_id}", lambda c: c["state"] == "done", "the rollback is done")
+            assert {r["state"] for r in done["ranks"].values()} == {"acted"}
+            assert len({r["step"] for r in done["ranks"].values()}) == 1
+            assert (done["first_step"], len(done["ranks"])) == (21, 2)
+        job.wait_for("", lambda r: r["last_step"] > 40, "the job goes on")
+        outputs = ranks.outputs()
+    assert [json.loads(lines[0])["loaded"] for lines in outputs] == [[20, 20], [20, 20]]
+    job.last_steps(399)
+    assert job.effective() == {0: list(range(1, 400)), 1: list(range(1, 400))}
+    last = job.get("series", metric="loss")["series"][-1]
+    assert last["values"][0] == 2021.0
+
+
+def test_the_tail_of_a_rank_that_was_killed_arrives_and_its_death_is_one_incident(job: Job) -> None:
+    with job.start(die_at=[0, 50], stop=52) as ranks:
+        ranks.processes[0].wait(30)
+        job.wait_for("", lambda r: r["last_step"] is not None and r["last_step"] >= 49, "the tail is there")
+        found = job.wait_for(
+            "incidents", lambda r: any(i["kind"] == "process_death" for i in r["incidents"]), "the death is an incident"
+        )
+        assert job.effective()[0] == list(range(1, 50))
+        (death,) = [i for i in found["incidents"] if i["kind"] == "process_death"]
+        assert (death["rank"], death["severity"]) == (0, "critical")
+
+
+def test_a_rank_that_stands_still_is_one_hang_incident_naming_the_suspect(job: Job) -> None:
+    with job.start(hang_at=[1, 40], stop=100):
+        found = job.wait_for("incidents", lambda r: r["incidents"], "the hang is an incident", timeout_s=60)
+        (hang,) = found["incidents"]
+        assert (hang["kind"], hang["state"]) == ("hang", "open")
+        assert "rank 1" in hang["text"]
+        assert "data" in hang["text"]
+        assert job.get()["status"] == "stalled"
+
+
+def test_a_run_recorded_offline_is_imported_whole_and_importing_again_adds_nothing(job: Job) -> None:
+    import os
+    import subprocess
+    import sys
+
+    outcomes = job.run_to_end(env={"STABILITY_MODE": "offline"}, declare={"30": 10})
+    assert [r["outcome"] for r in outcomes] == ["spooled", "spooled"]
+    for _ in range(2):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "stabilitybackend.cli",
+                "import",
+                str(job.folder / "spool"),
+                "--url",
+                job.server.url,
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=os.environ,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        job.last_steps(59)
+        assert job.effective() == {0: list(range(1, 60)), 1: list(range(1, 60))}
+        assert sum(s["points"] for s in job.get("segments")["segments"]) == 2 * 2 * (30 + 49)
