@@ -138,7 +138,7 @@ class SpikeDetector(Detector):
         if len(candidates) < CONFIRM_CANDIDATES:
             return []
         self._last.clear()
-        return [self._open(candidates, step, level, scale)]
+        return [self._open(candidates, step, self._baseline.level(), scale)]
 
     def _open(self, candidates: list[tuple[int, float]], step: int, level: float, scale: float) -> Finding:
         closed, self._closed = self._closed, None

@@ -1,0 +1,17 @@
+"""The examples in the detectors' docstrings are run as they stand."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+MODULES = ["baseline", "nonfinite", "spike"]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_example_of_a_detector_runs(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"stabilitybackend.detectors.{name}"))
+    assert result.attempted > 0
+    assert result.failed == 0

@@ -1,0 +1,166 @@
+"""Every registered detector keeps the law of ``detectors/checks.py``, and every check finds one that breaks it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from stabilitybackend.detectors import checks
+from stabilitybackend.detectors.contract import Detector, Finding, Point
+from stabilitybackend.detectors.nonfinite import NonfiniteDetector
+from stabilitybackend.detectors.registry import DETECTORS, DetectorFactory
+from stabilitybackend.detectors.spike import SpikeDetector
+
+Check = Callable[[DetectorFactory], None]
+
+
+@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", DETECTORS)
+def test_every_detector_keeps_the_law(name: str, check: Check) -> None:
+    check(DETECTORS[name])
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_a_detector_is_registered_under_its_own_name_with_known_kinds(name: str) -> None:
+    known = {
+        "spike", "divergence", "nonfinite", "level_shift", "plateau", "repeat_data", "resume_artifact",
+        "data_mix_drift", "grad_norm", "throughput", "straggler", "gpu_fault", "sdc_suspect",
+    }  # fmt: skip
+    assert DETECTORS[name]().name == name
+    assert set(DETECTORS[name]().kinds) <= known
+
+
+def test_check_all_runs_every_check() -> None:
+    checks.check_all(NonfiniteDetector)
+
+
+class _Wrapped(SpikeDetector):
+    """A good detector to be broken by its subclasses."""
+
+    name: ClassVar[str] = "spike"
+
+
+class _ReadsTheClock(_Wrapped):
+    def update(self, point: Point) -> list[Finding]:
+        return [replace(f, score=time.perf_counter()) for f in super().update(point)]
+
+
+class _Remembers(_Wrapped):
+    def __init__(self) -> None:
+        super().__init__()
+        self.all: list[float] = []
+
+    def update(self, point: Point) -> list[Finding]:
+        self.all.append(point.value)
+        return super().update(point)
+
+
+class _RaisesAtFirst(_Wrapped):
+    def update(self, point: Point) -> list[Finding]:
+        return [] if point.value == 1 / (point.value or 0) else super().update(point)
+
+
+class _ForgetsOverPickle(_Wrapped):
+    def __reduce__(self) -> Any:
+        return _ForgetsOverPickle, ()
+
+
+class _DeafAfterNan(_Wrapped):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sum = 0.0
+
+    def update(self, point: Point) -> list[Finding]:
+        self.sum += point.value
+        return super().update(point) if self.sum == self.sum and abs(self.sum) < 1e300 else []
+
+
+class _SharesItsEvidence(_Wrapped):
+    def __init__(self) -> None:
+        super().__init__()
+        self.evidence: dict[str, Any] = {}
+
+    def update(self, point: Point) -> list[Finding]:
+        self.evidence["last"] = point.step
+        return [replace(f, evidence=self.evidence) for f in super().update(point)]
+
+
+class _NewKeyEachTime(_Wrapped):
+    def update(self, point: Point) -> list[Finding]:
+        return [replace(f, key=f"{f.key}:{point.step}") for f in super().update(point)]
+
+
+class _Chatters(_Wrapped):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: Finding | None = None
+
+    def update(self, point: Point) -> list[Finding]:
+        found = super().update(point)
+        self.said = found[-1] if found else self.said
+        return found or ([] if self.said is None else [replace(self.said, now_step=point.step)])
+
+
+class _SaysObjects(_Wrapped):
+    def update(self, point: Point) -> list[Finding]:
+        return [replace(f, evidence={"point": object()}) for f in super().update(point)]
+
+
+class _SaysAnotherKind(_Wrapped):
+    def update(self, point: Point) -> list[Finding]:
+        return [replace(f, kind="plateau") for f in super().update(point)]
+
+
+class _Nervous(Detector):
+    name: ClassVar[str] = "spike"
+    kinds: ClassVar[tuple[str, ...]] = ("spike",)
+
+    def __init__(self) -> None:
+        self.mean = 2.0
+
+    def wants(self, metric: str) -> bool:
+        return metric == "loss"
+
+    def update(self, point: Point) -> list[Finding]:
+        high = point.value > 1.3 * self.mean
+        self.mean += 0.1 * (point.value - self.mean)
+        key = f"spike:loss:{point.step}"
+        text = "The loss is high."
+        step = point.step
+        return [Finding("spike", key, "spike", "open", "warning", text, text, step, step, step)] if high else []
+
+
+class _WantsNothing(_Wrapped):
+    def wants(self, metric: str) -> bool:
+        return metric == os.devnull
+
+
+BROKEN: list[tuple[Check, DetectorFactory]] = [
+    (checks.check_deterministic, _ReadsTheClock),
+    (checks.check_bounded_memory, _Remembers),
+    (checks.check_works_from_the_first_point, _RaisesAtFirst),
+    (checks.check_resumes_from_pickle, _ForgetsOverPickle),
+    (checks.check_awake_after_nonfinite, _DeafAfterNan),
+    (checks.check_input_not_kept, _SharesItsEvidence),
+    (checks.check_one_incident_per_event, _NewKeyEachTime),
+    (checks.check_one_incident_per_event, _Chatters),
+    (checks.check_findings_are_well_formed, _SaysObjects),
+    (checks.check_findings_are_well_formed, _SaysAnotherKind),
+    (checks.check_silent_when_healthy, _Nervous),
+    (checks.check_silent_when_healthy, _WantsNothing),
+]
+
+
+@pytest.mark.parametrize(("check", "broken"), BROKEN, ids=lambda thing: thing.__name__)
+def test_each_check_finds_a_detector_that_breaks_it(check: Check, broken: DetectorFactory) -> None:
+    with pytest.raises(checks.LawBroken):
+        check(broken)
+
+
+def test_every_check_has_a_detector_that_breaks_it() -> None:
+    assert {check for check, _ in BROKEN} == set(checks.CHECKS)
