@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +19,6 @@ from stack.processes import Ranks, Server
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -153,10 +155,6 @@ def test_a_rank_that_stands_still_is_one_hang_incident_naming_the_suspect(job: J
 
 
 def test_a_run_recorded_offline_is_imported_whole_and_importing_again_adds_nothing(job: Job) -> None:
-    import os
-    import subprocess
-    import sys
-
     outcomes = job.run_to_end(env={"STABILITY_MODE": "offline"}, declare={"30": 10})
     assert [r["outcome"] for r in outcomes] == ["spooled", "spooled"]
     for _ in range(2):
