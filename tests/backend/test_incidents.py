@@ -1,0 +1,274 @@
+"""The incident book: one incident per event, through rewinds, re-feeds and restarts; and what it advises."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stabilitybackend import incidents
+from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.incidents import IncidentBook
+
+
+def spike(onset: int = 200, **changes: Any) -> Finding:
+    finding = Finding(
+        detector="spike",
+        key=f"spike:loss:{onset}",
+        kind="spike",
+        state="open",
+        severity="warning",
+        title=f"Loss spike at step {onset}",
+        text="It rose.",
+        onset_step=onset,
+        step=onset + 1,
+        now_step=onset + 1,
+        metric="loss",
+        peak_step=onset + 1,
+        recovery="pending",
+        score=12.0,
+        evidence={"peak": 5.0},
+    )
+    return replace(finding, **changes)
+
+
+def recovered(onset: int = 200, at: int = 206) -> Finding:
+    return spike(
+        onset,
+        state="recovered",
+        severity="info",
+        recovery="fast",
+        recovered_step=at,
+        now_step=at + 4,
+        text="It is over.",
+    )
+
+
+def hang(step: int = 200) -> Finding:
+    key = f"hang:{step}:r0-1-1"
+    return Finding("liveness", key, "hang", "open", "critical", "The job hangs", "It stands.", step, step, step)
+
+
+def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "step": step,
+        "path": f"/ckpt/{step}",
+        "segment": 0,
+        "time": 0.0,
+        "available": True,
+        "dead": False,
+    } | changes
+
+
+def apply(book: IncidentBook, finding: Finding, *, time: float = 1.0, checkpoints: Any = (), segment: int = 0) -> Any:
+    return book.apply(finding, segment=segment, time=time, checkpoints=checkpoints)
+
+
+def advice(onset: int, checkpoints: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    incident = apply(IncidentBook("run"), spike(onset, **changes), checkpoints=checkpoints)
+    suggestion: dict[str, Any] = incident["suggestion"]
+    return suggestion
+
+
+def test_an_incident_has_exactly_the_fields_that_the_api_names() -> None:
+    prose = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    shape = re.search(r"Incident\s+\{(.*?)\}\n", prose, re.DOTALL)
+    assert shape is not None
+    documented = set(re.findall(r'"(\w+)"', re.sub(r':"[^"]*"|:\{[^}]*\}', "", shape[1])))
+    assert set(apply(IncidentBook("run"), spike())) == documented
+
+
+def test_findings_of_one_key_are_one_incident_with_growing_versions() -> None:
+    book = IncidentBook("run")
+    opened = apply(book, spike(), time=10.0)
+    over = apply(book, recovered(), time=12.0)
+    assert opened["incident_id"] == over["incident_id"]
+    assert (opened["version"], over["version"]) == (1, 2)
+    assert (over["opened"], over["updated"], over["resolved"]) == (10.0, 12.0, 12.0)
+    assert [incident["recovery"] for incident in book.all()] == ["fast"]
+
+
+def test_a_finding_that_says_nothing_new_changes_nothing() -> None:
+    book = IncidentBook("run")
+    apply(book, spike())
+    assert apply(book, spike(), time=9.0) is None
+    assert apply(book, spike(now_step=230), time=9.0) is None
+    assert book.all()[0]["version"] == 1
+
+
+def test_points_fed_again_do_not_take_an_incident_back() -> None:
+    book = IncidentBook("run")
+    apply(book, spike())
+    apply(book, recovered())
+    assert apply(book, spike(), time=20.0) is None
+    assert book.all()[0]["state"] == "recovered"
+
+
+def test_the_id_depends_on_the_event_and_not_on_who_computes_it() -> None:
+    ids = {apply(IncidentBook("run"), spike())["incident_id"] for _ in range(2)}
+    others = {
+        apply(IncidentBook("other"), spike())["incident_id"],
+        apply(IncidentBook("run"), spike(), segment=1)["incident_id"],
+        apply(IncidentBook("run"), spike(201))["incident_id"],
+        apply(IncidentBook("run"), hang())["incident_id"],
+    }
+    assert len(ids) == 1
+    assert len(ids | others) == 5
+
+
+def test_a_loaded_book_goes_on_where_the_stored_one_was() -> None:
+    book = IncidentBook("run")
+    apply(book, spike(), time=1.0)
+    apply(book, spike(300), time=2.0)
+    stored = json.loads(json.dumps(book.all()))
+    again = IncidentBook("run")
+    again.load(reversed(stored))
+    assert again.all() == book.all()
+    assert apply(again, spike(), time=3.0) is None
+    assert apply(again, recovered(), time=3.0)["version"] == 2
+
+
+def test_all_is_newest_first_and_gives_copies() -> None:
+    book = IncidentBook("run")
+    apply(book, spike(200), time=1.0)
+    apply(book, spike(300), time=2.0)
+    assert [incident["onset_step"] for incident in book.all()] == [300, 200]
+    book.all()[0]["evidence"]["peak"] = "changed"
+    assert book.all()[0]["evidence"]["peak"] == 5.0
+
+
+def test_a_rollback_resolves_what_began_on_the_dead_branch_and_leaves_the_rest() -> None:
+    book = IncidentBook("run")
+    apply(book, spike(100), time=1.0)
+    apply(book, recovered(100, at=106), time=2.0)
+    apply(book, spike(200), time=3.0)
+    changed = book.rolled_back(150, {0}, 9.0, 1, "bad data")
+    assert [(i["onset_step"], i["state"], i["dead"], i["resolved"]) for i in changed] == [(200, "resolved", True, 9.0)]
+    assert changed[0]["evidence"]["rolled_back_to"] == 150
+    assert changed[0]["suggestion"] is None
+    assert "went back to step 150" in changed[0]["text"]
+    assert book.rolled_back(150, {0}, 10.0, 2, "again") == []
+
+
+def test_the_same_step_on_the_new_branch_is_a_new_incident() -> None:
+    book = IncidentBook("run")
+    first = apply(book, spike(200))
+    book.rolled_back(150, {0}, 9.0, 1, "bad data")
+    second = apply(book, spike(200), segment=1, time=12.0)
+    assert first["incident_id"] != second["incident_id"]
+    assert [(i["dead"], i["state"]) for i in book.all()] == [(False, "open"), (True, "resolved")]
+    assert book.open_count() == 1
+
+
+def test_what_became_known_on_the_dead_branch_about_an_older_incident_is_taken_back() -> None:
+    book = IncidentBook("run")
+    apply(book, spike(200))
+    apply(book, recovered(200, at=260))
+    changed = book.rolled_back(230, {0}, 9.0, 1, "changed my mind")
+    assert [(i["state"], i["recovery"], i["recovered_step"], i["dead"]) for i in changed] == [
+        ("open", "pending", None, False)
+    ]
+    again = apply(book, recovered(200, at=240), segment=1)
+    assert (again["recovered_step"], again["segment"]) == (240, 0)
+
+
+def test_a_rollback_does_not_undo_what_happened_to_a_process() -> None:
+    book = IncidentBook("run")
+    apply(book, hang(200))
+    assert [(i["state"], i["dead"]) for i in book.rolled_back(150, {0}, 9.0, 1, "x")] == [("open", True)]
+    over = replace(hang(200), state="resolved", text="It goes on.")
+    assert apply(book, over)["state"] == "resolved"
+
+
+def test_incidents_of_other_segments_are_not_touched_by_a_rollback() -> None:
+    book = IncidentBook("run")
+    apply(book, spike(200), segment=3)
+    assert book.rolled_back(150, {0}, 9.0, 1, "x") == []
+
+
+def test_the_first_who_acknowledges_stands() -> None:
+    book = IncidentBook("run")
+    incident_id = apply(book, spike())["incident_id"]
+    assert book.acknowledge(incident_id, "ada", 5.0)["acknowledged_by"] == "ada"  # type: ignore[index]
+    again = book.acknowledge(incident_id, "bob", 6.0)
+    assert again is not None
+    assert (again["acknowledged_by"], again["version"]) == ("ada", 2)
+    assert book.acknowledge("i-unknown", "ada", 5.0) is None
+
+
+def test_non_finite_evidence_is_spelled_as_the_api_does_and_large_evidence_is_cut() -> None:
+    evidence = {"peak": math.inf, "list": [math.nan, 1.0] * 100, "long": "x" * 10_000, "odd": object()}
+    incident = apply(IncidentBook("run"), spike(evidence=evidence))
+    text = json.dumps(incident, allow_nan=False)
+    assert incident["evidence"]["peak"] == "Infinity"
+    assert incident["evidence"]["list"][:2] == ["NaN", 1.0]
+    assert len(text) < 10_000
+
+
+def test_the_book_is_bounded_and_keeps_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incidents, "MAX_INCIDENTS", 50)
+    book = IncidentBook("run")
+    apply(book, spike(1), time=0.0)
+    for i in range(100):
+        apply(book, spike(10 + 20 * i), time=float(i))
+        apply(book, recovered(10 + 20 * i, at=12 + 20 * i), time=float(i))
+    assert len(book.all()) == 50
+    assert book.dropped == 51
+    assert book.all()[-1]["onset_step"] == 1
+
+
+def test_the_suggested_checkpoint_is_the_newest_from_before_the_onset() -> None:
+    suggestion = advice(200, [checkpoint(step) for step in (50, 100, 150, 199, 200, 225)])
+    assert (suggestion["action"], suggestion["to_step"]) == ("roll_back", 150)
+    assert suggestion["skip_batches"] == 100
+    assert "step 150" in suggestion["text"]
+    assert suggestion["lr_scale"] is None
+
+
+def test_checkpoints_that_are_gone_or_dead_are_not_suggested() -> None:
+    suggestion = advice(200, [checkpoint(100), checkpoint(150, available=False), checkpoint(175, dead=True)])
+    assert suggestion["to_step"] == 100
+
+
+def test_in_a_long_run_the_suggestion_goes_a_hundred_steps_back_and_skips_more() -> None:
+    every_50 = [checkpoint(step) for step in range(0, 5_000, 50)]
+    suggestion = advice(4_990, every_50)
+    assert (suggestion["to_step"], suggestion["skip_batches"]) == (4_850, 200)
+    assert "PaLM" in suggestion["source"]
+    assert advice(4_990, [checkpoint(4_950)])["to_step"] == 4_950
+
+
+def test_without_a_checkpoint_nothing_is_promised() -> None:
+    suggestion = advice(200, [checkpoint(250)])
+    assert (suggestion["action"], suggestion["to_step"]) == ("wait", None)
+
+
+def test_a_spike_that_is_over_asks_for_nothing() -> None:
+    book = IncidentBook("run")
+    apply(book, spike(), checkpoints=[checkpoint(100)])
+    over = apply(book, recovered(), checkpoints=[checkpoint(100)])
+    assert (over["suggestion"]["action"], over["suggestion"]["to_step"]) == ("none", None)
+
+
+def test_suggestions_follow_the_checkpoints_and_only_what_changed_is_returned() -> None:
+    book = IncidentBook("run")
+    apply(book, spike(200))
+    apply(book, spike(50))
+    changed = book.refresh_suggestions([checkpoint(100)], 7.0)
+    assert [(i["onset_step"], i["suggestion"]["to_step"], i["updated"]) for i in changed] == [(200, 100, 7.0)]
+    assert book.refresh_suggestions([checkpoint(100)], 8.0) == []
+    gone = book.refresh_suggestions([checkpoint(100, available=False)], 9.0)
+    assert [i["suggestion"]["action"] for i in gone] == ["wait"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "action"), [("hang", "inspect"), ("agent_lost", "wait"), ("process_death", "restart")]
+)
+def test_incidents_about_processes_get_advice_of_their_own(kind: str, action: str) -> None:
+    incident = apply(IncidentBook("run"), replace(hang(), kind=kind), checkpoints=[checkpoint(100)])
+    assert incident["suggestion"]["action"] == action
