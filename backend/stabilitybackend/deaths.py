@@ -12,6 +12,8 @@ from stabilitybackend.rank_watch import start_of
 MAX_DESCRIBED = 16
 #: Sources of deaths remembered, so that an event that comes again opens nothing again.
 MAX_REMEMBERED = 4_096
+#: Characters of an exception's message or of the agent's words in a text.
+MAX_SAID_CHARS = 300
 #: Exceptions by which people stop a job on purpose.
 STOPPED_BY_HAND = frozenset({"KeyboardInterrupt"})
 
@@ -88,9 +90,9 @@ class DeathWatch:
         if not self._deaths:
             return []
         found = []
-        if self._changed:
-            self._changed = False
+        if self._changed and self._runs_again is None:
             found.append(self._finding(now_step))
+        self._changed = False  # one that is over before it was told is told once, as over
         if self._runs_again is not None:
             text, self._runs_again = self._runs_again, None
             found.append(self._finding(now_step, over=text))
@@ -115,7 +117,7 @@ class DeathWatch:
         if first.get("last_phase"):
             text += f", in {first['last_phase']}"
         if exception:
-            text += f", by {exception.get('type', 'an exception')}: {str(exception.get('message', ''))[:300]}"
+            text += f", by {exception.get('type', 'an exception')}: {_cut(exception.get('message', ''))}"
         elif first.get("evidence"):
             text += f" ({_say(first['evidence'])})"
         text += "."
@@ -148,6 +150,12 @@ def _step(event: Mapping[str, Any]) -> int:
 
 
 def _say(evidence: object) -> str:
+    """Return what the agent saw, in its own words where it has some."""
     if isinstance(evidence, Mapping):
-        return ", ".join(f"{name} {value}" for name, value in evidence.items())[:300]
-    return str(evidence)[:300]
+        text = evidence.get("text") or ", ".join(f"{name} {value}" for name, value in evidence.items())
+        return _cut(text)
+    return _cut(evidence)
+
+
+def _cut(text: object) -> str:
+    return str(text)[:MAX_SAID_CHARS]

@@ -101,7 +101,7 @@ class RankWatch:
             health: the message; its ``time`` is on the same clock as the slot's times.
             now: unix seconds of the server.
         """
-        step, phase = int(slot["step"]), str(slot.get("phase") or "")
+        step, phase = int(slot.get("step", -1)), str(slot.get("phase") or "")
         step_start, phase_start = float(slot.get("step_start") or 0.0), float(slot.get("phase_start") or 0.0)
         first = self.seen_at == 0.0
         moved = first or (step, phase, phase_start, step_start) != (

@@ -360,7 +360,7 @@ def test_a_run_whose_events_all_say_finish_is_finished_after_a_server_restart() 
 def test_slots_that_are_not_slots_are_counted_and_harm_nothing() -> None:
     job = Job()
     job.monitor.observe(
-        {"agent": "x", "node": "a", "time": 0.0, "ranks": [{"rank": 0}, {"rank": "?", "source": "s"}]}, 1.0
+        {"agent": "x", "node": "a", "time": 0.0, "ranks": [{"rank": 0}, {"rank": "?", "source": "s"}, 7]}, 1.0
     )
-    assert job.monitor.bad_slots == 2
+    assert job.monitor.bad_slots == 3
     assert job.run(60) == []

@@ -82,10 +82,15 @@ class RobustBaseline:
             self._since_scale = 0
         return self._scale
 
-    def learn(self, value: float) -> None:
-        """Take a finite value that belongs to the usual behaviour."""
+    def learn(self, value: float, location: float | None = None) -> None:
+        """Take a finite value that belongs to the usual behaviour.
+
+        Args:
+            value: the value.
+            location: what ``location()`` says now, where the caller has asked already.
+        """
         if self._values:
-            self._residuals.append(value - self.location())
+            self._residuals.append(value - (self.location() if location is None else location))
         self._values.append(value)
         self._since_scale += 1
         self.points += 1

@@ -127,12 +127,12 @@ class SpikeDetector(Detector):
         if self._baseline.points < WARM_UP_POINTS:
             self._baseline.learn(value)
             return []
-        level, scale = self._baseline.location(), self._baseline.scale()
-        rise = value - level
-        candidate = rise > CANDIDATE_SIGMAS * scale and rise > CANDIDATE_RISE * abs(level)
+        location, scale = self._baseline.location(), self._baseline.scale()
+        rise = value - location
+        candidate = rise > CANDIDATE_SIGMAS * scale and rise > CANDIDATE_RISE * abs(location)
         self._last.append((step, value, candidate))
         if not candidate:
-            self._baseline.learn(value)
+            self._baseline.learn(value, location)
             return []
         candidates = [(at, loss) for at, loss, high in self._last if high]
         if len(candidates) < CONFIRM_CANDIDATES:
