@@ -1,0 +1,86 @@
+"""The bytes of spool, slot and messages do not change within a protocol version."""
+
+from __future__ import annotations
+
+import pytest
+from golden_cases import GOLDEN, MESSAGES, chunk_bytes, slot_bytes
+
+from stabilityclient.agent.reader import Event, Row, SpoolReader
+from stabilityclient.slot import read_slot
+from stabilityclient.spool import CHUNK_BYTES
+from stabilityclient.wire import BadMessage, WrongVersion, decode_message, encode_message
+
+
+@pytest.mark.parametrize("name", sorted(MESSAGES))
+def test_a_message_has_its_golden_bytes_and_reads_back(name: str) -> None:
+    golden = (GOLDEN / f"message_{name}.bin").read_bytes()
+    assert encode_message(MESSAGES[name]) == golden
+    assert decode_message(golden) == MESSAGES[name]
+
+
+@pytest.mark.parametrize("name", sorted(MESSAGES))
+def test_a_message_with_any_bit_flipped_is_never_taken_for_another(name: str) -> None:
+    golden = (GOLDEN / f"message_{name}.bin").read_bytes()
+    for position in range(8 * len(golden)):
+        damaged = bytearray(golden)
+        damaged[position // 8] ^= 1 << position % 8
+        try:
+            message = decode_message(bytes(damaged))
+        except BadMessage:
+            continue
+        assert message == MESSAGES[name], f"bit {position} gave {message}"
+
+
+def test_a_message_that_is_cut_off_is_a_bad_message() -> None:
+    golden = (GOLDEN / "message_frame.bin").read_bytes()
+    for size in range(len(golden)):
+        with pytest.raises(BadMessage):
+            decode_message(golden[:size])
+
+
+def test_another_protocol_version_is_named() -> None:
+    golden = bytearray((GOLDEN / "message_ack.bin").read_bytes())
+    golden[2] = 9
+    with pytest.raises(WrongVersion, match="version 9, expected 1"):
+        decode_message(bytes(golden))
+
+
+def test_a_chunk_has_its_golden_bytes() -> None:
+    assert chunk_bytes() == (GOLDEN / "chunk.bin").read_bytes()
+
+
+def test_the_golden_chunk_reads_back(tmp_path) -> None:
+    (tmp_path / "00000001.spool").write_bytes((GOLDEN / "chunk.bin").read_bytes().ljust(CHUNK_BYTES, b"\0"))
+    records = SpoolReader(str(tmp_path)).read(100, 10**6)
+    assert [type(record).__name__ for record in records] == ["Event", "Row", "Row", "Row", "Event"]
+    assert [record.seq for record in records] == [1, 2, 3, 4, 5]
+    assert [(r.names, r.step, r.time) for r in records if isinstance(r, Row)] == [
+        (("loss", "lr"), 0, 1000.25),
+        (("grad_norm/ü",), 2**53 - 1, 1000.5),
+        (("loss", "lr"), 1, 1000.75),
+    ]
+    assert records[4] == Event(5, "checkpoint", 1001.0, 1, {"path": "/c/ü"})
+
+
+def test_a_slot_has_its_golden_bytes_and_reads_back(tmp_path) -> None:
+    golden = (GOLDEN / "slot.bin").read_bytes()
+    assert slot_bytes() == golden
+    (tmp_path / "slot").write_bytes(golden.ljust(4096, b"\0"))
+    slot = read_slot(str(tmp_path / "slot"))
+    assert slot is not None
+    assert {name: getattr(slot, name) for name in slot.__slots__} == {
+        "pid": 77,
+        "rank": 1,
+        "world_size": 2,
+        "state": 3,
+        "beat": 3,
+        "step": 7,
+        "step_start": 1002.5,
+        "phase": "évaluation" * 5 + "évaluati",
+        "phase_start": 1001.0,
+        "expect_s": 30.0,
+        "last_seq": 12,
+        "dropped": 1,
+        "segment_key": "d-0123456789abcdef",
+        "exception": "ValueError: nö",
+    }
