@@ -119,7 +119,8 @@ class RankWatch:
         self.step, self.phase, self._step_start, self._phase_start = step, phase, step_start, phase_start
         self.expect_s = float(slot.get("expect_s") or 0.0)
         self.alive = bool(slot.get("alive", True))
-        self.state = _state(slot.get("state", "running"))
+        if self.state != "finished":  # its own word; a slot that was read just before must not take it back
+            self.state = _state(slot.get("state", "running"))
         self.pid = int(slot.get("pid") or 0)
         self.agent, self.node = str(health["agent"]), str(health.get("node") or "")
         self.seen_at = now

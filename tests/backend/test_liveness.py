@@ -291,6 +291,19 @@ def test_an_agent_that_leaves_after_its_ranks_finished_is_not_missed() -> None:
     assert job.run(60, moving=False) == []
 
 
+def test_a_slot_that_was_read_just_before_the_finish_does_not_take_it_back() -> None:
+    job = Job()
+    job.run(5)
+    for rank in (0, 1):
+        event = {"type": "finish", "time": job.now, "step": job.step, "data": {}, "source": source(rank)}
+        job.monitor.event(event, rank, job.now)
+    job.run(1)  # slots that still say running
+    job.monitor.agent_disconnected("agent-a", job.now)
+    job.silent.add("a")
+    assert job.run(30) == []
+    assert job.monitor.status(job.now)[0] == "finished"
+
+
 def test_a_restarted_server_opens_nothing_twice() -> None:
     job = Job()
     job.run(60)
