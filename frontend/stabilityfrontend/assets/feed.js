@@ -10,6 +10,8 @@
   const AGENTS = 256;
   /** Between two tries to fetch everything, at least. */
   const AGAIN_MS = 1500;
+  /** The same for a run that nobody knows. */
+  const MISSING_MS = 4000;
 
   class Feed {
     constructor(page) {
@@ -61,12 +63,13 @@
         if (page.gone) return;
         this.held = null;
         this.unsynced = true;
-        if (error.status === 404) page.missing();
+        // Not there (yet), or no id at all; a job's address may be opened before its first point.
+        if (error.status >= 400 && error.status < 500) page.missing(error);
         else page.trouble = error.message;
       } finally {
         this.syncing = false;
         // Too much came meanwhile, a reset came, or the server was away: once more, not at once.
-        if (this.unsynced && !page.gone) this.again = setTimeout(() => this.sync(), AGAIN_MS * (1 + Math.random()));
+        if (this.unsynced && !page.gone) this.again = setTimeout(() => this.sync(), (page.lost ? MISSING_MS : AGAIN_MS) * (1 + Math.random()));
       }
     }
 
@@ -134,7 +137,7 @@
     onMessage(message) {
       const { page } = this;
       if (message.type === "hello") {
-        if (!this.syncing && (!page.ready || this.unsynced)) this.sync();
+        if (!this.syncing && (!page.ready || this.unsynced || message.afterLoss)) this.sync();
         return;
       }
       if (message.type === "reset") {

@@ -60,6 +60,8 @@
         }
         if (message.type === "hello") {
           this.tries = 0;
+          // The server itself may have been away and back: whoever listens had better fetch again.
+          message.afterLoss = this.lost !== null;
           this.lost = null;
           if (typeof message.server_time === "number") this.clockOffset = message.server_time - Date.now() / 1000;
           this.onState("live");

@@ -9,7 +9,7 @@
   const facts = (...words) => S.h("div", { class: "facts" }, words.filter(Boolean).map((word) => S.h("span", { class: "fact-chip" }, word)));
 
   function stateWords(incident) {
-    if (incident.state === "open") return incident.recovery === "pending" ? "open, recovery not decided" : "open";
+    if (incident.state === "open") return incident.recovery === "pending" ? "open, may recover" : "open";
     if (incident.state === "recovered") return incident.recovery ? `recovered (${incident.recovery})` : "recovered";
     return "resolved";
   }
@@ -77,7 +77,8 @@
     const open = list.filter((incident) => incident.state === "open").length;
     const badge = S.byId("incidents-count");
     S.text(badge, open ? `${open} open` : list.length ? `${list.length}` : "");
-    S.cls(badge, `chip${open ? " critical" : ""}`);
+    const worst = list.some((one) => one.state === "open" && S.severity(one) === "critical") ? "critical" : "warning";
+    S.cls(badge, `chip${open ? ` ${worst}` : ""}`);
     const toggle = S.byId("incidents-all");
     S.show(toggle, list.length > FEW);
     S.text(toggle, all ? "Fewer" : `All ${list.length}`);

@@ -7,11 +7,31 @@
   const STATES = ["running", "finished", "left without finish", "left by an exception"];
 
   const GPU_FIELDS = [
-    [/util/, "util", (value) => `${Math.round(value)} %`],
-    [/mem.*(used)?_mib$|memory_used/, "memory", (value) => `${(value / 1024).toFixed(1)} GiB`],
-    [/temp|_c$/, "temp", (value) => `${Math.round(value)} °C`],
-    [/power|_w$/, "power", (value) => `${Math.round(value)} W`],
+    [/^util_pct$/, "util", (value) => `${Math.round(value)} %`],
+    [/^mem_used_mib$/, "memory", (value) => `${(value / 1024).toFixed(1)} GiB`],
+    [/^temp_c$/, "temp", (value) => `${Math.round(value)} °C`],
+    [/^power_w$/, "power", (value) => `${Math.round(value)} W`],
   ];
+
+  /** Clock throttle reasons that mean trouble, by NVML's bit (nvml.h, nvmlClocksEventReason*); idle and user caps don't. */
+  const THROTTLE = [
+    [0x4, "power cap"],
+    [0x8, "hardware slowdown"],
+    [0x20, "thermal, software"],
+    [0x40, "thermal, hardware"],
+    [0x80, "power brake"],
+  ];
+
+  /** What is wrong with a GPU, in words: `[tone, text]` each. */
+  function gpuTroubles(fields) {
+    const troubles = [];
+    const lost = fields.get("ecc_uncorrected");
+    if (lost > 0) troubles.push(["critical", `${S.count(lost)} uncorrected ECC errors`]);
+    const mask = fields.get("throttle_reasons") || 0;
+    const reasons = THROTTLE.filter(([bit]) => mask & bit).map(([, words]) => words);
+    if (reasons.length) troubles.push(["warning", `throttled: ${reasons.join(", ")}`]);
+    return troubles;
+  }
 
   /** GPUs of a node from the newest `gpu/<i>/<field>` points: `[[index, Map(field, value)]]`. */
   function gpus(page, node) {
@@ -41,7 +61,7 @@
           return S.h("span", { class: "gpu-fact" }, load === null ? null : S.h("i", { class: "load", style: { "--load": Math.max(0, Math.min(1, load)) } }), S.h("b", {}, words(hit[1])), ` ${label}`);
         });
         const rest = [...fields].filter(([field]) => !used.has(field)).map(([field, value]) => `${field} ${S.value(value)}`);
-        return S.h("div", { class: "gpu", title: rest.join("\n") }, S.h("span", { class: "gpu-name" }, `GPU ${index}`), cells);
+        return S.h("div", { class: "gpu", title: rest.join("\n") }, S.h("span", { class: "gpu-name" }, `GPU ${index}`), cells, gpuTroubles(fields).map(([tone, words]) => S.h("span", { class: `state ${tone}` }, words)));
       }),
     );
   }

@@ -10,6 +10,12 @@
     return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   }
 
+  /** The reason that the form begins with; most titles name their step already. */
+  function incidentReason(incident) {
+    const title = incident.title || S.words(incident.kind);
+    return /\bstep\b/.test(title) || incident.onset_step === null ? title : `${title} at step ${incident.onset_step}`;
+  }
+
   const everyRank = (size) => (size === 1 ? ["The rank stops", "loads", "discards", "reseeds", "skips", "goes"] : [size === 2 ? "Both ranks stop" : `All ${S.count(size)} ranks stop`, "load", "discard", "reseed", "skip", "go"]);
 
   /** What an order will do, in one or two sentences. `order` as posted; `facts`: size, lastStep, stepSeconds. */
@@ -19,7 +25,8 @@
     const gone = Math.max(0, facts.lastStep - order.to_step);
     const cost = gone && facts.stepSeconds ? `, about ${S.duration(gone * facts.stepSeconds)} of work` : "";
     const parts = [`${load} checkpoint ${S.count(order.to_step)}`];
-    if (gone) parts.push(`${discard} steps ${S.count(order.to_step + 1)}–${S.count(facts.lastStep)} and those trained until then (${S.plural(gone, "step")} so far${cost})`);
+    const which = gone === 1 ? `step ${S.count(facts.lastStep)}` : `steps ${S.count(order.to_step + 1)}–${S.count(facts.lastStep)}`;
+    if (gone) parts.push(`${discard} ${which} and those trained until then (${S.plural(gone, "step")} so far${cost})`);
     if (order.seed !== null) parts.push(`${reseed} with ${order.seed}`);
     if (order.skip_batches) parts.push(`${skip} ${order.skip_batches === 1 ? "1 batch" : `${S.count(order.skip_batches)} batches`}`);
     if (order.lr_scale !== null && order.lr_scale !== 1) parts.push(`${go} on with the LR × ${order.lr_scale}`);
@@ -71,9 +78,15 @@
     }
 
     field(id, label, hint, props) {
-      const input = S.h("input", { id, class: "field", autocomplete: "off", ...props, on: { input: () => this.update() } });
+      const input = S.h("input", { id, class: "field", autocomplete: "off", ...props, on: { input: () => this.edited(id) } });
       this[id.replace("rollback-", "")] = input;
       return S.h("label", { class: "form-field", for: id }, S.h("span", {}, label), input, S.h("small", {}, hint));
+    }
+
+    /** Someone typed: what they set is theirs from then on. */
+    edited(id) {
+      if (id === "rollback-skip") this.followsSkip = false;
+      this.update();
     }
 
     form() {
@@ -109,21 +122,18 @@
               { class: "form-row" },
               this.field("rollback-lr", "LR scale", "blank: unchanged", { type: "number", min: "0", max: "10", step: "any", placeholder: "1.0", inputmode: "decimal" }),
               this.field("rollback-seed", "New seed", "blank: as it was", { type: "number", min: "0", step: "1", placeholder: "unchanged", inputmode: "numeric" }),
-              this.field("rollback-skip", "Batches to skip", incident && behind ? "as many as trained since" : "blank: none", { type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric" }),
+              this.field("rollback-skip", "Batches to skip", incident && behind ? "past what went wrong" : "blank: none", { type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric" }),
             ),
-            this.field("rollback-reason", "Reason", "stays with the run for ever", { type: "text", maxlength: "300", value: incident ? `${incident.title || S.words(incident.kind)} at step ${incident.onset_step}` : "" }),
+            this.field("rollback-reason", "Reason", "stays with the run for ever", { type: "text", maxlength: "300", value: incident ? incidentReason(incident) : "" }),
             this.sentence,
             this.problem,
           ),
           S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), S.h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel"), this.confirm),
         ),
       );
-      // What was trained since the checkpoint holds what went wrong: going over it again would bring it back. The
-      // number grows with the run until someone sets it.
+      if (incident && incident.suggestion && incident.suggestion.lr_scale) this.lr.value = String(incident.suggestion.lr_scale);
+      // The number grows with the run until someone sets it.
       this.followsSkip = Boolean(incident) && best !== null;
-      this.skip.addEventListener("input", () => {
-        this.followsSkip = false;
-      });
       this.update();
       requestAnimationFrame(() => this.list.querySelector("input:checked")?.closest("label").scrollIntoView({ block: "nearest" }));
     }
@@ -171,6 +181,16 @@
       this.update();
     }
 
+    /**
+     * Batches to skip unless someone says otherwise: up to where the incident's own suggestion ends, and at least all
+     * that were trained since the checkpoint, since they hold what went wrong.
+     */
+    wisestSkip() {
+      const { suggestion } = this.page.incidentMap.get(this.incident.incident_id) || this.incident;
+      const named = suggestion && suggestion.skip_batches ? suggestion.to_step + suggestion.skip_batches : 0;
+      return Math.max(named, this.page.lastStep() ?? 0, this.chosen) - this.chosen;
+    }
+
     order() {
       const number = (input) => (input.value.trim() === "" ? null : Number(input.value));
       return {
@@ -190,7 +210,7 @@
 
     /** Bring sentence and button up to date with the form and with the steps that go on meanwhile. */
     update() {
-      if (this.followsSkip && this.chosen !== null) this.skip.value = String(Math.max(0, (this.page.lastStep() ?? 0) - this.chosen));
+      if (this.followsSkip && this.chosen !== null) this.skip.value = String(this.wisestSkip());
       const order = this.order();
       S.text(this.sentence, S.rollbackSentence(order, this.facts()));
       S.text(this.confirm, this.sending ? "Ordering …" : order.to_step === null ? "Roll back" : `Roll back to ${S.count(order.to_step)}`);

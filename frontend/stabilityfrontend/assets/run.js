@@ -204,6 +204,7 @@
 
     setRun(run) {
       this.run = run;
+      if (this.lost) this.setLost(false);
       this.setNames([...this.names, ...(run.metrics || [])]);
       document.title = `${this.name()} · ${run.status}`;
       this.dirty("header", "kpis");
@@ -296,12 +297,27 @@
       if (dirt.has("header")) this.dialog.refresh();
     }
 
-    missing() {
-      this.lost = true;
-      S.show(S.byId("run-main"), false);
-      S.show(S.byId("kpis"), false);
-      S.fill(S.byId("run-empty"), S.h("div", { class: "empty panel" }, S.h("h2", {}, "No run has this id"), S.h("p", {}, `“${this.id}” is not known to this server. `, S.h("a", { href: "/" }, "All runs"))));
-      S.show(S.byId("run-empty"), true);
+    /** There is no such run; `error` is what the server said. */
+    missing(error) {
+      this.setLost(true);
+      S.fill(
+        S.byId("run-empty"),
+        S.h(
+          "div",
+          { class: "empty panel" },
+          S.h("h2", {}, "No run has this id"),
+          S.h("p", {}, `“${this.id}” is not known to this server. If its job is just starting, stay: this page looks again every few seconds.`),
+          error.status === 404 ? null : S.h("p", { class: "sub" }, error.message),
+          S.h("p", {}, S.h("a", { href: "/" }, "All runs")),
+        ),
+      );
+    }
+
+    setLost(lost) {
+      this.lost = lost;
+      S.show(S.byId("run-main"), !lost);
+      S.show(S.byId("kpis"), !lost);
+      S.show(S.byId("run-empty"), lost);
     }
 
     close() {

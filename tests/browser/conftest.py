@@ -1,0 +1,114 @@
+"""Fixtures of the tests in a real Chromium.
+
+`chromium`    the browser of this module's tests. Where none is installed they are skipped at home and fail in CI.
+`open_page`   opens an address; at the end of the test fails if the page wrote an error to its console, threw, or asked
+              another host for anything.
+`scripts`     an empty page with our scripts and no server: for the laws of the store and of the words.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import stabilityfrontend
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+#: No network of its own, no sandbox (tests run as root in containers), no GPU.
+_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
+
+OpenPage = Callable[..., "Page"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything in this folder, so that ``-m 'not browser'`` leaves it out."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+def _binary() -> str:
+    found = os.environ.get("STABILITY_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
+    if found is None:
+        message = f"no Chromium on the PATH ({', '.join(_NAMES)}), and STABILITY_CHROMIUM does not name one"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return found
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium. Per module: while it is open, its event loop runs in this thread."""
+    from playwright.sync_api import sync_playwright
+
+    binary = _binary()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=binary, args=_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Browser) -> Iterator[OpenPage]:
+    """Opens pages, see the top of this file; ``quiet=False`` leaves the console of a page alone."""
+    troubles: list[str] = []
+    contexts = []
+
+    def open_(url: str, *, scheme: str = "dark", width: int = 1280, height: int = 860, quiet: bool = True) -> Page:
+        context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        origin = "/".join(url.split("/")[:3])
+        page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith((origin, "data:", "blob:"))
+                else troubles.append(f"asked for {request.url}")
+            ),
+        )
+        page.on("websocket", lambda ws: None if origin[4:] in ws.url else troubles.append(f"socket to {ws.url}"))
+        page.on("pageerror", lambda error: troubles.append(f"threw {error}"))
+        if quiet:
+            page.on(
+                "console",
+                lambda message: (
+                    troubles.append(f"console: {message.text}") if message.type in ("error", "warning") else None
+                ),
+            )
+        page.goto(url)
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+@pytest.fixture
+def scripts(chromium: Browser) -> Iterator[Page]:
+    """An empty page with our scripts in it; nothing is mounted."""
+    page = chromium.new_page()
+    for script in sorted(ASSETS.glob("*.js")):
+        page.add_script_tag(path=script)
+    yield page
+    page.close()

@@ -1,0 +1,59 @@
+"""Pages without a run to show: the empty list, an unknown run, an unknown address, the key."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stack.processes import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+OpenPage = Callable[..., "Page"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with Server(tmp_path_factory.mktemp("pages") / "data", port) as server:
+        yield server
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_an_empty_list_says_how_to_begin(server: Server, open_page: OpenPage, scheme: str) -> None:
+    page = open_page(server.url, scheme=scheme)
+    page.wait_for_selector("#runs-empty:not([hidden])", timeout=20_000)
+    words = page.inner_text("#runs-empty")
+    assert "make demo" in words
+    assert f'url="{server.url}"' in words
+    compile(page.inner_text("#runs-empty pre"), "snippet", "exec")
+
+
+def test_an_unknown_run_is_said_to_be_unknown(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/nobody%3Cb%3E", quiet=False)
+    page.wait_for_selector("#run-empty:not([hidden])", timeout=20_000)
+    assert "“nobody<b>” is not known to this server" in page.inner_text("#run-empty")
+
+
+def test_an_unknown_address_leads_back(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/some/where")
+    page.click("main a")
+    page.wait_for_selector("#runs-empty:not([hidden])", timeout=20_000)
+    assert page.evaluate("location.pathname") == "/"
+
+
+def test_a_wrong_key_is_refused_in_words(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/login", quiet=False)
+    page.wait_for_selector("#login-key", timeout=20_000)
+    page.click("#login-send")
+    assert page.inner_text("#login-error") == "Paste a key first."
+    page.fill("#login-key", "not a key")
+    page.click("#login-send")
+    page.wait_for_function("document.querySelector('#login-error').textContent.length > 20")
+    assert page.evaluate("location.pathname") == "/login"

@@ -1,0 +1,53 @@
+"""What the pages ship: ours, small, safe with texts from anywhere, and content without any other host."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import stabilityfrontend
+
+ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
+FILES = sorted(path for path in ASSETS.rglob("*") if path.is_file())
+SCRIPTS = [path for path in FILES if path.suffix == ".js"]
+STYLES = [path for path in FILES if path.suffix == ".css"]
+MOST_LINES = 400
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_file_is_a_script_or_a_style_sheet_of_bounded_length(path: Path) -> None:
+    assert path.suffix in (".js", ".css")
+    assert len(path.read_text().splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_nothing_is_fetched_from_another_host(path: Path) -> None:
+    # The name of the SVG vocabulary is written like an address and never fetched.
+    text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+    assert re.findall(r"(?:https?:)?//[\w-]+\.[\w.-]+/?", text) == []
+    assert "@import" not in text
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_text_never_becomes_markup(path: Path) -> None:
+    text = path.read_text()
+    for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+        assert way not in text, way
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_a_script_says_what_it_does_and_leaves_no_global_but_ours(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("// ")
+    code = [line for line in lines if line and not line.startswith("//")]
+    assert code[0] == "(function () {"
+    assert code[-1] == "})();"
+
+
+@pytest.mark.parametrize("path", STYLES, ids=lambda path: path.name)
+def test_a_style_sheet_takes_its_colours_from_the_theme(path: Path) -> None:
+    text = re.sub(r'url\("data:[^"]*"\)', "", path.read_text())
+    # White and a very dark red are the ink of the red button in either theme.
+    assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b(?=[;\s}])", text)) <= {"#fff", "#1d0509"}

@@ -1,0 +1,98 @@
+"""Attached to an application, the pages are served and its own routes stay as they were."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+import stabilityfrontend
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    app = FastAPI()
+
+    @app.get("/api/v1/mine")
+    def mine() -> dict[str, int]:
+        return {"mine": 1}
+
+    stabilityfrontend.attach(app, title="Board of tests")
+    with TestClient(app) as client:
+        yield client
+
+
+def plotly_url(client: httpx.Client) -> str:
+    """Return the address of plotly.js that the pages are given."""
+    children = client.get("/_dash-layout").json()["props"]["children"]
+    config = next(child["props"]["data"] for child in children if child["props"]["id"] == "chart-config")
+    return str(config["plotly"])
+
+
+def test_the_applications_own_routes_come_first(client: httpx.Client) -> None:
+    assert client.get("/api/v1/mine").json() == {"mine": 1}
+
+
+@pytest.mark.parametrize("path", ["/", "/login", "/runs/some-run"])
+def test_a_page_is_html_that_loads_from_here_only(client: httpx.Client, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 200
+    assert "<title>Board of tests</title>" in answer.text
+    sources = re.findall(r'<(?:script|link)[^>]* (?:src|href)="([^"]+)"', answer.text)
+    assert sources
+    assert [source for source in sources if not source.startswith(("/", "data:"))] == []
+    assert [source for source in sources if source.startswith("//")] == []
+
+
+def test_every_script_and_style_of_a_page_is_there(client: httpx.Client) -> None:
+    sources = re.findall(r'(?:src|href)="(/[^"]+)"', client.get("/").text)
+    assert any("/assets/run.js" in source for source in sources)
+    for source in sources:
+        assert client.get(source).status_code == 200, source
+
+
+def test_the_theme_is_set_before_anything_is_painted(client: httpx.Client) -> None:
+    head, _, body = client.get("/").text.partition("<body>")
+    assert "dataset.theme" in head
+    assert "dataset.theme" not in body
+
+
+def test_the_layout_is_ready_at_the_first_request_of_any_kind(client: httpx.Client) -> None:
+    assert re.fullmatch(r"/_stability/plotly-[0-9a-f]{16}\.min\.js", plotly_url(client))
+    dependencies = client.get("/_dash-dependencies").json()
+    assert {one["output"] for one in dependencies} == {"page.children", "mounted.data"}
+
+
+def test_plotly_is_packed_kept_for_a_year_and_whole(client: httpx.Client) -> None:
+    url = plotly_url(client)
+    with client.stream("GET", url, headers={"accept-encoding": "gzip"}) as answer:
+        assert answer.headers["content-encoding"] == "gzip"
+        assert "immutable" in answer.headers["cache-control"]
+        packed = b"".join(answer.iter_raw())
+    plain = client.get(url, headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert gzip.decompress(packed) == plain.content
+    assert len(packed) < len(plain.content) / 3
+
+
+def test_importing_the_package_does_nothing() -> None:
+    code = "import sys, stabilityfrontend; print(sorted({'dash', 'plotly', 'fastapi'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
+
+
+def test_attaching_prints_nothing_to_stdout() -> None:
+    code = "import stabilityfrontend, fastapi; stabilityfrontend.attach(fastapi.FastAPI())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == ""
+
+
+def test_the_public_names_are_these() -> None:
+    assert stabilityfrontend.__all__ == ["attach"]

@@ -1,0 +1,102 @@
+"""Both themes can be read, and every chart is laid out the same in both."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from stabilityfrontend.figures import CHART_CONFIG, LIMITS, browser_config, focus_layout, panel_layout
+from stabilityfrontend.theme import THEMES, contrast, css_variables
+
+#: WCAG 2.2 level AA for text of normal size.
+READABLE = 4.5
+#: The same for lines and marks.
+VISIBLE = 3.0
+SURFACES = ("bg", "panel", "raised", "sunken")
+
+
+def shape(value: Any) -> Any:
+    """Return a figure without its colours: what has to be equal in both themes."""
+    if isinstance(value, dict):
+        return {key: shape(one) for key, one in value.items()}
+    return "colour" if isinstance(value, str) and value.startswith("#") else value
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("surface", SURFACES)
+@pytest.mark.parametrize("ink", ["text", "soft", "muted"])
+def test_text_is_readable_on_every_surface(theme: str, surface: str, ink: str) -> None:
+    colors = THEMES[theme]
+    assert contrast(str(colors[ink]), str(colors[surface])) >= READABLE
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("tone", ["critical", "warning", "good", "info"])
+def test_words_of_a_tone_are_readable_on_its_own_ground_and_on_panels(theme: str, tone: str) -> None:
+    colors = THEMES[theme]
+    assert contrast(str(colors[tone]), str(colors[f"{tone}-soft"])) >= READABLE
+    assert contrast(str(colors[tone]), str(colors["panel"])) >= READABLE
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_every_line_stands_out_from_its_panel(theme: str) -> None:
+    colors = THEMES[theme]
+    for color in colors["series"]:
+        assert contrast(color, str(colors["panel"])) >= VISIBLE, color
+
+
+def test_both_themes_have_the_same_names_and_as_many_lines() -> None:
+    dark, light = THEMES["dark"], THEMES["light"]
+    assert list(dark) == list(light)
+    assert len(dark["series"]) == len(light["series"]) == LIMITS["lines"]
+
+
+def test_every_colour_of_both_themes_is_a_css_variable() -> None:
+    sheet = css_variables()
+    for theme, table in THEMES.items():
+        rule = next(line for line in sheet.splitlines() if f'data-theme="{theme}"' in line)
+        for name, value in table.items():
+            assert not isinstance(value, str) or f"--{name}: {value};" in rule
+
+
+def test_contrast_is_that_of_the_standard() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.478, abs=0.001)
+
+
+@pytest.mark.parametrize("layout", [focus_layout, panel_layout])
+def test_a_chart_differs_between_themes_in_colours_only(layout: Any) -> None:
+    assert shape(layout("dark")) == shape(layout("light"))
+    assert layout("dark") != layout("light")
+
+
+def test_the_focus_chart_has_one_x_axis_for_both_panels() -> None:
+    layout = focus_layout("dark")
+    assert [key for key in layout if key.startswith("xaxis")] == ["xaxis"]
+    assert layout["hovermode"] == "x unified"
+    assert layout["hoversubplots"] == "axis"
+    assert layout["yaxis"]["domain"][0] > layout["yaxis2"]["domain"][1]
+    assert layout["yaxis3"]["domain"] == layout["yaxis"]["domain"]
+
+
+@pytest.mark.parametrize("layout", [focus_layout, panel_layout])
+def test_dragging_zooms_steps_only(layout: Any) -> None:
+    figure = layout("light")
+    for key, axis in figure.items():
+        if key.startswith("yaxis"):
+            assert axis["fixedrange"] is True
+    assert "fixedrange" not in figure["xaxis"]
+
+
+def test_a_layout_is_made_anew_each_time() -> None:
+    focus_layout("dark")["shapes"].append("mine")
+    assert focus_layout("dark")["shapes"] == []
+
+
+def test_what_the_browser_gets_is_plain_json_and_names_no_other_host() -> None:
+    text = json.dumps(browser_config("/x.js", "1.2.3"))
+    assert "http" not in text
+    assert json.loads(text)["themes"].keys() == THEMES.keys()
+    assert CHART_CONFIG["doubleClick"] is False
