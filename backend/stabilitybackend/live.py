@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-__all__ = ["Channel", "Subscriber"]
+__all__ = ["Channel", "Subscriber", "stream_order"]
 
 #: Messages a browser may lag behind before it is told to fetch again; at 20 a second about 25 s.
 MAX_QUEUED = 512
@@ -75,15 +75,15 @@ class Channel:
 
     def since(self, cursor: str) -> list[bytes] | None:
         """Return the messages after ``cursor`` (a stream id), None when they are no longer all here."""
-        after = _order(cursor)
+        after = stream_order(cursor)
         if not self._recent:
             return None
-        if self._dropped_any and _order(self._recent[0][0]) > after:
+        if self._dropped_any and stream_order(self._recent[0][0]) > after:
             return None
-        return [data for at, data in self._recent if _order(at) > after]
+        return [data for at, data in self._recent if stream_order(at) > after]
 
 
-def _order(cursor: str) -> tuple[int, int]:
+def stream_order(cursor: str) -> tuple[int, int]:
     """Return a stream id ``ms-n`` as something that sorts; anything else sorts first."""
     left, _, right = cursor.partition("-")
     try:

@@ -69,7 +69,7 @@ class RunManager:
 
     def _worker(self, run_id: str) -> RunWorker:
         worker = self._workers.get(run_id)
-        if worker is None:
+        if worker is None or worker.failed:
             worker = self._workers[run_id] = RunWorker(run_id, self._redis, self._clock, self.overview)
             worker.start()
         return worker

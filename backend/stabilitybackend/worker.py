@@ -7,16 +7,14 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import orjson
 from redis.asyncio import Redis
-from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from stabilitybackend.commands import Order
 from stabilitybackend.errors import Conflict, NotFound, Unavailable
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.journal import Journal
 from stabilitybackend.lineage.fold import Placed
-from stabilitybackend.live import Channel
+from stabilitybackend.live import Channel, stream_order
 from stabilitybackend.query import json_numbers
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.run_state import Changes, RunState
@@ -25,18 +23,10 @@ from stabilityclient.wire import BadMessage, Frame, Health, decode_message
 
 __all__ = ["RunWorker"]
 
-#: Stream entries read at once.
-READ_COUNT = 256
-#: Longest wait in one read, milliseconds.
-BLOCK_MS = 1_000
 #: How often silence and expiry are judged and the run's summary is stored, seconds.
 TICK_S = 1.0
 #: More values than this at once are not pushed to browsers: they fetch again, down-sampled.
 MAX_PUSHED_VALUES = 20_000
-#: Pause after Redis was away, seconds.
-AWAY_PAUSE_S = 0.2
-#: Incident events kept for consumers that are away.
-MAX_INCIDENT_EVENTS = 10_000
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 _log = logging.getLogger(__name__)
@@ -60,10 +50,9 @@ class RunWorker:
         #: Frames in the stream that could not be read.
         self.unreadable = 0
         self.used = clock()
-        self._redis = redis
         self._clock = clock
         self._overview = overview
-        self._keys = RunKeys(run_id)
+        self._journal = Journal(run_id, redis)
         self._index = RunIndex(redis)
         self._sends: dict[str, Send] = {}
         self._unsaved = Changes()
@@ -79,6 +68,18 @@ class RunWorker:
     def start(self) -> None:
         """Begin to follow the stream."""
         self._task = asyncio.create_task(self._follow(), name=f"run-{self.run_id}")
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            _log.error(
+                "run %s: its worker failed; the next request starts another", self.run_id, exc_info=task.exception()
+            )
+
+    @property
+    def failed(self) -> bool:
+        """Whether following the stream ended with a mistake of ours."""
+        return self._task is not None and self._task.done() and not self._task.cancelled()
 
     async def stop(self) -> None:
         """Stop following; what is not stored yet is found again in the stream by the next worker."""
@@ -104,14 +105,14 @@ class RunWorker:
         return self.state
 
     async def _follow(self) -> None:
-        applied = await self._patiently(self._load)
+        applied = await self._begin()
         next_tick = self._clock() + TICK_S
         while True:
-            entries = await self._patiently(self._read)
+            entries = await self._journal.read(self.cursor, wait=self._caught_up.is_set())
             changes = Changes()
-            for entry_id, fields in entries:
-                self.cursor = entry_id.decode()
-                self._take(fields[b"b"], changes, replayed=_order(self.cursor) <= _order(applied))
+            for cursor, message in entries:
+                self.cursor = cursor
+                self._take(message, changes, replayed=stream_order(cursor) <= stream_order(applied))
                 if len(entries) > 1:
                     await asyncio.sleep(0)  # a long history must not hold up the live requests of other runs
             if not entries and not self._caught_up.is_set():
@@ -125,38 +126,21 @@ class RunWorker:
                 next_tick = self._clock() + TICK_S
                 await self.tick()
 
-    async def _patiently(self, work: Callable[[], Awaitable[Any]]) -> Any:
-        """Do ``work``, again and again while Redis is away."""
-        while True:
-            try:
-                return await work()
-            except (RedisError, OSError, TimeoutError) as error:
-                _log.warning("run %s: Redis is away (%s), trying again", self.run_id, error)
-                await asyncio.sleep(AWAY_PAUSE_S)
-
-    async def _load(self) -> str:
-        """Read what is not in the frames: incidents, commands, and up to where both were stored."""
-        incidents = await self._redis.hvals(self._keys.incidents)
-        commands = await self._redis.hvals(self._keys.commands)
-        applied: Any = await self._redis.hget(self._keys.meta, "applied")
-        undone: Any = await self._redis.smembers(self._keys.undone)
+    async def _begin(self) -> str:
+        """Start from what is stored; return the stream id up to which incidents and commands are complete."""
+        stored = await self._journal.load()
         agents = self.state.agents
-        self.state = RunState(self.run_id, self._clock, [key.decode() for key in undone])
+        self.state = RunState(self.run_id, self._clock, stored.undone)
         self.state.agents.update(agents)
         for agent in self._sends:
             self.state.liveness.agent_connected(agent, self._clock())
-        self._run = await self._index.stored(self.run_id)
+        self._run = await self._journal.patiently(lambda: self._index.stored(self.run_id))
         self._updated = self._run["updated"]
-        known = [orjson.loads(i) for i in incidents]
-        self.state.incidents.load(known)
-        self.state.liveness.load(known)
-        self.state.commands.load([orjson.loads(c) for c in commands])
-        return applied.decode() if applied else "0-0"
-
-    async def _read(self) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        block = BLOCK_MS if self._caught_up.is_set() else None
-        found: Any = await self._redis.xread({self._keys.frames: self.cursor}, count=READ_COUNT, block=block)
-        return list(found[0][1]) if found else []
+        self.state.incidents.load(stored.incidents)
+        self.state.liveness.load(stored.incidents)
+        self.state.commands.load(stored.commands)
+        self.cursor = "0-0"
+        return stored.applied
 
     def _take(self, raw: bytes, changes: Changes, *, replayed: bool) -> None:
         try:
@@ -201,26 +185,12 @@ class RunWorker:
         self._unsaved.incidents.update(changes.incidents)
         self._unsaved.commands.update(changes.commands)
         if self._unsaved.incidents or self._unsaved.commands:
-            await self._patiently(self._save)
+            unsaved, self._unsaved = self._unsaved, Changes()
+            await self._journal.save(unsaved.incidents.values(), unsaved.commands.values(), self.cursor)
         if changes:
             self._publish(changes)
         for command in changes.commands.values():
             await self._deliver(command)
-
-    async def _save(self) -> None:
-        unsaved = self._unsaved
-        pipe: Pipeline = self._redis.pipeline(transaction=True)
-        for incident in unsaved.incidents.values():
-            data = orjson.dumps(incident)
-            pipe.hset(self._keys.incidents, incident["incident_id"], data)
-            pipe.xadd(self._keys.incident_events, {"i": data}, maxlen=MAX_INCIDENT_EVENTS, approximate=True)
-        for command in unsaved.commands.values():
-            data = orjson.dumps(command)
-            pipe.hset(self._keys.commands, command["command_id"], data)
-            pipe.xadd(self._keys.command_audit, {"c": data})
-        pipe.hset(self._keys.meta, "applied", self.cursor)
-        await pipe.execute()
-        self._unsaved = Changes()
 
     def _publish(self, changes: Changes) -> None:
         if changes.segments:
@@ -344,11 +314,10 @@ class RunWorker:
                 hint="only a segment that nobody declared and from which no other hangs can be",
             )
         with redis_errors():
-            await self._redis.sadd(self._keys.undone, found.key)
+            await self._journal.undo(found.key)
         _log.warning("run %s: segment %d undone by %s", self.run_id, segment, who)
         await self.stop()
         self._caught_up.clear()
-        self.cursor = "0-0"
         self.start()
         await self.ready()
         self.channel.publish({"type": "reset", "reason": "the lineage was corrected; fetch again"}, self.cursor)
@@ -368,8 +337,3 @@ class RunWorker:
     def busy(self) -> bool:
         """Whether agents or browsers are connected."""
         return bool(self._sends) or len(self.channel) > 0
-
-
-def _order(cursor: str) -> tuple[int, int]:
-    left, _, right = cursor.partition("-")
-    return int(left), int(right or 0)

@@ -1,0 +1,132 @@
+"""What is stored of one run beside its points: incidents, commands, and how far the stream was read for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import orjson
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+from redis.exceptions import RedisError
+
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.redis_link import as_unavailable
+
+__all__ = ["Journal", "Stored"]
+
+#: Stream entries read at once.
+READ_COUNT = 256
+#: Longest wait in one read, milliseconds.
+BLOCK_MS = 1_000
+#: Pause after Redis was away, seconds.
+AWAY_PAUSE_S = 0.2
+#: That Redis is away is logged at most this often per run, seconds.
+LOG_EVERY_S = 60.0
+#: Incident events kept for consumers that are away.
+MAX_INCIDENT_EVENTS = 10_000
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a worker starts from.
+
+    Attributes:
+        incidents, commands: as they were stored last.
+        applied: stream id up to which they are complete; what the stream says after it is still to be told.
+        undone: keys of inferred segments that somebody took back.
+    """
+
+    incidents: list[dict[str, Any]]
+    commands: list[dict[str, Any]]
+    applied: str
+    undone: list[str]
+
+
+class Journal:
+    """Reads and writes one run in Redis; every call goes on trying while Redis is away.
+
+    Args:
+        run_id: the run.
+        redis: client of the server that holds it.
+    """
+
+    def __init__(self, run_id: str, redis: Redis) -> None:
+        self._run_id = run_id
+        self._redis = redis
+        self._keys = RunKeys(run_id)
+        self._logged = float("-inf")
+        self._saving = asyncio.Lock()  # what is saved first must not overtake what is saved later
+
+    async def load(self) -> Stored:
+        """Return what was stored last."""
+        return await self.patiently(self._load)
+
+    async def _load(self) -> Stored:
+        incidents: Any = await self._redis.hvals(self._keys.incidents)
+        commands: Any = await self._redis.hvals(self._keys.commands)
+        applied: Any = await self._redis.hget(self._keys.meta, "applied")
+        undone: Any = await self._redis.smembers(self._keys.undone)
+        return Stored(
+            [orjson.loads(i) for i in incidents],
+            [orjson.loads(c) for c in commands],
+            applied.decode() if applied else "0-0",
+            [key.decode() for key in undone],
+        )
+
+    async def read(self, cursor: str, *, wait: bool) -> list[tuple[str, bytes]]:
+        """Return the next frames after ``cursor`` as (stream id, message), at most READ_COUNT.
+
+        Args:
+            wait: wait up to BLOCK_MS for the first one.
+        """
+
+        async def read() -> list[tuple[str, bytes]]:
+            block = BLOCK_MS if wait else None
+            found: Any = await self._redis.xread({self._keys.frames: cursor}, count=READ_COUNT, block=block)
+            return [(entry_id.decode(), fields[b"b"]) for entry_id, fields in found[0][1]] if found else []
+
+        return await self.patiently(read)
+
+    async def save(self, incidents: Iterable[dict[str, Any]], commands: Iterable[dict[str, Any]], cursor: str) -> None:
+        """Store changed incidents and commands, their events, and the place in the stream, all or nothing."""
+        news = [(incident["incident_id"], orjson.dumps(incident)) for incident in incidents]
+        orders = [(command["command_id"], orjson.dumps(command)) for command in commands]
+
+        async def save() -> None:
+            pipe: Pipeline = self._redis.pipeline(transaction=True)
+            for incident_id, data in news:
+                pipe.hset(self._keys.incidents, incident_id, data)
+                pipe.xadd(self._keys.incident_events, {"i": data}, maxlen=MAX_INCIDENT_EVENTS, approximate=True)
+            for command_id, data in orders:
+                pipe.hset(self._keys.commands, command_id, data)
+                pipe.xadd(self._keys.command_audit, {"c": data})
+            pipe.hset(self._keys.meta, "applied", cursor)
+            await pipe.execute()
+
+        async with self._saving:
+            await self.patiently(save)
+
+    async def undo(self, key: str) -> None:
+        """Note that the inferred segment ``key`` is none."""
+        await self._redis.sadd(self._keys.undone, key)
+
+    async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do ``work``, again and again while Redis is away."""
+        while True:
+            try:
+                return await work()
+            except (RedisError, OSError) as error:
+                if as_unavailable(error) is None:
+                    raise
+                if time.monotonic() - self._logged > LOG_EVERY_S:
+                    self._logged = time.monotonic()
+                    _log.warning("run %s: Redis is away (%.200s), trying again", self._run_id, error)
+                await asyncio.sleep(AWAY_PAUSE_S)
