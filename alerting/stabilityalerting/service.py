@@ -37,6 +37,9 @@ BLOCK_MS = 1_000
 READ_COUNT = 64
 #: Streams in one read.
 STREAMS_PER_READ = 512
+#: How often events that were handed out and never acknowledged are looked for, seconds: a lost answer of Redis takes
+#: its events with it.
+PENDING_EVERY_S = 15.0
 #: Where alerting never ran before, events older than this are not told, seconds.
 LOOK_BACK_S = 600.0
 
@@ -138,7 +141,7 @@ class AlertingService:
                     await sink.aclose()
 
     async def _serve(self, courier: Courier, stop: asyncio.Event) -> None:
-        reader = _Reader(self._redis, f"{GROUP}:{courier.sink.name}", self._clock)
+        reader = _Reader(self._redis, f"{GROUP}:{courier.sink.name}", self._clock, self._monotonic)
         while not stop.is_set():
             if not self._lease.held():
                 reader.forget()
@@ -176,10 +179,12 @@ class AlertingService:
 class _Reader:
     """Reads one group on many streams: first what is pending from before, then what is new."""
 
-    def __init__(self, redis: Redis, group: str, clock: Callable[[], float]) -> None:
+    def __init__(self, redis: Redis, group: str, clock: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self._redis = redis
         self._group = group
         self._clock = clock
+        self._monotonic = monotonic
+        self._recovered_at = monotonic()
         self._grouped: set[str] = set()
         self._recovered: set[str] = set()
 
@@ -193,6 +198,9 @@ class _Reader:
         for stream in streams:
             if stream not in self._grouped:
                 await self._make_group(stream)
+        if self._monotonic() - self._recovered_at >= PENDING_EVERY_S:
+            self._recovered_at = self._monotonic()
+            self._recovered.clear()
         ready = [stream for stream in streams if stream in self._grouped]
         pending = [stream for stream in ready if stream not in self._recovered]
         for stream in pending:

@@ -18,6 +18,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilityalerting import AlertingService, Patience, RecordingSink, Sink
+from stabilityalerting import service as service_module
 from stabilityalerting.pagerduty import PagerDutySink
 from stabilityalerting.slack import SlackSink
 from stabilityalerting.webhook import WebhookSink, verify
@@ -269,6 +270,22 @@ async def test_of_two_processes_only_one_sends(redis: Redis) -> None:
         await publish(redis, *(incident(i) for i in range(20)))
         await settled(redis, "alerting:recording", 20)
     assert sorted([len(one.notices), len(two.notices)]) == [0, 20]
+
+
+async def test_events_that_redis_handed_out_and_nobody_got_are_told_all_the_same(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "PENDING_EVERY_S", 0.1)
+    sink = RecordingSink()
+    await publish(redis, incident(1))
+    async with alerting(redis, [sink]):
+        await settled(redis, "alerting:recording", 1)
+        async with redis.pipeline(transaction=True) as lost:
+            lost.xadd(STREAM, {"i": json.dumps(incident(2))})
+            lost.xreadgroup("alerting:recording", "alerting", {STREAM: ">"})
+            await lost.execute()
+        await settled(redis, "alerting:recording", 2)
+    assert [notice.alert.incident_id for notice in sink.notices] == ["i-1", "i-2"]
 
 
 async def test_no_secret_is_in_logs_errors_or_reprs(

@@ -27,6 +27,8 @@ class Job:
     step_s: float = 0.5
     now: float = START
     step: int = 0
+    #: Seconds in which no step was done, after which the steps go on where they were.
+    lost_s: float = 0.0
     start: int = 1
     beat: int = 0
     stuck: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -40,7 +42,7 @@ class Job:
             self.now += 1.0
             self.beat += 1
             if moving:
-                self.step = int((self.now - START) / self.step_s)
+                self.step = int((self.now - START - self.lost_s) / self.step_s)
             for node, ranks in self.nodes.items():
                 if node not in self.silent:
                     slots = [self.slot(rank) for rank in ranks]
@@ -52,7 +54,7 @@ class Job:
         return said
 
     def slot(self, rank: int) -> dict[str, Any]:
-        began = START + self.step * self.step_s
+        began = START + self.lost_s + self.step * self.step_s
         slot = {
             "rank": rank,
             "source": source(rank, self.start),
@@ -243,7 +245,7 @@ def test_a_new_start_after_a_death_ends_the_incident_and_late_news_of_the_old_on
     job.run(60)
     job.dies(1)
     job.run(1, moving=False)
-    job.start, job.stuck = 2, {}
+    job.start, job.stuck, job.silent = 2, {}, {"a"}
     job.now += 10
     job.event("start", 1)
     assert kinds(job.run(1)) == [("process_death", "resolved")]
@@ -252,7 +254,27 @@ def test_a_new_start_after_a_death_ends_the_incident_and_late_news_of_the_old_on
         {"type": "process_death", "time": job.now - 8, "step": 3, "data": old, "source": "a1-1"}, None, job.now
     )
     assert job.run(5) == []
+    job.silent = set()
+    assert job.run(5) == []
     assert job.monitor.status(job.now)[0] == "running"
+
+
+def test_ranks_that_wait_for_a_dead_one_are_not_said_to_hang() -> None:
+    job = Job()
+    job.run(60)
+    job.dies(1)
+    assert kinds(job.run(120, moving=False)) == [("process_death", "open")]
+
+
+def test_the_time_spent_in_a_checkpoint_is_not_learnt_as_a_step_time() -> None:
+    job = Job()
+    job.run(60)
+    job.stuck[0] = {"phase": "checkpoint", "phase_start": job.now}
+    job.run(60, moving=False)
+    job.stuck = {}
+    job.lost_s = 60.0
+    assert job.run(20) == []
+    assert kinds(job.run(12, moving=False)) == [("hang", "open")]
 
 
 def test_an_agent_that_is_gone_is_said_after_15_s_and_no_hang_is_claimed() -> None:
