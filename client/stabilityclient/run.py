@@ -49,6 +49,8 @@ MAX_QUICK_TYPES = 64
 DEVICE_WAIT_S = 5.0
 #: finish() does not wait out its time for a server that the agent has not reached for so long, seconds.
 AWAY_S = 5.0
+#: The same for a server that refused the data for good: long enough for a new agent to say that it is otherwise.
+REFUSED_S = 1.0
 
 _SEVERITIES = ("info", "warning", "critical")
 
@@ -267,9 +269,7 @@ class Run:
         sidecar.ensure()
         while sidecar.acked(parts.source) < last:
             waited = _time.monotonic() - begin
-            state = sidecar.state()
-            away = state.get("state") in ("connecting", "refused") and time() - float(state.get("since") or 0) >= AWAY_S
-            if waited >= timeout_s or (away and waited >= min(AWAY_S, timeout_s)):
+            if waited >= timeout_s or _is_away(sidecar, waited):
                 left = last - sidecar.acked(parts.source)
                 self._guard.note("finish()", f"{left} records are not delivered yet, they are in {parts.folder}")
                 return "spooled"
@@ -528,6 +528,14 @@ class _Phase:
             slot.set_phase(str(name), time(), float(expect_s or 0.0))
         except Exception as error:
             self._run._guard.caught("phase()", error)
+
+
+def _is_away(sidecar: Sidecar, waited: float) -> bool:
+    """Whether it is of no use to wait for the delivery any longer."""
+    state = sidecar.state()
+    if state.get("state") in ("refused", "left"):
+        return waited >= REFUSED_S
+    return state.get("state") == "connecting" and min(waited, time() - float(state.get("since") or 0)) >= AWAY_S
 
 
 def _step(step: Any) -> int:

@@ -104,8 +104,10 @@ class Sidecar:
 
     def ensure(self) -> None:
         """Start an agent if none lives."""
-        if self._process is not None:
-            self._process.poll()  # so that a dead agent of ours does not stay a zombie
+        # One that we started and that still runs has the lock, will have it in a moment, or is on its way out.
+        # The poll also keeps a dead agent of ours from staying a zombie.
+        if self._process is not None and self._process.poll() is None:
+            return
         if not agent_lives(self._folder):
             self.start()
 

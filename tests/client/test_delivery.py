@@ -1,0 +1,389 @@
+"""Real agents, a real WebSocket server: everything that was logged arrives exactly once, whoever dies when."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from gateway import Gateway, Store
+from spooled import child
+from waiting import wait_until
+
+import stabilityclient
+from stabilityclient.agent.sources import is_alive
+from stabilityclient.sidecar import agent_lives
+from stabilityclient.wire import Ack, Error, Frame, Hello, Message, Nack, Welcome
+
+Start = Callable[..., stabilityclient.Run]
+
+
+def _agent_pid(folder: Path | str | None) -> int:
+    state = Path(str(folder)) / "agent" / "agent.json"
+    return int(
+        wait_until(lambda: state.exists() and json.loads(state.read_bytes()), 10, "the agent says who it is")["pid"]
+    )
+
+
+def _spools(folder: Path | str | None) -> list[Path]:
+    return list(Path(str(folder)).glob("sources/*/*.spool"))
+
+
+def test_finish_returns_when_all_is_delivered_and_the_agent_tidies_up_and_leaves(start: Start) -> None:
+    with Gateway() as server:
+        run = start(url=server.url)
+        for step in range(3000):
+            run.log(step, {"loss": step * 0.5})
+        assert run.finish() == "delivered"
+        assert server.store.steps() == list(range(3000))
+        assert [event.type for event in server.store.events(rank=0)] == ["start", "finish"]
+        wait_until(lambda: not agent_lives(run.folder), 10, "the agent leaves")
+    assert _spools(run.folder) == []
+
+
+def test_points_arrive_while_the_job_runs(start: Start) -> None:
+    with Gateway() as server:
+        run = start(url=server.url)
+        run.log(1, {"loss": 1.0})
+        wait_until(lambda: server.store.steps() == [1], 10, "the first point arrives")
+        before = time.monotonic()
+        run.log(2, {"loss": 1.0})
+        wait_until(lambda: server.store.steps() == [1, 2], 5, "the second point arrives")
+        assert time.monotonic() - before < 1.0
+        run.finish()
+
+
+def test_hello_says_who_the_run_is(start: Start) -> None:
+    with Gateway() as server:
+        run = start(
+            url=server.url, project="proj", name="seven", config={"lr": 0.1, "path": Path("/x"), "nan": float("nan")}
+        )
+        run.finish()
+        hello = server.hellos[0]
+    assert (hello.run_id, hello.project, hello.name, hello.client_version) == ("r1", "proj", "seven", "0.1.0")
+    assert {**hello.config, "nan": None} == {"lr": 0.1, "path": "/x", "nan": None}
+    assert [(s.rank, s.world_size, s.pid, s.node) for s in hello.sources if s.rank is not None] == [
+        (0, 1, os.getpid(), os.uname().nodename)
+    ]
+
+
+def test_a_server_that_comes_later_gets_everything(start: Start, free_port: int) -> None:
+    run = start(url=f"http://127.0.0.1:{free_port}")
+    for step in range(100):
+        run.log(step, {"loss": 1.0})
+    with Gateway(port=free_port) as server:
+        assert run.finish() == "delivered"
+        assert server.store.steps() == list(range(100))
+
+
+def test_a_server_that_is_killed_in_the_middle_and_at_the_end_gets_everything_once(
+    start: Start, free_port: int
+) -> None:
+    store = Store()
+    run = start(url=f"http://127.0.0.1:{free_port}")
+    for part in range(3):
+        with Gateway(store, port=free_port):
+            for step in range(part * 200, part * 200 + 100):
+                run.log(step, {"loss": 1.0})
+                time.sleep(0.001)
+            wait_until(lambda: store.rows(), 10, "something arrives")
+        for step in range(part * 200 + 100, part * 200 + 200):
+            run.log(step, {"loss": 1.0})
+    assert run.finish(timeout_s=0.1) == "spooled"
+    with Gateway(store, port=free_port):
+        wait_until(lambda: store.events("finish"), 20, "the tail arrives after the job's end")
+    assert store.steps() == list(range(600))
+
+
+def test_a_server_that_is_away_at_the_end_costs_the_job_seconds_not_the_drain_time(
+    start: Start, free_port: int
+) -> None:
+    run = start(url=f"http://127.0.0.1:{free_port}")
+    run.log(0, {"loss": 1.0})
+    before = time.monotonic()
+    assert run.finish() == "spooled"
+    assert time.monotonic() - before < 15
+    assert _spools(run.folder)
+
+
+def test_connections_that_break_all_the_time_lose_and_double_nothing(start: Start) -> None:
+    with Gateway() as server:
+        run = start(url=server.url)
+        for step in range(2000):
+            run.log(step, {"loss": 1.0})
+            if step % 400 == 399:
+                met = len(server.hellos)
+                wait_until(lambda: len(server.store.rows()) > step - 200, 10, "the last part arrives")
+                server.drop_connections()
+                wait_until(lambda: len(server.hellos) > met, 10, "the agent comes back")
+        assert run.finish() == "delivered"
+        assert server.store.steps() == list(range(2000))
+        assert len(server.hellos) > 5
+
+
+def test_the_tail_of_a_trainer_killed_with_9_arrives_and_its_death_is_told(agents: Path) -> None:
+    with Gateway() as server:
+        job = child(
+            f"""
+import stabilityclient, itertools, sys
+run = stabilityclient.init(run_id="r", dir={str(agents)!r}, url={server.url!r})
+for step in itertools.count():
+    with run.phase("forward"):
+        run.log(step, {{"loss": 1.0}})
+    if step == 5000:
+        print("there", flush=True)
+    if step > 5000:
+        import time; time.sleep(0.001)
+"""
+        )
+        assert job.stdout is not None
+        job.stdout.readline()
+        job.kill()
+        job.communicate()
+        death = wait_until(lambda: server.store.events("process_death"), 10, "the death is told")[0]
+        wait_until(lambda: not agent_lives(agents / "r"), 20, "the agent leaves")
+        steps = server.store.steps()
+    assert steps == list(range(len(steps)))
+    assert len(steps) > 5000
+    assert (death.data["rank"], death.data["pid"]) == (0, job.pid)
+    assert death.data["evidence"]["state"] == "running"
+    assert "killed from outside" in death.data["evidence"]["text"] or "memory" in death.data["evidence"]["text"]
+    assert len(server.store.events("process_death")) == 1
+
+
+def test_an_uncaught_exception_is_told_and_is_the_evidence_of_the_death(agents: Path) -> None:
+    with Gateway() as server:
+        job = child(
+            f"""
+import stabilityclient
+run = stabilityclient.init(run_id="r", dir={str(agents)!r}, url={server.url!r})
+run.log(3, {{"loss": 1.0}})
+raise ValueError("the weights are gone")
+"""
+        )
+        _, err = job.communicate(timeout=20)
+        wait_until(lambda: server.store.events("process_death"), 10, "the death is told")
+        store = server.store
+    assert "ValueError: the weights are gone" in err  # Python's own report stays
+    assert store.events("exception")[0].data == {"type": "ValueError", "message": "the weights are gone"}
+    assert store.events("process_death")[0].data["evidence"]["exception"] == "ValueError: the weights are gone"
+
+
+def test_a_process_that_leaves_without_finish_is_no_death(agents: Path) -> None:
+    with Gateway() as server:
+        job = child(
+            f"""
+import stabilityclient
+run = stabilityclient.init(run_id="r", dir={str(agents)!r}, url={server.url!r})
+run.log(3, {{"loss": 1.0}})
+"""
+        )
+        job.communicate(timeout=20)
+        wait_until(lambda: server.healths and not agent_lives(agents / "r"), 20, "the agent leaves")
+        assert server.store.steps() == [3]
+        assert server.store.events("process_death") == []
+        assert server.healths[-1].ranks[0]["state"] in ("running", "left")
+
+
+def test_an_agent_killed_with_9_is_started_again_and_goes_on_exactly(start: Start) -> None:
+    with Gateway() as server:
+        run = start(url=server.url)
+        for step in range(300):
+            run.log(step, {"loss": 1.0})
+        wait_until(lambda: len(server.store.rows()) >= 300, 10, "the first part arrives")
+        first = _agent_pid(run.folder)
+        os.kill(first, signal.SIGKILL)
+        for step in range(300, 600):
+            run.log(step, {"loss": 1.0})
+        wait_until(lambda: len(server.store.rows()) >= 600, 20, "a new agent delivers the second part")
+        assert _agent_pid(run.folder) != first
+        assert run.finish() == "delivered"
+        assert server.store.steps() == list(range(600))
+        wait_until(lambda: not is_alive(first, 0), 5, "no zombie stays")
+
+
+def test_a_second_agent_finds_the_lock_and_leaves(start: Start) -> None:
+    from stabilityclient.agent.service import main
+
+    with Gateway() as server:
+        run = start(url=server.url)
+        wait_until(lambda: agent_lives(run.folder), 10, "the agent has the lock")
+        assert main([str(run.folder)]) == 0
+        assert len({hello.agent for hello in server.hellos}) <= 1
+        run.finish()
+
+
+def test_a_server_that_lost_its_tail_is_filled_again_from_the_spool(start: Start, free_port: int) -> None:
+    store = Store()
+    run = start(url=f"http://127.0.0.1:{free_port}")
+    with Gateway(store, port=free_port):
+        for step in range(500):
+            run.log(step, {"loss": 1.0})
+            time.sleep(0.0005)
+        wait_until(lambda: len(store.rows()) == 500, 10, "all arrives")
+    store.forget_after(run._parts.source, 200)
+    assert len(store.rows()) < 500
+    with Gateway(store, port=free_port):
+        wait_until(lambda: len(store.rows()) == 500, 20, "the lost part arrives again")
+        run.finish()
+    assert store.steps() == list(range(500))
+
+
+def _every(
+    nth: int, wrong: Callable[[Frame], Message | bytes | None]
+) -> Callable[[Frame, Message], Message | bytes | None]:
+    seen = [0]
+
+    def answer(frame: Frame, message: Message) -> Message | bytes | None:
+        seen[0] += 1
+        return wrong(frame) if seen[0] % nth == 0 else message
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(_every(3, lambda f: Error("busy", "Redis is away")), id="busy"),
+        pytest.param(_every(3, lambda f: Error("bad_message", "a bit flipped")), id="bad-message"),
+        pytest.param(_every(3, lambda f: Nack(f.source.source, 1, "from the start please")), id="nack-from-1"),
+        pytest.param(_every(3, lambda f: Nack(f.source.source, 10**9, "what never was")), id="nack-beyond"),
+        pytest.param(_every(3, lambda f: Ack(f.source.source, 10**9)), id="ack-beyond"),
+        pytest.param(_every(3, lambda f: Ack("nobody", 5)), id="ack-for-nobody"),
+        pytest.param(_every(3, lambda f: b"\xff\x00garbage"), id="garbage"),
+        pytest.param(_every(3, lambda f: Hello("r", "a", "n", "0")), id="wrong-kind"),
+    ],
+)
+def test_a_server_that_answers_wrongly_gets_everything_once_all_the_same(
+    start: Start, answer: Callable[[Frame, Message], Message | bytes | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Gateway(answer=answer) as server:
+        run = start(url=server.url)
+        for step in range(300):
+            run.log(step, {"loss": 1.0})
+            time.sleep(0.001)
+        assert run.finish() == "delivered"
+        assert server.store.steps() == list(range(300))
+
+
+def test_a_wrong_key_is_told_and_the_data_stays_for_the_right_one(
+    start: Start, quiet: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Gateway(key="right") as server:
+        run = start(url=server.url, api_key="wrong")
+        run.log(0, {"loss": 1.0})
+        wait_until(lambda: "401" in caplog.text, 10, "the job's log says why")
+        assert run.finish() == "spooled"
+        assert "STABILITY_API_KEY" in caplog.text
+        assert server.store.frames == []
+        wait_until(lambda: not agent_lives(run.folder), 10, "the agent leaves when the job is over")
+        files = [path.read_bytes() for path in Path(str(run.folder)).rglob("*") if path.is_file()]
+        assert not any(b"wrong" in data for data in files), "the key is on disk"
+    assert _spools(run.folder)
+
+
+def test_the_right_key_is_taken(start: Start) -> None:
+    with Gateway(key="right") as server:
+        run = start(url=server.url, api_key="right")
+        run.log(0, {"loss": 1.0})
+        assert run.finish() == "delivered"
+
+
+def test_a_server_of_another_version_is_named_and_the_agent_stays_quiet(start: Start) -> None:
+    def refuse(hello: Hello, welcome: Welcome) -> Message:
+        return Error("wrong_version", "speak version 2", fatal=True)
+
+    with Gateway(welcome=refuse) as server:
+        run = start(url=server.url)
+        state = wait_until(
+            lambda: run._parts.sidecar.state().get("state") == "refused" and run._parts.sidecar.state(), 10, ""
+        )
+        assert "speak version 2" in state["error"]
+        assert len(server.hellos) == 1
+        assert run.finish() == "spooled"
+
+
+def test_an_agent_gives_up_after_the_drain_time_and_leaves_the_spool(
+    start: Start, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STABILITY_DRAIN_S", "1")
+    run = start(url=f"http://127.0.0.1:{free_port}")
+    run.log(0, {"loss": 1.0})
+    wait_until(lambda: agent_lives(run.folder), 10, "the agent lives")
+    assert run.finish(timeout_s=0) == "spooled"
+    wait_until(lambda: not agent_lives(run.folder), 15, "the agent leaves")
+    assert _spools(run.folder)
+
+
+def test_health_tells_slot_and_liveness_once_a_second(start: Start) -> None:
+    with Gateway() as server:
+        run = start(url=server.url)
+        for step in run.steps(0, 4):
+            with run.phase("eval", expect_s=60):
+                wait_until(
+                    lambda: any(h.ranks and h.ranks[0].get("step") == step for h in server.healths),
+                    10,
+                    "health has the step",
+                )
+        entry = next(h.ranks[0] for h in reversed(server.healths) if h.ranks)
+        assert entry["alive"] is True
+        assert (entry["rank"], entry["pid"], entry["state"]) == (0, os.getpid(), "running")
+        assert {
+            "source",
+            "step_start",
+            "phase",
+            "phase_start",
+            "expect_s",
+            "beat",
+            "last_seq",
+            "dropped",
+            "segment_key",
+        } <= set(entry)
+        run.finish()
+
+
+def test_a_checkpoint_that_vanishes_is_told_once_and_one_that_never_was_is_not(start: Start, tmp_path: Path) -> None:
+    kept, gone = tmp_path / "kept", tmp_path / "gone"
+    kept.mkdir()
+    gone.mkdir()
+    with Gateway() as server:
+        run = start(url=server.url)
+        run.checkpoint(1, kept)
+        run.checkpoint(2, gone)
+        run.checkpoint(3, tmp_path / "never")
+        wait_until(lambda: len(server.store.events("checkpoint")) == 3, 10, "the checkpoints are told")
+        gone.rmdir()
+        wait_until(lambda: server.store.events("checkpoint_gone"), 10, "the loss is told")
+        run.finish()
+        events = server.store.events("checkpoint_gone", rank=None)
+    assert [(event.step, event.data) for event in events] == [(2, {"path": str(gone)})]
+
+
+def test_a_node_without_a_gpu_says_so(start: Start) -> None:
+    with Gateway() as server:
+        run = start(url=server.url)
+        note = wait_until(lambda: server.store.events("gpu_note", rank=None), 10, "the note arrives")[0]
+        run.finish()
+    if not note.data["visible"]:
+        assert note.data["text"].startswith("no GPU visible here: ")
+
+
+def test_two_ranks_on_a_node_share_one_agent(agents: Path) -> None:
+    with Gateway() as server:
+        code = f"""
+import stabilityclient, os
+run = stabilityclient.init(run_id="r", dir={str(agents)!r}, url={server.url!r})
+for step in range(1000):
+    run.log(step, {{"loss": 1.0}})
+print(run.finish())
+"""
+        ranks = [child(code, RANK=str(r), LOCAL_RANK=str(r), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2") for r in (0, 1)]
+        outs = [rank.communicate(timeout=40) for rank in ranks]
+        assert [out.strip() for out, _ in outs] == ["delivered", "delivered"], outs
+        for rank in (0, 1):
+            assert server.store.steps(rank) == list(range(1000))
+        assert len({hello.agent for hello in server.hellos}) == 1 or server.store.events("finish", rank=0)
