@@ -13,6 +13,7 @@ import time
 
 from stabilityclient.arbiter import ABORT, COMMIT, WAIT_S, settle
 from stabilityclient.rollback import ENDED_STATES, Situation, judge
+from stabilityclient.sidecar import read_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,8 +145,6 @@ class Boundary:
 
     def _changed(self) -> list[dict[str, Any]]:
         """Return the open commands whose newest attempt this rank has not answered yet, oldest first."""
-        import json
-
         found = []
         try:
             entries = [entry for entry in os.scandir(self._folder) if entry.name.endswith(".json")]
@@ -155,10 +154,12 @@ class Boundary:
             changed = entry.stat().st_mtime_ns
             if self._files.get(entry.name) == changed:
                 continue
-            with open(entry.path, "rb") as file:
-                command = json.loads(file.read())
             self._files[entry.name] = changed
-            attempt = int(command.get("attempt") or 1)
+            command = read_json(entry.path)
+            # The agent writes whole files. What is no command is none of ours, and must not hide the next one.
+            if not isinstance(command.get("command_id"), str) or not isinstance(command.get("attempt", 1), int):
+                continue
+            attempt = command.get("attempt", 1)
             if command.get("state") in ENDED_STATES or self._answered.get(command["command_id"], 0) >= attempt:
                 continue
             found.append(command)

@@ -1,0 +1,301 @@
+"""The agent's small parts, each by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stabilityclient.agent.checkpoints import MAX_WATCHED, CheckpointWatch
+from stabilityclient.agent.downlink import MAX_COMMAND_FILES, Downlink
+from stabilityclient.agent.health import OomCounter
+from stabilityclient.agent.janitor import Janitor
+from stabilityclient.agent.logfile import BoundedLog
+from stabilityclient.agent.nvml import GpuReader, GpuReading
+from stabilityclient.agent.ownsource import OwnSource
+from stabilityclient.agent.reader import Event, chunk_numbers
+from stabilityclient.agent.sources import Sources, is_alive
+from stabilityclient.agent.uplink import Backoff, agent_url
+from stabilityclient.guard import Guard
+from stabilityclient.sidecar import LOG_BYTES
+from stabilityclient.slot import Slot, read_slot
+from stabilityclient.spool import CHUNK_BYTES
+from stabilityclient.start import start_ticks
+
+
+class _Nvml:
+    """A node of two GPUs; the second one's temperature sensor is broken. The shape of the module pynvml."""
+
+    NVML_MEMORY_ERROR_TYPE_CORRECTED = 0
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
+    NVML_TEMPERATURE_GPU = 0
+
+    class NVMLError_NotSupported(Exception):  # noqa: N801 - NVML's own name
+        pass
+
+    def __init__(self, gpus: int = 2) -> None:
+        self._gpus = gpus
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return self._gpus
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetName(self, handle: int) -> bytes:
+        return b"NVIDIA H200"
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return type("Rates", (), {"gpu": 87 + handle})
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return type("Memory", (), {"used": 3 * 2**20})
+
+    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
+        if handle == 1:
+            raise OSError("GPU is lost")
+        return 55
+
+    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
+        return 412_500
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
+        if handle == 1:
+            raise self.NVMLError_NotSupported
+        return kind
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
+        return 0x44
+
+
+def test_each_gpu_has_its_figures_and_a_broken_sensor_is_a_finding() -> None:
+    assert GpuReader(lambda: _Nvml()).read() == GpuReading(
+        {
+            "gpu/0/util_pct": 87.0,
+            "gpu/0/mem_used_mib": 3.0,
+            "gpu/0/temp_c": 55.0,
+            "gpu/0/power_w": 412.5,
+            "gpu/0/ecc_corrected": 0.0,
+            "gpu/0/ecc_uncorrected": 1.0,
+            "gpu/0/throttle_reasons": 68.0,
+            "gpu/1/util_pct": 88.0,
+            "gpu/1/mem_used_mib": 3.0,
+            "gpu/1/power_w": 412.5,
+            "gpu/1/throttle_reasons": 68.0,
+        },
+        True,
+        "GPU 1: temp_c: GPU is lost",
+    )
+
+
+@pytest.mark.parametrize(
+    ("load", "text"),
+    [
+        (lambda: _Nvml(0), "no GPU visible here: NVML sees 0 devices"),
+        (
+            lambda: (_ for _ in ()).throw(ImportError("No module named 'pynvml'")),
+            "no GPU visible here: No module named 'pynvml'",
+        ),
+    ],
+)
+def test_a_node_without_gpus_is_a_fact_with_its_reason(load: Any, text: str) -> None:
+    assert GpuReader(load).read() == GpuReading({}, False, text)
+
+
+def test_a_driver_that_comes_later_is_noticed() -> None:
+    answers = [OSError("NVML Shared Library Not Found"), None]
+
+    def load() -> _Nvml:
+        trouble = answers.pop(0)
+        if trouble is not None:
+            raise trouble
+        return _Nvml()
+
+    reader = GpuReader(load)
+    assert [reader.read().visible, reader.read().visible, reader.read().visible] == [False, True, True]
+
+
+def test_checkpoints_are_watched_within_a_bound_and_over_an_agents_life() -> None:
+    disk = {"/a", "/b"}
+    watch = CheckpointWatch([], disk.__contains__)
+    for step, path in ((1, "/a"), (2, "/b"), (3, "/c")):
+        assert watch.take(Event(1, "checkpoint", 0.0, step, {"path": path}))
+    assert not watch.take(Event(2, "checkpoint", 0.0, 1, {"path": "/a"}))
+    assert watch.gone() == []
+    disk.remove("/a")
+    later = CheckpointWatch(json.loads(json.dumps(watch.state())), disk.__contains__)
+    assert (later.gone(), later.gone()) == ([(1, "/a")], [])
+    disk.add("/c")
+    assert later.gone() == []
+    disk.remove("/c")
+    assert later.gone() == [(3, "/c")]
+    for step in range(MAX_WATCHED + 10):
+        later.take(Event(1, "checkpoint", 0.0, step, {"path": f"/n/{step}"}))
+    assert len(later.state()) == MAX_WATCHED
+
+
+def test_a_command_is_written_whole_once_and_rings_the_mailbox(tmp_path: Path) -> None:
+    told: list[tuple[str, int]] = []
+    downlink = Downlink(
+        tmp_path, lambda command_id, attempt: told.append((command_id, attempt)), print, now=lambda: 5.0
+    )
+    command = {"command_id": "c1", "attempt": 1, "state": "pending"}
+    for _ in range(3):
+        downlink.take(command, 0.5)
+    assert (tmp_path / "mailbox").read_bytes() == (1).to_bytes(8, "little")
+    downlink.take({**command, "attempt": 2, "state": "delivered"}, 0.5)
+    downlink.take({**command, "attempt": 2, "state": "done"}, 0.5)
+    assert told == [("c1", 1), ("c1", 2)]
+    written = json.loads((tmp_path / "commands" / "c1.json").read_bytes())
+    assert written == {**command, "attempt": 2, "state": "done", "received": 5.0, "clock_offset_s": 0.5}
+
+
+@pytest.mark.parametrize("command_id", ["../../etc/passwd", "", "a/b", "x" * 200, ".hidden"])
+def test_a_command_of_a_lying_server_stays_out_of_the_file_system(tmp_path: Path, command_id: str) -> None:
+    said: list[str] = []
+    Downlink(tmp_path / "run", lambda *_: None, said.append).take({"command_id": command_id}, 0.0)
+    Downlink(tmp_path / "run", lambda *_: None, said.append).take({}, 0.0)
+    assert len(said) == 2
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_command_files_are_bounded(tmp_path: Path) -> None:
+    downlink = Downlink(tmp_path, lambda *_: None, print)
+    for number in range(MAX_COMMAND_FILES + 20):
+        downlink.take({"command_id": f"c{number}", "state": "done"}, 0.0)
+    assert len(list((tmp_path / "commands").iterdir())) == MAX_COMMAND_FILES
+
+
+def test_kills_for_memory_are_counted_since_the_start() -> None:
+    counts = ["low 0\noom 1\noom_kill 3\n", "low 0\noom 2\noom_kill 4\n"]
+    counter = OomCounter(lambda: counts.pop(0))
+    assert counter.since_start() == 1
+    assert OomCounter(lambda: "").since_start() == 0
+
+
+def test_a_pid_that_another_process_got_is_not_the_old_process() -> None:
+    mine = start_ticks(os.getpid())
+    assert is_alive(os.getpid(), mine)
+    assert not is_alive(os.getpid(), mine + 1)
+    assert not is_alive(2**22 + 1, 0)
+
+
+def test_pauses_double_with_jitter_up_to_their_bound() -> None:
+    low, high = Backoff(0.2, 10.0, lambda: 0.0), Backoff(0.2, 10.0, lambda: 1.0)
+    assert [low.pause_s() for _ in range(4)] == [0.1, 0.2, 0.4, 0.8]
+    assert [high.pause_s() for _ in range(8)][-2:] == [10.0, 10.0]
+    high.reset()
+    assert high.pause_s() == 0.2
+
+
+def test_the_agents_door_is_beside_the_servers_url() -> None:
+    assert agent_url("http://127.0.0.1:8080") == "ws://127.0.0.1:8080/api/v1/agent"
+    assert agent_url("https://board.example/base/") == "wss://board.example/base/api/v1/agent"
+
+
+def test_confirmed_chunks_beyond_what_is_kept_are_removed_and_no_other(tmp_path: Path) -> None:
+    own = OwnSource(tmp_path, "n", 2**30, print)
+    for step in range(60_000):
+        own.row(step, {"a": 1.0, "b": 2.0, "c": 3.0})
+    sources = Sources(tmp_path)
+    (source,) = sources.discover()
+    folder = str(source.folder)
+    before = chunk_numbers(folder)
+    assert len(before) >= 4
+    Janitor(4 * CHUNK_BYTES, now=lambda: 100.0).sweep(sources)
+    assert chunk_numbers(folder) == before
+    source.acked = 60_000
+    Janitor(4 * CHUNK_BYTES, now=lambda: 100.0).sweep(sources)
+    assert chunk_numbers(folder) == before[-3:]
+    own.close()
+
+
+def test_the_agents_own_records_wait_for_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, at: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    said: list[str] = []
+    own = OwnSource(tmp_path, "n", 2**30, said.append)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "posix_fallocate", full)
+        own.event("gpu_note", None, {})
+    own.event("gpu_note", None, {})
+    assert (own.dropped, "No space left" in said[0]) == (1, True)
+    assert Sources(tmp_path).discover()[0].info.source == own.name
+    own.close()
+
+
+def test_the_agents_log_is_bounded_in_rate_and_size(tmp_path: Path) -> None:
+    now = [0.0]
+    with open(tmp_path / "log", "a") as stream:
+        log = BoundedLog(stream, now=lambda: now[0])
+        for _ in range(100):
+            log.say("the same trouble")
+        assert (tmp_path / "log").read_text().count("\n") == 1
+        for number in range(300):
+            now[0] += 61
+            log.say(f"{number} " + "x" * 10_000)
+    assert (tmp_path / "log").stat().st_size <= LOG_BYTES + 20_000
+
+
+def test_a_guard_logs_a_place_once_a_minute_with_the_count(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    guard = Guard(strict=False, now=lambda: now[0])
+    for _ in range(5):
+        guard.caught("log()", ValueError("bad"))
+    now[0] += 61
+    guard.caught("log()", ValueError("bad"))
+    assert [record.message for record in caplog.records] == [
+        "log(): ValueError: bad",
+        "log(): ValueError: bad (4 more like it in the last minute)",
+    ]
+    assert guard.swallowed == 6
+
+
+def test_a_strict_guard_raises() -> None:
+    with pytest.raises(ValueError, match="bad"):
+        Guard(strict=True).caught("log()", ValueError("bad"))
+
+
+def test_a_slot_reads_whole_while_it_is_written(tmp_path: Path) -> None:
+    import threading
+
+    slot = Slot(str(tmp_path / "slot"), pid=1, rank=0, world_size=1, started=0.0)
+    stop = threading.Event()
+
+    def write() -> None:
+        step = 0
+        while not stop.is_set():
+            step += 1
+            slot.set_step(step, float(step))
+            slot.set_phase(f"p{step}", float(step), float(step))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(2000):
+            seen = read_slot(str(tmp_path / "slot"))
+            assert seen is not None
+            assert seen.step == int(seen.step_start)
+            assert seen.phase in ("", f"p{int(seen.phase_start)}")
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(before)
+        slot.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"SBSLOT01", b"x" * 4096])
+def test_what_is_no_slot_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "slot").write_bytes(content)
+    assert read_slot(str(tmp_path / "slot")) is None
+    assert read_slot(str(tmp_path / "missing")) is None
