@@ -172,12 +172,17 @@ def import_alone_ms(repeats: int) -> float:
     root = Path(__file__).resolve().parent.parent / "client"
     command = [sys.executable, "-S", "-c", code]
     env = {**os.environ, "PYTHONPATH": str(root)}
-    return statistics.median(float(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout) for _ in range(repeats))
+    return statistics.median(
+        float(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
+        for _ in range(repeats)
+    )
 
 
 def table(figures: dict[str, list[dict[str, float]]], import_ms: float) -> str:
     """Return the figures as text: median over repeats, [lowest..highest], ratio to JSONL within a repeat."""
-    lines = [f"{METRICS} metrics a call, microseconds on the training thread: median of {len(figures['ours'])} repeats [lowest..highest], ratio to JSONL"]
+    lines = [
+        f"{METRICS} metrics a call, microseconds on the training thread: median of {len(figures['ours'])} repeats [lowest..highest], ratio to JSONL"
+    ]
     for title, part in (("paced at 5 ms", "paced"), ("flat out", "flat")):
         lines.append(f"\n{title:<14}{'p50':>26}{'ratio':>8}{'p99':>28}{'ratio':>8}")
         for name, repeats in figures.items():
@@ -188,7 +193,9 @@ def table(figures: dict[str, list[dict[str, float]]], import_ms: float) -> str:
                 cells += f"{spread:>{width}}{ratio(figures, name, key):>7.2f}x"
             lines.append(cells)
     lines.append(f"\nimport stabilityclient, nothing imported before: {import_ms:.1f} ms (aim {AIM_IMPORT_MS:.0f})")
-    added = ", ".join(f"{name} {statistics.median(one['rss_added_mib'] for one in repeats):.1f}" for name, repeats in figures.items())
+    added = ", ".join(
+        f"{name} {statistics.median(one['rss_added_mib'] for one in repeats):.1f}" for name, repeats in figures.items()
+    )
     lines.append(f"memory added to the process, MiB: {added} (aim for ours {AIM_RSS_MIB:.0f})")
     return "\n".join(lines)
 
@@ -212,7 +219,9 @@ def main() -> int:
         return 0
     figures = measure_all(options.repeats, options.calls)
     import_ms = import_alone_ms(options.repeats)
-    ratios = {f"{part}_{p}": ratio(figures, "ours", f"{part}_{p}_us") for part in ("paced", "flat") for p in ("p50", "p99")}
+    ratios = {
+        f"{part}_{p}": ratio(figures, "ours", f"{part}_{p}_us") for part in ("paced", "flat") for p in ("p50", "p99")
+    }
     held = {
         "paced_p50": ratios["paced_p50"] <= AIM_P50,
         "paced_p99": ratios["paced_p99"] <= AIM_P99,

@@ -6,6 +6,8 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stabilityclient.guard import Guard
     from stabilityclient.sidecar import Sidecar
     from stabilityclient.slot import Slot
@@ -28,24 +30,32 @@ class Heart:
     Args:
         slot, spool: of this process. sidecar: None when offline.
         local_rank: only the first rank of a node looks often whether the agent lives.
+        logged: returns the step of the newest log() and its unix seconds.
     """
 
-    def __init__(self, slot: Slot, spool: SpoolWriter, sidecar: Sidecar | None, guard: Guard, local_rank: int) -> None:
+    def __init__(
+        self,
+        slot: Slot,
+        spool: SpoolWriter,
+        sidecar: Sidecar | None,
+        guard: Guard,
+        local_rank: int,
+        logged: Callable[[], tuple[int, float]],
+    ) -> None:
         import threading
 
         self._slot = slot
         self._spool = spool
         self._sidecar = sidecar
         self._guard = guard
+        self._logged = logged
         self._look_beats = LOOK_BEATS if local_rank == 0 else OTHER_LOOK_BEATS
         self._wake = threading.Event()
         self._stopped = False
         self._told = ""
         #: Set by the run when a device value comes: its dropped rows count too.
         self.deferred: Deferred | None = None
-        #: Step of the newest log() and its unix seconds. While steps() runs it writes the slot itself.
-        self.logged_step = -1
-        self.logged_at = 0.0
+        #: While steps() runs it writes the slot's step itself.
         self.stepping = False
         self._thread = threading.Thread(target=self._work, name="stability-heart", daemon=True)
 
@@ -62,9 +72,10 @@ class Heart:
 
     def publish(self) -> None:
         """Bring to the slot what the hot path does not write each time."""
-        if not self.stepping and self.logged_at > self._slot.step_start:
-            self._slot.step = self.logged_step
-            self._slot.step_start = self.logged_at
+        step, when = self._logged()
+        if not self.stepping and when > self._slot.step_start:
+            self._slot.step = step
+            self._slot.step_start = when
         self._slot.last_seq = self._spool.last_seq
         self._slot.dropped = self._spool.dropped + (self.deferred.dropped if self.deferred is not None else 0)
         self._slot.write()

@@ -62,8 +62,8 @@ def init(
         return run
     try:
         run._open(_make_parts(settings, guard, run))
-    except ValueError as error:
-        raise SettingError("config", settings.config, f"values that JSON can hold ({error})") from error
+    except SettingError:
+        raise
     except Exception as error:
         text = f"nothing of this process will be recorded: {settings.dir} can't be used ({error})"
         guard.caught("init()", NotReadyError(text))
@@ -92,7 +92,9 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
                 parts.sidecar.start()
             except NotReadyError as error:
                 guard.note("agent", str(error))  # the records stay in the spool; the heart tries again
-    parts.heart = Heart(parts.slot, parts.spool, parts.sidecar, guard, ranks.local_rank)
+    parts.heart = Heart(
+        parts.slot, parts.spool, parts.sidecar, guard, ranks.local_rank, lambda: (run.logged_step, run.logged_at)
+    )
     parts.heart.start()
     return parts
 

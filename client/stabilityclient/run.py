@@ -85,6 +85,13 @@ class Run:
         self._parts: Parts | None = None
         self._outcome = "disabled"
         self._quick = quick_types()
+        # Bound once: the hot path looks nothing up that it does not need.
+        self._all_quick = self._quick.issuperset
+        self._append: Callable[..., bool] | None = None
+        self._finished = False
+        #: Step of the newest log() and its unix seconds; the heart reads them.
+        self.logged_step = -1
+        self.logged_at = 0.0
         self._deferred: Deferred | None = None
         self._handler: Callable[[Rollback], object] | None = None
         self._segment_key = ""
@@ -103,25 +110,27 @@ class Run:
             metrics: names of at most 200 characters, and their values. What can't be stored is refused (raised under
                 pytest, else logged once a minute and counted); the rest of the call is stored.
         """
-        parts = self._parts
-        if parts is None:
+        append = self._append
+        if append is None:
+            if self._finished:
+                self._guard.caught("log()", RefusedError(["log() came after finish()"]))
             return
         try:
             now = time()
             values = metrics.values()
             if type(step) is not int or not 0 <= step <= MAX_STEP:
                 step = _step(step)
-            if self._quick.issuperset(map(type, values)):
+            if self._all_quick(map(type, values)):
                 try:
-                    parts.spool.append_row(tuple(metrics), step, now, values)
+                    append(tuple(metrics), step, now, values)
                 except (ValueError, OverflowError, struct.error):
-                    self._sort(parts, step, now, metrics)
+                    self._sort(step, now, metrics)
             else:
-                self._sort(parts, step, now, metrics)
-            if step != parts.heart.logged_step:
+                self._sort(step, now, metrics)
+            if step != self.logged_step:
                 # The heart brings it to the slot within a second: a write here would be a quarter of the call.
-                parts.heart.logged_step = step
-                parts.heart.logged_at = now
+                self.logged_step = step
+                self.logged_at = now
         except Exception as error:
             self._guard.caught("log()", error)
 
@@ -237,6 +246,8 @@ class Run:
         try:
             if self._deferred is not None:
                 self._deferred.drain(_time.monotonic() + DEVICE_WAIT_S, _time.monotonic, _time.sleep)
+            self._append = None
+            self._finished = True
             parts.spool.append_event("finish", self._current_step(), time(), {})
             parts.heart.publish()
             parts.slot.set_state(STATE_FINISHED)
@@ -277,7 +288,7 @@ class Run:
         return "delivered"
 
     def _close(self, parts: Parts) -> None:
-        self._parts = None
+        self._parts = self._append = None
         hooks.unwatch(self)
         try:
             parts.heart.stop()
@@ -294,6 +305,7 @@ class Run:
     def _open(self, parts: Parts) -> None:
         """Become enabled; called once by ``init()``."""
         self._parts = parts
+        self._append = parts.spool.append_row
         self.folder = parts.folder
         hooks.watch(self)
         self._event("start", None, {})
@@ -310,7 +322,7 @@ class Run:
         parts.heart.publish()
         return parts.slot.step if parts.slot.step >= 0 else None
 
-    def _sort(self, parts: Parts, step: int, now: float, metrics: Mapping[str, Any]) -> None:
+    def _sort(self, step: int, now: float, metrics: Mapping[str, Any]) -> None:
         """Store what can be stored of a call, hand on what lives on a device, refuse the rest."""
         good: dict[str, float] = {}
         device: dict[str, Any] = {}
@@ -338,7 +350,7 @@ class Run:
             self._store(step, now, good)
         if device:
             if self._deferred is None:
-                self._deferred = self._start_deferred(parts)
+                self._deferred = self._start_deferred()
             self._deferred.put(step, now, device)
         if refused:
             more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
@@ -357,13 +369,14 @@ class Run:
             end = at + MAX_SET_NAMES
             parts.spool.append_row(names[at:end], step, now, values[at:end])
 
-    def _start_deferred(self, parts: Parts) -> Deferred:
+    def _start_deferred(self) -> Deferred:
         from stabilityclient.values import Deferred
 
         deferred = Deferred(
             self._store, lambda error: self._guard.note("log()", f"a device value was refused: {error}")
         )
-        parts.heart.deferred = deferred
+        if self._parts is not None:
+            self._parts.heart.deferred = deferred
         return deferred
 
     def _begin_step(self, step: int) -> None:
@@ -495,7 +508,7 @@ class Run:
 
     def _on_fork(self) -> None:
         """This is a forked child: the files belong to the parent."""
-        self._parts = None
+        self._parts = self._append = None
         self._outcome = "disabled"
 
 

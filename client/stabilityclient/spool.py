@@ -11,8 +11,7 @@ import os
 import struct
 import sys
 import time
-from _thread import allocate_lock
-from zlib import crc32
+from zlib import adler32
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ MAX_CACHED_SETS = 1024
 RETRY_S = 1.0
 
 #: Longest wait for another thread's append, seconds. A holder needs microseconds; beyond it the record is dropped.
-LOCK_WAIT_S = 1.0
+TOKEN_WAIT_S = 1.0
 
 _U32 = struct.Struct("<I")
 # Native, because that is one aligned store of 8 bytes: length (low) and checksum (high) appear together or not at all.
@@ -107,9 +106,11 @@ class SpoolWriter:
         self._limit_bytes = limit_bytes
         self._trouble = trouble
         self._now = now
-        self._lock = allocate_lock()
+        # The lock: whoever takes the token may write. Taking it is atomic in CPython and, with cold caches, a third of the
+        # cost of a lock object, which would be the dearest single part of an append.
+        self._token = [True]
         self._closed = False
-        self._sets: dict[tuple[str, ...], tuple[struct.Struct, int, int]] = {}
+        self._sets: dict[tuple[str, ...], tuple[Callable[..., bytes], int, int]] = {}
         self._set_id = 0
         self._number = 0
         self._pos = 0
@@ -134,23 +135,25 @@ class SpoolWriter:
             struct.error, OverflowError: a value is not a number; nothing was written.
             ValueError: there are too many names, or one of them is no name; nothing was written.
         """
-        # Not a `with`: one call when the lock is free, and a look at who holds it when it is not.
-        if not self._lock.acquire(False) and not self._wait_lock():
-            self.dropped += 1
-            return False
         try:
-            packer, set_id, row_bytes = self._sets.get(names) or self._enter(names)
+            self._token.pop()
+        except IndexError:
+            if not self._wait_token(2):
+                self.dropped += 1
+                return False
+        try:
+            pack, set_id, row_bytes = self._sets.get(names) or self._enter(names)
             pos = self._pos
             if pos + row_bytes > CHUNK_BYTES:
-                packer, set_id, row_bytes = self._enter(names)
+                pack, set_id, row_bytes = self._enter(names)
                 pos = self._pos
-            payload = packer.pack(RECORD_ROW, set_id, step, when, *values)
+            payload = pack(RECORD_ROW, set_id, step, when, *values)
             size = len(payload)
             end = pos + 8 + size
             chunk = self._map
             chunk[pos + 8 : end] = payload  # type: ignore[index]
             # Last, and in one store: a process killed before this line leaves a zero, and no reader looks further.
-            _HEAD.pack_into(chunk, pos, crc32(payload) << 32 | size)  # type: ignore[arg-type]
+            _HEAD.pack_into(chunk, pos, adler32(payload) << 32 | size)  # type: ignore[arg-type]
             self._pos = (end + 7) & -8
             self.last_seq += 1
             return True
@@ -158,7 +161,7 @@ class SpoolWriter:
             self.dropped += 1
             return False
         finally:
-            self._lock.release()
+            self._token.append(True)
 
     def append_event(self, kind: str, step: int | None, when: float, data: dict[str, object]) -> bool:
         """Append one event; True when it is stored.
@@ -177,7 +180,7 @@ class SpoolWriter:
             raise ValueError(
                 f"event {kind!r} has {len(text)} bytes, expected at most {MAX_EVENT_BYTES}: shorten its text"
             )
-        if not self._lock.acquire(False) and not self._wait_lock():
+        if not self._take_token():
             self.dropped += 1
             return False
         try:
@@ -190,7 +193,7 @@ class SpoolWriter:
             self.dropped += 1
             return False
         finally:
-            self._lock.release()
+            self._token.append(True)
 
     def prepare_spare(self, pause: Callable[[], None]) -> None:
         """Make the next chunk ready, from a thread that has time: the training thread then only renames it.
@@ -208,34 +211,46 @@ class SpoolWriter:
             spare[page * _PAGE] = 0  # the page fault is paid here
             if page % 16 == 15:
                 pause()
-        with self._lock:
-            self._spare = spare
+        self._spare = spare
 
     def close(self) -> None:
         """Unmap. Later records are dropped and counted; the files stay."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._sets.clear()
-            self._pos = CHUNK_BYTES  # whatever comes now finds no room
-            for chunk in (self._map, self._spare):
-                if chunk is not None:
-                    chunk.close()
-            try:
-                os.unlink(os.path.join(self._folder, _SPARE_CHUNK))
-            except OSError:
-                pass  # there was none
+        if self._closed or not self._take_token():
+            return
+        self._closed = True
+        self._sets.clear()
+        self._pos = CHUNK_BYTES  # whatever comes now finds no room
+        for chunk in (self._map, self._spare):
+            if chunk is not None:
+                chunk.close()
+        try:
+            os.unlink(os.path.join(self._folder, _SPARE_CHUNK))
+        except OSError:
+            pass  # there was none
+        self._token.append(True)
 
-    def _wait_lock(self) -> bool:
-        """Get the lock that somebody holds; False in a signal handler that interrupted this very thread's own append."""
-        # Looking through the stack here, where it is rare, keeps the question who holds the lock out of the hot path.
-        frame = sys._getframe(2)
+    def _take_token(self) -> bool:
+        try:
+            return self._token.pop()
+        except IndexError:
+            return self._wait_token(3)
+
+    def _wait_token(self, depth: int) -> bool:
+        """Get the token that somebody holds; False in a signal handler that interrupted this very thread's own append."""
+        # Looking through the stack here, where it is rare, keeps the question who holds it out of the hot path.
+        frame = sys._getframe(depth)  # from the caller of the method that wants it
         while frame is not None:
             if frame.f_code in _HOLDERS and frame.f_locals.get("self") is self:
                 return False
             frame = frame.f_back  # type: ignore[assignment]
-        return self._lock.acquire(True, LOCK_WAIT_S)
+        deadline = time.monotonic() + TOKEN_WAIT_S
+        while time.monotonic() < deadline:
+            time.sleep(0)  # lets the other thread run
+            try:
+                return self._token.pop()
+            except IndexError:
+                pass
+        return False
 
     def _put(self, payload: bytes) -> None:
         """Write one record at the end; the caller made sure of the room."""
@@ -244,10 +259,10 @@ class SpoolWriter:
         pos = self._pos
         end = pos + 8 + len(payload)
         chunk[pos + 8 : end] = payload
-        _HEAD.pack_into(chunk, pos, crc32(payload) << 32 | len(payload))
+        _HEAD.pack_into(chunk, pos, adler32(payload) << 32 | len(payload))
         self._pos = (end + 7) & -8
 
-    def _enter(self, names: tuple[str, ...]) -> tuple[struct.Struct, int, int]:
+    def _enter(self, names: tuple[str, ...]) -> tuple[Callable[..., bytes], int, int]:
         """Return the packing of a set whose schema stands in the current chunk, with room for one row.
 
         Raises:
@@ -265,7 +280,7 @@ class SpoolWriter:
         self._set_id += 1
         self._put(_PREFIX.pack(RECORD_SCHEMA, self._set_id) + text)
         # The third number is what must be free for a row: itself and the end mark.
-        entry = (packer, self._set_id, row_bytes + 8)
+        entry = (packer.pack, self._set_id, row_bytes + 8)
         self._sets[names] = entry
         return entry
 
@@ -363,8 +378,7 @@ def _record_bytes(payload_bytes: int) -> int:
     return (payload_bytes + 15) & ~7
 
 
-#: Code that holds the lock; see _wait_lock.
+#: Code that holds the token; see _wait_token.
 _HOLDERS = frozenset(
-    method.__code__
-    for method in (SpoolWriter.append_row, SpoolWriter.append_event, SpoolWriter.prepare_spare, SpoolWriter.close)
+    method.__code__ for method in (SpoolWriter.append_row, SpoolWriter.append_event, SpoolWriter.close)
 )

@@ -6,6 +6,7 @@ import json
 import os
 
 from stabilityclient.boundary import make_mailbox
+from stabilityclient.errors import SettingError
 from stabilityclient.slot import Slot
 from stabilityclient.spool import SpoolWriter
 
@@ -37,7 +38,7 @@ def open_source(
 
     Raises:
         OSError: the folder can't be made or written, or the disk is full.
-        ValueError: the config can't be written as JSON.
+        SettingError: the config refers to itself.
     """
     ranks = settings.ranks
     source = f"r{ranks.rank}-{started_ns:x}-{pid}"
@@ -99,7 +100,10 @@ def _write_run(settings: Settings, folder: str, created: float, trouble: Callabl
     if before and settings.ranks.local_rank != 0:
         return
     config = settings.config
-    size = len(json.dumps(config, default=str, skipkeys=True))
+    try:
+        size = len(json.dumps(config, default=str, skipkeys=True))
+    except (ValueError, RecursionError) as error:
+        raise SettingError("config", "circular", f"values that JSON can hold ({error})") from error
     if size > MAX_CONFIG_BYTES:
         trouble(f"config has {size} bytes of JSON, expected at most {MAX_CONFIG_BYTES}: it is left out")
         config = {"note": f"left out: {size} bytes"}

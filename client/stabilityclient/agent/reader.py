@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from zlib import crc32
+from zlib import adler32
 
 from stabilityclient.spool import (
     CHUNK_BYTES,
@@ -191,9 +191,9 @@ class SpoolReader:
                 continue
             pos = self._pos
             if pos + 8 > CHUNK_BYTES:
-                length, crc = END_OF_CHUNK, 0
+                length, check = END_OF_CHUNK, 0
             else:
-                length, crc = _HEAD.unpack_from(chunk, pos)
+                length, check = _HEAD.unpack_from(chunk, pos)
             if length == END_OF_CHUNK:
                 if not self._enter_chunk(self._chunk + 1):
                     return None
@@ -201,10 +201,10 @@ class SpoolReader:
                 if gap is not None:
                     return gap
                 continue
-            if length == 0 and crc == 0 and not self._has_next():
+            if length == 0 and check == 0 and not self._has_next():
                 return None
             payload = chunk[pos + 8 : pos + 8 + length] if pos + 8 + length <= CHUNK_BYTES else b""
-            if not payload or crc32(payload) != crc:
+            if not payload or adler32(payload) != check:
                 lost = self._repair(length)
                 if lost is False:
                     return None
@@ -307,10 +307,10 @@ class SpoolReader:
 
     def _valid(self, pos: int) -> bool:
         assert self._map is not None
-        length, crc = _HEAD.unpack_from(self._map, pos)
+        length, check = _HEAD.unpack_from(self._map, pos)
         if not 8 <= length <= CHUNK_BYTES - pos - 8 or self._map[pos + 8] not in (1, 2, 3):
             return False
-        return bool(crc32(self._map[pos + 8 : pos + 8 + length]) == crc)
+        return bool(adler32(self._map[pos + 8 : pos + 8 + length]) == check)
 
     def _find_record(self, pos: int) -> int | None:
         """Return where the next whole record begins, at or after ``pos``; records are 8-byte aligned."""
