@@ -110,6 +110,12 @@ class LivenessMonitor:
         if watch.running:
             self._deaths.runs_again(watch.rank, watch.source, watch.step, now)
 
+    def logged(self, rank: int, source: str, step: int, time: float) -> None:
+        """Take note of the newest row that a process logged, ``time`` in its own clock's unix seconds."""
+        watch = self._watch_of(rank, source)
+        if watch is not None:
+            watch.logged(step, time)
+
     def event(self, event: Mapping[str, Any], rank: int | None, now: float) -> None:
         """Take one event of a source: ``start``, ``finish``, ``exception`` and ``process_death`` matter.
 

@@ -21,6 +21,8 @@ LONG_CEILING_S = 7_200.0
 DECLARED_FACTOR = 1.5
 #: Step times remembered per rank.
 STEP_TIMES = 64
+#: Step times below which those between logged rows are taken too: slots are seen once a second, rows all.
+FEW_STEP_TIMES = 3
 #: Long phases whose length is learned, per rank.
 MAX_LEARNED_PHASES = 32
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
@@ -76,6 +78,7 @@ class RankWatch:
     _excused_until: float = 0.0
     _step_times: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
     _phase_times: dict[str, float] = field(default_factory=dict)
+    _logged: tuple[int, float] | None = None
 
     @property
     def running(self) -> bool:
@@ -157,6 +160,20 @@ class RankWatch:
     def excuse(self, now: float) -> None:
         """Another rank is in a long phase: what this one waits now is not its usual step time."""
         self._excused_until = now
+
+    def logged(self, step: int, time: float) -> None:
+        """Take a row that this process logged at ``time`` (its own clock): its first steps are done, and how fast.
+
+        A process that stops within its first second shows only one slot, and after a restart of the server none that
+        moved.
+        """
+        before, self._logged = self._logged, (step, time)
+        if before is None or step <= before[0]:
+            return
+        took = (time - before[1]) / (step - before[0])
+        if len(self._step_times) < FEW_STEP_TIMES and 0 <= took <= LONG_FLOOR_S:
+            self._step_times.append(took)
+            self.first_step_done = True
 
     def _learn(self, step: int, step_start: float, phase_start: float, now: float) -> None:
         """Learn from the change between the last slot and this one, unless the time was spent in a long phase."""

@@ -113,6 +113,8 @@ class RunState:
             segment = self.fold.tree[placed.segment]
             time = float(placed.times[0])
             changes.add_commands(self.commands.on_points(segment.id, segment.key, int(placed.steps[0]), time))
+        for at in (0, -1):
+            self.liveness.logged(placed.rank, placed.source, int(placed.steps[at]), float(placed.times[at]))
         if placed.segment == self.fold.tree.head:
             self._note_progress(placed)
         self._choose_primary(placed, changes, replayed)

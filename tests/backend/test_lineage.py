@@ -128,6 +128,22 @@ def test_late_points_of_a_dead_segment_land_in_that_segment() -> None:
     assert run.steps(1) == list(range(1, 71))
 
 
+def test_a_rank_whose_first_word_comes_after_the_rollback_still_began_before_it() -> None:
+    jobs = [Job(rank, world_size=2) for rank in (0, 1)]
+    run = Run([jobs[0].rows(range(1, 101)), jobs[0].rolled_back(60, "a"), jobs[0].rows(range(61, 71))])
+    run.feed([jobs[1].rows(range(1, 101)), jobs[1].rolled_back(60, "a"), jobs[1].rows(range(61, 71))])
+    assert run.steps(1) == list(range(1, 71))
+    assert run.dead(1) == {0: list(range(61, 101))}
+    assert [sorted(s.entered) for s in run.fold.tree] == [[0, 1], [0, 1]]
+
+
+def test_a_rare_row_of_a_rank_that_was_logged_before_the_rollback_stays_on_the_dead_branch() -> None:
+    jobs = [Job(rank, world_size=2) for rank in (0, 1)]
+    run = Run([jobs[0].rows(range(1, 101)), jobs[0].rolled_back(60, "a"), jobs[0].rows(range(61, 71))])
+    run.feed([jobs[1].rows([70])])
+    assert run.dead(1) == {0: [70]}
+
+
 def test_a_restart_from_an_earlier_step_is_a_new_segment_without_a_word() -> None:
     run = Run([Job(0, 1).rows(range(1, 101)), Job(0, 2).rows(range(61, 81))])
     assert run.forks() == [(0, 60, "restart")]

@@ -326,6 +326,14 @@ def test_a_slot_that_was_read_just_before_the_finish_does_not_take_it_back() -> 
     assert job.monitor.status(job.now)[0] == "finished"
 
 
+def test_a_job_that_stops_within_its_first_second_is_said_to_hang_by_what_it_logged() -> None:
+    job = Job()
+    for rank in (0, 1):
+        job.monitor.logged(rank, source(rank), 1, START - 1.0)
+        job.monitor.logged(rank, source(rank), 40, START - 0.5)
+    assert {(f.kind, f.state) for f in job.run(30, moving=False)} == {("hang", "open")}
+
+
 def test_a_restarted_server_opens_nothing_twice() -> None:
     job = Job()
     job.run(60)

@@ -102,6 +102,7 @@ class LineageFold:
         self._last_time: dict[str, float] = {}
         self._started: dict[str, float] = {}
         self._held: dict[str, list[Placed]] = {}
+        self._heads: list[tuple[float, int]] = []
 
     @property
     def ranks(self) -> list[int]:
@@ -136,7 +137,7 @@ class LineageFold:
                 info.source, info.rank, info.node, old.segment, dict(old.marks), old.stride, old.last_step
             )
         else:
-            state = SourceState(info.source, info.rank, info.node, self.tree.head)
+            state = SourceState(info.source, info.rank, info.node, self._head_at(info.started))
         self._sources[info.source] = state
         self._started[info.source] = info.started
         if info.rank is not None and (before is None or self._started.get(before, 0.0) <= info.started):
@@ -144,6 +145,14 @@ class LineageFold:
         if len(self._sources) > MAX_SOURCES:
             self._forget_oldest()
         return state
+
+    def _head_at(self, time: float) -> int:
+        """Return what the head was at ``time``: a process whose first word is late began where the job was then."""
+        return next((segment for created, segment in reversed(self._heads) if created <= time), 0)
+
+    def _lead(self, segment: Segment) -> None:
+        self.tree.head = segment.id
+        self._heads.append((segment.created, segment.id))
 
     def _forget_oldest(self) -> None:
         keep = set(self._newest.values())
@@ -218,10 +227,8 @@ class LineageFold:
                 self._hold(state, row)
                 return
             self._enter(state, target)
-        elif state.fresh or self._should_follow_head(state, step, time):
-            head = self.tree[self.tree.head]
-            if head.id != state.segment and step > head.fork_step and state.rank not in head.entered:
-                self._enter(state, head)
+        elif self._should_follow_head(state, step, time):
+            self._enter(state, self.tree[self.tree.head])
         self.tree[state.segment].entered.setdefault(state.rank or 0, state.source)
         state.mark(row.names, step)
         yield self._place(row, self.tree.segment_at(state.segment, step))
@@ -230,7 +237,10 @@ class LineageFold:
         if state.segment == self.tree.head or state.rank is None or self._newest.get(state.rank) != state.source:
             return False
         head = self.tree[self.tree.head]
-        return state.rank not in head.entered and step > head.fork_step and time > head.created + FOLLOW_HEAD_AFTER_S
+        # A new process logged this after the head was there, so it belongs to it. One that runs on may have logged it in
+        # the same moment as the others went back: it is given some time.
+        since = head.created if state.fresh else head.created + FOLLOW_HEAD_AFTER_S
+        return state.rank not in head.entered and step > head.fork_step and time > since
 
     def _joinable(self, state: SourceState, step: int) -> Segment | None:
         """Return the segment that other ranks opened and this one now reaches, if there is one."""
@@ -267,7 +277,7 @@ class LineageFold:
                 return
             is_head = self._leads(state, origin)
             if is_head:
-                self.tree.head = target.id
+                self._lead(target)
                 self._bring_along(target, origin)
             self._enter(state, target)
             yield Forked(target, is_head)
@@ -386,6 +396,6 @@ class LineageFold:
         )
         is_head = self._leads(state, origin)
         if is_head:
-            self.tree.head = segment.id
+            self._lead(segment)
         self._enter(state, segment)
         yield Forked(segment, is_head)
