@@ -174,6 +174,7 @@ def test_both_ranks_of_a_restarted_job_share_the_segment() -> None:
 def test_a_rank_that_logs_rarely_follows_the_restart_of_the_others() -> None:
     run = Run([Job(0, 1, 2).rows(range(1, 101)), Job(1, 1, 2).rows([50])])
     again = [Job(rank, 2, 2) for rank in (0, 1)]
+    again[1].wait(4.0)
     run.feed([again[0].rows(range(61, 121)), again[1].rows([100])])
     assert run.effective(rank=1)[100][0] == 1
 

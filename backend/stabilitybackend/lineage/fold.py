@@ -237,8 +237,8 @@ class LineageFold:
         if state.segment == self.tree.head or state.rank is None or self._newest.get(state.rank) != state.source:
             return False
         head = self.tree[self.tree.head]
-        # A new process logged this after the head was there, so it belongs to it. One that runs on may have logged it in
-        # the same moment as the others went back: it is given some time.
+        # A new process logged this after the head was there, so it belongs to it. One that runs on may have logged it
+        # in the same moment as the others went back: it is given some time.
         since = head.created if state.fresh else head.created + FOLLOW_HEAD_AFTER_S
         return state.rank not in head.entered and step > head.fork_step and time > since
 
