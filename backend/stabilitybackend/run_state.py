@@ -17,7 +17,8 @@ from stabilitybackend.detectors.bank import DetectorBank
 from stabilitybackend.detectors.contract import Finding, Point
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.incidents import IncidentBook
-from stabilitybackend.lineage.fold import Event, Forked, LineageFold, Placed
+from stabilitybackend.lineage.changes import Event, Forked, Placed
+from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness import LivenessMonitor
 from stabilitybackend.store import RunStore
 from stabilityclient.wire import Frame, Health

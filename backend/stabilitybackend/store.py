@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.lineage.fold import Placed
+from stabilitybackend.lineage.changes import Placed
 
 __all__ = ["Column", "RunStore", "SeriesKey"]
 

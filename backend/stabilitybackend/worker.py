@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from stabilitybackend.commands import Order
 from stabilitybackend.errors import Conflict, NotFound, Unavailable
 from stabilitybackend.journal import Journal
-from stabilitybackend.lineage.fold import Placed
+from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.live import Channel, stream_order
 from stabilitybackend.query import json_numbers
 from stabilitybackend.redis_link import redis_errors

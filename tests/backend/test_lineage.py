@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from job import Job
-from stabilitybackend.lineage.fold import LineageFold, Placed
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.query import select
 from stabilitybackend.store import RunStore
 from stabilityclient.wire import Frame

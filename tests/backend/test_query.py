@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from job import Job
-from stabilitybackend.lineage.fold import LineageFold, Placed
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.query import json_numbers, select, summary
 from stabilitybackend.store import RunStore
 

@@ -8,17 +8,17 @@ back without a word is recognised by its steps, once they go on from there (``so
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.lineage.changes import Change, Checkpoint, Event, Forked, Placed
 from stabilitybackend.lineage.sources import SourceState, Tentative
 from stabilitybackend.lineage.tree import ROOT_FORK, Segment, SegmentTree
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
-__all__ = ["MAX_HELD_ROWS", "Change", "Checkpoint", "Event", "Forked", "LineageFold", "Placed"]
+__all__ = ["MAX_HELD_ROWS", "LineageFold"]
 
 #: Rows held while it is open whether a low step is a rollback; more than that are released as strays.
 MAX_HELD_ROWS = 1_000
@@ -27,63 +27,6 @@ FOLLOW_HEAD_AFTER_S = 5.0
 #: Sources remembered per run (every restart adds one a rank); beyond it the oldest that is not its rank's newest is
 #: forgotten.
 MAX_SOURCES = 20_000
-
-
-@dataclass(frozen=True)
-class Placed:
-    """Rows that found their segment.
-
-    Attributes:
-        segment: where they belong.
-        source, rank, node: who logged them; rank None for an agent.
-        names: the m metric names.
-        steps: int64 (n,). times: float64 (n,), unix seconds. values: float64 (m, n).
-        stray: low steps that nothing followed: kept, shown as dead, never part of a curve.
-    """
-
-    segment: int
-    source: str
-    rank: int | None
-    node: str
-    names: list[str]
-    steps: NDArray[np.int64]
-    times: NDArray[np.float64]
-    values: NDArray[np.float64]
-    stray: bool = False
-
-
-@dataclass(frozen=True)
-class Forked:
-    """A new segment was added; ``is_head`` says whether the effective timeline changed with it."""
-
-    segment: Segment
-    is_head: bool
-
-
-@dataclass(frozen=True)
-class Event:
-    """Any other event, with the segment that its source was in."""
-
-    source: SourceInfo
-    segment: int
-    type: str
-    time: float
-    step: int | None
-    data: dict[str, Any]
-
-
-Change = Placed | Forked | Event
-
-
-@dataclass
-class Checkpoint:
-    """A checkpoint that the job announced."""
-
-    step: int
-    path: str
-    segment: int
-    time: float
-    available: bool = True
 
 
 class LineageFold:

@@ -1,0 +1,71 @@
+"""What the lineage fold says of a frame: rows that found their segment, new segments, everything else that happened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stabilitybackend.lineage.tree import Segment
+from stabilityclient.wire import SourceInfo
+
+__all__ = ["Change", "Checkpoint", "Event", "Forked", "Placed"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Rows that found their segment.
+
+    Attributes:
+        segment: where they belong.
+        source, rank, node: who logged them; rank None for an agent.
+        names: the m metric names.
+        steps: int64 (n,). times: float64 (n,), unix seconds. values: float64 (m, n).
+        stray: low steps that nothing followed: kept, shown as dead, never part of a curve.
+    """
+
+    segment: int
+    source: str
+    rank: int | None
+    node: str
+    names: list[str]
+    steps: NDArray[np.int64]
+    times: NDArray[np.float64]
+    values: NDArray[np.float64]
+    stray: bool = False
+
+
+@dataclass(frozen=True)
+class Forked:
+    """A new segment was added; ``is_head`` says whether the effective timeline changed with it."""
+
+    segment: Segment
+    is_head: bool
+
+
+@dataclass(frozen=True)
+class Event:
+    """Any other event, with the segment that its source was in."""
+
+    source: SourceInfo
+    segment: int
+    type: str
+    time: float
+    step: int | None
+    data: dict[str, Any]
+
+
+Change = Placed | Forked | Event
+
+
+@dataclass
+class Checkpoint:
+    """A checkpoint that the job announced."""
+
+    step: int
+    path: str
+    segment: int
+    time: float
+    available: bool = True
