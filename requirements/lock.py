@@ -16,7 +16,8 @@ from packaging.utils import canonicalize_name
 _HERE = Path(__file__).parent
 #: Ours: installed from the working tree, never from a registry.
 _OURS = frozenset({"stabilityboard", "stabilityclient"})
-_TESTS = ("pytest", "pytest-asyncio", "pytest-cov", "pytest-randomly", "hypothesis", "import-linter", "mypy", "playwright", "ruff")  # fmt: skip
+_TESTS = ("hypothesis", "import-linter", "mypy", "playwright", "ruff")
+_PYTEST = ("pytest", "pytest-asyncio", "pytest-cov", "pytest-randomly")
 _BENCH = ("tensorboard", "trackio")
 
 
@@ -24,13 +25,14 @@ def main() -> None:
     """Write run.txt, demo.txt, test.txt and bench.txt; each holds what those before it lack."""
     board = tomllib.loads((_HERE.parent / "pyproject.toml").read_text())["project"]
     client = tomllib.loads((_HERE.parent / "client" / "pyproject.toml").read_text())["project"]
+    server = [*board["dependencies"], *client["dependencies"], "setuptools"]
     files = {
         "run": (
-            [*board["dependencies"], *client["dependencies"], "setuptools"],
+            server,
             "the server and the client's agent need",
         ),
         "demo": (board["optional-dependencies"]["demo"], "the training job of the demo needs besides run.txt"),
-        "test": (_TESTS, "the tests and checks need besides run.txt and demo.txt"),
+        "test": (_PYTEST + _TESTS, "the tests and checks need besides run.txt and demo.txt"),
         "bench": (_BENCH, "benchmarks/ needs besides run.txt: trackers to compare with"),
     }
     done: set[str] = set()

@@ -9,6 +9,7 @@ torch.distributed.checkpoint, and a loop.
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import random
 import signal
@@ -78,7 +79,7 @@ def main() -> None:
     run.finish()  # <- stabilityboard
     if isinstance(log, LogTimer):
         log.write(args.measure_log_calls)
-    dist.destroy_process_group()
+    trainer.close()
 
 
 class Trainer:
@@ -163,6 +164,17 @@ class Trainer:
         """Go back to the newest checkpoint and return its step."""
         self.resume()
         return self.step
+
+    def close(self) -> None:
+        """Let go of all that uses the process group, then of the group itself.
+
+        Gloo's threads must be gone before Python ends: one that still holds a tensor then aborts the process
+        (pytorch/pytorch pull request 179291).
+        """
+        del self.model, self.optimizer
+        gc.collect()  # DDP lies in reference cycles
+        dist.barrier()
+        dist.destroy_process_group()
 
     def reseed(self, seed: int) -> None:
         """Take other random numbers and another order of the data from here on."""
