@@ -2,9 +2,12 @@
 
     python benchmarks/client_overhead.py [--repeats 5] [--calls 400] [--json]
 
-Each contender logs 12 metrics a call in a fresh process, paced at 5 ms (as a training loop does: caches are cold) and flat out.
-One repeat measures all of them one after the other, and ratios are taken within a repeat: on a shared machine absolute times
-wander, ratios stay. Ours talks to a real server on loopback that confirms every frame, so its agent is at work meanwhile.
+Each contender logs 12 metrics a call in a fresh process, paced at 5 ms (as a training loop does: caches are cold) and
+flat out.
+One repeat measures all of them one after the other, and ratios are taken within a repeat: on a shared machine
+absolute times
+wander, ratios stay. Ours talks to a real server on loopback that confirms every frame, so its agent is at work
+meanwhile.
 """
 
 from __future__ import annotations
@@ -137,7 +140,6 @@ def serve_acks() -> str:
             elif isinstance(message, Frame):
                 await connection.send(encode_message(Ack(message.source.source, message.last_seq)))
 
-    started: asyncio.Future[int]
     loop = asyncio.new_event_loop()
 
     async def start() -> int:
@@ -145,8 +147,8 @@ def serve_acks() -> str:
         return int(next(iter(server.sockets)).getsockname()[1])
 
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    started_at = asyncio.run_coroutine_threadsafe(start(), loop)
-    return f"http://127.0.0.1:{started_at.result(10)}"
+    port = asyncio.run_coroutine_threadsafe(start(), loop)
+    return f"http://127.0.0.1:{port.result(10)}"
 
 
 def measure_all(repeats: int, calls: int) -> dict[str, list[dict[str, float]]]:
@@ -167,7 +169,7 @@ def measure_all(repeats: int, calls: int) -> dict[str, list[dict[str, float]]]:
 
 
 def import_alone_ms(repeats: int) -> float:
-    """Return the median time of ``import stabilityclient`` in a fresh interpreter, where nothing else was imported before."""
+    """Return the median time of ``import stabilityclient`` in a fresh interpreter with nothing imported before."""
     code = "import time; t = time.perf_counter(); import stabilityclient; print((time.perf_counter() - t) * 1e3)"
     root = Path(__file__).resolve().parent.parent / "client"
     command = [sys.executable, "-S", "-c", code]
@@ -181,7 +183,8 @@ def import_alone_ms(repeats: int) -> float:
 def table(figures: dict[str, list[dict[str, float]]], import_ms: float) -> str:
     """Return the figures as text: median over repeats, [lowest..highest], ratio to JSONL within a repeat."""
     lines = [
-        f"{METRICS} metrics a call, microseconds on the training thread: median of {len(figures['ours'])} repeats [lowest..highest], ratio to JSONL"
+        f"{METRICS} metrics a call, microseconds on the training thread: "
+        f"median of {len(figures['ours'])} repeats [lowest..highest], ratio to JSONL"
     ]
     for title, part in (("paced at 5 ms", "paced"), ("flat out", "flat")):
         lines.append(f"\n{title:<14}{'p50':>26}{'ratio':>8}{'p99':>28}{'ratio':>8}")

@@ -1,7 +1,8 @@
 """Arbiters: the one place where the ranks of a job agree whether they act on a command. First decision stands.
 
-Contract (``Arbiter``), a double for tests (``MemoryArbiter``) and two real ones: a folder, where all ranks share a node, and
-torch's rendezvous store, where they don't. ``tests/client/test_arbiter_laws.py`` runs one set of laws over all of them.
+Contract (``Arbiter``), a double for tests (``MemoryArbiter``) and two real ones: a folder, where all ranks share a
+node, and torch's rendezvous store, where they don't. ``tests/client/test_arbiter_laws.py`` runs one set of laws over
+all of them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+
+from stabilityclient.errors import NotReadyError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,12 +34,22 @@ if TYPE_CHECKING:
             """Return the decision that stands, None while there is none."""
 
 
-__all__ = ["ABORT", "COMMIT", "WAIT_S", "FileArbiter", "MemoryArbiter", "TorchStoreArbiter", "find_store", "settle"]
+__all__ = [
+    "ABORT",
+    "COMMIT",
+    "WAIT_S",
+    "FileArbiter",
+    "MemoryArbiter",
+    "TorchStoreArbiter",
+    "arbiter_for",
+    "find_store",
+    "settle",
+]
 
 COMMIT = "commit"
 ABORT = "abort"
-#: Seconds a ready rank waits at the boundary for the others, at most. The only wait of ours in a training loop, and only
-#: when somebody ordered something.
+#: Seconds a ready rank waits at the boundary for the others, at most. The only wait of ours in a training loop, and
+#: only when somebody ordered something.
 WAIT_S = 5.0
 #: Seconds between two looks while waiting: 1 ms costs nothing beside a rollback.
 _LOOK_S = 0.001
@@ -132,7 +145,7 @@ class TorchStoreArbiter:
     """Torch's rendezvous store, which the job has anyway and which all its nodes reach. Two-phase by compare-and-set.
 
     Args:
-        store: a ``torch.distributed`` store. A clone of it is used where stores can be cloned, so that a collective that
+        store: a ``torch.distributed`` store. A clone is used where stores can be cloned, so that a collective that
             waits in the job's own connection can't make us wait.
         prefix: unique for this attempt of this command.
     """
@@ -170,8 +183,23 @@ class TorchStoreArbiter:
         return standing.decode()
 
 
+def arbiter_for(run_folder: str, one_node: bool, command_id: str, attempt: int) -> Arbiter:
+    """Return the arbiter of one attempt that all ranks of the job reach.
+
+    Raises:
+        NotReadyError: the job spans nodes and torch.distributed is not initialised in this process.
+    """
+    name = f"{command_id}.{attempt}"
+    if one_node:
+        return FileArbiter(os.path.join(run_folder, "arbiter", name))
+    store = find_store()
+    if store is None:
+        raise NotReadyError("the job spans nodes and torch.distributed is not initialised in this process")
+    return TorchStoreArbiter(store, name)
+
+
 def find_store() -> Any | None:
-    """Return the default store of torch.distributed if this process has one. Imports nothing: who has a store has torch."""
+    """Return the default store of torch.distributed if this process has one. Imports nothing."""
     distributed = sys.modules.get("torch.distributed")
     core = sys.modules.get("torch.distributed.distributed_c10d")
     if distributed is None or core is None or not distributed.is_available() or not distributed.is_initialized():

@@ -1,7 +1,7 @@
 """What happens between two steps: look into the mailbox, answer commands, act with all ranks or not at all.
 
-Almost always this is one comparison of eight bytes in mapped memory. The protocol is in ``docs/wire.md``; what a rank decides is in
-``rollback.py``, how ranks agree in ``arbiter.py``.
+Almost always this is one comparison of eight bytes in mapped memory. The protocol is in ``docs/wire.md``; what a rank
+decides is in ``rollback.py``, how ranks agree in ``arbiter.py``.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ import time
 
 from stabilityclient.errors import NotReadyError, SettingError
 from stabilityclient.guard import Guard, under_pytest
-from stabilityclient.run import Parts, Run
+from stabilityclient.parts import Parts
+from stabilityclient.run import Run
 from stabilityclient.settings import resolve
 
 TYPE_CHECKING = False
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from stabilityclient.arbiter import Arbiter
     from stabilityclient.settings import Settings
 
 __all__ = ["init"]
@@ -33,7 +35,7 @@ def init(
 
     Args:
         project: groups runs. name: what people call this run.
-        run_id: id of the run; the same id continues a run after a restart. Default: STABILITY_RUN_ID, else made from the
+        run_id: the same id continues a run after a restart. Default: STABILITY_RUN_ID, else made from the
             launcher's facts so that all ranks agree, else the name with date and a random suffix.
         config: anything that JSON can hold; shown with the run.
         url: server (STABILITY_URL, default http://127.0.0.1:8080). api_key: STABILITY_API_KEY.
@@ -71,6 +73,7 @@ def init(
 
 
 def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
+    from stabilityclient.arbiter import arbiter_for
     from stabilityclient.boundary import Boundary
     from stabilityclient.heart import Heart
     from stabilityclient.sidecar import Sidecar
@@ -83,7 +86,11 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
         settings, parts.folder, node, os.getpid(), time.time_ns(), lambda text: guard.note("spool", text)
     )
     ranks = settings.ranks
-    parts.boundary = Boundary(parts.folder, ranks.rank, ranks.world_size, run._arbiter, run._say)
+
+    def arbiter(command_id: str, attempt: int) -> Arbiter:
+        return arbiter_for(parts.folder, ranks.one_node, command_id, attempt)
+
+    parts.boundary = Boundary(parts.folder, ranks.rank, ranks.world_size, arbiter, run._say)
     parts.sidecar = None
     if settings.mode == "online":
         parts.sidecar = Sidecar(parts.folder, settings.url, settings.api_key, settings.drain_s)

@@ -184,7 +184,8 @@ def _stale(command: Mapping[str, Any], at: Situation) -> str:
         return "the job went on from another point since this was ordered"
     fence = command.get("fence") or {}
     key = str(fence.get("segment_key") or "")
-    # Before a rank named a segment, and where the server inferred one, there is no name to compare: the time above decides.
+    # Before a rank named a segment, and where the server inferred one, there is no name to compare: the time above
+    # decides.
     if not at.segment_key or key == at.segment_key or key.startswith(_INFERRED):
         return ""
     return f"decided on segment {key!r}, this rank is in {at.segment_key!r}"

@@ -1,7 +1,8 @@
 """The slot: a 4,096-byte memory-mapped file in which a rank says what it is doing, readable after its death.
 
-The layout is in ``docs/wire.md``; ``tests/client/golden/slot.bin`` pins the bytes. The writer packs all moving fields with one
-C call (atomic among the threads of the process); a counter before and after tells another process a torn read.
+The layout is in ``docs/wire.md``; ``tests/client/golden/slot.bin`` pins the bytes. The writer packs all moving fields
+with one C call (atomic among the threads of the process); a counter before and after tells another process a torn
+read.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Slot:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             os.posix_fallocate(fd, 0, SLOT_BYTES)  # so that a full disk is an error here, never a SIGBUS later
-            self._map = mmap.mmap(fd, SLOT_BYTES)
+            self._map: mmap.mmap | bytearray = mmap.mmap(fd, SLOT_BYTES)
         finally:
             os.close(fd)
         self.beat = 0
@@ -141,8 +142,10 @@ class Slot:
         _U32.pack_into(self._map, _STATE_AT, state)
 
     def close(self) -> None:
-        """Unmap the file. It stays on disk."""
-        self._map.close()
+        """Unmap the file, which stays. Later writes go nowhere (a forked child, a phase that ends late)."""
+        if isinstance(self._map, mmap.mmap):
+            self._map.close()
+            self._map = bytearray(SLOT_BYTES)
 
 
 class SlotView:

@@ -1,7 +1,9 @@
 """The spool: where a training thread leaves its records without waiting, whatever the network or the disk does.
 
-Chunks of 1 MiB, memory-mapped and reserved on disk first; the format is in ``docs/wire.md``, the bytes in ``tests/client/golden/``.
-A chunk stands for itself: the schema of a set is written again in each chunk that holds a row of it, so old chunks can go.
+Chunks of 1 MiB, memory-mapped and reserved on disk first; the format is in ``docs/wire.md``, the bytes in
+``tests/client/golden/``.
+A chunk stands for itself: the schema of a set is written again in each chunk that holds a row of it, so old chunks can
+go.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class _NoRoom(Exception):
 
 
 class SpoolWriter:
-    """Appends numbered records to one source's chunks. Safe among threads; a re-entrant call (signal handler) is dropped.
+    """Appends numbered records to one source's chunks.
+
+    Safe among threads; the call of a signal handler that interrupted an append is dropped and counted.
 
     Args:
         folder: the source's folder, there already.
@@ -106,8 +110,8 @@ class SpoolWriter:
         self._limit_bytes = limit_bytes
         self._trouble = trouble
         self._now = now
-        # The lock: whoever takes the token may write. Taking it is atomic in CPython and, with cold caches, a third of the
-        # cost of a lock object, which would be the dearest single part of an append.
+        # The lock: whoever takes the token may write. Taking it is atomic in CPython and, with cold caches, a third
+        # of the cost of a lock object, which would be the dearest single part of an append.
         self._token = [True]
         self._closed = False
         self._sets: dict[tuple[str, ...], tuple[Callable[..., bytes], int, int]] = {}
@@ -236,7 +240,7 @@ class SpoolWriter:
             return self._wait_token(3)
 
     def _wait_token(self, depth: int) -> bool:
-        """Get the token that somebody holds; False in a signal handler that interrupted this very thread's own append."""
+        """Get the token that somebody holds; False in a signal handler that interrupted this thread's own append."""
         # Looking through the stack here, where it is rare, keeps the question who holds it out of the hot path.
         frame = sys._getframe(depth)  # from the caller of the method that wants it
         while frame is not None:

@@ -1,4 +1,4 @@
-"""Makes the files of one process start: the run's folder, the source's spool and slot, ``run.json`` and ``source.json``."""
+"""Makes the files of one process start: run folder, spool, slot, ``run.json`` and ``source.json``."""
 
 from __future__ import annotations
 

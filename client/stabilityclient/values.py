@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from stabilityclient.spool import name_trouble
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["MAX_DEFERRED", "Deferred", "as_float", "is_plain_scalar", "on_device", "quick_types"]
+__all__ = ["MAX_DEFERRED", "Deferred", "as_float", "is_plain_scalar", "on_device", "quick_types", "sort_values"]
 
-#: Rows with values that still live on a device, waiting for the converter thread. Beyond it they are dropped and counted.
+#: Types of scalars that are packed as they are; NumPy has about a dozen.
+MAX_QUICK_TYPES = 64
+#: Rows with values that still live on a device, waiting for the converter thread. Beyond it they are dropped and
+#: counted.
 MAX_DEFERRED = 1000
 
 
@@ -63,8 +68,39 @@ def as_float(name: str, value: Any) -> float:
         raise ValueError(f"metric {name!r} is a {kind}, expected one number ({error})") from error
 
 
+def sort_values(metrics: Mapping[Any, Any], quick: set[type]) -> tuple[dict[str, float], dict[str, Any], list[str]]:
+    """Return what of a call can be stored now, what lives on a device, and a sentence for each thing that is refused.
+
+    Args:
+        metrics: as given to log(). quick: types that pack as they are; learns new ones.
+    """
+    good: dict[str, float] = {}
+    device: dict[str, Any] = {}
+    refused: list[str] = []
+    for name, value in metrics.items():
+        trouble = name_trouble(name)
+        if trouble:
+            refused.append(trouble)
+        elif type(value) in quick:
+            try:
+                good[name] = float(value)
+            except OverflowError:
+                refused.append(f"metric {name!r} is an integer beyond the range of a float")
+        elif on_device(value):
+            device[name] = value
+        else:
+            try:
+                good[name] = as_float(name, value)
+            except ValueError as error:
+                refused.append(str(error))
+            else:
+                if is_plain_scalar(value) and len(quick) < MAX_QUICK_TYPES:
+                    quick.add(type(value))
+    return good, device, refused
+
+
 def is_plain_scalar(value: object) -> bool:
-    """Whether the type of ``value`` always packs as it is: NumPy's real scalars, by name so that NumPy isn't imported."""
+    """Whether the type of ``value`` always packs as it is: NumPy's real scalars (by name: NumPy isn't imported)."""
     cls = type(value)
     if not any(base.__name__ == "generic" and base.__module__ == "numpy" for base in cls.__mro__):
         return False

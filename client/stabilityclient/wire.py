@@ -235,7 +235,8 @@ def decode_message(data: bytes) -> Message:
     body = memoryview(data)[_HEADER.size :]
     if zlib.crc32(body) != crc:
         raise BadMessage(
-            f"checksum is {zlib.crc32(body):#010x}, the header says {crc:#010x}: a bit flipped on the way; send it again"
+            f"checksum is {zlib.crc32(body):#010x}, the header says {crc:#010x}: "
+            "a bit flipped on the way; send it again"
         )
     try:
         message = decoder.decode(body)

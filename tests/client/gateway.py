@@ -77,7 +77,7 @@ class Store:
         """Return the steps of all rows of a rank."""
         return [step for step, _, _ in self.rows(rank)]
 
-    def events(self, kind: str | None = None, rank: int | None | str = "any") -> list[EventBlock]:
+    def events(self, kind: str | None = None, rank: int | str | None = "any") -> list[EventBlock]:
         """Return the events of one type, of one rank (None: agents)."""
         return [
             block
@@ -106,7 +106,8 @@ class Gateway:
 
     Args:
         store: what it holds at the start. port: 0 for any free one. key: the key that it asks for.
-        answer: misbehaviour: called with each frame and the true answer, returns what is really sent: a message, bytes, or None.
+        answer: misbehaviour: called with each frame and the true answer, returns what is really sent: a message,
+        bytes, or None.
         commands: what the Welcome brings.
     """
 

@@ -1,4 +1,4 @@
-"""What the golden files hold. ``python tests/client/golden_cases.py`` writes them anew: only with a new protocol version."""
+"""What the golden files hold. ``python tests/client/golden_cases.py`` writes them: only with a new version."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class _Nvml:
     NVML_VOLATILE_ECC = 0
     NVML_TEMPERATURE_GPU = 0
 
-    class NVMLError_NotSupported(Exception):  # noqa: N801 - NVML's own name
+    class NVMLError_NotSupported(Exception):  # NVML's own name
         pass
 
     def __init__(self, gpus: int = 2) -> None:

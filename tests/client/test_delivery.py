@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from gateway import Gateway, Store
 from spooled import child
-from waiting import wait_until
 
 import stabilityclient
 from stabilityclient.agent.sources import is_alive
 from stabilityclient.sidecar import agent_lives
 from stabilityclient.wire import Ack, Error, Frame, Hello, Message, Nack, Welcome
+from waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]
 
@@ -117,9 +117,9 @@ def test_connections_that_break_all_the_time_lose_and_double_nothing(start: Star
             run.log(step, {"loss": 1.0})
             if step % 400 == 399:
                 met = len(server.hellos)
-                wait_until(lambda: len(server.store.rows()) > step - 200, 10, "the last part arrives")
+                wait_until(lambda step=step: len(server.store.rows()) > step - 200, 10, "the last part arrives")
                 server.drop_connections()
-                wait_until(lambda: len(server.hellos) > met, 10, "the agent comes back")
+                wait_until(lambda met=met: len(server.hellos) > met, 10, "the agent comes back")
         assert run.finish() == "delivered"
         assert server.store.steps() == list(range(2000))
         assert len(server.hellos) > 5
@@ -325,7 +325,7 @@ def test_health_tells_slot_and_liveness_once_a_second(start: Start) -> None:
         for step in run.steps(0, 4):
             with run.phase("eval", expect_s=60):
                 wait_until(
-                    lambda: any(h.ranks and h.ranks[0].get("step") == step for h in server.healths),
+                    lambda step=step: any(h.ranks and h.ranks[0].get("step") == step for h in server.healths),
                     10,
                     "health has the step",
                 )

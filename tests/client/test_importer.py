@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_frames_are_consecutive_and_well_below_the_limit(start: Start) -> None:
     folder = _offline_run(start, 20_000)
     found = list(frames(folder))
     assert found[0].first_seq == 1
-    assert all(one.last_seq + 1 == other.first_seq for one, other in zip(found, found[1:], strict=False))
+    assert all(one.last_seq + 1 == other.first_seq for one, other in pairwise(found))
     assert all(len(encode_message(frame)) <= FRAME_TARGET_BYTES + 4096 for frame in found)
     assert len(found) < 60
 
@@ -87,9 +88,8 @@ async def test_an_upload_of_what_is_no_run_says_so(tmp_path: Path) -> None:
 
 async def test_an_upload_with_a_wrong_key_says_so(start: Start) -> None:
     folder = _offline_run(start, 1)
-    with Gateway(key="right") as server:
-        with pytest.raises(ImportFailed, match="401"):
-            await upload(folder, server.url, "wrong")
+    with Gateway(key="right") as server, pytest.raises(ImportFailed, match="401"):
+        await upload(folder, server.url, "wrong")
 
 
 async def test_an_upload_beside_a_running_agent_is_refused(start: Start) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 from spooled import stored
-from waiting import wait_until
 
 import stabilityclient
 from stabilityclient.agent.importer import frames
 from stabilityclient.wire import PointsBlock
+from waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]
 

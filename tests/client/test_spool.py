@@ -227,14 +227,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_on_a_real_full_disk_a_job_ends_well_with_what_fitted(small_disk: Path) -> None:
     from spooled import child, stored
 
-    code = """
+    code = f"""
 import stabilityclient
-run = stabilityclient.init(run_id="r", dir={folder!r})
+run = stabilityclient.init(run_id="r", dir={str(small_disk)!r})
 for step in range(100_000):
     run.log(step, {{"a": 1.0, "b": 2.0}})
 print(run._parts.spool.last_seq, run._parts.spool.dropped)
 run.finish()
-""".format(folder=str(small_disk))
+"""
     job = child(code, STABILITY_MODE="offline")
     out, err = job.communicate(timeout=60)
     assert job.returncode == 0, err

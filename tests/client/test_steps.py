@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from gateway import Gateway
 from spooled import child, stored
-from waiting import wait_until
 
 import stabilityclient
 from stabilityclient.agent.downlink import Downlink
+from waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]
 
@@ -305,7 +305,7 @@ print(run.finish())
             newest = max(server.store.steps(0)[-1], server.store.steps(1)[-1])
             server.send(_command(attempt=attempt, apply_at_step=newest + 100 * attempt, world_size=2, to_step=10))
 
-            def answered() -> list[str]:
+            def answered(attempt: int = attempt) -> list[str]:
                 events = server.store.events("command")
                 return [
                     e.data["state"]

@@ -10,7 +10,8 @@ from stabilityclient.agent.reader import Event
 
 __all__ = ["MAX_WATCHED", "CheckpointWatch"]
 
-#: Checkpoints watched at once; the oldest is forgotten first. Two looks a second at 2,000 paths cost under 1 % of a core.
+#: Checkpoints watched at once; the oldest is forgotten first. Two looks a second at 2,000 paths cost under 1 % of a
+#: core.
 MAX_WATCHED = 2000
 
 

@@ -28,7 +28,8 @@ class Downlink:
 
     Args:
         run_folder: of the run on this node.
-        deliver: called with a command's id, attempt and text when its file is written for the first time for an attempt.
+        deliver: called with a command's id, attempt and text when its file is written for the first time for an
+        attempt.
         log: takes a text about a command that can't be delivered.
         now: unix seconds.
     """

@@ -1,4 +1,4 @@
-"""Reads the node's GPUs through NVML. A GPU that fails is a finding, a node without one is a fact: neither is an error."""
+"""Reads the node's GPUs through NVML. A GPU that fails is a finding, none at all is a fact: neither is an error."""
 
 from __future__ import annotations
 

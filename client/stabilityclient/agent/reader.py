@@ -1,6 +1,7 @@
 """Reads one source's chunks, live or afterwards, and never trusts a record whose checksum is wrong.
 
-What can't be read is skipped, counted, and takes its numbers with it as ``Lost``, so that the numbers of all later records stay true.
+What can't be read is skipped, counted, and takes its numbers with it as ``Lost``, so that the numbers of all later
+records stay true.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ __all__ = ["Event", "Lost", "Record", "Row", "SpoolReader", "chunk_numbers"]
 #: How long a record may look wrong before it counts as damaged, seconds. On machines that reorder writes a reader can
 #: see a length before the bytes; a writer is done with both within microseconds.
 PATIENCE_S = 0.2
-#: Seconds between two searches for a whole record behind a damaged one: a search looks at each eighth byte of the chunk.
+#: Seconds between two searches for a whole record behind a damaged one: a search looks at each eighth byte of the
+#: chunk.
 SCAN_S = 2.0
 
 _HEAD = struct.Struct("<II")
@@ -117,7 +119,7 @@ class SpoolReader:
         self.in_doubt = False
 
     def seek(self, seq: int) -> None:
-        """Go to record ``seq``: the next ``read`` begins with it, with a Lost that covers it, or with nothing if it isn't there yet."""
+        """Go to record ``seq``: ``read`` then begins with it, a Lost that covers it, or [] when it is not there."""
         numbers = chunk_numbers(self._folder)
         self._close()
         self._chunk = 0

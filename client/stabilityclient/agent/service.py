@@ -210,7 +210,7 @@ class Agent:
         return step if step >= 0 else None
 
     def _passed(self, source: Source, records: list[Record]) -> None:
-        """Look at what is about to leave: checkpoints are watched from here on, and that is on disk before they leave."""
+        """Look at what is about to leave: checkpoints are watched from here on, which is on disk before they leave."""
         if not source.is_rank:
             return
         news = [record for record in records if isinstance(record, Event) and self._checkpoints.take(record)]
@@ -287,7 +287,7 @@ def make_hello(facts: dict[str, Any], agent: str, node: str, sources: Sources) -
 
 
 def main(arguments: list[str]) -> int:
-    """Run the agent of the folder in ``arguments``; 0 when all was delivered or another agent is there, 1 when data stays."""
+    """Run the agent of a run folder; return 0 when all was delivered or another agent is there, 1 when data stays."""
     if len(arguments) != 1:
         print("usage: python -m stabilityclient.agent RUN_FOLDER", file=sys.stderr)
         return 2

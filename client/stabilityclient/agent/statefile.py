@@ -1,4 +1,4 @@
-"""The agent's own files: ``agent.json`` (what it does) and ``cursor.json`` (what is confirmed, which checkpoints it watches)."""
+"""The agent's own files: ``agent.json`` (what it does) and ``cursor.json`` (what is confirmed, what it watches)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Carries frames to the gateway: at most 16 in flight, each confirmed, again after every kind of trouble, for ever.
 
-The gateway's last numbers are the truth about what is stored. This side only rewinds its readers to them; so nothing is lost
-and nothing is stored twice, whichever side was killed when.
+The gateway's last numbers are the truth about what is stored. This side only rewinds its readers to them; so nothing
+is lost and nothing is stored twice, whichever side was killed when.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 10.0
 #: A connection that held for so long was a good one: the next attempt comes soon, seconds.
 STEADY_S = 5.0
-#: A server that refuses us for good (wrong key, wrong version) is asked again after so long, seconds: people repair keys.
+#: A server that refuses us for good (wrong key, wrong version) is asked again after so long, seconds: people repair
+#: keys.
 REFUSED_PAUSE_S = 30.0
 #: A connection on which frames wait for an answer but none comes for so long is given up, seconds.
 ANSWER_TIMEOUT_S = 15.0
@@ -200,7 +201,8 @@ class Uplink:
             status = error.response.status_code
             if status in _REFUSING:
                 raise Refused(
-                    f"HTTP {status}: the server does not accept this API key; set STABILITY_API_KEY to one of `stabilityboard keys`"
+                    f"HTTP {status}: the server does not accept this API key; "
+                    "set STABILITY_API_KEY to one of `stabilityboard keys`"
                 ) from error
             raise
 

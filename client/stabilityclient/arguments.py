@@ -1,0 +1,50 @@
+"""Checks of what a training script passes: a step is a whole number, a text has a bound."""
+
+from __future__ import annotations
+
+from _operator import index  # the same as operator.index, without the module's import time
+
+from stabilityclient.errors import RefusedError
+from stabilityclient.values import on_device
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["MAX_STEP", "cut", "step_of"]
+
+#: Largest step: what a browser's double still holds exactly. The same number as in wire.py.
+MAX_STEP = 2**53 - 1
+
+
+def step_of(step: Any) -> int:
+    """Return a step as an int, or refuse it.
+
+    Raises:
+        RefusedError: not a whole number, negative, too large, or on a device (reading it would wait).
+    """
+    if on_device(step):
+        raise RefusedError(
+            [f"step is a {type(step).__name__} on a device, expected an int: reading it would make training wait"]
+        )
+    try:
+        number = index(step)
+    except Exception as error:
+        raise RefusedError([f"step is {step!r:.80} ({type(step).__name__}), expected a whole number"]) from error
+    if not 0 <= number <= MAX_STEP:
+        shown = (
+            number
+            if abs(number) < 10**30
+            else f"about 10**{len(str(abs(number))) - 1}"
+            if abs(number) < 10**1000
+            else "huge"
+        )
+        raise RefusedError([f"step is {shown}, expected 0 to {MAX_STEP}"])
+    return number
+
+
+def cut(text: object, chars: int) -> str:
+    """Return ``text`` with at most ``chars`` characters, marked where it was cut, and as valid Unicode."""
+    given = text if isinstance(text, str) else str(text)
+    given = given.encode("utf-8", "replace").decode()  # half a surrogate pair can't be sent
+    return given if len(given) <= chars else f"{given[: chars - 40]}... ({len(given)} characters)"

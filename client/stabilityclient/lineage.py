@@ -1,0 +1,78 @@
+"""Names the segments of this rank's timeline, so that all ranks that go the same way use the same names."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from stabilityclient.boundary import Boundary
+    from stabilityclient.rollback import Rollback
+    from stabilityclient.slot import Slot
+
+__all__ = ["Lineage"]
+
+
+class Lineage:
+    """The segment that a rank is in.
+
+    Args:
+        event: logs an event: ``event(kind, step, data)``.
+
+    Attributes:
+        key: of the segment, "" before the first rollback of this process.
+    """
+
+    def __init__(self, event: Callable[[str, int | None, dict[str, Any]], None]) -> None:
+        self.key = ""
+        self._event = event
+        self._declared = 0
+        self._boundary: Boundary | None = None
+        self._slot: Slot | None = None
+
+    def attach(self, boundary: Boundary, slot: Slot) -> None:
+        """Tell these two from now on when a segment is entered."""
+        self._boundary = boundary
+        self._slot = slot
+
+    def declare(self, to_step: int, reason: str, changes: Mapping[str, Any]) -> None:
+        """The job went back to ``to_step`` by itself. The key follows from the calls alone (docs/wire.md)."""
+        import hashlib
+
+        self._declared += 1
+        text = f"{self.key}\n{self._declared}\n{to_step}"
+        key = "d-" + hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._enter(key, to_step, "declared", reason, None, "", changes)
+
+    def follow(self, rollback: Rollback) -> None:
+        """An ordered rollback was carried out: its command names the segment."""
+        command_id = rollback.command_id
+        self._enter(
+            command_id, rollback.to_step, "command", rollback.reason, command_id, rollback.issuer, rollback.changes()
+        )
+
+    def _enter(
+        self,
+        key: str,
+        to_step: int,
+        cause: str,
+        reason: str,
+        command_id: str | None,
+        issuer: str,
+        changes: Mapping[str, Any],
+    ) -> None:
+        data = {
+            "key": key,
+            "to_step": to_step,
+            "cause": cause,
+            "reason": reason,
+            "command_id": command_id,
+            "issuer": issuer,
+            "changes": dict(changes),
+        }
+        self._event("segment", to_step, data)
+        self.key = key
+        if self._boundary is not None and self._slot is not None:
+            self._boundary.entered(key)
+            self._slot.set_segment(key)
