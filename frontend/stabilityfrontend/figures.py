@@ -10,7 +10,7 @@ from typing import Any
 
 from stabilityfrontend.theme import FONT, THEMES
 
-__all__ = ["CHART_CONFIG", "LIMITS", "browser_config", "focus_layout", "panel_layout"]
+__all__ = ["CHART_CONFIG", "LIMITS", "browser_config", "focus_layout", "panel_style"]
 
 #: Plotly's own switches. No mode bar (our buttons do it), no tips that a theme can't reach, double-click is ours.
 CHART_CONFIG: dict[str, Any] = {
@@ -22,8 +22,9 @@ CHART_CONFIG: dict[str, Any] = {
     "showTips": False,
 }
 
-#: What bounds the page. Points: SVG scatter costs 5.5 ms a chart up to 500 points a line and 9 ms at 2,000
-#: (docs/architecture.md, the page). Rates: the focus chart 10 Hz, the small ones 5 Hz, 10 ms of drawing a frame.
+#: What bounds the page. Points: redrawing the focus chart (SVG, Plotly) costs 5.5 ms up to 500 points a line, 9 ms at
+#: 2,000; a small chart (canvas) 0.3 ms at 500, about one a pixel. Rates: the focus chart 10 Hz, small ones 20 Hz, and
+#: 10 ms of drawing a frame, so that a page full of charts still scrolls.
 LIMITS: dict[str, int] = {
     "focus_points": 2000,
     "panel_points": 500,
@@ -32,7 +33,7 @@ LIMITS: dict[str, int] = {
     "cards": 60,
     "lines": 8,
     "focus_interval_ms": 100,
-    "panel_interval_ms": 200,
+    "panel_interval_ms": 50,
     "frame_budget_ms": 10,
     "drawn_records": 512,
 }
@@ -68,17 +69,13 @@ def focus_layout(theme: str) -> dict[str, Any]:
     return layout
 
 
-def panel_layout(theme: str) -> dict[str, Any]:
-    """Return the layout of a small chart.
+def panel_style(theme: str) -> dict[str, Any]:
+    """Return what a small chart needs beside the theme's colours: its margins in pixels and its font.
 
     Args:
         theme: ``dark`` or ``light``.
     """
-    layout = _base(theme)
-    layout["margin"] = {"l": 50, "r": 12, "t": 8, "b": 26}
-    layout["xaxis"] = _axis(theme, x=True) | {"nticks": 6}
-    layout["yaxis"] = _axis(theme) | {"nticks": 5}
-    return layout
+    return {"margin": {"l": 50, "r": 12, "t": 8, "b": 26}, "font": _base(theme)["font"]}
 
 
 def browser_config(plotly_url: str, version: str) -> dict[str, Any]:
@@ -94,7 +91,7 @@ def browser_config(plotly_url: str, version: str) -> dict[str, Any]:
         "config": CHART_CONFIG,
         "limits": LIMITS,
         "themes": {
-            name: {"colors": table, "focus": focus_layout(name), "panel": panel_layout(name)}
+            name: {"colors": table, "focus": focus_layout(name), "panel": panel_style(name)}
             for name, table in THEMES.items()
         },
     }

@@ -22,6 +22,7 @@ RUN = "r-browser"
 #: What the large chart shows, read from what Plotly drew.
 DRAWN = """() => {
   const chart = document.getElementById("chart-focus");
+  if (!chart.data) return null;
   const effective = chart.data.find((trace) => trace.yaxis === "y" && trace.line && trace.line.width === 2);
   const ghost = chart.data.find((trace) => trace.name === "discarded" && trace.yaxis === "y");
   return {
@@ -174,15 +175,16 @@ def test_a_server_that_goes_away_is_named_and_nothing_is_missing_afterwards(stac
     stack.server.start()
     page.wait_for_selector("#banner", state="hidden", timeout=30_000)
     wait_until(lambda: newest(page) > gone_at + 40, 30, "points go on")
-    steps = steps_of(page.evaluate(DRAWN))
+    steps = steps_of(wait_until(lambda: page.evaluate(DRAWN), 30, "the large chart is drawn, wherever plotly.js was"))
     assert steps == list(range(1, steps[-1] + 1))
 
 
 def test_a_zoom_is_shared_by_all_charts_and_double_click_ends_it(watched: Stack, open_page: OpenPage) -> None:
     watched.wait_for_step(100)
     page = open_page(watched.page_url, height=1800)
-    ranges = """() => [...document.querySelectorAll(".js-plotly-plot")]
-      .filter((chart) => chart.offsetParent).map((chart) => chart.layout.xaxis.range)"""
+    ranges = """() => [...stability.page.board.charts.values()].filter((chart) => chart.visible && chart.born)
+      .map((chart) => (chart.plot ? chart.plot.spec : chart.element.layout.xaxis)).map((x) => x.xRange || x.range)"""
+    page.wait_for_function("window.stability && window.stability.page && window.stability.page.ready")
     wait_until(lambda: len(page.evaluate(ranges)) >= 6, 30, "the charts are drawn")
     box = page.locator("#chart-focus").bounding_box()
     assert box is not None
@@ -197,6 +199,18 @@ def test_a_zoom_is_shared_by_all_charts_and_double_click_ends_it(watched: Stack,
     wait_until(lambda: all(one == zoomed for one in page.evaluate(ranges)), 10, "all charts show the same steps")
     page.mouse.dblclick(box["x"] + 400, y)
     page.wait_for_selector("#zoom-reset", state="hidden")
+
+    # The same from a small chart, and its crosshair stands in all of them.
+    small = page.locator("#chart-tokens").bounding_box()
+    assert small is not None
+    page.mouse.move(small["x"] + 150, small["y"] + 80)
+    crosses = "document.querySelectorAll('.cross:not([hidden])').length"
+    wait_until(lambda: page.evaluate(crosses) >= 5, 10, "the crosshair is shared")
+    page.mouse.down()
+    page.mouse.move(small["x"] + 250, small["y"] + 80, steps=5)
+    page.mouse.up()
+    page.wait_for_selector("#zoom-reset:not([hidden])")
+    wait_until(lambda: len({tuple(one) for one in page.evaluate(ranges)}) == 1, 10, "all charts show the same steps")
 
 
 def test_the_list_shows_the_run_live_and_leads_to_it(watched: Stack, open_page: OpenPage) -> None:

@@ -243,3 +243,22 @@ def test_a_value_is_written_with_four_digits(scripts: Page, value: float | None,
 def test_plotly_gets_names_as_text(scripts: Page) -> None:
     said = scripts.evaluate("(text) => window.stability.plotlyText(text)", "<a href='javascript:x'>%{x}</a> & co")
     assert said == "&lt;a href='javascript:x'&gt;%&#123;x}&lt;/a&gt; &amp; co"
+
+
+def test_forty_incidents_cost_as_many_shapes_as_they_have_looks(scripts: Page) -> None:
+    merged = scripts.evaluate(
+        """() => {
+          const S = window.stability;
+          const incident = (index) => ({
+            severity: index % 2 ? "critical" : "warning", state: "resolved", segment: 0,
+            onset_step: 10 * index, step: 10 * index + 1, recovered_step: 10 * index + 5,
+          });
+          const incidents = Array.from({ length: 40 }, (_, index) => incident(index));
+          const forks = [{ step: 7 }, { step: 9 }];
+          const view = { incidents, forks, segments: new Map(), lastStep: 400 };
+          return S.mergeShapes(S.shapes(view, { critical: "#f00", warning: "#fa0", accent: "#00f" }, true));
+        }"""
+    )
+    assert [shape["type"] for shape in merged] == ["path"] * 3
+    assert sorted(shape["path"].count("M") for shape in merged) == [2, 20, 20]
+    assert merged[0]["path"].startswith("M0,0L5,0L5,1L0,1Z")

@@ -15,6 +15,7 @@
         script.onload = () => resolve(window.Plotly);
         script.onerror = () => {
           loading = null;
+          script.remove();
           reject(new Error("plotly.js did not load"));
         };
         document.head.append(script);
@@ -39,7 +40,10 @@
     }
   }
 
-  /** The charts of a page. A chart is `{id, element, interval, metrics(), build(width, height)}`. */
+  /**
+   * The charts of a page. A chart is `{id, element, interval, metrics()}` and either `build(width, height)`, a figure for
+   * Plotly, or `paint(width, height)`, which draws by itself and puts the shared crosshair with `pointAt(step)`.
+   */
   class Board {
     constructor(config, zoom) {
       this.config = config;
@@ -69,9 +73,12 @@
       Object.assign(chart, { dirty: true, visible: false, drawn: 0, born: false });
       this.charts.set(chart.id, chart);
       this.byElement.set(chart.element, chart);
-      chart.element.addEventListener("pointerdown", () => {
-        this.dragging = chart;
-      });
+      // Plotly can't be redrawn under a drag; a canvas can.
+      if (chart.build) {
+        chart.element.addEventListener("pointerdown", () => {
+          this.dragging = chart;
+        });
+      }
       this.seen.observe(chart.element);
       this.sized.observe(chart.element);
     }
@@ -83,7 +90,7 @@
       this.byElement.delete(chart.element);
       this.seen.unobserve(chart.element);
       this.sized.unobserve(chart.element);
-      if (chart.born) window.Plotly.purge(chart.element);
+      if (chart.born && chart.build) window.Plotly.purge(chart.element);
     }
 
     onSeen(entries) {
@@ -132,22 +139,33 @@
       const due = waiting.filter((chart) => start - chart.drawn >= this.pace(chart));
       due.sort((a, b) => (a.first === b.first ? a.drawn - b.drawn : a.first ? -1 : 1));
       const drawn = [];
-      if (window.Plotly) {
-        for (const chart of due) {
-          if (drawn.length && performance.now() - start > this.config.limits.frame_budget_ms) break;
-          this.draw(chart);
-          drawn.push(chart);
-        }
+      for (const chart of due) {
+        if (drawn.length && performance.now() - start > this.config.limits.frame_budget_ms) break;
+        if (chart.build && !window.Plotly) continue;
+        this.draw(chart);
+        drawn.push(chart);
       }
       if (drawn.length) this.record(drawn);
       hook.frames += drawn.length ? 1 : 0;
-      if (waiting.length > drawn.length) requestAnimationFrame(() => this.frame());
+      const more = waiting.some((chart) => chart.dirty && (chart.paint || window.Plotly));
+      if (more) requestAnimationFrame(() => this.frame());
       else this.sleeping = true;
     }
 
-    /** Under the pointer a chart holds still enough to be read. */
+    /** Under the pointer Plotly's hover holds still enough to be read. */
     pace(chart) {
-      return chart.element.matches(":hover") && chart.born ? Math.max(chart.interval, 500) : chart.interval;
+      return chart.build && chart.born && chart.element.matches(":hover") ? Math.max(chart.interval, 500) : chart.interval;
+    }
+
+    /** Put the crosshair of every chart in sight at a step; null takes it away. */
+    pointAt(step) {
+      this.cursor = step;
+      if (this.pointing) return;
+      this.pointing = true;
+      requestAnimationFrame(() => {
+        this.pointing = false;
+        for (const chart of this.charts.values()) if (chart.visible && chart.pointAt) chart.pointAt(this.cursor);
+      });
     }
 
     draw(chart) {
@@ -157,6 +175,11 @@
       if (width < 40 || height < 40) return;
       chart.dirty = false;
       chart.drawn = performance.now();
+      if (chart.paint) {
+        chart.paint(width, height);
+        chart.born = true;
+        return;
+      }
       const figure = chart.build(width, height);
       Object.assign(figure.layout, { width, height });
       const hovered = chart.born && element._hoverdata && element.matches(":hover") ? element._hoverdata[0].x : null;
@@ -175,6 +198,8 @@
         else if (typeof low === "number") this.markAll();
       });
       element.on("plotly_doubleclick", () => this.zoom.set(null));
+      element.on("plotly_hover", (event) => this.pointAt(event.points.length ? event.points[0].x : null));
+      element.on("plotly_unhover", () => this.pointAt(null));
     }
 
     /** Note what became visible once its frame is on the screen: the start of the next one is after the paint. */

@@ -91,6 +91,7 @@
         if (both) layout.annotations.push(title(GRAD, layout.yaxis2.domain[1], colors));
         flags(layout, view, colors, range, width);
         bandNames(layout, view, colors, range, width);
+        layout.shapes = S.mergeShapes(layout.shapes);
         return { data, layout };
       },
     };

@@ -37,7 +37,7 @@
   };
 
   /** A whole number with separators. */
-  S.count = (value) => (value === null || value === undefined ? MISSING : Math.round(value).toLocaleString("en-US"));
+  S.count = (value) => (value === null || value === undefined ? MISSING : (Math.round(value) || 0).toLocaleString("en-US").replace("-", "−"));
 
   /** `1 step`, `63 steps`. */
   S.plural = (count, word) => `${S.count(count)} ${word}${count === 1 ? "" : "s"}`;

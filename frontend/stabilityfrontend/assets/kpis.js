@@ -75,7 +75,6 @@
     const usable = page.checkpointList().filter((one) => one.available && !one.dead);
     const [newest] = usable;
     S.text(parts.value, newest ? S.count(newest.step) : "–");
-    S.text(parts.unit, newest ? "step" : "");
     S.text(parts.note, newest ? `${S.ago(page.now() - newest.time)} · ${usable.length} usable` : page.ready ? "none announced yet" : "");
     if (!newest || page.lastStep() === null) return S.fill(parts.spark);
     const shown = usable.slice(0, 60);

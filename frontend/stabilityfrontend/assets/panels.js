@@ -21,66 +21,84 @@
   S.panelChart = function (element, legend, panel, config, page) {
     const memory = new Map();
     let legendKey = "";
+    const plot = new S.Plot(element, {
+      onZoom: (range) => page.zoom.set(range),
+      onReset: () => page.zoom.set(null),
+      onCursor: (step) => page.board.pointAt(step),
+    });
     const chart = {
       id: panel.id,
       element,
       interval: config.limits.panel_interval_ms,
       metrics: () => S.matching(panel.metrics, page.metrics()),
       forget: () => memory.clear(),
-      build() {
+      plot,
+      pointAt: (step) => plot.place(step),
+      paint(width, height) {
         const theme = config.themes[S.theme.name()];
-        const colors = theme.colors;
-        const layout = structuredClone(theme.panel);
+        const { colors } = theme;
         const window = page.window();
         const budget = config.limits.panel_points;
         const names = chart.metrics();
-        const data = [];
-        const shown = [];
-        const values = [];
+        const lines = [];
         const ghosts = [];
+        const marks = [];
+        const ranges = [];
+        const deadValues = [];
         let left = 0;
         for (const name of names) {
-          const lines = page.store.effective(name, window);
+          const found = page.store.effective(name, window);
+          const lowest = found.length ? found[0].rank : null;
           if (page.settings.ghosts) {
-            const dead = page.store.dead(name, window).filter((stretch) => panel.per_rank || !lines.length || stretch.rank === lines[0].rank);
+            const dead = page.store.dead(name, window).filter((stretch) => panel.per_rank || !found.length || stretch.rank === lowest);
             if (dead.length) {
-              data.unshift(S.ghostTrace(S.ghostXY(dead, window, budget / 2), colors, { hoverinfo: "skip", opacity: names.length > 1 ? 0.45 : 0.8 }));
-              ghosts.push(...S.visibleValues(dead, window));
+              const opacity = names.length > 1 || panel.per_rank ? 0.5 : 0.85;
+              ghosts.push({ ...S.ghostXY(dead, window, budget / 2), color: colors.ghost, width: 1.1, dash: [5, 3], opacity, hover: false });
+              deadValues.push(...S.visibleValues(dead, window));
             }
           }
-          for (const line of panel.per_rank ? lines : lines.slice(0, 1)) {
-            if (shown.length >= config.limits.lines) {
+          for (const line of panel.per_rank ? found : found.slice(0, 1)) {
+            if (lines.length >= config.limits.lines) {
               left += 1;
               continue;
             }
-            const color = colors.series[(names.length === 1 && !panel.per_rank ? panel.color || 0 : shown.length) % colors.series.length];
+            const color = colors.series[lines.length % colors.series.length];
             const words = panel.per_rank ? (line.rank === null ? line.node : `rank ${line.rank}`) : shortName(name, panel.metrics);
-            data.push(S.lineTrace(S.lineXY(line, window, budget), words, color));
-            values.push(S.visibleValues(line.pieces, window));
-            shown.push({ words, color });
+            lines.push({ ...S.lineXY(line, window, budget), name: words, color });
+            const values = S.visibleValues(line.pieces, window);
+            if (values.length) ranges.push(S.robustRange(values, []));
+            const odd = S.marks([line], [], window);
+            for (const x of odd.x.slice(0, 100)) marks.push({ x, color: colors.critical });
           }
         }
-        const ranges = values.filter((list) => list.length).map((list) => S.robustRange(list, []));
         let range = ranges.length ? [Math.min(...ranges.map((one) => one[0])), Math.max(...ranges.map((one) => one[1]))] : [0, 1];
-        if (ranges.length && ghosts.length) range = S.robustRange([...range], ghosts);
-        layout.yaxis.type = panel.log ? "log" : "linear";
-        layout.yaxis.range = S.calmRange(memory, "y", S.axisRange(range, panel.log));
-        layout.xaxis.range = page.xRange();
-        layout.shapes = S.shapes(page.view(), colors, false);
-        writeLegend(shown, left);
-        return { data, layout };
+        if (ranges.length && deadValues.length) range = S.robustRange(range, deadValues);
+        plot.draw({
+          width,
+          height,
+          margin: theme.panel.margin,
+          xRange: page.xRange(),
+          yRange: S.calmRange(memory, "y", S.axisRange(range, panel.log)),
+          log: panel.log,
+          colors,
+          font: theme.panel.font.family,
+          lines: [...ghosts, ...lines],
+          shapes: S.shapes(page.view(), colors, false),
+          marks,
+        });
+        writeLegend(lines, left);
       },
     };
 
-    function writeLegend(shown, left) {
+    function writeLegend(lines, left) {
       if (!legend) return;
-      const lines = shown.length > 1 || left ? shown : [];
-      const key = JSON.stringify([lines, left]);
+      const shown = lines.length > 1 || left ? lines.map(({ name, color }) => ({ name, color })) : [];
+      const key = JSON.stringify([shown, left]);
       if (key === legendKey) return;
       legendKey = key;
       S.fill(
         legend,
-        lines.map(({ words, color }) => S.h("span", { class: "key", title: words }, S.h("i", { style: { background: color } }), words)),
+        shown.map(({ name, color }) => S.h("span", { class: "key", title: name }, S.h("i", { style: { background: color } }), name)),
         left ? S.h("span", { class: "key" }, `+ ${left} more`) : null,
       );
     }

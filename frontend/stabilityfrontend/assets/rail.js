@@ -115,7 +115,9 @@
     const rows = [];
     for (const segment of list) {
       const isHead = segment.id === page.head();
-      const first = segment.first_step;
+      // The news of a fork comes before its first point; from then on the points themselves say how far it is.
+      const begun = isHead && page.lastStep() !== null && page.lastStep() > (segment.fork_step ?? -Infinity);
+      const first = segment.first_step ?? (begun && segment.fork_step !== null ? segment.fork_step + 1 : null);
       const last = isHead && page.lastStep() !== null ? Math.max(page.lastStep(), segment.last_step ?? -1) : segment.last_step;
       const dead = segment.on_head_path === false ? -1 : segment.dead_after;
       const keptTo = dead === null || dead === undefined ? last : Math.min(dead, last);

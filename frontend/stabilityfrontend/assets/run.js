@@ -5,6 +5,8 @@
   const S = (window.stability = window.stability || {});
   /** Regions other than charts are brought up to date this often at most. */
   const TICK_MS = 250;
+  /** Between two tries to load plotly.js. */
+  const PLOTLY_AGAIN_MS = 3000;
   /** Incidents and checkpoints kept. */
   const KEPT = 500;
 
@@ -33,13 +35,20 @@
       this.makeCharts();
       this.cards = new S.Cards(this, config);
       this.listen();
-      S.loadPlotly(config.plotly).then(
-        () => !this.gone && this.board.markAll(),
-        () => S.toast("The charts' library did not load; reload the page to try again.", "critical", 30),
-      );
+      this.loadPlotly();
       this.feed = new S.Feed(this);
       this.live = this.feed.live;
       this.tick = setInterval(() => this.onTick(), TICK_MS);
+    }
+
+    /** Load plotly.js, again and again while the server is away: the large chart waits for it. */
+    async loadPlotly() {
+      try {
+        await S.loadPlotly(this.config.plotly);
+        if (!this.gone) this.board.markAll();
+      } catch (error) {
+        if (!this.gone) this.plotlyTimer = setTimeout(() => this.loadPlotly(), PLOTLY_AGAIN_MS);
+      }
     }
 
     makeCharts() {
@@ -89,6 +98,7 @@
         S.show(S.byId("zoom-reset"), range !== null);
         redraw();
         clearTimeout(this.detailTimer);
+      clearTimeout(this.plotlyTimer);
         if (range) this.detailTimer = setTimeout(() => this.feed.fetchDetail(range), 180);
       });
     }
@@ -324,6 +334,7 @@
       this.gone = true;
       clearInterval(this.tick);
       clearTimeout(this.detailTimer);
+      clearTimeout(this.plotlyTimer);
       this.unwatch();
       this.feed.close();
       this.cards.close();

@@ -115,9 +115,9 @@
     let low = quantile(sorted, 0.002);
     let high = sorted[sorted.length - 1];
     if (finite.length > 40) {
-      // A maximum that is near the rest stays in the picture; only one that would squash the line is cut off.
+      // A peak may take half of the height. What is higher than that leaves the picture upwards rather than squash it.
       const usual = quantile(sorted, 0.98);
-      if (high - usual > 0.5 * (usual - low)) high = usual;
+      high = Math.min(high, usual + (usual - low));
     }
     for (let index = Math.floor(finite.length * 0.8); index < finite.length; index += 1) {
       if (finite[index] > high) high = finite[index];

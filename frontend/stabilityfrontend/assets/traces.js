@@ -125,7 +125,7 @@
         opacity: (open ? 0.15 : 0.08) * (strong ? 1 : 0.8),
         line: { width: 0 },
       });
-      if (strong) shapes.push(vertical(incident.onset_step, color, "dot", 1, open ? 0.8 : 0.4));
+      if (strong && open) shapes.push(vertical(incident.onset_step, color, "dot", 1, 0.8));
     }
     for (const fork of view.forks) shapes.push(vertical(fork.step, colors.accent, "dash", 1, strong ? 0.9 : 0.45));
     return shapes;
@@ -134,6 +134,23 @@
   function vertical(step, color, dash, width, opacity) {
     return { type: "line", xref: "x", yref: "paper", x0: step, x1: step, y0: 0, y1: 1, layer: "below", opacity, line: { color, width, dash } };
   }
+
+  /**
+   * The same shapes as few paths: all that look alike become one. Plotly spends more on each shape than on a line of
+   * five hundred points, and forty incidents would otherwise cost more than the curve.
+   */
+  S.mergeShapes = function (shapes) {
+    const groups = new Map();
+    for (const shape of shapes) {
+      const { x0, x1, y0, y1 } = shape;
+      const look = { fillcolor: shape.fillcolor || "rgba(0,0,0,0)", opacity: shape.opacity, layer: shape.layer || "above", line: shape.line };
+      const key = JSON.stringify(look);
+      const part = shape.type === "rect" ? `M${x0},${y0}L${x1},${y0}L${x1},${y1}L${x0},${y1}Z` : `M${x0},${y0}L${x1},${y1}`;
+      if (groups.has(key)) groups.get(key).path += part;
+      else groups.set(key, { type: "path", xref: "x", yref: "paper", ...look, path: part });
+    }
+    return [...groups.values()];
+  };
 
   /**
    * The forks of a run, oldest first: `{step, label, segment, parent, discarded, deadEnd}`.

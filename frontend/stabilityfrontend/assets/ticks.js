@@ -1,0 +1,52 @@
+// Where an axis has its ticks and what they are called.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+
+  /** The round step (1, 2 or 5 times a power of ten) that gives about `count` ticks over `span`. */
+  function roundStep(span, count) {
+    const rough = span / Math.max(1, count);
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const share = rough / power;
+    return (share > 5 ? 10 : share > 2 ? 5 : share > 1 ? 2 : 1) * power;
+  }
+
+  /** A tick's words. `step` is the distance of ticks, `top` the greatest size on the axis: all ticks of one are alike. */
+  S.tickWords = function (value, step, top) {
+    if (value === 0) return "0";
+    if (top < 1e-3) return value.toExponential(step < Math.abs(value) ? 1 : 0).replaceAll("-", "−");
+    const [unit, letter] = top >= 1e9 ? [1e9, "G"] : top >= 1e6 ? [1e6, "M"] : top >= 1e4 ? [1e3, "k"] : [1, ""];
+    const digits = Math.min(6, Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9)));
+    return `${(value / unit).toFixed(digits).replace("-", "−")}${letter}`;
+  };
+
+  /** Ticks of a linear axis: `[{value, words}]`. */
+  S.ticks = function (range, count, whole) {
+    const [low, high] = range;
+    let step = roundStep(high - low || 1, count);
+    if (whole) step = Math.max(1, step);
+    const top = Math.max(Math.abs(low), Math.abs(high));
+    const ticks = [];
+    for (let index = Math.ceil(low / step - 1e-9); index * step <= high + 1e-9 * step && ticks.length < 50; index += 1) {
+      const value = index * step;
+      ticks.push({ value, words: whole ? S.count(value) : S.tickWords(value, step, top) });
+    }
+    return ticks;
+  };
+
+  /** Ticks of a logarithmic axis; `range` holds exponents of ten. */
+  S.logTicks = function (range) {
+    const [low, high] = range;
+    const parts = high - low > 2.5 ? [1] : high - low > 0.9 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7];
+    const ticks = [];
+    const every = Math.max(1, Math.ceil((high - low) / 6));
+    for (let power = Math.floor(low); power <= high; power += every) {
+      for (const part of parts) {
+        const value = part * 10 ** power;
+        const place = Math.log10(value);
+        if (place >= low && place <= high) ticks.push({ value, words: S.value(value) });
+      }
+    }
+    return ticks;
+  };
+})();
