@@ -11,10 +11,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MAX_STEP", "cut", "step_of"]
+__all__ = ["MAX_STEP", "cut", "plain", "step_of"]
 
 #: Largest step: what a browser's double still holds exactly. The same number as in wire.py.
 MAX_STEP = 2**53 - 1
+#: Free data (config, changes) deeper than this becomes text: the server takes 20 levels.
+MAX_DEPTH = 12
+#: Values in free data, at most.
+MAX_VALUES = 20_000
+#: Longest text in free data, characters: the server takes 100,000.
+MAX_PLAIN_CHARS = 10_000
 
 
 def step_of(step: Any) -> int:
@@ -48,3 +54,31 @@ def cut(text: object, chars: int) -> str:
     given = text if isinstance(text, str) else str(text)
     given = given.encode("utf-8", "replace").decode()  # half a surrogate pair can't be sent
     return given if len(given) <= chars else f"{given[: chars - 40]}... ({len(given)} characters)"
+
+
+def plain(value: Any) -> Any:
+    """Return free data as what JSON and MessagePack both hold. Other things become their text; never raises.
+
+    Data deeper than MAX_DEPTH levels or with more than MAX_VALUES values (it may refer to itself) is cut with a mark.
+    """
+    return _plain(value, MAX_DEPTH, [MAX_VALUES])
+
+
+def _plain(value: Any, depth: int, left: list[int]) -> Any:
+    left[0] -= 1
+    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and -(2**63) <= value < 2**63):
+        return value
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        if depth == 0 or left[0] <= 0:
+            return "..."
+        if isinstance(value, dict):
+            return {_plain_text(key): _plain(inner, depth - 1, left) for key, inner in value.items() if left[0] > 0}
+        return [_plain(inner, depth - 1, left) for inner in value if left[0] > 0]
+    return _plain_text(value)
+
+
+def _plain_text(value: object) -> str:
+    try:
+        return cut(hex(value) if isinstance(value, int) else value, MAX_PLAIN_CHARS)
+    except Exception:  # a foreign __str__
+        return f"a {type(value).__name__}"

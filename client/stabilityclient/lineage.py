@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stabilityclient.arguments import plain
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -69,7 +71,7 @@ class Lineage:
             "reason": reason,
             "command_id": command_id,
             "issuer": issuer,
-            "changes": dict(changes),
+            "changes": plain(dict(changes)),
         }
         self._event("segment", to_step, data)
         self.key = key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from stabilityclient.errors import NotReadyError, SettingError
+from stabilityclient.errors import NotReadyError
 from stabilityclient.guard import Guard, under_pytest
 from stabilityclient.parts import Parts
 from stabilityclient.run import Run
@@ -64,8 +64,6 @@ def init(
         return run
     try:
         run._open(_make_parts(settings, guard, run))
-    except SettingError:
-        raise
     except Exception as error:
         text = f"nothing of this process will be recorded: {settings.dir} can't be used ({error})"
         guard.caught("init()", NotReadyError(text))

@@ -120,14 +120,15 @@ class Run:
                 raise RefusedError(
                     [f"checkpoint path is {path!r:.80}, expected a path of 1 to {MAX_PATH_CHARS} characters"]
                 )
-            self._event("checkpoint", step_of(step), {"path": text if "://" in text else os.path.abspath(text)})
+            text = text if "://" in text else os.path.abspath(text)
+            self._event("checkpoint", step_of(step), {"path": cut(text, 2 * MAX_PATH_CHARS)})
         except Exception as error:
             self._guard.caught("checkpoint()", error)
 
     def batch(self, step: int, fingerprint: object) -> None:
         """Say which data ``step`` saw, e.g. a hash of its sample ids: finds data that is seen twice."""
         try:
-            self._event("batch", step_of(step), {"fingerprint": str(fingerprint)[:MAX_FINGERPRINT_CHARS]})
+            self._event("batch", step_of(step), {"fingerprint": cut(fingerprint, MAX_FINGERPRINT_CHARS)})
         except Exception as error:
             self._guard.caught("batch()", error)
 

@@ -198,7 +198,7 @@ def _text(setting: str, given: object, default: str) -> str:
         return default
     if not isinstance(given, str) or len(given) > 200:
         raise SettingError(setting, given, "a string of at most 200 characters")
-    return given
+    return given.encode("utf-8", "replace").decode()
 
 
 def _whole(environ: Mapping[str, str], default: int, *names: str) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 
+from stabilityclient.arguments import plain
 from stabilityclient.boundary import make_mailbox
-from stabilityclient.errors import SettingError
 from stabilityclient.slot import Slot
 from stabilityclient.spool import SpoolWriter
 
@@ -38,7 +38,6 @@ def open_source(
 
     Raises:
         OSError: the folder can't be made or written, or the disk is full.
-        SettingError: the config refers to itself.
     """
     ranks = settings.ranks
     source = f"r{ranks.rank}-{started_ns:x}-{pid}"
@@ -99,11 +98,8 @@ def _write_run(settings: Settings, folder: str, created: float, trouble: Callabl
         pass  # the first start of the run
     if before and settings.ranks.local_rank != 0:
         return
-    config = settings.config
-    try:
-        size = len(json.dumps(config, default=str, skipkeys=True))
-    except (ValueError, RecursionError) as error:
-        raise SettingError("config", "circular", f"values that JSON can hold ({error})") from error
+    config = plain(settings.config)
+    size = len(json.dumps(config))
     if size > MAX_CONFIG_BYTES:
         trouble(f"config has {size} bytes of JSON, expected at most {MAX_CONFIG_BYTES}: it is left out")
         config = {"note": f"left out: {size} bytes"}
@@ -115,4 +111,4 @@ def _write_run(settings: Settings, folder: str, created: float, trouble: Callabl
         "url": settings.url,
         "created": before.get("created", created),
     }
-    write_whole(path, json.dumps(facts, default=str, skipkeys=True).encode())
+    write_whole(path, json.dumps(facts).encode())

@@ -71,6 +71,27 @@ def test_hello_says_who_the_run_is(start: Start) -> None:
     ]
 
 
+def test_data_of_any_kind_that_users_give_arrives_as_what_every_side_can_hold(start: Start) -> None:
+    deep: list[object] = []
+    for _ in range(50):
+        deep = [deep]
+    config = {"big": 10**30, "huge": 10**5000, "deep": deep, ("a", 1): {1, 2}, "half": "\ud800", "text": "x" * 200_000}
+    config["self"] = config
+    with Gateway() as server:
+        run = start(url=server.url, name="half \ud800", config=config)
+        run.rolled_back(0, reason="\ud800", limit=2**70, deep=deep)
+        run.checkpoint(1, "odd-\udcff-name")
+        run._parts.spool.append_event("alert", 1, 1.0, {"title": "\ud800", "big": 2**70})
+        run.log(2, {"loss": 1.0})
+        assert run.finish() == "delivered"
+        hello, store = server.hellos[0], server.store
+    assert (hello.name, hello.config["half"], hello.config["big"]) == ("half ?", "?", hex(10**30))
+    assert len(hello.config["text"]) <= 10_000
+    assert store.events("segment")[0].data["changes"]["limit"] == hex(2**70)
+    assert store.steps() == [2]
+    assert store.events("lost")
+
+
 def test_a_server_that_comes_later_gets_everything(start: Start, free_port: int) -> None:
     run = start(url=f"http://127.0.0.1:{free_port}")
     for step in range(100):
