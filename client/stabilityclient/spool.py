@@ -57,7 +57,7 @@ MAX_CACHED_SETS = 1024
 #: Seconds after which a disk or a quota that was full is tried again. Until then records are dropped and counted.
 RETRY_S = 1.0
 
-#: Longest wait for another thread's append, seconds. A holder needs microseconds; beyond it the record is dropped.
+#: Longest wait for another thread's append, seconds; then the token counts as lost and is taken: a job pays this once.
 TOKEN_WAIT_S = 1.0
 
 _U32 = struct.Struct("<I")
@@ -248,13 +248,15 @@ class SpoolWriter:
                 return False
             frame = frame.f_back  # type: ignore[assignment]
         deadline = time.monotonic() + TOKEN_WAIT_S
-        while time.monotonic() < deadline:
+        while True:
             time.sleep(0)  # lets the other thread run
             try:
                 return self._token.pop()
             except IndexError:
-                pass
-        return False
+                if time.monotonic() >= deadline:
+                    # A holder needs microseconds: this one was ended between two instructions (Ctrl-C), so nobody will
+                    # give the token back.
+                    return True
 
     def _put(self, payload: bytes) -> None:
         """Write one record at the end; the caller made sure of the room."""

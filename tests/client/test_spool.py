@@ -273,3 +273,13 @@ def test_after_close_records_are_dropped_and_counted(writer: Writer) -> None:
     assert spool.append_row(("a",), 1, 0.0, (1.0,)) is False
     assert spool.append_event("x", 1, 0.0, {}) is False
     assert (spool.last_seq, spool.dropped) == (1, 2)
+
+
+def test_a_token_that_ctrl_c_took_along_costs_one_wait_and_no_record(
+    writer: Writer, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stabilityclient.spool.TOKEN_WAIT_S", 0.05)
+    spool = writer()
+    spool._token.pop()
+    _fill(spool, 10)
+    assert (len(_all(source)), spool.dropped, spool._token) == (10, 0, [True])
