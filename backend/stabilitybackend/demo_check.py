@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
-__all__ = ["check_lineage", "healthy_after", "ranks_that_acted"]
+__all__ = ["check_lineage", "dead_peak", "healthy_after", "incident_facts", "ranks_that_acted"]
 
 #: Steps before the onset that say what a healthy loss is.
 _BASELINE_STEPS = 40
@@ -90,3 +90,24 @@ def ranks_that_acted(command: Mapping[str, Any]) -> dict[str, int]:
         for rank, word in sorted(command["ranks"].items(), key=lambda item: int(item[0]))
         if word["state"] in ("acted", "done")
     }
+
+
+def incident_facts(incident: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the result tells about an incident."""
+    names = ("incident_id", "kind", "severity", "state", "metric", "dataset", "onset_step", "step", "recovery", "title")
+    facts = {name: incident.get(name) for name in names}
+    facts["delay_steps"] = incident["step"] - incident["onset_step"]
+    facts["suggestion"] = incident["suggestion"]
+    return facts
+
+
+def dead_peak(everything: Iterable[Mapping[str, Any]], onset_step: int) -> float | None:
+    """Return the highest value among the dead points since the onset."""
+    dead = [
+        value
+        for entry in everything
+        if entry["dead"]
+        for step, value in zip(entry["steps"], entry["values"], strict=True)
+        if step >= onset_step and isinstance(value, (int, float))
+    ]
+    return round(max(dead), 4) if dead else None

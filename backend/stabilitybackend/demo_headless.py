@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich.console import Console
+from rich.markup import escape
+
 from stabilitybackend.demo_api import END_STATES, BoardClient
-from stabilitybackend.demo_check import check_lineage, healthy_after, ranks_that_acted
+from stabilitybackend.demo_check import check_lineage, dead_peak, healthy_after, incident_facts, ranks_that_acted
+from stabilitybackend.demo_job import RANKS, TrainingJob
+from stabilitybackend.demo_options import DemoOptions
+from stabilitybackend.demo_watch import Watch
 from stabilitybackend.errors import StabilityBoardError
 
-__all__ = ["EXPECTED_KINDS", "DemoFailed", "Plan", "act_on_incident", "check_everything", "wait_for"]
+__all__ = ["DemoFailed", "Plan", "run_headless"]
 
 #: Incident kinds that each fault may open; anything else at the fault's step is the wrong diagnosis.
 EXPECTED_KINDS = {
@@ -25,6 +33,11 @@ ONSET_TOLERANCE_STEPS = 10
 HEALTHY_STEPS = 60
 #: Batches that are skipped where the suggestion names no number.
 DEFAULT_SKIP_BATCHES = 100
+#: A headless demo is over after this long, whatever happens, seconds. Ending all processes takes up to 40 more.
+TIMEOUT_S = 140.0
+_FIRST_POINT_S = 90.0
+#: How long the server may take to call the run finished, once the job is gone.
+_LAST_WORD_S = 10.0
 _POLL_S = 0.05
 
 
@@ -55,7 +68,53 @@ class Plan:
     result: dict[str, Any] = field(default_factory=dict)
 
 
-def wait_for(what: str, look: Callable[[], Any], *, until: float, alive: Callable[[], bool] = lambda: True) -> Any:
+def run_headless(options: DemoOptions, board: BoardClient, job: TrainingJob, run_id: str, console: Console) -> int:
+    """Play the person's part, check, print the result as JSON; return 0 only if all of it held."""
+    started = time.monotonic()
+    plan = Plan(run_id, options.fault, options.fault_step, options.seed + 1, started + TIMEOUT_S)
+    plan.result = {"run_id": run_id, "steps": 0}
+    problems: list[str] = []
+    watch = Watch(board, run_id, console)
+
+    def alive() -> bool:
+        watch.update()
+        return job.running
+
+    def reached() -> bool:
+        return ((board.run(run_id) or {}).get("last_step") or 0) >= options.fault_step
+
+    try:
+        _wait_for("the first point", lambda: board.run(run_id), until=started + _FIRST_POINT_S, alive=alive)
+        if options.fault == "none":
+            _wait_for(f"step {options.fault_step}", reached, until=plan.deadline, alive=alive)
+        else:
+            _act_on_incident(plan, board, alive, console.print)
+    except StabilityBoardError as error:
+        problems.append(error.message)
+        console.print(f"[red]{escape(error.message)}[/red]\n{escape(job.tail())}", soft_wrap=True)
+    job.end()
+    watch.close()
+    with contextlib.suppress(DemoFailed):
+        over = time.monotonic() + _LAST_WORD_S
+        _wait_for("the last word", lambda: (board.run(run_id) or {}).get("status") != "running", until=over)
+    measured = job.log_calls()
+    if measured is None:
+        problems.append("the job left no measurement of its log calls: it did not end by itself")
+    try:
+        # The measurement is of the last start only.
+        problems += _check_everything(plan, board, measured["count"] if measured and job.starts == 1 else None)
+    except StabilityBoardError as error:
+        problems.append(error.message)
+    plan.result |= {"log_call_us": measured, "seconds": round(time.monotonic() - started, 1)}
+    plan.result |= {"problems": problems, "ok": not problems}
+    if options.json_output:
+        print(json.dumps(plan.result), flush=True)
+    else:
+        console.print_json(json.dumps(plan.result))
+    return 1 if problems else 0
+
+
+def _wait_for(what: str, look: Callable[[], Any], *, until: float, alive: Callable[[], bool] = lambda: True) -> Any:
     """Return the first true answer of ``look``.
 
     Raises:
@@ -70,7 +129,7 @@ def wait_for(what: str, look: Callable[[], Any], *, until: float, alive: Callabl
     return found
 
 
-def act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], say: Callable[[str], None]) -> None:
+def _act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], say: Callable[[str], None]) -> None:
     """Wait for the fault's incident, order what it suggests, and wait until the job is healthy again.
 
     Raises:
@@ -85,9 +144,9 @@ def act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], s
                 return incident
         return None
 
-    incident = wait_for(f"an incident ({' or '.join(sorted(expected))})", opened, until=plan.deadline, alive=alive)
-    say(f"incident: {incident['title']}")
-    plan.result["incident"] = _incident_facts(incident)
+    incident = _wait_for(f"an incident ({' or '.join(sorted(expected))})", opened, until=plan.deadline, alive=alive)
+    say(f"incident: {escape(incident['title'])}")
+    plan.result["incident"] = incident_facts(incident)
     suggestion = incident["suggestion"]
     if suggestion.get("to_step") is None:
         raise DemoFailed(f"the incident suggests no checkpoint: {suggestion.get('text')}")
@@ -109,7 +168,7 @@ def act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], s
         newest = board.command(plan.run_id, command["command_id"])
         return newest if newest["state"] in END_STATES else None
 
-    command = wait_for("the rollback", ended, until=min(plan.deadline, ordered + 60), alive=alive)
+    command = _wait_for("the rollback", ended, until=min(plan.deadline, ordered + 60), alive=alive)
     seconds = time.monotonic() - ordered
     plan.result["rollback"] = {
         "command_id": command["command_id"],
@@ -129,10 +188,10 @@ def act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], s
         return bool((segments[command["segment"]]["last_step"] or 0) >= target)
 
     target = max(command["to_step"] + HEALTHY_STEPS, incident["onset_step"] + HEALTHY_STEPS // 2)
-    wait_for(f"step {target}", healthy_again, until=plan.deadline, alive=alive)
+    _wait_for(f"step {target}", healthy_again, until=plan.deadline, alive=alive)
 
 
-def check_everything(plan: Plan, board: BoardClient, world_size: int, logged_points: int | None) -> list[str]:
+def _check_everything(plan: Plan, board: BoardClient, logged_points: int | None) -> list[str]:
     """Fill the result with what the server tells about the finished run, and return what is wrong with it."""
     run = board.run(plan.run_id) or {}
     segments = board.segments(plan.run_id)
@@ -157,17 +216,17 @@ def check_everything(plan: Plan, board: BoardClient, world_size: int, logged_poi
     mine = newest.get(plan.result["incident"]["incident_id"])
     if mine is not None:
         # Its suggestion is gone by now: what was advised is what was acted on.
-        plan.result["incident"] = _incident_facts(mine) | {"suggestion": plan.result["incident"]["suggestion"]}
+        plan.result["incident"] = incident_facts(mine) | {"suggestion": plan.result["incident"]["suggestion"]}
     plan.result["other_incidents"] = [
         {"kind": other["kind"], "onset_step": other["onset_step"], "title": other["title"]}
         for other in newest.values()
         if mine is None or other["incident_id"] != mine["incident_id"]
     ]
     health = healthy_after(effective, onset, HEALTHY_STEPS // 2)
-    plan.result["loss"] = health | {"peak": _peak(everything, onset)}
+    plan.result["loss"] = health | {"peak": dead_peak(everything, onset)}
     boundaries = plan.result["rollback"]["ranks"]
-    if len(boundaries) != world_size or len(set(boundaries.values())) != 1:
-        problems.append(f"ranks acted at {boundaries}, expected {world_size} ranks at one step")
+    if len(boundaries) != RANKS or len(set(boundaries.values())) != 1:
+        problems.append(f"ranks acted at {boundaries}, expected {RANKS} ranks at one step")
     if not lineage["dead_points"]:
         problems.append("no dead points were kept: the abandoned branch is gone")
     if not health["healthy"]:
@@ -177,22 +236,3 @@ def check_everything(plan: Plan, board: BoardClient, world_size: int, logged_poi
     if run.get("rollbacks") != 1:
         problems.append(f"the run shows {run.get('rollbacks')} rollbacks, expected 1")
     return problems
-
-
-def _incident_facts(incident: dict[str, Any]) -> dict[str, Any]:
-    names = ("incident_id", "kind", "severity", "state", "metric", "dataset", "onset_step", "step", "recovery", "title")
-    facts = {name: incident.get(name) for name in names}
-    facts["delay_steps"] = incident["step"] - incident["onset_step"]
-    facts["suggestion"] = incident["suggestion"]
-    return facts
-
-
-def _peak(everything: list[dict[str, Any]], onset: int) -> float | None:
-    dead = [
-        value
-        for entry in everything
-        if entry["dead"]
-        for step, value in zip(entry["steps"], entry["values"], strict=True)
-        if step >= onset and isinstance(value, (int, float))
-    ]
-    return round(max(dead), 4) if dead else None

@@ -85,7 +85,7 @@ class Watch:
 def progress_line(run: dict[str, Any], checkpoints: list[dict[str, Any]]) -> str:
     """Return step, loss, speed, newest checkpoint and open incidents of a run in one line."""
     latest = run["latest"]
-    parts = [f"step {run['last_step']}"]
+    parts = ["no step yet" if run["last_step"] is None else f"step {run['last_step']}"]
     if isinstance(loss := latest.get("loss"), (int, float)):
         parts.append(f"loss {loss:.3f}")
     if isinstance(speed := latest.get("tokens_per_s"), (int, float)):

@@ -5,8 +5,6 @@ Nothing here draws a curve. Each fault breaks the job the way the real one does,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from data import SOURCES, Batch, Mixture
@@ -35,8 +33,8 @@ class Fault:
     def restored(self, mixture: Mixture) -> None:
         """Called after a checkpoint was loaded: a fresh loader stands where ``mixture`` says."""
 
-    def falls_back(self, step: int) -> bool:
-        """Return True when the job itself goes back to its newest checkpoint before ``step``."""
+    def crashes(self, step: int) -> bool:
+        """Return whether the job dies after ``step``, to be started again with ``--resume``."""
         return False
 
 
@@ -87,34 +85,33 @@ class Sampler(Fault):
     """The mixture is not restored after a restart: the counters of the images come back as zero.
 
     The sampler believes that the images lag far behind their share and serves little else until they catch up, so
-    ``ratio/image_text`` drifts while the total loss looks better than ever. At ``step`` the job goes back to its
-    newest checkpoint, as after the loss of a node.
+    ``ratio/image_text`` drifts while the total loss looks better than ever. After ``step`` the job dies once, as by the
+    loss of a node, and goes on with ``--resume``.
+
+    Args:
+        step: last step before it dies.
+        restarted: the job was resumed: it does not die again.
     """
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, *, restarted: bool) -> None:
         super().__init__(step)
-        self._fell_back = False
+        self._restarted = restarted
 
     def restored(self, mixture: Mixture) -> None:
         state = mixture.state_dict()
         state["tokens_served"][SOURCES.index("digits_captions")] = 0
         mixture.load_state_dict(state)
 
-    def falls_back(self, step: int) -> bool:
-        now = step == self.step and not self._fell_back
-        self._fell_back = self._fell_back or now
-        return now
+    def crashes(self, step: int) -> bool:
+        return step == self.step and not self._restarted
 
 
 #: Names for ``--fault``.
-FAULTS: dict[str, Callable[[int], Fault]] = {
-    "none": Fault,
-    "bad_data": BadData,
-    "lr_window": LrWindow,
-    "sampler": Sampler,
-}
+FAULTS = ("none", "bad_data", "lr_window", "sampler")
 
 
-def make_fault(name: str, step: int) -> Fault:
-    """Return the fault called ``name``, to begin at ``step``."""
-    return FAULTS[name](step)
+def make_fault(name: str, step: int, *, restarted: bool) -> Fault:
+    """Return the fault called ``name``, to begin at ``step``; ``restarted`` says that the job was resumed."""
+    if name == "sampler":
+        return Sampler(step, restarted=restarted)
+    return {"none": Fault, "bad_data": BadData, "lr_window": LrWindow}[name](step)

@@ -72,9 +72,8 @@ def main() -> None:
             save_checkpoint(step)
         if trainer.stop_asked:  # agreed on by all ranks in train_step
             break
-        if trainer.fault.falls_back(step):
-            to_step = trainer.fall_back()
-            run.rolled_back(to_step=to_step, reason="a node was replaced")  # <- stabilityboard
+        if trainer.fault.crashes(step):
+            raise RuntimeError(f"the fault {args.fault} ends the job after step {step}; go on with --resume")
 
     run.finish()  # <- stabilityboard
     if isinstance(log, LogTimer):
@@ -99,7 +98,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr, betas=(0.9, 0.95), fused=True)
         self.mixture = Mixture(load_sources(), rows=args.rows * self.world_size, context=config.context, seed=args.seed)
         self.store = CheckpointStore(args.checkpoint_dir.absolute(), keep=args.keep_checkpoints)
-        self.fault = make_fault(args.fault, args.fault_step)
+        self.fault = make_fault(args.fault, args.fault_step, restarted=args.resume)
 
     def next_batch(self) -> Batch:
         """Return this rank's part of the next global batch."""
@@ -159,11 +158,6 @@ class Trainer:
         if newest is not None:
             self.restore(newest)
         return newest is not None
-
-    def fall_back(self) -> int:
-        """Go back to the newest checkpoint and return its step."""
-        self.resume()
-        return self.step
 
     def close(self) -> None:
         """Let go of all that uses the process group, then of the group itself.
@@ -235,7 +229,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint-every", type=int, default=25, help="steps between checkpoints")
     parser.add_argument("--keep-checkpoints", type=int, default=12, help="newest ones kept, besides every 100th step")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
-    parser.add_argument("--fault", choices=sorted(FAULTS), default="none", help="what goes wrong")
+    parser.add_argument("--fault", choices=FAULTS, default="none", help="what goes wrong")
     parser.add_argument("--fault-step", type=int, default=220, help="step at which it goes wrong")
     parser.add_argument("--measure-log-calls", type=Path, help="write the cost of run.log, us, to this JSON file")
     return parser.parse_args()

@@ -1,0 +1,104 @@
+"""The demo's training job: two ranks under torchrun, with their spool, checkpoints and agent in the demo's folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from stabilitybackend.demo_options import DemoOptions
+from stabilitybackend.demo_processes import ManagedProcess, end_agents, training_command
+
+__all__ = ["RANKS", "TrainingJob"]
+
+#: Ranks of the training job.
+RANKS = 2
+#: How long the job may take to end at a step boundary and deliver its tail, seconds.
+_JOB_GRACE_S = 20.0
+#: How long its agent may take to drain the spool once the job is gone, seconds.
+_AGENT_GRACE_S = 5.0
+
+
+class TrainingJob:
+    """Starts at once.
+
+    Args:
+        options: of the demo.
+        script: the training script.
+        run_id: id of the run.
+        url: the server.
+    """
+
+    def __init__(self, options: DemoOptions, script: Path, run_id: str, url: str) -> None:
+        self._options = options
+        self._script = script
+        self._run_id = run_id
+        self._url = url
+        self._spool = options.data_dir / "spool"
+        self._checkpoints = options.data_dir / "checkpoints"
+        self._measured = options.data_dir / f"log-calls-{run_id}.json"
+        # That fault ends the job once, to see it come back wrong.
+        self._resumes_left = 1 if options.fault == "sampler" else 0
+        self.starts = 0
+        shutil.rmtree(self._checkpoints, ignore_errors=True)  # of earlier demos: 10 MB each
+        self._process = self._start(resume=False)
+
+    @property
+    def running(self) -> bool:
+        """Whether it trains; a job that was meant to die once is started again here."""
+        if self._process.running:
+            return True
+        if self._process.exit_code and self._resumes_left:
+            self._resumes_left -= 1
+            self._process = self._start(resume=True)
+            return True
+        return False
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit code, None while it runs, negative for a signal."""
+        return self._process.exit_code
+
+    def tail(self) -> str:
+        """Return the last lines of its output."""
+        return self._process.tail()
+
+    def end(self) -> None:
+        """End the ranks at a step boundary, then the agent when it has delivered the tail."""
+        self._resumes_left = 0
+        if self._process.running:
+            self._process.ask_to_end()  # torchrun hands it to the ranks
+            self._process.wait(_JOB_GRACE_S)
+        self._process.end(1.0)
+        end_agents(self._spool, self._run_id, _AGENT_GRACE_S)
+
+    def log_calls(self) -> dict[str, Any] | None:
+        """Return what the job measured around ``run.log``, None when it did not come to an orderly end."""
+        try:
+            measured: dict[str, Any] = json.loads(self._measured.read_text())
+        except (OSError, ValueError):
+            return None
+        self._measured.unlink(missing_ok=True)
+        return measured
+
+    def _start(self, *, resume: bool) -> ManagedProcess:
+        options = self._options
+        arguments = ["--steps", str(options.steps), "--seed", str(options.seed)]
+        arguments += ["--fault", options.fault, "--fault-step", str(options.fault_step)]
+        arguments += ["--checkpoint-dir", str(self._checkpoints / self._run_id)]
+        if resume:
+            arguments.append("--resume")
+        if options.headless:
+            arguments += ["--measure-log-calls", str(self._measured)]
+        env = {
+            "STABILITY_URL": self._url,
+            "STABILITY_RUN_ID": self._run_id,
+            "STABILITY_DIR": str(self._spool),
+            "STABILITY_MODE": "online",
+            "STABILITY_FINISH_S": "10",  # the server is beside it: no need to wait longer for the last points
+            "OMP_NUM_THREADS": "1",  # one core per rank; torchrun would say so too, with a warning
+        }
+        self.starts += 1
+        log = options.data_dir / ("job-resumed.log" if resume else "job.log")
+        return ManagedProcess(training_command(self._script, RANKS, arguments), log=log, env=env)
