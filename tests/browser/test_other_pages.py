@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,13 +19,26 @@ if TYPE_CHECKING:
 OpenPage = Callable[..., "Page"]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def some_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with Server(tmp_path_factory.mktemp("pages") / "data", port) as server:
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("pages") / "data", some_port()) as server:
         yield server
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[Server, str]]:
+    """A server that other machines reach, and a key for it."""
+    data = tmp_path / "data"
+    command = [sys.executable, "-m", "stabilitybackend.cli", "keys", "create", "tests", "--data-dir", str(data)]
+    key = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()[0]
+    with Server(data, some_port(), env={"STABILITY_HOST": "0.0.0.0"}) as server:
+        yield server, key
 
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
@@ -57,3 +73,19 @@ def test_a_wrong_key_is_refused_in_words(server: Server, open_page: OpenPage) ->
     page.click("#login-send")
     page.wait_for_function("document.querySelector('#login-error').textContent.length > 20")
     assert page.evaluate("location.pathname") == "/login"
+
+
+def test_without_a_key_a_page_asks_for_one_and_with_it_goes_where_it_was_going(
+    guarded: tuple[Server, str], open_page: OpenPage
+) -> None:
+    server, key = guarded
+    # The browser itself writes each refused request to the console.
+    page = open_page(f"{server.url}/runs", quiet=False)
+    page.wait_for_selector("#login-key", timeout=20_000)
+    assert page.evaluate("location.search") == "?next=%2Fruns"
+    page.fill("#login-key", key)
+    page.click("#login-send")
+    page.wait_for_selector("#runs-empty:not([hidden])", timeout=20_000)
+    assert page.evaluate("location.pathname") == "/runs"
+    page.wait_for_function("document.querySelector('#live-pill').textContent.includes('connected')")
+    assert key not in page.evaluate("JSON.stringify(Object.entries(localStorage)) + document.cookie")

@@ -186,6 +186,7 @@ def test_a_zoom_is_shared_by_all_charts_and_double_click_ends_it(watched: Stack,
       .map((chart) => (chart.plot ? chart.plot.spec : chart.element.layout.xaxis)).map((x) => x.xRange || x.range)"""
     page.wait_for_function("window.stability && window.stability.page && window.stability.page.ready")
     wait_until(lambda: len(page.evaluate(ranges)) >= 6, 30, "the charts are drawn")
+    page.wait_for_selector("#chart-focus .nsewdrag")
     box = page.locator("#chart-focus").bounding_box()
     assert box is not None
     y = box["y"] + 150

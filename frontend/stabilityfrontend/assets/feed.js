@@ -18,7 +18,11 @@
       this.page = page;
       this.held = null;
       this.syncing = false;
-      this.live = new S.Live(page.id, (message) => this.onMessage(message), (state) => page.onState(state));
+      this.live = new S.Live(page.id, (message) => this.onMessage(message), (state) => {
+        page.onState(state);
+        // No feed: ask over HTTP, which also says why (no key, no such run, nobody there).
+        if (state === "away" && !page.ready && !this.syncing) this.sync();
+      });
       // Without a feed (a proxy that lets no WebSocket through) the page still shows what there is.
       this.late = setTimeout(() => !page.ready && this.sync(), 2500);
     }
