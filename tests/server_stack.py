@@ -15,7 +15,7 @@ import uvicorn
 import uvloop
 
 from stabilitybackend.app import create_app
-from stabilitybackend.serving import server_config
+from stabilitybackend.cli.serving import server_config
 from stabilitybackend.settings import Settings
 from waiting import wait_until
 

@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 
 from stabilityalerting import AlertingService, sinks_from_env
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.runs import RunIndex
+from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.settings import Settings
 
 __all__ = ["alerting_service"]

@@ -13,15 +13,15 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
+from stabilitybackend.agents.gateway import Gateway
+from stabilitybackend.agents.gateway import router as agent_router
+from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.alerts import alerting_service
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.gateway import Gateway
-from stabilitybackend.gateway import router as agent_router
-from stabilitybackend.ingest import Ingest
-from stabilitybackend.manager import RunManager
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.routes import commands, live, runs, server
+from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.settings import Settings
 from stabilityfrontend import attach
 

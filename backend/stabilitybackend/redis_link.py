@@ -27,7 +27,7 @@ from redis.exceptions import (
 )
 
 from stabilitybackend.errors import RedisStartError, Unavailable
-from stabilitybackend.redis_binary import OLDEST_VERSION
+from stabilitybackend.redis_server.binary import OLDEST_VERSION
 
 __all__ = ["MAX_BLOCK_MS", "as_unavailable", "check_server", "make_redis", "redis_errors", "shown_url"]
 

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from gateway_stack import SOURCE, RawAgent, frame
-from stabilitybackend.embedded import running_url
+from stabilitybackend.redis_server.embedded import running_url
 from stabilityclient.wire import Ack
 from waiting import wait_until
 

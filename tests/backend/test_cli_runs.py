@@ -15,8 +15,8 @@ import pytest
 from gateway_stack import RawAgent
 from job import Job
 from server_stack import RunningServer
-from stabilitybackend import cli
-from stabilitybackend.importing import find_run_folders
+from stabilitybackend.cli import app as cli
+from stabilitybackend.cli.importing import find_run_folders
 from stabilityclient.wire import Ack, CommandMessage, Frame
 
 #: What a user's offline script is: 50 steps, two of them not finite.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stabilitybackend.doctor import Result, examine
+from stabilitybackend.cli.checkup import Result, examine
 from stabilitybackend.settings import Settings
 
 

@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from stabilitybackend.bounded_log import BoundedLog
-from stabilitybackend.embedded import MAX_SOCKET_PATH_BYTES, EmbeddedRedis, running_url
 from stabilitybackend.errors import FolderInUse, RedisStartError
-from stabilitybackend.redis_binary import RedisBinary, bundled_binary, choose_binary, probe_binary, record_writer
+from stabilitybackend.redis_server.binary import RedisBinary, bundled_binary, choose_binary, probe_binary, record_writer
+from stabilitybackend.redis_server.bounded_log import BoundedLog
+from stabilitybackend.redis_server.embedded import MAX_SOCKET_PATH_BYTES, EmbeddedRedis, running_url
 from waiting import wait_until
 
 #: What another Stabilityboard would do: start the server, say so, and live until it is killed.
 _PARENT = """
 import sys, time
 from pathlib import Path
-from stabilitybackend.embedded import EmbeddedRedis
+from stabilitybackend.redis_server.embedded import EmbeddedRedis
 server = EmbeddedRedis(Path(sys.argv[1]), server=sys.argv[2], way=sys.argv[3])
 print(server.start(), flush=True)
 time.sleep(60)

@@ -18,10 +18,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway_stack import SOURCE, RawAgent, RecordingServices, RunningGateway, event_frame, frame, points
 from stabilitybackend.auth import KeyRing
-from stabilitybackend.embedded import EmbeddedRedis
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.redis_binary import bundled_binary
 from stabilitybackend.redis_link import make_redis
+from stabilitybackend.redis_server.binary import bundled_binary
+from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import (
     MAX_NAME_CHARS,
     MAX_STEP,

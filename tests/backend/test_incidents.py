@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend import incidents
 from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.incidents import IncidentBook
+from stabilitybackend.policy import incidents
+from stabilitybackend.policy.incidents import IncidentBook
 
 
 def spike(onset: int = 200, **changes: Any) -> Finding:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from job import Job
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.query import select
-from stabilitybackend.store import RunStore
+from stabilitybackend.runs.query import select
+from stabilitybackend.runs.store import RunStore
 from stabilityclient.wire import Frame
 
 

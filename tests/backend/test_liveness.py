@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.incidents import IncidentBook
-from stabilitybackend.liveness import LivenessMonitor
+from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.policy.incidents import IncidentBook
 
 START = 1_000_000.0
 

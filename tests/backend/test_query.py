@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from job import Job
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.query import json_numbers, select, summary
-from stabilitybackend.store import RunStore
+from stabilitybackend.runs.query import json_numbers, select, summary
+from stabilitybackend.runs.store import RunStore
 
 
 def _run(values: list[float]) -> tuple[RunStore, LineageFold]:

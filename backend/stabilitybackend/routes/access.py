@@ -8,8 +8,8 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from stabilitybackend.auth import Authenticator, Identity, check_origin
-from stabilitybackend.manager import RunManager
-from stabilitybackend.worker import RunWorker
+from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.worker import RunWorker
 
 __all__ = ["Commander", "Manager", "Reader", "Worker", "identify"]
 

@@ -8,8 +8,8 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from stabilitybackend.commands import Order
 from stabilitybackend.errors import NotFound
+from stabilitybackend.policy.commands import Order
 from stabilitybackend.routes.access import Commander, Reader, Worker
 
 __all__ = ["OrderBody", "router"]
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/api/v1/runs/{run_id}/commands", tags=["commands"])
 
 
 class OrderBody(BaseModel):
-    """What is asked of the job. Ranges are checked in ``stabilitybackend.commands``."""
+    """What is asked of the job. Ranges are checked in ``stabilitybackend.policy.commands``."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

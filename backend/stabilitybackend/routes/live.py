@@ -13,9 +13,9 @@ from fastapi.responses import JSONResponse
 from starlette.websockets import WebSocketDisconnect
 
 from stabilitybackend.errors import BadRequest, StabilityBoardError
-from stabilitybackend.live import Channel, Subscriber
-from stabilitybackend.manager import RunManager
 from stabilitybackend.routes.access import identify
+from stabilitybackend.runs.live import Channel, Subscriber
+from stabilitybackend.runs.manager import RunManager
 
 __all__ = ["router"]
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import APIRouter, Query, Response
 
-from stabilitybackend import query
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.routes.access import Commander, Manager, Reader, Worker
+from stabilitybackend.runs import query
 
 __all__ = ["router"]
 

@@ -8,10 +8,10 @@ import dataclasses
 from collections.abc import Callable
 
 from stabilitybackend.auth import KeyRing, check_exposure
-from stabilitybackend.embedded import EmbeddedRedis
-from stabilitybackend.folder_lock import FolderLock
+from stabilitybackend.cli.serving import bind, serve, stops_as_exit
 from stabilitybackend.redis_link import check_server, make_redis, shown_url
-from stabilitybackend.serving import bind, serve, stops_as_exit
+from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.redis_server.folder_lock import FolderLock
 from stabilitybackend.settings import Settings
 
 __all__ = ["run_up"]

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from stabilitybackend.doctor import examine
+from stabilitybackend.cli.checkup import examine
 from stabilitybackend.settings import Settings
 
 __all__ = ["register"]

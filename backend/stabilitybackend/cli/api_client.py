@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 
+from stabilitybackend.cli.serving import read_server_file
 from stabilitybackend.errors import StabilityBoardError, Unavailable
-from stabilitybackend.serving import read_server_file
 
 __all__ = ["DEFAULT_URL", "ApiClient", "server_url"]
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote, unquote
 
-from stabilitybackend import embedded_guard
-from stabilitybackend.bounded_log import BoundedLog
 from stabilitybackend.errors import RedisStartError
-from stabilitybackend.folder_lock import FolderLock, read_holder
-from stabilitybackend.redis_binary import RedisBinary, choose_binary, record_writer
+from stabilitybackend.redis_server import guard as embedded_guard
+from stabilitybackend.redis_server.binary import RedisBinary, choose_binary, record_writer
+from stabilitybackend.redis_server.bounded_log import BoundedLog
+from stabilitybackend.redis_server.folder_lock import FolderLock, read_holder
 
 __all__ = ["EmbeddedRedis", "running_url"]
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tsdownsample import MinMaxDownsampler
 
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.store import Column, RunStore, SeriesKey
+from stabilitybackend.runs.store import Column, RunStore, SeriesKey
 
 __all__ = ["Series", "effective_rows", "json_numbers", "select", "summary"]
 

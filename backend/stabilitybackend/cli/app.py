@@ -16,7 +16,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from stabilitybackend import cli_doctor, cli_keys, cli_runs
+from stabilitybackend.cli import doctor as cli_doctor
+from stabilitybackend.cli import keys as cli_keys
+from stabilitybackend.cli import runs as cli_runs
 from stabilitybackend.errors import SettingsError, StabilityBoardError
 from stabilitybackend.settings import Settings
 
@@ -59,7 +61,7 @@ def up(
     log_level: Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.")] = None,
 ) -> None:
     """Start the server: gateway, live pages, detectors and, unless --redis-url is given, its own Redis."""
-    from stabilitybackend.up import run_up
+    from stabilitybackend.cli.up import run_up
 
     settings = Settings.from_env_and_args(
         os.environ, host=host, port=port, data_dir=data_dir, redis_url=redis_url, log_level=log_level

@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend import query
-from stabilitybackend.commands import CommandBook, JobView, Order
 from stabilitybackend.detectors.bank import DetectorBank
 from stabilitybackend.detectors.contract import Finding, Point
 from stabilitybackend.detectors.registry import DETECTORS
-from stabilitybackend.incidents import IncidentBook
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.liveness import LivenessMonitor
-from stabilitybackend.store import RunStore
+from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.policy.commands import CommandBook, JobView, Order
+from stabilitybackend.policy.incidents import IncidentBook
+from stabilitybackend.runs import query
+from stabilitybackend.runs.store import RunStore
 from stabilityclient.wire import Frame, Health
 
 __all__ = ["Changes", "RunState"]

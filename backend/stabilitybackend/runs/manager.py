@@ -12,10 +12,10 @@ from redis.exceptions import RedisError
 
 from stabilitybackend.errors import NotFound
 from stabilitybackend.keys import check_run_id
-from stabilitybackend.live import Channel
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.runs import RunIndex
-from stabilitybackend.worker import RunWorker, Send
+from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.live import Channel
+from stabilitybackend.runs.worker import RunWorker, Send
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunManager"]

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stabilitybackend.deaths import DeathWatch
 from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.hang import MAX_NAMED_RANKS, hang_finding, name_ranks
-from stabilitybackend.rank_watch import DEFAULT_FLOOR_S, RankWatch, start_of
+from stabilitybackend.liveness.deaths import DeathWatch
+from stabilitybackend.liveness.hang import MAX_NAMED_RANKS, hang_finding, name_ranks
+from stabilitybackend.liveness.rank_watch import DEFAULT_FLOOR_S, RankWatch, start_of
 
 #: An agent that is away or silent so long is lost, seconds. Reconnects take at most 10 s by the wire's back-off.
 AGENT_LOST_AFTER_S = 15.0

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
+from stabilitybackend.agents.frame_checks import check_data, check_frame
+from stabilitybackend.agents.ingest import Duplicate, Gap, Outcome, Stored
 from stabilitybackend.errors import AgentGone, BadRequest, Unavailable
-from stabilitybackend.frame_checks import check_data, check_frame
-from stabilitybackend.ingest import Duplicate, Gap, Outcome, Stored
 from stabilitybackend.keys import check_run_id, check_source_id
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
@@ -35,7 +35,7 @@ from stabilityclient.wire import (
 )
 
 if TYPE_CHECKING:
-    from stabilitybackend.gateway import Gateway
+    from stabilitybackend.agents.gateway import Gateway
 
 __all__ = ["AgentConnection"]
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from fastapi import APIRouter, WebSocket
 from fastapi.responses import JSONResponse
 
-from stabilitybackend.agent_connection import AgentConnection
+from stabilitybackend.agents.connection import AgentConnection
+from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.auth import Authenticator, check_origin
 from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.ingest import Ingest
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["Gateway", "GatewayCounts", "RunServices", "router"]

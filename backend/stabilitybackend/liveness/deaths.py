@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding, Severity
-from stabilitybackend.rank_watch import start_of
+from stabilitybackend.liveness.rank_watch import start_of
 
 #: Deaths described one by one in the evidence of one incident; all are counted.
 MAX_DESCRIBED = 16

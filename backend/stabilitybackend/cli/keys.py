@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from stabilitybackend.auth import SCOPES, KeyRing
-from stabilitybackend.embedded import EmbeddedRedis, running_url
 from stabilitybackend.redis_link import check_server, make_redis
+from stabilitybackend.redis_server.embedded import EmbeddedRedis, running_url
 from stabilitybackend.settings import Settings
 
 __all__ = ["app"]

@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from stabilitybackend.api_client import ApiClient, server_url
+from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.importing import Imported, find_run_folders, import_runs
 from stabilitybackend.errors import Unavailable
-from stabilitybackend.importing import Imported, find_run_folders, import_runs
 from stabilitybackend.settings import Settings
 
 __all__ = ["register"]

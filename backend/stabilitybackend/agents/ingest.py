@@ -87,7 +87,7 @@ class Ingest:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(QUEUE_FRAMES)
-        self._script = resources.files("stabilitybackend").joinpath("ingest.lua").read_text(encoding="utf-8")
+        self._script = resources.files("stabilitybackend.agents").joinpath("ingest.lua").read_text(encoding="utf-8")
         self._writer: asyncio.Task[None] | None = None
         self._waiting_bytes = 0
         self._room = asyncio.Event()

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from stabilitybackend.advice import suggest
 from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.policy.advice import suggest
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
 MAX_INCIDENTS = 2_000

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
-from stabilitybackend.api_client import ApiClient
-from stabilitybackend.embedded import running_url
+from stabilitybackend.cli.api_client import ApiClient
+from stabilitybackend.cli.serving import bind, read_server_file
 from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.redis_binary import choose_binary
 from stabilitybackend.redis_link import check_server, make_redis, shown_url
-from stabilitybackend.serving import bind, read_server_file
+from stabilitybackend.redis_server.binary import choose_binary
+from stabilitybackend.redis_server.embedded import running_url
 from stabilitybackend.settings import Settings
 
 __all__ = ["Result", "examine"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.rank_watch import PHASE_ORDER, RankWatch
+from stabilitybackend.liveness.rank_watch import PHASE_ORDER, RankWatch
 
 #: Ranks named one by one in a text; of the others only the number is told.
 MAX_NAMED_RANKS = 8

@@ -10,15 +10,15 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.commands import Order
 from stabilitybackend.errors import Conflict, NotFound, Unavailable
-from stabilitybackend.journal import Journal
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.live import Channel, stream_order
-from stabilitybackend.query import json_numbers
+from stabilitybackend.policy.commands import Order
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.run_state import Changes, RunState
-from stabilitybackend.runs import RunIndex
+from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.journal import Journal
+from stabilitybackend.runs.live import Channel, stream_order
+from stabilitybackend.runs.query import json_numbers
+from stabilitybackend.runs.state import Changes, RunState
 from stabilityclient.wire import BadMessage, Frame, Health, decode_message
 
 __all__ = ["RunWorker"]

@@ -1,0 +1,1 @@
+"""The program ``stabilityboard`` and how it serves."""

@@ -1,0 +1,1 @@
+"""Tells apart a job that hangs, a process that died, and an agent that does not reach us. Pure."""

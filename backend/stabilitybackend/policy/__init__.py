@@ -1,0 +1,1 @@
+"""What is decided about runs, without I/O: commands, incidents and advice."""
