@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -338,6 +339,15 @@ def test_an_agent_gives_up_after_the_drain_time_and_leaves_the_spool(
     assert run.finish(timeout_s=0) == "spooled"
     wait_until(lambda: not agent_lives(run.folder), 15, "the agent leaves")
     assert _spools(run.folder)
+
+
+def test_an_agent_whose_folder_was_removed_leaves(start: Start, free_port: int) -> None:
+    run = start(url=f"http://127.0.0.1:{free_port}")
+    wait_until(lambda: agent_lives(run.folder), 10, "the agent lives")
+    pid = _agent_pid(run.folder)
+    run.finish(timeout_s=0)
+    shutil.rmtree(str(run.folder))
+    wait_until(lambda: not is_alive(pid, 0), 10, "the agent leaves")
 
 
 def test_health_tells_slot_and_liveness_once_a_second(start: Start) -> None:

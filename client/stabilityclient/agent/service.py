@@ -163,6 +163,8 @@ class Agent:
     def _verdict(self) -> str | None:
         """Return how the agent ends, None while it goes on."""
         now = time.monotonic()
+        if not (self._folder / "run.json").exists():
+            return "left"  # somebody removed the folder: there is nothing to deliver any more
         if not self._sources.ranks():
             return "left" if now - self._started > EMPTY_S else None
         if not self._job_over():
