@@ -262,3 +262,18 @@ def test_forty_incidents_cost_as_many_shapes_as_they_have_looks(scripts: Page) -
     assert [shape["type"] for shape in merged] == ["path"] * 3
     assert sorted(shape["path"].count("M") for shape in merged) == [2, 20, 20]
     assert merged[0]["path"].startswith("M0,0L5,0L5,1L0,1Z")
+
+
+@pytest.mark.parametrize(
+    ("axis", "expected"),
+    [
+        ([0, 0.00032], ["0", "1e−4", "2e−4", "3e−4"]),
+        ([0, 0.0011], ["0", "0.0005", "0.0010"]),
+        ([1.95, 2.31], ["2.0", "2.1", "2.2", "2.3"]),
+        ([36_000, 44_500], ["36k", "38k", "40k", "42k", "44k"]),
+        ([-1, 1], ["−1.0", "−0.5", "0", "0.5", "1.0"]),
+    ],
+)
+def test_the_ticks_of_an_axis_are_round_and_alike(scripts: Page, axis: list[float], expected: list[str]) -> None:
+    words = scripts.evaluate("(range) => window.stability.ticks(range, 4).map((tick) => tick.words)", axis)
+    assert words == expected

@@ -14,7 +14,10 @@
   /** A tick's words. `step` is the distance of ticks, `top` the greatest size on the axis: all ticks of one are alike. */
   S.tickWords = function (value, step, top) {
     if (value === 0) return "0";
-    if (top < 1e-3) return value.toExponential(step < Math.abs(value) ? 1 : 0).replaceAll("-", "−");
+    if (top < 1e-3) {
+      const digits = Math.floor(Math.log10(Math.abs(value)) + 1e-9) - Math.floor(Math.log10(step) + 1e-9);
+      return value.toExponential(Math.max(0, Math.min(4, digits))).replaceAll("-", "−");
+    }
     const [unit, letter] = top >= 1e9 ? [1e9, "G"] : top >= 1e6 ? [1e6, "M"] : top >= 1e4 ? [1e3, "k"] : [1, ""];
     const digits = Math.min(6, Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9)));
     return `${(value / unit).toFixed(digits).replace("-", "−")}${letter}`;
