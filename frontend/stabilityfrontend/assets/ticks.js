@@ -8,7 +8,7 @@
     const rough = span / Math.max(1, count);
     const power = 10 ** Math.floor(Math.log10(rough));
     const share = rough / power;
-    return (share > 5 ? 10 : share > 2 ? 5 : share > 1 ? 2 : 1) * power;
+    return (share > 7 ? 10 : share > 3.5 ? 5 : share > 1.5 ? 2 : 1) * power;
   }
 
   /** A tick's words. `step` is the distance of ticks, `top` the greatest size on the axis: all ticks of one are alike. */
