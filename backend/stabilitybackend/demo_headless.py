@@ -145,7 +145,6 @@ def _act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], 
         return None
 
     incident = _wait_for(f"an incident ({' or '.join(sorted(expected))})", opened, until=plan.deadline, alive=alive)
-    say(f"incident: {escape(incident['title'])}")
     plan.result["incident"] = incident_facts(incident)
     suggestion = incident["suggestion"]
     if suggestion.get("to_step") is None:

@@ -52,6 +52,11 @@ class LineageFold:
         """Ranks seen so far, in order."""
         return sorted(self._newest)
 
+    def segment_of(self, source: str) -> int | None:
+        """Return the segment that a source is in, None for one that is not known."""
+        state = self._sources.get(source)
+        return None if state is None else state.segment
+
     def pending(self) -> list[Placed]:
         """Return the rows about which nothing is decided yet, as strays of the segment their source was in."""
         return [placed for rows in self._held.values() for placed in rows]

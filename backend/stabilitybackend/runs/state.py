@@ -210,10 +210,14 @@ class RunState:
     def on_health(self, health: Health) -> dict[str, Any]:
         """Take an agent's newest word; return its AgentHealth."""
         now = self._clock()
-        head_key = self.fold.tree[self.fold.tree.head].key
+        head = self.fold.tree[self.fold.tree.head]
         for rank in health.ranks:
             step = rank.get("step")
-            if rank.get("segment_key", "") != head_key or not isinstance(step, int) or step < 0:
+            # A rank names the segment it is in; one that was inferred here it does not know, there the fold tells.
+            there = rank.get("segment_key", "") == head.key or (
+                head.cause == "restart" and self.fold.segment_of(str(rank.get("source"))) == head.id
+            )
+            if not there or not isinstance(step, int) or step < 0:
                 continue
             if self._running is None or step > self._running[0]:
                 self._running = (step, now)
