@@ -75,7 +75,7 @@ def find_script(example_dir: Path | None, env: Mapping[str, str] = os.environ) -
         StartError: it is nowhere; the message names where it was searched.
     """
     given = example_dir or (_folder(env[EXAMPLE_ENV]) if env.get(EXAMPLE_ENV) else None)
-    repository = Path(__file__).resolve().parents[2] / "examples"
+    repository = Path(__file__).resolve().parents[3] / "examples"
     tried = [given] if given else [repository, Path.cwd() / "examples"]
     for folder in tried:
         if (folder / _SCRIPT).is_file():

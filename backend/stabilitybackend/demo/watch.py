@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from stabilitybackend.demo_api import END_STATES, BoardClient
+from stabilitybackend.demo.api import END_STATES, BoardClient
 from stabilitybackend.errors import StabilityBoardError
 
 __all__ = ["Watch", "progress_line"]

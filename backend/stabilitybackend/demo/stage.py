@@ -18,12 +18,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
-from stabilitybackend.demo_api import BoardClient
-from stabilitybackend.demo_headless import run_headless
-from stabilitybackend.demo_job import TrainingJob
-from stabilitybackend.demo_options import DemoOptions, check_packages, find_script, parse_options
-from stabilitybackend.demo_processes import ManagedProcess, free_port, server_command
-from stabilitybackend.demo_watch import Watch
+from stabilitybackend.demo.api import BoardClient
+from stabilitybackend.demo.headless import run_headless
+from stabilitybackend.demo.job import TrainingJob
+from stabilitybackend.demo.options import DemoOptions, check_packages, find_script, parse_options
+from stabilitybackend.demo.processes import ManagedProcess, free_port, server_command
+from stabilitybackend.demo.watch import Watch
 from stabilitybackend.errors import StartError
 
 __all__ = ["main", "run_demo"]

@@ -12,11 +12,11 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from stabilitybackend.demo_api import END_STATES, BoardClient
-from stabilitybackend.demo_check import check_lineage, dead_peak, healthy_after, incident_facts, ranks_that_acted
-from stabilitybackend.demo_job import RANKS, TrainingJob
-from stabilitybackend.demo_options import DemoOptions
-from stabilitybackend.demo_watch import Watch
+from stabilitybackend.demo.api import END_STATES, BoardClient
+from stabilitybackend.demo.check import check_lineage, dead_peak, healthy_after, incident_facts, ranks_that_acted
+from stabilitybackend.demo.job import RANKS, TrainingJob
+from stabilitybackend.demo.options import DemoOptions
+from stabilitybackend.demo.watch import Watch
 from stabilitybackend.errors import StabilityBoardError
 
 __all__ = ["DemoFailed", "Plan", "run_headless"]

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from stabilitybackend.demo_options import DemoOptions
-from stabilitybackend.demo_processes import ManagedProcess, end_agents, training_command
+from stabilitybackend.demo.options import DemoOptions
+from stabilitybackend.demo.processes import ManagedProcess, end_agents, training_command
 
 __all__ = ["RANKS", "TrainingJob"]
 
