@@ -1,7 +1,7 @@
 """Puts the pages on a FastAPI application: Dash serves the skeletons, the browser talks to ``/api/v1`` by itself.
 
 Dash brings the page, its routing and the component suites; live data never passes through a Dash callback, because
-the browser's one WebSocket is 13 times cheaper for the server and loses nothing (docs/architecture.md, the page).
+the browser's one WebSocket is 13 times cheaper for the server and loses nothing (docs/page.md).
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def run_id(server: Server, tmp_path: Path) -> Iterator[str]:
     with (tmp_path / "demo.log").open("wb") as log:
         demo = subprocess.Popen([sys.executable, "-m", "stabilitybackend.cli", *arguments], stdout=log, stderr=log)
     try:
-        runs = server.wait_for("/runs", lambda answer: answer["runs"], "the demo's run is there", 120)
-        yield str(runs["runs"][0]["run_id"])
+        named = lambda answer: [run["run_id"] for run in answer["runs"] if run.get("last_step")]  # noqa: E731
+        yield str(named(server.wait_for("/runs", named, "the demo's run is there", 120))[0])
     finally:
         demo.terminate()
         demo.wait(30)

@@ -40,7 +40,9 @@
       clearTimeout(this.again);
       try {
         // First alone: an id that nobody knows is one wrong address, not six.
-        page.setRun(await S.api.run(page.id));
+        const run = await S.api.run(page.id);
+        if (!run.run_id) throw new S.ApiError(404, "not_yet", "The run has only just said hello.");
+        page.setRun(run);
         const [segments, incidents, checkpoints, health, commands] = await Promise.all([
           S.api.segments(page.id),
           S.api.incidents(page.id),

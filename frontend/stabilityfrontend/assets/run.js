@@ -212,11 +212,12 @@
       }
     }
 
+    /** What the run says of itself; what did not change since the last message may be left out of it. */
     setRun(run) {
-      this.run = run;
+      this.run = { ...this.run, ...run };
       if (this.lost) this.setLost(false);
       this.setNames([...this.names, ...(run.metrics || [])]);
-      document.title = `${this.name()} · ${run.status}`;
+      document.title = `${this.name()} · ${this.run.status}`;
       this.dirty("header", "kpis");
     }
 

@@ -51,7 +51,8 @@
       try {
         const { runs } = await S.api.runs();
         if (this.gone) return;
-        this.runs = new Map(runs.map((run) => [run.run_id, run]));
+        // A run that was heard of a moment ago may have nothing to say about itself yet.
+        this.runs = new Map(runs.filter((run) => run.run_id).map((run) => [run.run_id, run]));
         this.ready = true;
         this.trouble = null;
         this.draw();
@@ -85,7 +86,8 @@
     onMessage(message) {
       if (message.type === "run") {
         const known = this.runs.get(message.run.run_id);
-        this.runs.set(message.run.run_id, message.run);
+        // What did not change since the last message may be left out of it.
+        this.runs.set(message.run.run_id, { ...known, ...message.run });
         const spark = this.sparks.get(message.run.run_id);
         if (spark && known && known.last_step !== message.run.last_step) {
           const value = S.number((message.run.latest || {})[spark.metric]);
