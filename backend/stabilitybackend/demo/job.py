@@ -96,7 +96,9 @@ class TrainingJob:
             "STABILITY_RUN_ID": self._run_id,
             "STABILITY_DIR": str(self._spool),
             "STABILITY_MODE": "online",
-            "STABILITY_FINISH_S": "10",  # the server is beside it: no need to wait longer for the last points
+            # The server is beside the job: when it does not answer, it was killed together with the demo.
+            "STABILITY_FINISH_S": "10",
+            "STABILITY_DRAIN_S": "20",
             "OMP_NUM_THREADS": "1",  # one core per rank; torchrun would say so too, with a warning
         }
         self.starts += 1

@@ -1,0 +1,63 @@
+"""The documentation names what the code has, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_PAGES = sorted(
+    page.relative_to(REPOSITORY).as_posix()
+    for page in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("examples/*.md")]
+)
+#: The only door; people and CI know these by heart.
+_TARGETS = {"help", "demo", "up", "test", "check", "fix", "soak", "bench", "screenshots", "docs", "clean"}
+_LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
+
+
+def commands_of(app: typer.Typer) -> set[str]:
+    command = typer.main.get_command(app)
+    return set(command.commands)  # type: ignore[attr-defined]
+
+
+def test_the_readme_names_every_command_of_the_program() -> None:
+    from stabilitybackend.cli.app import app
+
+    readme = (REPOSITORY / "README.md").read_text()
+
+    assert set(re.findall(r"^\| `stabilityboard (\w+)`", readme, re.MULTILINE)) == commands_of(app)
+
+
+def test_contributing_and_makefile_agree_on_the_targets() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z]+):.*## ", makefile, re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z]+)", (REPOSITORY / "CONTRIBUTING.md").read_text()))
+
+    assert targets == _TARGETS
+    assert named & {"test", "check", "fix", "demo"} == {"test", "check", "fix", "demo"}
+
+
+@pytest.mark.parametrize("page", _PAGES)
+def test_links_of_a_page_lead_somewhere(page: str) -> None:
+    folder = (REPOSITORY / page).parent
+    text = re.sub(r"```.*?```", "", (REPOSITORY / page).read_text(), flags=re.DOTALL)
+
+    broken = [link for link in _LINK.findall(text) if not (folder / link).exists()]
+
+    assert broken == []
+
+
+def test_the_example_of_the_readme_uses_the_client_as_it_is() -> None:
+    import stabilityclient
+
+    code = (REPOSITORY / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    compile(code, "README.md", "exec")
+
+    used = set(re.findall(r"\brun\.(\w+)", code))
+    assert used == {"on_rollback", "steps", "log", "checkpoint", "finish"}
+    assert all(callable(getattr(stabilityclient.Run, name)) for name in used)
+    rollback = stabilityclient.Rollback(to_step=3)
+    assert [name for name in re.findall(r"rollback\.(\w+)", code) if not hasattr(rollback, name)] == []
