@@ -117,7 +117,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> None:
             while time.monotonic() < end:
                 time.sleep(1)
                 drawn += page.evaluate("window.__stability.drawn.splice(0)")
-            charts = page.locator(".js-plotly-plot").count()
+            charts = page.locator(".js-plotly-plot, canvas").count()
             browser.close()
         delays = [d["drawnAt"] - d["logTime"] for d in drawn]
         _print(options, charts, delays, floor.delays)
