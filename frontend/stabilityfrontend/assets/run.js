@@ -291,7 +291,8 @@
     }
 
     onTick() {
-      if (this.gone || document.hidden) return;
+      // Between two pages the regions are gone a moment before we are told.
+      if (this.gone || document.hidden || !this.root.isConnected) return;
       this.beats = (this.beats || 0) + 1;
       // Ages go on by themselves.
       if (this.beats % 4 === 0) this.dirty("header", "kpis", "incidents", "checkpoints", "ranks", "pill");

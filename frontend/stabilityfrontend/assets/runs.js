@@ -100,7 +100,7 @@
     }
 
     onTick() {
-      if (this.gone || document.hidden) return;
+      if (this.gone || document.hidden || !this.root.isConnected) return;
       this.drawTop();
       this.draw();
     }
@@ -122,7 +122,7 @@
     }
 
     draw() {
-      if (this.gone || !this.ready) return;
+      if (this.gone || !this.ready || !this.root.isConnected) return;
       const list = this.shown();
       S.text(S.byId("runs-count"), this.runs.size ? S.count(this.runs.size) : "");
       S.show(S.byId("runs-table"), list.length > 0);
