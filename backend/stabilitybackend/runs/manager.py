@@ -103,12 +103,11 @@ class RunManager:
         """Return all runs, newest first; those that a worker follows as they are now."""
         with redis_errors():
             ids = await self._index.ids()
-            stored = [None if run_id in self._workers else await self._index.stored(run_id) for run_id in ids]
-        found = []
-        for run_id, run in zip(ids, stored, strict=True):
-            worker = self._workers.get(run_id)
-            found.append(run if worker is None else worker.run())
-        return [run for run in found if run is not None]
+            return [await self._shown(run_id) for run_id in ids]
+
+    async def _shown(self, run_id: str) -> dict[str, Any]:
+        worker = self._workers.get(run_id)
+        return await self._index.stored(run_id) if worker is None or not worker.is_ready else worker.run()
 
     # --- the gateway's RunServices -------------------------------------------------------------------------------
 

@@ -87,6 +87,11 @@ class RunWorker:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether everything that was stored at the start is in the state."""
+        return self._caught_up.is_set()
+
     async def ready(self, timeout_s: float = 30.0) -> RunState:
         """Return the state once everything that was stored at the start is in it.
 
