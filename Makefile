@@ -55,32 +55,33 @@ clean: ## remove .venv and all caches; recorded runs in .stabilityboard stay
 	@rm -rf $(VENV) build dist htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# --- the environment: a stamp file for each set of packages, made again when its list changes ---------------------
+# --- the environment: a stamp file for each set of packages, made again when its list changes (all it says goes to
+# stderr, so that `make demo DEMO_ARGS="--headless --json" > result.json` holds JSON only) ---------------------
 
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "Stabilityboard needs Python 3.11 or newer; found: $$(python3 --version 2>&1)."; \
 	  echo "Install one, or name it: make demo PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "== Making $(VENV) with $$($(PYTHON) --version)"
+	@echo "== Making $(VENV) with $$($(PYTHON) --version)" >&2
 	@$(PYTHON) -m venv $(VENV) || { echo "python -m venv failed; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.made requirements/run.txt pyproject.toml client/pyproject.toml
-	@echo "== Installing the server and the client"
-	@$(PIP) -r requirements/run.txt
-	@$(PIP) --quiet --no-deps --no-build-isolation --editable client --editable .
+	@echo "== Installing the server and the client" >&2
+	@$(PIP) -r requirements/run.txt >&2
+	@$(PIP) --quiet --no-deps --no-build-isolation --editable client --editable . >&2
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.run requirements/demo.txt
-	@echo "== Installing PyTorch and scikit-learn for the training job (by far the largest part)"
-	@$(PIP) -r requirements/demo.txt
+	@echo "== Installing PyTorch and scikit-learn for the training job (by far the largest part)" >&2
+	@$(PIP) -r requirements/demo.txt >&2
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.demo requirements/test.txt
-	@echo "== Installing the test tools"
-	@$(PIP) -r requirements/test.txt
+	@echo "== Installing the test tools" >&2
+	@$(PIP) -r requirements/test.txt >&2
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test requirements/bench.txt
-	@echo "== Installing the trackers that the benchmarks compare with"
-	@$(PIP) -r requirements/bench.txt
+	@echo "== Installing the trackers that the benchmarks compare with" >&2
+	@$(PIP) -r requirements/bench.txt >&2
 	@touch $@
