@@ -56,7 +56,7 @@ def test_the_headless_demo_rolls_back_what_broke_and_proves_it(tmp_path: Path, f
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_demo_that_is_ended_leaves_no_process_behind(number: int, tmp_path: Path, free_port: int) -> None:
     pytest.importorskip("torch")
     where = ["--data-dir", str(tmp_path / "demo"), "--port", str(free_port)]

@@ -98,7 +98,7 @@ class TrainingJob:
             "STABILITY_MODE": "online",
             # The server is beside the job: when it does not answer, it was killed together with the demo.
             "STABILITY_FINISH_S": "10",
-            "STABILITY_DRAIN_S": "20",
+            "STABILITY_DRAIN_S": "5",
             "OMP_NUM_THREADS": "1",  # one core per rank; torchrun would say so too, with a warning
         }
         self.starts += 1
