@@ -27,6 +27,8 @@ EXPECTED_KINDS = {
     "lr_window": frozenset({"spike", "divergence"}),
     "sampler": frozenset({"data_mix_drift"}),
 }
+#: What a person would add to the advice of each fault after a look at the charts: here the LR chart shows the cause.
+_CURES = {"lr_window": {"lr_scale": 0.05}}
 #: How far the onset may lie from the step of the fault.
 ONSET_TOLERANCE_STEPS = 10
 #: Effective steps after the rollback before the job is ended, and judged.
@@ -160,6 +162,7 @@ def _act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], 
         "reason": f"demo: {incident['title']}",
         "idempotency_key": f"demo-{incident['incident_id']}",
     }
+    order |= _CURES.get(plan.fault, {})
     command = board.order(plan.run_id, order)
     say(f"rollback to step {order['to_step']} ordered, skipping {order['skip_batches']} batches")
 
