@@ -129,9 +129,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> None:
 
 
 def _print(options: argparse.Namespace, charts: int, delays: list[float], floor: list[float]) -> None:
-    print(
-        f"{options.charts} metrics at {options.rate_hz:g} Hz, {charts} charts on the page, {options.seconds:g} s, no GPU"
-    )
+    print(f"{options.charts} metrics at {options.rate_hz:g} Hz, {charts} charts, {options.seconds:g} s, no GPU")
     print(f"{'from log() to':<32}{'p50 ms':>8}{'p95 ms':>8}{'max ms':>8}{'points':>8}{'p50 ratio':>11}")
     base = _quantiles(floor)
     for name, values in (("live feed, nothing drawn (floor)", base), ("pixel in Chromium", _quantiles(delays))):
