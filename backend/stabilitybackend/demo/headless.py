@@ -210,12 +210,8 @@ def _check_everything(plan: Plan, board: BoardClient, logged_points: int | None)
     stored = lineage["effective_points"] + lineage["dead_points"]
     if logged_points is not None and stored != logged_points:
         problems.append(f"the job logged {logged_points} points of loss, the server holds {stored}")
-    if "rollback" not in plan.result:
-        return problems
-
-    onset = plan.result["incident"]["onset_step"]
     newest = {incident["incident_id"]: incident for incident in board.incidents(plan.run_id)}
-    mine = newest.get(plan.result["incident"]["incident_id"])
+    mine = newest.get(plan.result.get("incident", {}).get("incident_id"))
     if mine is not None:
         # Its suggestion is gone by now: what was advised is what was acted on.
         plan.result["incident"] = incident_facts(mine) | {"suggestion": plan.result["incident"]["suggestion"]}
@@ -224,6 +220,12 @@ def _check_everything(plan: Plan, board: BoardClient, logged_points: int | None)
         for other in newest.values()
         if mine is None or other["incident_id"] != mine["incident_id"]
     ]
+    if plan.fault == "none":
+        problems += [f"false alarm: {incident['title']}" for incident in newest.values()]
+    if "rollback" not in plan.result:
+        return problems
+
+    onset = plan.result["incident"]["onset_step"]
     health = healthy_after(effective, onset, HEALTHY_STEPS // 2)
     plan.result["loss"] = health | {"peak": dead_peak(everything, onset)}
     boundaries = plan.result["rollback"]["ranks"]
