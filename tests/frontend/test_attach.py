@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gzip
 import re
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import httpx
 import pytest
+import uvicorn
 from fastapi import FastAPI
-from fastapi.testclient import TestClient
 
 import stabilityfrontend
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +28,16 @@ def client() -> Iterator[httpx.Client]:
         return {"mine": 1}
 
     stabilityfrontend.attach(app, title="Board of tests")
-    with TestClient(app) as client:
-        yield client
+    server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="on"))
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        wait_until(lambda: server.started, 20, "the pages are served")
+        with httpx.Client(base_url=f"http://127.0.0.1:{bound.getsockname()[1]}", timeout=20) as client:
+            yield client
+        server.should_exit = True
+        thread.join()
 
 
 def plotly_url(client: httpx.Client) -> str:
