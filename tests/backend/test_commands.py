@@ -111,6 +111,22 @@ def test_a_command_nobody_answers_expires_and_says_that_nothing_was_rolled_back(
     assert "0 of 2 ranks answered" in command["history"][-1]["detail"]
 
 
+def test_a_job_that_never_looks_for_commands_ends_them_with_what_it_lacks() -> None:
+    book, command = _ordered()
+    assert book.ignored(replace(JOB, running_step=211), 1019.0) == []
+    assert book.ignored(replace(JOB, running_step=209), 1021.0) == []
+    assert book.ignored(replace(JOB, running_step=211), 1021.0) == [command]
+    assert command["state"] == "failed"
+    assert "run.steps()" in command["history"][-1]["detail"]
+
+
+def test_a_job_that_answered_is_not_said_to_ignore_its_commands() -> None:
+    book, command = _ordered()
+    _say(book, 0, "ready")
+    assert book.ignored(replace(JOB, running_step=500), 1100.0) == []
+    assert command["state"] == "pending"
+
+
 def test_a_command_is_rejected_when_the_job_moved_to_another_segment_by_itself() -> None:
     book, command = _ordered()
     book.head_moved(1, "d-other", 1001.0)

@@ -26,6 +26,10 @@ MARGIN_S = 0.5
 DEFAULT_EXPIRES_S = 600.0
 MAX_EXPIRES_S = 86_400.0
 MAX_REASON_CHARS = 2_000
+#: A command is ignored when no rank has said a word so many steps after its boundary ...
+IGNORED_AFTER_STEPS = 5
+#: ... and so many seconds after it was ordered: an agent that was away for a moment still brings it in time.
+IGNORED_AFTER_S = 20.0
 #: Commands kept per run; the oldest ended ones go first.
 MAX_COMMANDS = 2_000
 #: History entries kept per command.
@@ -232,6 +236,19 @@ class CommandBook:
             changed.append(
                 _note(command, "delivered", now, f"attempt {command['attempt']}: boundary {command['apply_at_step']}")
             )
+        return changed
+
+    def ignored(self, job: JobView, now: float) -> list[dict[str, Any]]:
+        """Close commands that the job went past without a word: it does not look for any."""
+        changed = []
+        for command in self.waiting():
+            past = (job.running_step or 0) - (command["apply_at_step"] or 0)
+            if not command["ranks"] and past > IGNORED_AFTER_STEPS and now - command["issued"] > IGNORED_AFTER_S:
+                text = (
+                    f"the job went past step {command['apply_at_step']} without answering: it takes orders only where it "
+                    "steps with run.steps() and has a handler (@run.on_rollback); nothing was rolled back"
+                )
+                changed.append(_note(command, "failed", now, text))
         return changed
 
     def on_points(self, segment: int, segment_key: str, step: int, time: float) -> list[dict[str, Any]]:

@@ -248,7 +248,9 @@ class RunState:
         for finding in self.liveness.tick(now):
             self.found(finding, now, changes)
         changes.add_commands(self.commands.settle(now))
-        changes.add_commands(self.commands.retries(self.job(), now))
+        job = self.job()
+        changes.add_commands(self.commands.retries(job, now))
+        changes.add_commands(self.commands.ignored(job, now))
         return changes
 
     # --- what people ask -----------------------------------------------------------------------------------------
