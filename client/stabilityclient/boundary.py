@@ -115,7 +115,10 @@ class Boundary:
             self._withdraw(command, arbiter, f"the loop ended before step {step}", step)
 
     def entered(self, key: str) -> None:
-        """This rank is in segment ``key`` from now on."""
+        """This rank is in segment ``key`` from now on. A word given for a boundary of the old one holds no longer."""
+        for ready, (command, arbiter) in list(self._ready.items()):
+            del self._ready[ready]
+            self._withdraw(command, arbiter, "the job went back by itself", command["apply_at_step"])
         self.segment_key = key
         self.segment_entered = self._now()
 

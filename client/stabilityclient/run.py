@@ -72,6 +72,7 @@ class Run:
         self.logged_at = 0.0
         self._deferred: Deferred | None = None
         self._handler: Callable[[Rollback], object] | None = None
+        self._went_back: int | None = None
         self._lineage = Lineage(self._event)
 
     # --- data ----------------------------------------------------------------------------------------------------
@@ -166,13 +167,15 @@ class Run:
         """Yield ``start``, ``start + 1``, ... before ``stop``, and obey the commands that people send in between.
 
         On a rollback on which all ranks agreed, the handler of ``@run.on_rollback`` is called on every rank at the same
-        step boundary, and the steps go on from ``to_step + 1``. On an ordered stop the loop ends.
+        step boundary, and the steps go on from ``to_step + 1``; so they do after :meth:`rolled_back`. On an ordered
+        stop the loop ends.
 
         Raises:
             Exception: what the handler raises; the command is reported as failed.
         """
         step = index(start)
         end = None if stop is None else index(stop)
+        self._went_back = None
         if self._parts is not None:
             self._parts.heart.stepping = True
         try:
@@ -185,12 +188,15 @@ class Run:
                     step = self._roll_back(command, step)
                     continue
                 yield step
-                step += 1
+                step = (step if self._went_back is None else self._went_back) + 1
+                self._went_back = None
         finally:
             self._leave(step)
 
     def rolled_back(self, to_step: int, reason: str = "", **changes: Any) -> None:
         """Say that the job went back by itself: points after ``to_step`` are dead, the next ones a new segment.
+
+        Inside a loop over :meth:`steps` the next step is then ``to_step + 1``.
 
         Args:
             to_step: step whose state was restored; the next point belongs to ``to_step + 1``.
@@ -198,7 +204,8 @@ class Run:
             changes: what is different now, e.g. ``lr_scale=0.5``. Call it on all ranks in the same order.
         """
         try:
-            self._lineage.declare(step_of(to_step), cut(reason, MAX_TEXT_CHARS), changes)
+            self._went_back = step_of(to_step)
+            self._lineage.declare(self._went_back, cut(reason, MAX_TEXT_CHARS), changes)
         except Exception as error:
             self._guard.caught("rolled_back()", error)
 

@@ -129,6 +129,18 @@ async def test_an_incident_is_told_once_however_often_the_server_restarts(redis_
             assert [(i["incident_id"], i["version"]) for i in again] == [(spike["incident_id"], spike["version"])]
 
 
+async def test_a_spike_names_the_data_set_that_carries_it(server: RunningServer) -> None:
+    job = Job()
+    calm = [2.0 + 0.01 * (i % 3) for i in range(150)]
+    values = {"loss": calm + [4.0] * 5, "loss/code": calm + [7.0] * 5, "loss/prose": calm + [2.1] * 5}
+    async with RawAgent(server.agent_url) as agent:
+        await _ready(server, agent, job.rows(range(1, 156), values))
+        found = await asyncio.to_thread(
+            server.wait_for, "/runs/run-1/incidents", lambda r: r["incidents"], "the spike is an incident"
+        )
+        assert [(i["kind"], i["metric"], i["dataset"]) for i in found["incidents"]] == [("spike", "loss", "code")]
+
+
 async def test_a_rollback_ordered_over_http_reaches_the_agent_and_its_states_come_back(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:

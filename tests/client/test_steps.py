@@ -180,12 +180,40 @@ def test_a_declared_rollback_makes_older_commands_stale(start: Start) -> None:
     seen = []
     for step in run.steps(0, 10):
         seen.append(step)
-        if step == 3:
+        if len(seen) == 4:
             _deliver(run.folder, _command(apply_at_step=8, to_step=1))
             run.rolled_back(to_step=2)
     run.finish()
-    assert seen == list(range(10))
-    assert _answers(run) == [(4, "rejected")]
+    assert seen == [0, 1, 2, 3, *range(3, 10)]
+    assert _answers(run) == [(3, "rejected")]
+
+
+def test_a_declared_rollback_takes_back_the_word_given_for_a_later_boundary(start: Start) -> None:
+    run = start()
+    run.on_rollback(lambda rollback: None)
+    seen = []
+    for step in run.steps(0, 10):
+        seen.append(step)
+        if len(seen) == 2:
+            _deliver(run.folder, _command(apply_at_step=8, to_step=1))
+        if len(seen) == 5:
+            run.rolled_back(to_step=2)
+    run.finish()
+    assert seen == [0, 1, 2, 3, 4, *range(3, 10)]
+    assert _answers(run) == [(2, "ready"), (8, "aborted")]
+
+
+def test_the_steps_go_on_after_a_declared_rollback_in_a_disabled_run_too(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STABILITY_MODE", "disabled")
+    run = start()
+    seen = []
+    for step in run.steps(0, 5):
+        seen.append(step)
+        if len(seen) == 4:
+            run.rolled_back(to_step=1)
+    assert seen == [0, 1, 2, 3, 2, 3, 4]
 
 
 def test_a_broken_command_file_neither_stops_training_nor_hides_the_next_command(start: Start, quiet: None) -> None:

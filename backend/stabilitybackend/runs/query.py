@@ -145,9 +145,13 @@ def _thin(part: Series, points: int) -> Series:
 
 
 def effective_rows(
-    store: RunStore, fold: LineageFold, metrics: Iterable[str], rank: int, first: int
+    store: RunStore, fold: LineageFold, metrics: Iterable[str], rank: int, first: int, last: int | None = None
 ) -> list[tuple[int, float, str, float]]:
-    """Return the effective points of one rank from step ``first`` on as (step, time, metric, value), in that order."""
+    """Return the effective points of one rank as (step, time, metric, value), in that order.
+
+    Args:
+        first, last: steps, both inclusive; last None for no end.
+    """
     rows: list[tuple[int, float, str, float]] = []
     for metric in metrics:
         for part in fold.tree.path():
@@ -156,7 +160,8 @@ def effective_rows(
                 continue
             steps, values, times = column.read()
             low = int(np.searchsorted(steps, max(first, part.first), side="left"))
-            high = len(steps) if part.last is None else int(np.searchsorted(steps, part.last, side="right"))
+            ends = [end for end in (part.last, last) if end is not None]
+            high = int(np.searchsorted(steps, min(ends), side="right")) if ends else len(steps)
             rows += [
                 (step, time, metric, value)
                 for step, time, value in zip(

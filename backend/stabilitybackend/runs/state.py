@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stabilitybackend.detectors.bank import DetectorBank
@@ -17,6 +17,7 @@ from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.policy.attribution import BASELINE_STEPS, culprit
 from stabilitybackend.policy.commands import CommandBook, JobView, Order
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.runs import query
@@ -32,6 +33,10 @@ MAX_EXTRAPOLATION_S = 2.0
 #: Agents whose last health is kept; the longest silent ones go first.
 MAX_AGENTS = 4_096
 #: Metrics that tell which rank is the one that people look at, in this order.
+#: Per-dataset losses are named ``loss/<dataset>``.
+DATASET_LOSS = "loss/"
+#: Spikes whose data set is remembered.
+MAX_CULPRITS = 1_000
 PRIMARY_METRICS = ("loss", "grad_norm", "lr")
 
 
@@ -82,6 +87,7 @@ class RunState:
         self._last_row: tuple[int, float] | None = None
         self._step_times: deque[float] = deque(maxlen=STEP_TIMES_KEPT)
         self._gpu_notes: dict[str, dict[str, Any]] = {}
+        self._culprits: dict[str, str | None] = {}
 
     # --- frames --------------------------------------------------------------------------------------------------
 
@@ -161,15 +167,33 @@ class RunState:
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
+        if finding.kind == "spike" and finding.metric == "loss" and finding.dataset is None:
+            finding = replace(finding, dataset=self._culprit(finding))
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
         incident = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self.checkpoints())
         changes.add_incidents([incident])
+
+    def _culprit(self, finding: Finding) -> str | None:
+        """Return the data set whose loss carries the spike; looked up once, when it is first seen."""
+        if finding.key not in self._culprits and self._primary is not None:
+            names = [name for name in self.store.metrics() if name.startswith(DATASET_LOSS)]
+            losses: dict[str, tuple[list[float], list[float]]] = {n.removeprefix(DATASET_LOSS): ([], []) for n in names}
+            first = finding.onset_step - BASELINE_STEPS
+            for step, _, name, value in query.effective_rows(
+                self.store, self.fold, names, self._primary, first, finding.step
+            ):
+                losses[name.removeprefix(DATASET_LOSS)][step >= finding.onset_step].append(value)
+            if len(self._culprits) >= MAX_CULPRITS:
+                del self._culprits[next(iter(self._culprits))]
+            self._culprits[finding.key] = culprit(losses)
+        return self._culprits.get(finding.key)
 
     def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
         changes.segments = True
         if not forked.is_head:
             return
         segment = forked.segment
+        self._culprits.clear()  # the same step may spike again on the new branch, for another reason
         self._running = (segment.fork_step + 1, self._clock())
         self._last_row = None
         if not replayed:
