@@ -245,8 +245,8 @@ class CommandBook:
             past = (job.running_step or 0) - (command["apply_at_step"] or 0)
             if not command["ranks"] and past > IGNORED_AFTER_STEPS and now - command["issued"] > IGNORED_AFTER_S:
                 text = (
-                    f"the job went past step {command['apply_at_step']} without answering: it takes orders only where it "
-                    "steps with run.steps() and has a handler (@run.on_rollback); nothing was rolled back"
+                    f"the job went past step {command['apply_at_step']} without answering: it takes orders only where "
+                    "it steps with run.steps() and has a handler (@run.on_rollback); nothing was rolled back"
                 )
                 changed.append(_note(command, "failed", now, text))
         return changed
