@@ -46,6 +46,8 @@ class LineageFold:
         self._started: dict[str, float] = {}
         self._held: dict[str, list[Placed]] = {}
         self._heads: list[tuple[float, int]] = []
+        #: Segments that a new process opened without a word -> that process.
+        self._launches: dict[int, str] = {}
 
     @property
     def ranks(self) -> list[int]:
@@ -175,6 +177,8 @@ class LineageFold:
                 self._hold(state, row)
                 return
             self._enter(state, target)
+        elif state.fresh and (target := self._of_same_launch(state, step)) is not None:
+            self._enter(state, target)
         elif self._should_follow_head(state, step, time):
             self._enter(state, self.tree[self.tree.head])
         self.tree[state.segment].entered.setdefault(state.rank or 0, state.source)
@@ -194,18 +198,59 @@ class LineageFold:
         """Return the segment that other ranks opened and this one now reaches, if there is one."""
         candidates: Sequence[Segment] = [s for s in self.tree if s.id > state.segment]
         if state.fresh:
+            launched = self._of_same_launch(state, step)
+            if launched is not None:
+                return launched
             candidates = [s for s in candidates if s.id == self.tree.head]
         for segment in candidates:
             if state.rank not in segment.entered and step > segment.fork_step and not segment.undone:
                 return segment
         return None
 
+    def _of_same_launch(self, state: SourceState, step: int | None = None) -> Segment | None:
+        """Return the segment that another rank of the same restart opened, whatever that rank has done since.
+
+        The head won't do: where a backlog or an import brings rank after rank, it is ahead of this one. Of the starts
+        of the rank that opened a segment, the one nearest to ours in time is that of our launch.
+
+        Args:
+            step: first step of this rank, must be after the fork; None: any.
+        """
+        started = self._started[state.source]
+        for segment_id, opener in reversed(self._launches.items()):
+            segment, first = self.tree[segment_id], self._sources.get(opener)
+            if first is None or segment.undone or state.rank in segment.entered:
+                continue
+            starts = ((abs(self._started[s.source] - started), s.source) for s in self._sources.values()
+                      if s.rank == first.rank)  # fmt: skip
+            if min(starts)[1] == opener and (step is None or step > segment.fork_step):
+                return segment
+        return None
+
+    def _lower(self, state: SourceState, step: int) -> Segment | None:
+        """Return the segment of this rank's launch with its fork moved down to ``step`` - 1, None where there is none.
+
+        The rank that opened it logs more rarely: its first step only bounds the one from which the job went on.
+        """
+        target = self._of_same_launch(state) if state.fresh else None
+        if target is None or target.parent is None:
+            return None
+        fork_step = self._fork_step(step, state)
+        stride = self._sources[self._launches[target.id]].stride
+        if not max(self.tree[target.parent].fork_step, target.fork_step - stride - 1) < fork_step < target.fork_step:
+            return None
+        target.fork_step = fork_step
+        return target
+
     def _confirm(self, state: SourceState, time: float) -> Iterator[Change]:
         """The low steps went on: they are a segment of their own."""
         tentative, held = state.tentative, self._held.pop(state.source)
         assert tentative is not None
         target = self._joinable(state, tentative.first_step)
-        if target is None:
+        if target is None and (target := self._lower(state, tentative.first_step)) is not None:
+            self._enter(state, target)
+            yield Forked(target, target.id == self.tree.head)
+        elif target is None:
             origin = state.segment
             target = self.tree.fork(
                 origin,
@@ -223,6 +268,8 @@ class LineageFold:
                 yield Forked(target, False)
                 yield from held
                 return
+            if tentative.fresh:
+                self._launches[target.id] = state.source
             is_head = self._leads(state, origin)
             if is_head:
                 self._lead(target)
