@@ -183,3 +183,15 @@ def test_a_checkpoint_that_is_gone_or_dead_is_no_target(lost: dict[str, bool]) -
 def test_nothing_is_ordered_while_no_agent_could_deliver_it() -> None:
     with pytest.raises(Conflict, match="no agent"):
         _ordered(job=replace(JOB, agents=0))
+
+
+@pytest.mark.parametrize(("acted", "text"), [((), "nothing was rolled back"), ((1,), "only ranks 1 had gone back")])
+def test_a_command_fails_with_the_job_that_should_obey_it(acted: tuple[int, ...], text: str) -> None:
+    book, command = _ordered()
+    book.delivered("c-1", 1000.1, "sent to 1 agent")
+    for rank in acted:
+        _say(book, rank, "acted", 205)
+    assert book.job_over("Rank 0 died.", 1010.0) == [command]
+    assert command["state"] == "failed"
+    assert text in command["history"][-1]["detail"]
+    assert book.job_over("Rank 0 died.", 1011.0) == []

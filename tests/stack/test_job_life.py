@@ -132,6 +132,16 @@ def test_an_ordered_rollback_is_done_by_all_ranks_at_one_boundary_twice_in_a_row
     assert last["values"][0] == 2021.0
 
 
+def test_a_command_ends_with_the_job_that_was_killed_before_its_boundary(job: Job) -> None:
+    with job.start(stop=4000, period_s=0.3) as ranks:
+        job.wait_for("checkpoints", lambda r: r["checkpoints"], "a checkpoint is there")
+        order = {"kind": "rollback", "to_step": 10, "reason": "test"}
+        command = httpx.post(f"{job.server.url}/api/v1/runs/{job.run_id}/commands", json=order).json()
+        ranks.kill()
+        ended = job.wait_for(f"commands/{command['command_id']}", lambda c: c["state"] == "failed", "it has ended")
+        assert "nothing was rolled back" in ended["history"][-1]["detail"]
+
+
 def test_the_tail_of_a_rank_that_was_killed_arrives_and_its_death_is_one_incident(job: Job) -> None:
     with job.start(die_at=[0, 50], stop=52) as ranks:
         ranks.processes[0].wait(30)

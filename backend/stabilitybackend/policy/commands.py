@@ -251,6 +251,19 @@ class CommandBook:
                 changed.append(_note(command, "failed", now, text))
         return changed
 
+    def job_over(self, why: str, now: float) -> list[dict[str, Any]]:
+        """Close the open commands of a job that ended: nobody is left who could obey.
+
+        Args:
+            why: how it ended, a sentence.
+        """
+        changed = []
+        for command in self.waiting():
+            acted = [rank for rank, word in command["ranks"].items() if word["state"] == "acted"]
+            what = f"only ranks {', '.join(acted)} had gone back" if acted else "nothing was rolled back"
+            changed.append(_note(command, "failed", now, f"the job ended before all ranks could act; {what}. {why}"))
+        return changed
+
     def on_points(self, segment: int, segment_key: str, step: int, time: float) -> list[dict[str, Any]]:
         """The first point of ``segment`` is here: the command whose segment it is is done."""
         command = self._commands.get(segment_key)

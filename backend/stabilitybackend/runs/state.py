@@ -32,6 +32,8 @@ STEP_TIMES_KEPT = 32
 MAX_EXTRAPOLATION_S = 2.0
 #: Agents whose last health is kept; the longest silent ones go first.
 MAX_AGENTS = 4_096
+#: A job must be over so long before its open commands are closed, seconds: the last words of its ranks may still come.
+JOB_OVER_AFTER_S = 5.0
 #: Metrics that tell which rank is the one that people look at, in this order.
 #: Per-dataset losses are named ``loss/<dataset>``.
 DATASET_LOSS = "loss/"
@@ -88,6 +90,7 @@ class RunState:
         self._step_times: deque[float] = deque(maxlen=STEP_TIMES_KEPT)
         self._gpu_notes: dict[str, dict[str, Any]] = {}
         self._culprits: dict[str, str | None] = {}
+        self._over_since: float | None = None
 
     # --- frames --------------------------------------------------------------------------------------------------
 
@@ -273,9 +276,18 @@ class RunState:
             self.found(finding, now, changes)
         changes.add_commands(self.commands.settle(now))
         job = self.job()
+        changes.add_commands(self._end_of_job(now))
         changes.add_commands(self.commands.retries(job, now))
         changes.add_commands(self.commands.ignored(job, now))
         return changes
+
+    def _end_of_job(self, now: float) -> list[dict[str, Any]]:
+        status, note = self.liveness.status(now)
+        if status not in ("crashed", "finished"):
+            self._over_since = None
+            return []
+        self._over_since = now if self._over_since is None else self._over_since
+        return self.commands.job_over(note, now) if now - self._over_since >= JOB_OVER_AFTER_S else []
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
@@ -325,7 +337,7 @@ class RunState:
             "ranks": self.fold.ranks,
             "metrics": self.store.metrics(),
             "open_incidents": sum(1 for i in self.incidents.all() if i["state"] == "open"),
-            "rollbacks": len(tree) - 1,
+            "rollbacks": sum(s.parent is not None and not s.undone for s in tree),
             "agents": sum(1 for agent in self.agents.values() if agent["connected"]),
         }
 
