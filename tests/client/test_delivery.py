@@ -377,6 +377,23 @@ def test_health_tells_slot_and_liveness_once_a_second(start: Start) -> None:
         run.finish()
 
 
+def test_an_agent_that_stood_still_tells_no_old_slot_under_the_new_time(start: Start) -> None:
+    with Gateway() as server:
+        run = start(url=server.url)
+        steps = iter(run.steps(0))
+        wait_until(lambda: next(steps) >= 0 and any(h.ranks for h in server.healths), 10, "health comes")
+        agent = _agent_pid(run.folder)
+        for _ in range(3):
+            os.kill(agent, signal.SIGSTOP)
+            stopped, seen = time.monotonic(), len(server.healths)
+            wait_until(lambda since=stopped: next(steps) >= 0 and time.monotonic() > since + 1.5, 10, "time passes")
+            os.kill(agent, signal.SIGCONT)
+            wait_until(lambda n=seen: next(steps) >= 0 and len(server.healths) > n + 1, 10, "health comes again")
+        stood = [h.time - h.ranks[0]["step_start"] for h in server.healths if h.ranks]
+        assert max(stood) < 1.0
+        run.finish()
+
+
 def test_a_checkpoint_that_vanishes_is_told_once_and_one_that_never_was_is_not(start: Start, tmp_path: Path) -> None:
     kept, gone = tmp_path / "kept", tmp_path / "gone"
     kept.mkdir()

@@ -189,6 +189,8 @@ class Agent:
 
     def _health(self) -> Health:
         now = time.time()
+        for source in self._sources:
+            source.observe()  # an agent that itself stood still for a while must not tell old slots under the new time
         state = {
             "gpu": {"visible": self._gpu.visible, "text": self._gpu.text},
             "frames_sent": self._uplink.frames_sent,
