@@ -41,7 +41,7 @@ MAX_FINGERPRINT_CHARS = 200
 MAX_PATH_CHARS = 4_096
 #: Refusals told in one message.
 MAX_REFUSED_SHOWN = 4
-#: Seconds that finish() and exit wait for values that still live on a device.
+#: Seconds that a rollback, finish() and exit wait for values that still live on a device.
 DEVICE_WAIT_S = 5.0
 
 _SEVERITIES = ("info", "warning", "critical")
@@ -205,6 +205,7 @@ class Run:
         """
         try:
             self._went_back = step_of(to_step)
+            self._drain_device_values()
             self._lineage.declare(self._went_back, cut(reason, MAX_TEXT_CHARS), changes)
         except Exception as error:
             self._guard.caught("rolled_back()", error)
@@ -226,8 +227,7 @@ class Run:
         if parts is None:
             return self._outcome
         try:
-            if self._deferred is not None:
-                self._deferred.drain(_time.monotonic() + DEVICE_WAIT_S, _time.monotonic, _time.sleep)
+            self._drain_device_values()
             self._append = None
             self._finished = True
             parts.spool.append_event("finish", self._current_step(), time(), {})
@@ -321,6 +321,11 @@ class Run:
             end = at + MAX_SET_NAMES
             parts.spool.append_row(names[at:end], step, now, values[at:end])
 
+    def _drain_device_values(self) -> None:
+        """Let the values that still live on a device be stored: those logged before an event belong before it."""
+        if self._deferred is not None:
+            self._deferred.drain(_time.monotonic() + DEVICE_WAIT_S, _time.monotonic, _time.sleep)
+
     def _start_deferred(self) -> Deferred:
         from stabilityclient.values import Deferred
 
@@ -366,6 +371,7 @@ class Run:
             )
             raise
         try:
+            self._drain_device_values()
             self._lineage.follow(rollback)
             self._say(command, "acted", f"went back to step {rollback.to_step}", step)
         except Exception as error:
@@ -399,8 +405,7 @@ class Run:
         if parts is None:
             return
         try:
-            if self._deferred is not None:
-                self._deferred.drain(_time.monotonic() + DEVICE_WAIT_S, _time.monotonic, _time.sleep)
+            self._drain_device_values()
             parts.heart.publish()
             if self._outcome != "exception":
                 parts.slot.set_state(STATE_LEFT)

@@ -131,6 +131,19 @@ def test_a_value_on_a_device_is_read_by_another_thread_with_its_own_step_and_tim
     assert readers == ["stability-values"]
 
 
+def test_a_value_on_a_device_that_was_logged_before_a_rollback_is_stored_before_it(start: Start) -> None:
+    run = start()
+    done = threading.Event()
+    run.log(5, {"loss": _DeviceValue(0.75, done, [])})
+    threading.Timer(0.2, done.set).start()
+    run.rolled_back(3)
+    run.log(4, {"loss": 1.0})
+    run.finish()
+    blocks = [block for frame in frames(run.folder) for block in frame.blocks]
+    told = [block.steps[0] if isinstance(block, PointsBlock) else block.type for block in blocks]
+    assert told == ["start", 5, "segment", 4, "finish"]
+
+
 def test_device_values_beyond_the_queue_are_dropped_and_counted(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stabilityclient.values.MAX_DEFERRED", 3)
     run = start()
