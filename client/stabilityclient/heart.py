@@ -20,6 +20,8 @@ __all__ = ["Heart"]
 BEAT_S = 1.0
 #: Beats between two looks after the agent, for the first rank of the node.
 LOOK_BEATS = 2
+#: Looks in a row that find the server away before that is told: two or three reconnects are nobody's concern.
+AWAY_LOOKS = 10
 #: The same for the other ranks: they only matter when the first rank is gone.
 OTHER_LOOK_BEATS = 7
 
@@ -53,6 +55,7 @@ class Heart:
         self._wake = threading.Event()
         self._stopped = False
         self._told = ""
+        self._away = 0
         #: Set by the run when a device value comes: its dropped rows count too.
         self.deferred: Deferred | None = None
         #: While steps() runs it writes the slot's step itself.
@@ -106,6 +109,12 @@ class Heart:
         if state.get("state") == "refused" and state.get("error") != self._told:
             self._told = str(state.get("error"))
             self._guard.note("agent", f"the server refuses this run's data, it stays in the spool: {self._told}")
+        self._away = self._away + 1 if state.get("state") == "connecting" else 0
+        if self._away == AWAY_LOOKS:
+            where, why = state.get("url"), state.get("error")
+            self._guard.note(
+                "agent", f"the server at {where} can't be reached, what is logged waits in the spool: {why}"
+            )
 
 
 def _pause() -> None:

@@ -377,6 +377,18 @@ def test_health_tells_slot_and_liveness_once_a_second(start: Start) -> None:
         run.finish()
 
 
+@pytest.mark.usefixtures("quiet")
+def test_a_server_that_stays_away_is_told_to_the_job_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("stabilityclient.heart.AWAY_LOOKS", 1)
+    run = start(url="http://127.0.0.1:1")
+    run.log(1, {"loss": 1.0})
+    wait_until(lambda: "http://127.0.0.1:1 can't be reached" in caplog.text, 15, "the job is told")
+    assert "waits in the spool" in caplog.text
+    run.finish(timeout_s=0)
+
+
 def test_an_agent_that_stood_still_tells_no_old_slot_under_the_new_time(start: Start) -> None:
     with Gateway() as server:
         run = start(url=server.url)

@@ -35,6 +35,13 @@ def _resolve(environ: dict[str, str] | None = None, **given: Any) -> Any:
         ({}, {"STABILITY_RUN_ID": "ein Lauf"}, ["run_id", "ein Lauf"]),
         ({}, {"STABILITY_MODE": "onlien"}, ["STABILITY_MODE", "onlien", "offline"]),
         ({"url": "localhost:8080"}, {}, ["url", "localhost:8080", "http://"]),
+        ({"url": "http://127.0.0.1:99999"}, {}, ["url", "99999", "65535"]),
+        ({"url": "http://127.0.0.1:abc"}, {}, ["url", "abc", "port"]),
+        ({"url": "http://127.0.0.1:"}, {}, ["url", "port"]),
+        ({"url": "http://[::1"}, {}, ["url", "[::1", "host"]),
+        ({"url": "http://::1:8080"}, {}, ["url", "host"]),
+        ({"url": "http://:8080"}, {}, ["url", "host"]),
+        ({"url": "http://my host:8080"}, {}, ["url", "host"]),
         ({"project": 3}, {}, ["project", "3", "string"]),
         ({"name": "n" * 201}, {}, ["name", "200"]),
         ({"config": [1]}, {}, ["config", "mapping"]),
@@ -50,6 +57,14 @@ def test_a_wrong_setting_is_named_with_what_was_given_and_expected(
         _resolve(environ, **given)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://h", "https://h.example:443/board", "http://[::1]:8080", "http://[::1]", "http://u:p@h:1", "http://h?q"],
+)
+def test_an_address_that_can_be_one_is_taken(url: str) -> None:
+    assert _resolve(url=url).url == url
 
 
 def test_a_wrong_key_is_not_shown() -> None:

@@ -204,9 +204,11 @@ class Uplink:
         except websockets.InvalidStatus as error:
             status = error.response.status_code
             if status in _REFUSING:
+                # 403 is also what a WebSocket to a path that is none gets.
+                other = f", or {self._url} is not the agents' door: check STABILITY_URL" if status == 403 else ""
                 raise Refused(
                     f"HTTP {status}: the server does not accept this API key; "
-                    "set STABILITY_API_KEY to one of `stabilityboard keys`"
+                    f"set STABILITY_API_KEY to one of `stabilityboard keys`{other}"
                 ) from error
             raise
 
