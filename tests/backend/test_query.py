@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -74,6 +75,29 @@ def test_the_summary_counts_effective_and_dead_points_of_the_loss() -> None:
                 store.add(change)
     found = summary(store, fold)
     assert (found["effective_points"], found["dead_points"], found["last_step"]) == (70, 40, 70)
+
+
+def test_the_summary_knows_the_loss_and_the_newest_step_among_thousands_of_metrics() -> None:
+    job, fold, store = Job(), LineageFold(), RunStore()
+    frames = [job.rows([step], {f"layer/{step}": [0.0]}) for step in range(1, 301)]
+    for frame in (*frames, job.rows([301], {"loss": [2.5]})):
+        for change in fold.apply(frame):
+            assert isinstance(change, Placed)
+            store.add(change)
+    found = summary(store, fold)
+    assert (found["last_step"], found["latest"]["loss"], found["effective_points"]) == (301, 2.5, 1)
+
+
+def test_ten_thousand_metrics_of_one_point_take_little_memory() -> None:
+    job, fold, store = Job(), LineageFold(), RunStore()
+    placed = list(fold.apply(job.rows([1], {f"layer/{n}": [0.0] for n in range(10_000)})))
+    tracemalloc.start()
+    for change in placed:
+        assert isinstance(change, Placed)
+        store.add(change)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 20e6
 
 
 @settings(max_examples=100, deadline=None)

@@ -175,9 +175,12 @@ def effective_rows(
 def summary(store: RunStore, fold: LineageFold) -> dict[str, Any]:
     """Return what the run list shows: newest effective values, and how many points of ``loss`` live and are dead."""
     latest: dict[str, float | str] = {}
-    newest: int | None = None
     path = fold.tree.path()
-    for metric in store.metrics()[:MAX_LATEST]:
+    # A metric beyond the first MAX_LATEST counts here too.
+    ends = [(store.newest[part.segment], part.last) for part in path if part.segment in store.newest]
+    newest = max((step for step, last in ends if last is None or step <= last), default=None)
+    names = store.metrics()
+    for metric in ["loss"] * ("loss" in names) + [name for name in names if name != "loss"][:MAX_LATEST]:
         best: tuple[int, int] | None = None
         for key, column in store.series(metric):
             part = next((p for p in path if p.segment == key.segment), None)

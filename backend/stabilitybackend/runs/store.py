@@ -15,7 +15,8 @@ from stabilitybackend.lineage.changes import Placed
 
 __all__ = ["Column", "RunStore", "SeriesKey"]
 
-_FIRST_CAPACITY = 256
+#: Points of a new series. Small, because jobs make up 10,000 names that hold a single point each; it doubles.
+_FIRST_CAPACITY = 16
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class RunStore:
         self._by_metric: dict[str, list[SeriesKey]] = {}
         #: Values held, repeated ones included.
         self.values = 0
+        #: Segment -> greatest step that a rank logged there.
+        self.newest: dict[int, int] = {}
 
     def add(self, placed: Placed) -> None:
         """Store rows that found their segment."""
@@ -102,6 +105,8 @@ class RunStore:
                 self._by_metric.setdefault(name, []).append(key)
             column.extend(placed.steps, placed.values[row], placed.times)
         self.values += placed.values.size
+        if placed.rank is not None and not placed.stray and placed.values.size:
+            self.newest[placed.segment] = max(self.newest.get(placed.segment, -1), int(placed.steps.max()))
 
     def metrics(self) -> list[str]:
         """Return the metric names, in the order in which they appeared."""
