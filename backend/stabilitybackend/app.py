@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 
 from stabilitybackend.agents.gateway import Gateway
 from stabilitybackend.agents.gateway import router as agent_router
@@ -95,14 +96,20 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            reason = (first.get("ctx") or {}).get("error", first["msg"])
+            return _answer(422, "bad_request", f"the request is no JSON: {reason}", "send one JSON object")
         place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query"))
         given = first.get("input")
         shown = repr(given) if len(repr(given)) <= 80 else repr(given)[:80] + "..."
         message = f"{place or 'the request'} is {shown}: {first['msg']}"
-        body = {
-            "error": {"code": "bad_request", "message": message, "hint": "see /api/v1/docs for what this call takes"}
-        }
-        return JSONResponse(body, status_code=422)
+        return _answer(422, "bad_request", message, "see /api/v1/docs for what this call takes")
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        what = f"{request.method} {request.url.path}: {error.detail}"
+        code = {404: "not_found", 405: "wrong_method"}.get(error.status_code, "bad_request")
+        return _answer(error.status_code, code, what, "the calls are listed at /api/v1/docs", error.headers)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
@@ -110,5 +117,8 @@ def _add_error_handlers(app: FastAPI) -> None:
         if away is not None:
             return JSONResponse(away.as_json(), status_code=away.status)
         _log.exception("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
-        body = {"error": {"code": "internal", "message": "the server made a mistake", "hint": "see its log"}}
-        return JSONResponse(body, status_code=500)
+        return _answer(500, "internal", "the server made a mistake", "see its log")
+
+
+def _answer(status: int, code: str, message: str, hint: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": {"code": code, "message": message, "hint": hint}}, status, headers)

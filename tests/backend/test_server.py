@@ -84,7 +84,9 @@ async def test_a_segment_that_was_only_inferred_is_taken_back_and_stays_so(redis
             await _ready(server, agent, job.rows(range(1, 11)), job.rows(range(1, 5)), job.rows([11, 12]))
             await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 12, "step 12 is there")
             assert server.get("/runs/run-1/segments")["head"] == 1
+            assert server.get("/runs/run-1")["rollbacks"] == 1
             assert server.client.post("/api/v1/runs/run-1/segments/1/undo").status_code == 200
+            assert server.get("/runs/run-1")["rollbacks"] == 0
             assert _steps(server) == [(0, False, list(range(1, 13)))]
             assert server.client.post("/api/v1/runs/run-1/segments/0/undo").status_code == 404
     with RunningServer(redis_url, tmp_path) as server:
@@ -360,3 +362,23 @@ def test_a_page_of_another_site_can_not_order_anything(server: RunningServer) ->
 def test_healthz_says_that_redis_answers(server: RunningServer) -> None:
     answer = server.client.get("/healthz").json()
     assert (answer["status"], answer["redis"]) == ("ok", "ok")
+
+
+def test_a_load_balancer_may_ask_healthz_with_head(server: RunningServer) -> None:
+    assert (server.client.head("/healthz").status_code, server.client.head("/healthz").content) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "word"),
+    [
+        ("OPTIONS", "/api/v1/runs", None, 405, "OPTIONS"),
+        ("POST", "/api/v1/runs/r/commands", b"{", 422, "no JSON"),
+        ("POST", "/api/v1/runs/r/commands", b"[" * 100_000, 400, "body"),
+    ],
+)
+def test_what_the_framework_refuses_has_the_shape_of_our_errors(
+    server: RunningServer, method: str, path: str, body: bytes | None, status: int, word: str
+) -> None:
+    answer = server.client.request(method, path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == status
+    assert word in answer.json()["error"]["message"]

@@ -29,6 +29,7 @@ class Login(BaseModel):
     key: str
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz")
 async def healthz(request: Request) -> Response:
     """Whether the server and its Redis work; needs no key."""
