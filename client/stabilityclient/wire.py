@@ -240,7 +240,7 @@ def decode_message(data: bytes) -> Message:
         )
     try:
         message = decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # names that are no UTF-8 are the second
         raise BadMessage(f"body of message kind {kind} is not its schema: {error}") from error
     if isinstance(message, Frame):
         _check_frame(message)

@@ -407,3 +407,13 @@ def test_slots_that_are_not_slots_are_counted_and_harm_nothing() -> None:
     )
     assert job.monitor.bad_slots == 3
     assert job.run(60) == []
+
+
+def test_a_process_that_died_before_its_first_step_was_told_is_not_said_to_be_at_a_step() -> None:
+    job = Job()
+    data = {"source": source(0), "rank": 0, "pid": 100, "last_phase": "", "evidence": {}}
+    job.monitor.event(
+        {"type": "process_death", "time": job.now, "step": -1, "data": data, "source": "a1-1"}, None, job.now
+    )
+    (death,) = job.monitor.tick(job.now)
+    assert death.text == "The process of rank 0 died before it told a step."

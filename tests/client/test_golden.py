@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from golden_cases import GOLDEN, MESSAGES, chunk_bytes, slot_bytes
 
@@ -29,6 +31,19 @@ def test_a_message_with_any_bit_flipped_is_never_taken_for_another(name: str) ->
         except BadMessage:
             continue
         assert message == MESSAGES[name], f"bit {position} gave {message}"
+
+
+@pytest.mark.parametrize("name", sorted(MESSAGES))
+def test_a_body_that_is_no_message_is_a_bad_message_also_when_its_checksum_fits(name: str) -> None:
+    golden = (GOLDEN / f"message_{name}.bin").read_bytes()
+    for position in range(8, len(golden)):
+        for wrong in (0x00, 0x80, 0xC1, 0xFF):
+            body = bytearray(golden[8:])
+            body[position - 8] = wrong
+            try:
+                decode_message(golden[:4] + zlib.crc32(body).to_bytes(4, "little") + body)
+            except BadMessage:
+                continue
 
 
 def test_a_message_that_is_cut_off_is_a_bad_message() -> None:

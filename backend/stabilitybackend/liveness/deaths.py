@@ -113,7 +113,9 @@ class DeathWatch:
         by_hand = exception.get("type") in STOPPED_BY_HAND
         severity: Severity = "warning" if over or by_hand else "critical"
         rank = first["rank"]
-        text = f"The process of rank {rank} died at step {first['step']}"
+        # A process that lived for less than a beat told no step.
+        where = f"at step {first['step']}" if first["step"] >= 0 else "before it told a step"
+        text = f"The process of rank {rank} died {where}"
         if first.get("last_phase"):
             text += f", in {first['last_phase']}"
         if exception:
