@@ -142,6 +142,16 @@ def test_a_fetched_history_and_live_points_of_the_same_steps_are_one(scripts: Pa
     assert found["extra"] == [[1, 2, 3, 4, 5], ["1", "2", "NaN", "8", "9"]]
 
 
+def test_low_steps_that_nothing_followed_are_a_ghost_and_no_part_of_the_line(scripts: Page) -> None:
+    fetch = """
+      const part = (dead, steps) => ({ metric: "loss", segment: 0, rank: 0, node: "n", dead, steps, values: steps });
+      store.fill(["loss"], [part(false, [1, 2, 3, 4, 5]), part(true, [2, 3])], 100);
+      const [line] = store.effective("loss");
+      return [line.pieces.map((one) => one.steps), store.dead("loss").map((one) => one.steps)];
+    """
+    assert store(scripts, 0, [segment(0, None, None, None)], [], fetch)["extra"] == [[[1, 2, 3, 4, 5]], [[2, 3]]]
+
+
 def test_metrics_that_nobody_looks_at_are_forgotten_first(scripts: Page) -> None:
     code = """
       store.pin(["loss"]);

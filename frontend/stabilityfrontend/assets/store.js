@@ -81,7 +81,7 @@
         const [one] = group;
         const metric = this.metrics.get(one.metric);
         if (!metric) continue;
-        const entry = this.entry(metric.entries, one.segment, one.rank, one.node);
+        const entry = this.entry(metric.entries, one.segment, one.rank, one.node, group.stray);
         const { steps, values } = joined(group);
         // What came live meanwhile is newer than the answer and stays.
         const later = steps.length ? S.lowerBound(entry.steps, steps[steps.length - 1] + 1) : 0;
@@ -98,7 +98,7 @@
     setDetail(name, start, stop, series) {
       const entries = new Map();
       for (const group of grouped(series)) {
-        const entry = this.entry(entries, group[0].segment, group[0].rank, group[0].node);
+        const entry = this.entry(entries, group[0].segment, group[0].rank, group[0].node, group.stray);
         Object.assign(entry, joined(group));
       }
       this.details.set(name, { start, stop, entries });
@@ -109,11 +109,11 @@
       return Boolean(metric) && [...metric.entries.values()].some((entry) => entry.thinned);
     }
 
-    entry(entries, segment, rank, node) {
-      const key = `${segment}|${rank === null || rank === undefined ? "" : rank}|${rank === null || rank === undefined ? node || "" : ""}`;
+    entry(entries, segment, rank, node, stray) {
+      const key = `${stray ? "stray|" : ""}${segment}|${rank === null || rank === undefined ? "" : rank}|${rank === null || rank === undefined ? node || "" : ""}`;
       let entry = entries.get(key);
       if (!entry) {
-        entry = { segment, rank: rank === undefined ? null : rank, node: node || "", steps: [], values: [], thinned: false };
+        entry = { segment, rank: rank === undefined ? null : rank, node: node || "", stray: Boolean(stray), steps: [], values: [], thinned: false };
         entries.set(key, entry);
       }
       return entry;
@@ -212,7 +212,7 @@
     effective(name, window) {
       const lines = new Map();
       for (const entry of this.source(name, window).values()) {
-        const to = S.lowerBound(entry.steps, this.aliveUpTo(entry.segment) + 1);
+        const to = entry.stray ? 0 : S.lowerBound(entry.steps, this.aliveUpTo(entry.segment) + 1);
         if (to <= 0) continue;
         const key = entry.rank === null ? `n${entry.node}` : entry.rank;
         if (!lines.has(key)) lines.set(key, { rank: entry.rank, node: entry.node, pieces: [] });
@@ -235,7 +235,7 @@
     dead(name, window) {
       const stretches = [];
       for (const entry of this.source(name, window).values()) {
-        const from = S.lowerBound(entry.steps, this.aliveUpTo(entry.segment) + 1);
+        const from = entry.stray ? 0 : S.lowerBound(entry.steps, this.aliveUpTo(entry.segment) + 1);
         if (from < entry.steps.length) stretches.push({ ...entry, from, to: entry.steps.length });
       }
       return stretches.sort((a, b) => a.segment - b.segment || (a.rank || 0) - (b.rank || 0));
@@ -274,7 +274,10 @@
     }
   }
 
-  /** Answers of /series by metric, segment and rank: a segment's dead points come as an entry of their own. */
+  /**
+   * Answers of /series by metric, segment and rank: a segment's dead points come as an entry of their own. Dead ones
+   * among the steps of another entry are strays, low steps that nothing followed: a group of their own, never a line.
+   */
   function grouped(series) {
     const groups = new Map();
     for (const one of series) {
@@ -282,7 +285,19 @@
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(one);
     }
-    return groups.values();
+    const found = [];
+    for (const group of groups.values()) {
+      const strays = group.filter((one) => one.dead && group.some((other) => other !== one && covers(other, one)));
+      found.push(group.filter((one) => !strays.includes(one)));
+      if (strays.length) found.push(Object.assign(strays.slice(0, 1), { stray: true }));
+    }
+    return found.filter((group) => group.length);
+  }
+
+  /** Whether `other` is the line beside whose steps the dead entry `one` stands. */
+  function covers(other, one) {
+    if (!other.steps.length || !one.steps.length || other.steps[other.steps.length - 1] < one.steps[0]) return false;
+    return !other.dead || other.steps.length > one.steps.length;
   }
 
   function joined(group) {
