@@ -72,6 +72,7 @@
     command: (id, command) => call("GET", `${run(id)}/commands/${encodeURIComponent(command)}`),
     order: (id, order) => call("POST", `${run(id)}/commands`, order),
     acknowledge: (id, incident) => call("POST", `${run(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
+    undo: (id, segment) => call("POST", `${run(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
     login: (key) => call("POST", "/login", { key }),
     healthy: async () => {
       const response = await fetch("/healthz", { signal: AbortSignal.timeout(4000), cache: "no-store" });

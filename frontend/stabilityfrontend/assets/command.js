@@ -20,7 +20,7 @@
     return Object.values(command.ranks || {}).filter((rank) => ORDER.indexOf(rank.state) >= least).length;
   }
 
-  /** The stages of a command: `{key, label, done, active, seconds}`. */
+  /** The stages of a command: `{key, label, done, active, failed, seconds}`. */
   S.commandStages = function (command) {
     const size = command.world_size || Object.keys(command.ranks || {}).length || 1;
     const reached = ORDER.indexOf(command.state);
@@ -32,15 +32,18 @@
       { key: "pending", label: "Ordered", done: true },
       { key: "delivered", label: "Delivered to the node", done: reached >= 1 || ready > 0 },
       { key: "ready", label: `Ranks ready: ${ready} of ${size}`, done: ready >= size || reached >= 3 },
-      { key: "acted", label: `Ranks acted: ${done} of ${size}${boundary === null || boundary === undefined ? "" : `, at the boundary before step ${S.count(boundary)}`}`, done: done >= size || reached >= 4 },
+      { key: "acted", label: `Ranks acted: ${done} of ${size}${boundary === null || boundary === undefined || (ENDED.has(command.state) && !done) ? "" : `, at the boundary before step ${S.count(boundary)}`}`, done: done >= size || reached >= 4 },
       { key: "done", label: command.first_step === null || command.first_step === undefined ? "First new point" : `First new point: step ${S.count(command.first_step)}`, done: command.state === "done" },
     ];
     let active = !ENDED.has(command.state);
+    let failed = BAD.has(command.state);
     for (const stage of stages) {
       const time = stage.done ? timeOf(command, stage.key) : null;
       stage.seconds = time === null || stage.key === "pending" ? null : Math.max(0, time - command.issued);
       stage.active = active && !stage.done;
+      stage.failed = failed && !stage.done;
       if (stage.active) active = false;
+      if (stage.failed) failed = false;
     }
     return stages;
   };
@@ -49,12 +52,15 @@
   S.commandTrouble = function (command) {
     const details = Object.entries(command.ranks || {})
       .filter(([, rank]) => rank.detail && BAD.has(rank.state))
-      .map(([rank, said]) => `Rank ${rank}: ${said.detail}`);
+      .map(([rank, said]) => `Rank ${rank}: ${S.sentence(said.detail)}`);
     const last = [...(command.history || [])].reverse().find((entry) => BAD.has(entry.state) && entry.detail);
-    const why = details.length ? details.join(" ") : last ? last.detail : "";
+    const why = details.length ? details.join(" ") : last ? S.sentence(last.detail) : "";
+    const acted = ranksAt(command, "acted");
     if (command.state === "rejected") return `The job refused. ${why}`.trim();
     if (command.state === "expired") return `No rank took it up in time, so it will not happen any more. ${why}`.trim();
-    return `It did not happen. ${why} Training goes on as before.`.trim();
+    // Ranks that went back while others did not are no longer one job.
+    if (acted) return `${S.plural(acted, "rank")} of ${command.world_size || "?"} went back, the others did not. ${why} Look at the job: its ranks may stand at different steps.`;
+    return `It did not happen. ${why} Training goes on as before.`;
   };
 
   /** The stages as a list. */
@@ -65,7 +71,7 @@
       S.commandStages(command).map((stage) =>
         S.h(
           "li",
-          { class: `${stage.done ? "done" : ""}${stage.active ? " active" : ""}`, data: { stage: stage.key } },
+          { class: `${stage.done ? "done" : ""}${stage.active ? " active" : ""}${stage.failed ? " failed" : ""}`, data: { stage: stage.key } },
           S.h("i", {}),
           S.h("span", {}, stage.label),
           S.h("span", { class: "grow" }),

@@ -89,7 +89,7 @@
         layout.xaxis.range = range;
         layout.annotations.push(title(page.metric(), 1, colors));
         if (both) layout.annotations.push(title(GRAD, layout.yaxis2.domain[1], colors));
-        flags(layout, view, colors, range, width);
+        S.flags(layout, view.forks, colors, range, width);
         bandNames(layout, view, colors, range, width);
         layout.shapes = S.mergeShapes(layout.shapes);
         return { data, layout };
@@ -153,71 +153,6 @@
       text: S.plotlyText(name.length > 9 ? `${name.slice(0, 8)}…` : name),
       font: { size: 11, color: colors.soft },
     };
-  }
-
-  /** Flags above the plot: `R1` at the fork step, and a bar over what was thrown away from there. */
-  function flags(layout, view, colors, range, width) {
-    if (!range) return;
-    const scale = (width - layout.margin.l - layout.margin.r) / (range[1] - range[0]);
-    let lastX = -Infinity;
-    let row = 0;
-    for (const fork of view.forks) {
-      if (fork.step < range[0] || fork.step > range[1]) continue;
-      const x = fork.step * scale;
-      row = x - lastX < 30 ? (row + 1) % 2 : 0;
-      lastX = x;
-      const { segment } = fork;
-      const words = [
-        `<b>${fork.label}: ${segment.cause === "restart" ? "restarted from" : "rolled back to"} step ${S.count(fork.step)}</b>`,
-        fork.discarded ? `${S.plural(fork.discarded, "step")} discarded` : "",
-        S.plotlyText(segment.reason || ""),
-        S.plotlyText(S.changes(segment.changes)),
-        segment.issuer ? `by ${S.plotlyText(segment.issuer)}` : segment.cause === "declared" ? "by the job itself" : "",
-        segment.created ? S.clock(segment.created) : "",
-      ];
-      layout.annotations.push({
-        x: fork.step,
-        xref: "x",
-        y: 1,
-        yref: "paper",
-        yshift: 4 + row * 17,
-        yanchor: "bottom",
-        xanchor: "center",
-        showarrow: false,
-        text: `<b>${fork.label}</b>`,
-        font: { size: 10, color: colors["accent-ink"] },
-        bgcolor: colors.accent,
-        borderpad: 2,
-        captureevents: true,
-        hovertext: words.filter(Boolean).join("<br>"),
-        hoverlabel: { bgcolor: colors.raised, bordercolor: colors.strong, font: { color: colors.text, size: 12 } },
-      });
-      if (fork.deadEnd === null || !fork.discarded) continue;
-      layout.shapes.push({
-        type: "line",
-        xref: "x",
-        yref: "paper",
-        x0: fork.step,
-        x1: Math.min(fork.deadEnd, range[1]),
-        y0: 1.012,
-        y1: 1.012,
-        line: { color: colors.ghost, width: 2, dash: "2px,2px" },
-      });
-      const end = Math.min(fork.deadEnd, range[1]);
-      if ((end - fork.step) * scale < 60) continue;
-      layout.annotations.push({
-        x: end,
-        xref: "x",
-        y: 1,
-        yref: "paper",
-        yshift: 6,
-        yanchor: "bottom",
-        xanchor: "right",
-        showarrow: false,
-        text: `−${S.count(fork.discarded)}`,
-        font: { size: 10, color: colors.muted },
-      });
-    }
   }
 
   /** The kind of an incident inside its band, where the band is wide enough to hold it. */

@@ -78,5 +78,14 @@
     String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "%&#123;");
 
   /** The lesser word of an incident kind: `process_death` as `process death`. */
-  S.words = (name) => String(name || "").replace(/_/g, " ");
+  S.words = (name) => (name === "nonfinite" ? "not finite" : String(name || "").replace(/_/g, " "));
+
+  /** What the API or a job said, as a sentence: they begin small and end without a stop. */
+  S.sentence = function (text) {
+    const words = String(text || "").trim();
+    return words ? words.charAt(0).toUpperCase() + words.slice(1) + (/[.!?…]$/.test(words) ? "" : ".") : "";
+  };
+
+  /** An error of the API in one or two sentences. */
+  S.errorText = (error) => [S.sentence(error.message), S.sentence(error.hint)].filter(Boolean).join(" ");
 })();

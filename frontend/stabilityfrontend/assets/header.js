@@ -3,6 +3,8 @@
   "use strict";
   const S = (window.stability = window.stability || {});
   const TONES = { running: "good", finished: "calm", offline: "calm", stalled: "warning", unreachable: "warning", crashed: "critical" };
+  /** Nobody is there any more who could go back. */
+  const ENDED = new Set(["finished", "offline"]);
   /** A finished command stays in the strip this long. */
   const STRIP_S = 20;
   /** The banner waits this long: a reconnect within it is nobody's business. */
@@ -61,8 +63,8 @@
     }
     S.text(S.byId("run-name"), page.name());
     S.byId("run-name").title = `${run.project ? `${run.project} / ` : ""}${run.run_id}`;
-    const segments = store.segments.size;
-    S.text(S.byId("run-segment"), segments ? `segment ${[...store.segments.keys()].indexOf(store.head) + 1} of ${segments}` : "no segment yet");
+    const segments = [...store.segments.values()].filter((one) => !one.undone).map((one) => one.id);
+    S.text(S.byId("run-segment"), segments.length ? `segment ${segments.indexOf(store.head) + 1} of ${segments.length}` : "no segment yet");
     const status = S.byId("run-status");
     S.text(status, run.status);
     S.cls(status, `pill ${S.tone(run.status)}`);
@@ -75,10 +77,13 @@
     S.text(S.byId("run-step"), S.count(page.lastStep()));
     const end = ["running", "stalled", "unreachable"].includes(run.status) ? page.now() : run.updated;
     S.text(S.byId("run-elapsed"), S.duration(Math.max(0, end - run.created)));
-    S.byId("rollback-open").disabled = !page.ready || page.lost === true;
+    const over = ENDED.has(run.status);
+    S.byId("rollback-open").disabled = !page.ready || page.lost === true || over;
+    S.byId("rollback-open").title = over ? "This run has ended: there is no job to roll back. Start it again from a checkpoint." : "";
     const gone = page.discarded();
     const forks = page.forkList.length;
-    S.text(S.byId("focus-note"), forks ? `−${S.plural(gone, "step")} in ${S.plural(forks, "fork")}` : "");
+    S.text(S.byId("focus-note"), gone ? `−${S.plural(gone, "step")}` : "");
+    S.byId("focus-note").title = forks ? `${S.plural(gone, "step")} discarded in ${S.plural(forks, "fork")}` : "";
     S.show(S.byId("focus-ghosts"), forks > 0);
     legend(page, forks);
     const empty = page.ready && page.store.extent([page.metric()]) === null && !page.lost;

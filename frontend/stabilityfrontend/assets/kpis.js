@@ -20,6 +20,12 @@
     };
   }
 
+  /** The words under a number; in full under the pointer, where the cell is too narrow for them. */
+  function note(parts, words, full) {
+    S.text(parts.note, words);
+    if (parts.note.title !== (full || words)) parts.note.title = full || words;
+  }
+
   const median = (values) => {
     const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
     return sorted.length ? sorted[Math.floor(sorted.length / 2)] : null;
@@ -32,6 +38,7 @@
     if (!parts) return;
     const { steps, values } = page.store.tail(metric, SPARK);
     const tone = (state) => S.cls(parts.element, `kpi${state ? ` ${state}` : ""}`);
+    S.show(parts.unit, values.length > 0);
     if (!values.length) {
       S.text(parts.value, "–");
       S.text(parts.note, page.ready ? "not logged" : "");
@@ -47,7 +54,7 @@
     let note = "";
     let state = "";
     if (level && Number.isFinite(now) && now > 1.1 * level) {
-      note = `× ${(now / level).toPrecision(2)} since step ${S.count(incident.onset_step)}`;
+      note = `× ${(now / level).toPrecision(2)} since ${S.count(incident.onset_step)}`;
       state = incident.severity === "critical" ? "critical" : "warning";
     } else if (!Number.isFinite(now)) {
       note = `at step ${S.count(steps[steps.length - 1])}`;
@@ -90,7 +97,7 @@
     const open = page.incidents().filter((incident) => incident.state === "open");
     const worst = open.some((one) => one.severity === "critical") ? "critical" : open.length ? "warning" : "good";
     S.text(parts.value, S.count(open.length));
-    S.text(parts.note, open.length ? open[0].title : page.incidents().length ? `${S.count(page.incidents().length)} so far, none open` : page.ready ? "none so far" : "");
+    note(parts, open.length ? open[0].title : page.incidents().length ? `${S.count(page.incidents().length)} so far, none open` : page.ready ? "none so far" : "");
     S.cls(parts.element, `kpi${open.length ? ` ${worst}` : ""}`);
     S.fill(parts.spark, S.h("div", { class: "dots" }, page.incidents().slice(0, 24).reverse().map((one) => S.h("i", { class: one.state === "open" ? S.severity(one) : "calm", title: one.title }))));
   }
@@ -98,10 +105,12 @@
   function rollbacksCell(page) {
     const parts = cell("rollbacks");
     if (!parts) return;
-    const forks = page.view().forks.filter((fork) => fork.segment.cause !== "restart");
+    const { forks } = page.view();
+    const restarts = forks.filter((fork) => fork.segment.cause === "restart").length;
     const gone = page.discarded();
     S.text(parts.value, S.count(forks.length));
-    S.text(parts.note, gone ? `${S.plural(gone, "step")} discarded` : page.ready ? "nothing discarded" : "");
+    const short = restarts ? `−${S.count(gone)} · ${S.plural(restarts, "restart")}` : `−${S.plural(gone, "step")}`;
+    note(parts, forks.length ? short : page.ready ? "nothing discarded" : "", `${S.plural(gone, "step")} discarded`);
     const last = page.lastStep();
     const share = last ? gone / (last + gone) : 0;
     S.fill(parts.spark, gone ? S.h("div", { class: "bar", title: `${percent(share)} of all steps` }, S.h("i", { style: { width: `${100 * share}%` } })) : null);

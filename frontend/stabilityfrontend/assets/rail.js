@@ -6,7 +6,10 @@
   const FEW = 6;
   const MOST = 200;
 
-  const facts = (...words) => S.h("div", { class: "facts" }, words.filter(Boolean).map((word) => S.h("span", { class: "fact-chip" }, word)));
+  /** Kinds about processes and machines: going back to a checkpoint does not cure them. */
+  const PROCESSES = new Set(["hang", "process_death", "agent_lost"]);
+
+  const facts = (...words) => S.h("div", { class: "facts" }, words.filter(Boolean).map((word) => (typeof word === "string" ? S.h("span", { class: "fact-chip" }, word) : word)));
 
   function stateWords(incident) {
     if (incident.state === "open") return incident.recovery === "pending" ? "open, may recover" : "open";
@@ -19,12 +22,14 @@
     const delay = incident.step !== null && incident.onset_step !== null ? incident.step - incident.onset_step : null;
     const suggestion = incident.suggestion;
     const open = incident.state === "open";
+    const said = incident.kind === "alert";
+    const curve = !said && !PROCESSES.has(incident.kind);
     const where = [
-      incident.onset_step === null || incident.onset_step === undefined ? null : `onset ${S.count(incident.onset_step)}`,
-      delay === null || !Number.isFinite(delay) ? null : `seen ${delay === 0 ? "at once" : `${S.plural(delay, "step")} later`}`,
+      incident.onset_step === null || incident.onset_step === undefined ? null : `${curve ? "onset" : "step"} ${S.count(incident.onset_step)}`,
+      !curve || delay === null || !Number.isFinite(delay) ? null : `seen ${delay === 0 ? "at once" : `${S.plural(delay, "step")} later`}`,
       incident.rank === null || incident.rank === undefined ? null : `rank ${incident.rank}`,
       incident.node && (incident.rank === null || incident.rank === undefined) ? incident.node : null,
-      incident.dataset || null,
+      incident.dataset ? S.h("span", { class: "fact-chip dataset", title: "The data set whose loss carries it" }, S.h("span", {}, "data set"), ` ${incident.dataset}`) : null,
       incident.dead ? "on a discarded branch" : null,
     ];
     return S.h(
@@ -54,12 +59,12 @@
         incident.acknowledged_by
           ? S.h("span", { class: "sub" }, `seen by ${incident.acknowledged_by}`)
           : open
-            ? S.h("button", { type: "button", class: "button quiet", on: { click: () => page.acknowledge(incident) } }, "Acknowledge")
+            ? S.h("button", { type: "button", class: "button quiet", title: said ? "What the job said is then closed" : "Says that you look after it; it stays open", on: { click: () => page.acknowledge(incident) } }, said ? "Acknowledge and close" : "Acknowledge")
             : null,
-        open && !incident.dead
+        open && !incident.dead && !PROCESSES.has(incident.kind)
           ? S.h(
               "button",
-              { type: "button", class: `button ${severity === "info" ? "" : "danger"}`, data: { rollback: incident.incident_id }, on: { click: () => page.openRollback(incident) } },
+              { type: "button", class: `button${suggestion && suggestion.action === "roll_back" ? " danger" : ""}`, data: { rollback: incident.incident_id }, on: { click: () => page.openRollback(incident) } },
               "Roll back …",
             )
           : null,
@@ -95,6 +100,16 @@
     if (focused) [...place.children].find((card) => card.dataset.incident === focused)?.focus();
   };
 
+  /** A segment that somebody said is none: it stays in the list, since somebody may ask later. */
+  function takenBack(segment, level) {
+    return S.h(
+      "div",
+      { class: "segment lost", data: { segment: segment.id }, style: { "--level": Math.min(6, level) } },
+      S.h("div", { class: "segment-head" }, S.h("span", {}, "Taken back: not a rollback"), S.h("span", { class: "num" }, "")),
+      S.h("div", { class: "sub" }, `steps from ${S.count(segment.fork_step + 1)} came twice; the line goes on as it was`),
+    );
+  }
+
   const CAUSES = { start: "Start", command: "Rollback", declared: "Rollback by the job", restart: "Restart" };
 
   /** Bring the tree of segments up to date: what each kept, what was cut off it, and why. */
@@ -106,7 +121,7 @@
     const key = JSON.stringify(list.map((one) => [one, page.lastStep() && one.id === page.head() ? page.lastStep() : 0]));
     if (keyOf.get(place) === key) return;
     keyOf.set(place, key);
-    S.text(S.byId("lineage-note"), list.length ? S.plural(list.length, "segment") : "");
+    S.text(S.byId("lineage-note"), list.length ? S.plural(list.filter((one) => !one.undone).length, "segment") : "");
     if (!list.length) {
       S.fill(place, S.h("div", { class: "nothing" }, page.ready ? "The tree begins with the first point." : ""));
       return;
@@ -114,6 +129,10 @@
     const depth = new Map();
     const rows = [];
     for (const segment of list) {
+      if (segment.undone) {
+        rows.push(takenBack(segment, 1 + (depth.get(segment.parent) || 0)));
+        continue;
+      }
       const isHead = segment.id === page.head();
       // The news of a fork comes before its first point; from then on the points themselves say how far it is.
       const begun = isHead && page.lastStep() !== null && page.lastStep() > (segment.fork_step ?? -Infinity);
@@ -139,6 +158,10 @@
           ),
           segment.reason || segment.issuer || Object.keys(segment.changes || {}).length
             ? S.h("div", { class: "why" }, [segment.reason, S.changes(segment.changes), segment.issuer ? `by ${segment.issuer}` : ""].filter(Boolean).join(" · "))
+            : null,
+          // The server refuses while another segment hangs from it.
+          segment.cause === "restart" && !list.some((one) => one.parent === segment.id)
+            ? S.h("button", { type: "button", class: "link", data: { undo: segment.id }, on: { click: () => page.undo(segment, fork ? fork.label : "") } }, "Not a rollback …")
             : null,
         ),
       );

@@ -20,7 +20,7 @@
 
   /** What an order will do, in one or two sentences. `order` as posted; `facts`: size, lastStep, stepSeconds. */
   S.rollbackSentence = function (order, facts) {
-    if (order.to_step === null) return "Choose a checkpoint.";
+    if (order.to_step === null) return "Without a checkpoint there is nothing to go back to. The job announces each with run.checkpoint(step, path).";
     const [stop, load, discard, reseed, skip, go] = everyRank(facts.size);
     const gone = Math.max(0, facts.lastStep - order.to_step);
     const cost = gone && facts.stepSeconds ? `, about ${S.duration(gone * facts.stepSeconds)} of work` : "";
@@ -31,7 +31,8 @@
     if (order.skip_batches) parts.push(`${skip} ${order.skip_batches === 1 ? "1 batch" : `${S.count(order.skip_batches)} batches`}`);
     if (order.lr_scale !== null && order.lr_scale !== 1) parts.push(`${go} on with the LR × ${order.lr_scale}`);
     const joined = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts[0];
-    return `${stop} at the next common step boundary, ${joined}. Discarded points stay visible as a ghost.`;
+    const late = facts.onset !== null && facts.onset !== undefined && order.to_step >= facts.onset ? " This checkpoint is not from before the onset: it may hold the damage already." : "";
+    return `${stop} at the next common step boundary, ${joined}. Discarded points stay visible as a ghost.${late}`;
   };
 
   class RollbackDialog {
@@ -97,6 +98,7 @@
       this.list = S.h("div", { class: "choices", role: "radiogroup", "aria-label": "Checkpoint" });
       this.drawChoices(list, best);
       this.sentence = S.h("p", { class: "sentence", id: "rollback-sentence", "aria-live": "polite" });
+      this.away = S.h("p", { class: "away", hidden: true }, "No agent of this run is connected at the moment, so an order would not reach the job.");
       this.problem = S.h("div", { class: "problem", id: "rollback-problem", role: "alert", hidden: true });
       this.confirm = S.h("button", { type: "submit", class: "button danger", id: "rollback-confirm" }, "Roll back");
       const behind = page.lastStep() !== null && best ? page.lastStep() - best.step : 0;
@@ -126,6 +128,7 @@
             ),
             this.field("rollback-reason", "Reason", "stays with the run for ever", { type: "text", maxlength: "300", value: incident ? incidentReason(incident) : "" }),
             this.sentence,
+            this.away,
             this.problem,
           ),
           S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), S.h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel"), this.confirm),
@@ -162,6 +165,7 @@
           const where = distance === null ? "" : distance > 0 ? `${S.plural(distance, "step")} before the onset` : distance === 0 ? "at the onset" : `${S.plural(-distance, "step")} after the onset`;
           const input = S.h("input", { type: "radio", name: "rollback-step", value: one.step, on: { change: () => this.choose(one.step) } });
           input.checked = one.step === this.chosen;
+          input.autofocus = input.checked;
           return S.h(
             "label",
             { class: `choice${distance !== null && distance <= 0 ? " late" : ""}`, title: one.path },
@@ -169,7 +173,7 @@
             S.h("span", { class: "choice-step" }, `step ${S.count(one.step)}`),
             S.h("span", { class: "sub" }, where),
             S.h("span", { class: "grow" }),
-            best && one.step === best.step ? S.h("span", { class: "chip accent" }, this.incident ? "suggested" : "newest") : null,
+            best && one.step === best.step ? S.h("span", { class: "chip accent" }, distance === null ? "newest" : distance > 0 ? "suggested" : "oldest") : null,
             S.h("span", { class: "sub" }, S.ago(this.page.now() - one.time)),
           );
         }),
@@ -205,7 +209,7 @@
     }
 
     facts() {
-      return { size: this.page.worldSize(), lastStep: this.page.lastStep() ?? 0, stepSeconds: this.page.stepSeconds() };
+      return { onset: this.incident ? this.incident.onset_step : null, size: this.page.worldSize(), lastStep: this.page.lastStep() ?? 0, stepSeconds: this.page.stepSeconds() };
     }
 
     /** Bring sentence and button up to date with the form and with the steps that go on meanwhile. */
@@ -213,6 +217,7 @@
       if (this.followsSkip && this.chosen !== null) this.skip.value = String(this.wisestSkip());
       const order = this.order();
       S.text(this.sentence, S.rollbackSentence(order, this.facts()));
+      S.show(this.away, Boolean(this.page.run) && this.page.run.agents === 0 && this.problem.hidden);
       S.text(this.confirm, this.sending ? "Ordering …" : order.to_step === null ? "Roll back" : `Roll back to ${S.count(order.to_step)}`);
       this.confirm.disabled = this.sending || order.to_step === null || !this.dialog.querySelector("form").checkValidity() || (order.lr_scale !== null && order.lr_scale <= 0);
     }
@@ -228,8 +233,9 @@
         this.page.setCommand(command);
         this.progress();
       } catch (error) {
-        S.fill(this.problem, S.h("b", {}, error.message), error.hint ? ` ${error.hint}` : null);
+        S.fill(this.problem, S.h("b", {}, S.sentence(error.message)), error.hint ? ` ${S.sentence(error.hint)}` : null);
         S.show(this.problem, true);
+        this.problem.scrollIntoView({ block: "nearest" });
         // A new try is a new order, unless we don't know whether the first arrived.
         if (error.status !== 0) this.key = newKey();
       } finally {

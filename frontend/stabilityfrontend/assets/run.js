@@ -62,6 +62,7 @@
         section.hidden = true;
         this.board.add(chart);
       }
+      S.fitPanels(this.root);
     }
 
     listen() {
@@ -98,7 +99,6 @@
         S.show(S.byId("zoom-reset"), range !== null);
         redraw();
         clearTimeout(this.detailTimer);
-      clearTimeout(this.plotlyTimer);
         if (range) this.detailTimer = setTimeout(() => this.feed.fetchDetail(range), 180);
       });
     }
@@ -262,7 +262,24 @@
       try {
         this.setIncident(await S.api.acknowledge(this.id, incident.incident_id));
       } catch (error) {
-        S.toast(`${error.message} ${error.hint}`.trim(), "warning");
+        S.toast(S.errorText(error), "warning");
+      }
+    }
+
+    /** Take back a segment that was only inferred. The server says `reset` then, and everything is fetched anew. */
+    async undo(segment, label) {
+      const sure = await S.confirm({
+        title: `${label ? `${label} was` : "This was"} not a rollback`,
+        text: `Nobody declared it: the steps went back to ${S.count(segment.fork_step + 1)} and went on, so a restart was assumed. Taken back, the line goes on as it was before, and what came twice is left out of it. It can't be put back.`,
+        action: "Take it back",
+      });
+      if (!sure || this.gone) return;
+      try {
+        await S.api.undo(this.id, segment.id);
+        S.toast(`${label || "The restart"} is taken back.`, "good");
+        if (this.state !== "live") this.feed.sync();
+      } catch (error) {
+        S.toast(S.errorText(error), "warning");
       }
     }
 

@@ -4,6 +4,8 @@
   const S = (window.stability = window.stability || {});
   /** Newest incidents that get a band; older ones stand in the list. */
   const BANDS = 40;
+  /** More forks than this and their lines are drawn fainter. */
+  const CROWD = 6;
   /** Marks of NaN and Inf in one chart. */
   const MARKS = 400;
 
@@ -95,6 +97,8 @@
 
   /** Where an incident's band ends: where it recovered, where its branch was cut off, or at the newest step. */
   S.bandEnd = function (incident, segments, lastStep) {
+    // What a job says with run.alert is about a step, however late somebody closes it.
+    if (incident.kind === "alert") return incident.onset_step;
     if (incident.recovered_step !== null && incident.recovered_step !== undefined) return incident.recovered_step;
     const segment = segments.get(incident.segment);
     if (segment && (incident.dead || (segment.dead_after !== null && segment.dead_after !== undefined && incident.onset_step > segment.dead_after))) {
@@ -127,7 +131,9 @@
       });
       if (strong && open) shapes.push(vertical(incident.onset_step, color, "dot", 1, 0.8));
     }
-    for (const fork of view.forks) shapes.push(vertical(fork.step, colors.accent, "dash", 1, strong ? 0.9 : 0.45));
+    // Many of them side by side would be a fence in front of the curve.
+    const faint = view.forks.length > CROWD ? 0.5 : 1;
+    for (const fork of view.forks) shapes.push(vertical(fork.step, colors.accent, "dash", 1, faint * (strong ? 0.9 : 0.45)));
     return shapes;
   };
 
@@ -153,23 +159,25 @@
   };
 
   /**
-   * The forks of a run, oldest first: `{step, label, segment, parent, discarded, deadEnd}`.
-   * A rollback is an `R`, a restart from an earlier step an `S`.
+   * The forks of a run, oldest first: `{step, label, segment, discarded, deadEnd}`.
+   * A rollback is an `R`, a restart from an earlier step an `S`; one that somebody took back is none. What a fork
+   * discarded is what the timeline held beyond it at that moment, so that steps discarded before are not counted again.
    */
   S.forks = function (segments) {
     const counts = { R: 0, S: 0 };
     const forks = [];
+    let before = segments.get(0);
     for (const segment of [...segments.values()].sort((a, b) => a.id - b.id)) {
       if (segment.fork_step === null || segment.fork_step === undefined || segment.parent === null || segment.parent === undefined) continue;
+      if (segment.undone) continue;
       const letter = segment.cause === "restart" ? "S" : "R";
       counts[letter] += 1;
-      const parent = segments.get(segment.parent);
-      const deadEnd = parent && parent.last_step !== null ? parent.last_step : null;
+      const deadEnd = before ? (before.last_step ?? before.fork_step ?? null) : null;
+      before = segment;
       forks.push({
         step: segment.fork_step,
         label: `${letter}${counts[letter]}`,
         segment,
-        parent,
         deadEnd,
         discarded: deadEnd === null ? 0 : Math.max(0, deadEnd - segment.fork_step),
       });

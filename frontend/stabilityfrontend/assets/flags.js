@@ -1,0 +1,126 @@
+// Flags of forks above the large chart. Where they would cover each other they are one, with a list under the pointer.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Width of a letter of a flag and of its border, pixels. */
+  const LETTER_PX = 6.5;
+  const BORDER_PX = 10;
+  /** Forks in the list of a flag; the lineage has them all. */
+  const LISTED = 12;
+  /** Characters of a reason in that list. */
+  const REASON = 60;
+
+  /** What a flag of several says: `R1–R10` where they follow each other, else how many they are. */
+  function groupLabel(forks) {
+    if (forks.length === 1) return forks[0].label;
+    const letter = forks[0].label.charAt(0);
+    const numbers = forks.map((fork) => Number(fork.label.slice(1))).sort((a, b) => a - b);
+    const row = forks.every((fork) => fork.label.charAt(0) === letter) && numbers[numbers.length - 1] - numbers[0] === forks.length - 1;
+    return row ? `${letter}${numbers[0]}–${letter}${numbers[numbers.length - 1]}` : `${forks.length} forks`;
+  }
+
+  /** The flags that fit: `{forks, label, from, to, left, right}` in pixels from step 0, left to right, none over another. */
+  S.flagGroups = function (forks, scale) {
+    const groups = [];
+    const make = (members) => {
+      const from = members[0].step * scale;
+      const to = members[members.length - 1].step * scale;
+      const label = groupLabel(members);
+      const half = (LETTER_PX * label.length + BORDER_PX) / 2;
+      return { forks: members, label, from, to, left: (from + to) / 2 - half, right: (from + to) / 2 + half };
+    };
+    for (const fork of [...forks].sort((a, b) => a.step - b.step)) {
+      let group = make([fork]);
+      while (groups.length && groups[groups.length - 1].right > group.left) group = make([...groups.pop().forks, ...group.forks]);
+      groups.push(group);
+    }
+    return groups;
+  };
+
+  /** A fork in full, as lines. */
+  function details(fork) {
+    const { segment } = fork;
+    return [
+      `<b>${fork.label}: ${segment.cause === "restart" ? "restarted from" : "rolled back to"} step ${S.count(fork.step)}</b>`,
+      fork.discarded ? `${S.plural(fork.discarded, "step")} discarded` : "",
+      S.plotlyText(segment.reason || ""),
+      S.plotlyText(S.changes(segment.changes)),
+      segment.issuer ? `by ${S.plotlyText(segment.issuer)}` : segment.cause === "declared" ? "by the job itself" : "",
+      segment.created ? S.clock(segment.created) : "",
+    ].filter(Boolean);
+  }
+
+  /** A fork in one line. */
+  function line(fork) {
+    const reason = fork.segment.reason || "";
+    const words = [`step ${S.count(fork.step)}`, fork.discarded ? `−${S.count(fork.discarded)}` : "", reason.length > REASON ? `${reason.slice(0, REASON - 1)}…` : reason];
+    return `<b>${fork.label}</b> ${S.plotlyText(words.filter(Boolean).join(" · "))}`;
+  }
+
+  function hoverText(forks) {
+    if (forks.length === 1) return details(forks[0]).join("<br>");
+    const newest = [...forks].sort((a, b) => b.segment.id - a.segment.id);
+    const lines = newest.slice(0, LISTED).map(line);
+    if (newest.length > LISTED) lines.push(`and ${newest.length - LISTED} older`);
+    return lines.join("<br>");
+  }
+
+  /** Put flags, and bars over what each fork threw away, into a layout of the large chart. */
+  S.flags = function (layout, forks, colors, range, width) {
+    if (!range) return;
+    const scale = (width - layout.margin.l - layout.margin.r) / (range[1] - range[0]);
+    const shown = forks.filter((fork) => fork.step >= range[0] && fork.step <= range[1]);
+    const groups = S.flagGroups(shown, scale);
+    for (const group of groups) {
+      layout.annotations.push({
+        x: (group.from + group.to) / 2 / scale,
+        xref: "x",
+        y: 1,
+        yref: "paper",
+        yshift: 4,
+        yanchor: "bottom",
+        xanchor: "center",
+        showarrow: false,
+        text: `<b>${group.label}</b>`,
+        font: { size: 10, color: colors["accent-ink"] },
+        bgcolor: colors.accent,
+        borderpad: 2,
+        captureevents: true,
+        hovertext: hoverText(group.forks),
+        hoverlabel: { bgcolor: colors.raised, bordercolor: colors.strong, font: { color: colors.text, size: 12 } },
+      });
+    }
+    // The newest first: of two numbers that would stand on each other the older one is left out.
+    const taken = groups.map(({ left, right }) => [left, right]);
+    for (const fork of [...shown].reverse()) {
+      if (fork.deadEnd === null || !fork.discarded) continue;
+      const end = Math.min(fork.deadEnd, range[1]);
+      layout.shapes.push({
+        type: "line",
+        xref: "x",
+        yref: "paper",
+        x0: fork.step,
+        x1: end,
+        y0: 1.012,
+        y1: 1.012,
+        line: { color: colors.ghost, width: 2, dash: "2px,2px" },
+      });
+      const words = `−${S.count(fork.discarded)}`;
+      const left = end * scale - LETTER_PX * words.length - BORDER_PX;
+      if (left < fork.step * scale || taken.some(([from, to]) => to > left && from < end * scale)) continue;
+      taken.push([left, end * scale]);
+      layout.annotations.push({
+        x: end,
+        xref: "x",
+        y: 1,
+        yref: "paper",
+        yshift: 6,
+        yanchor: "bottom",
+        xanchor: "right",
+        showarrow: false,
+        text: words,
+        font: { size: 10, color: colors.muted },
+      });
+    }
+  };
+})();

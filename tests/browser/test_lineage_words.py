@@ -1,0 +1,134 @@
+"""What the page makes of forks, and of what people and the job say about them; and how a fork is taken back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stack.processes import Ranks, Server
+from waiting import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+OpenPage = Callable[..., "Page"]
+JOB = str(Path(__file__).parent / "stuttering_job.py")
+RUN = "r-stutter"
+
+FORKS = """(segments) => window.stability.forks(new Map(segments.map((one) => [one.id, one])))
+  .map(({ label, step, discarded }) => [label, step, discarded])"""
+
+
+def segment(id_: int, fork: int | None, last: int | None, **more: Any) -> dict[str, Any]:
+    """Build a segment as the API sends it."""
+    parent = None if fork is None else 0
+    return {"id": id_, "parent": parent, "fork_step": fork, "last_step": last, "cause": "declared"} | more
+
+
+def test_a_step_that_an_older_fork_discarded_is_not_counted_again(scripts: Page) -> None:
+    # 1..500, back to 300 and on to 449, back to 400 and on to 519, back to 100.
+    segments = [segment(0, None, 499), segment(1, 300, 449), segment(2, 400, 519), segment(3, 100, 699)]
+    assert scripts.evaluate(FORKS, segments) == [["R1", 300, 199], ["R2", 400, 49], ["R3", 100, 419]]
+
+
+def test_a_rollback_before_the_first_new_point_of_the_one_before_discards_only_the_rest(scripts: Page) -> None:
+    segments = [segment(0, None, 90), segment(1, 60, None), segment(2, 40, None)]
+    assert scripts.evaluate(FORKS, segments) == [["R1", 60, 30], ["R2", 40, 20]]
+
+
+def test_what_was_taken_back_is_no_fork_and_takes_no_number(scripts: Page) -> None:
+    segments = [
+        segment(0, None, 90),
+        segment(1, 29, None, cause="restart", undone=True),
+        segment(2, 50, 70, cause="restart"),
+    ]
+    assert scripts.evaluate(FORKS, segments) == [["S1", 50, 40]]
+
+
+GROUPS = """([forks, scale]) => window.stability.flagGroups(forks, scale)
+  .map(({ label, left, right }) => [label, left, right])"""
+
+
+def forks(*labelled: tuple[str, int]) -> list[dict[str, Any]]:
+    return [{"label": label, "step": step} for label, step in labelled]
+
+
+def test_flags_that_would_cover_each_other_are_one(scripts: Page) -> None:
+    close = forks(*[(f"R{index}", 900 - index) for index in range(1, 11)], ("R11", 100))
+    groups = scripts.evaluate(GROUPS, [close, 1.0])
+    assert [label for label, *_ in groups] == ["R11", "R1–R10"]
+    groups = scripts.evaluate(GROUPS, [close, 100.0])
+    assert len(groups) == 11
+    mixed = scripts.evaluate(GROUPS, [forks(("R1", 10), ("S1", 11), ("R4", 12)), 1.0])
+    assert [label for label, *_ in mixed] == ["3 forks"]
+
+
+@pytest.mark.parametrize("scale", [0.01, 0.2, 1.0, 7.0])
+def test_no_two_flags_overlap_at_any_width(scripts: Page, scale: float) -> None:
+    many = forks(*[(f"R{index}", (7919 * index) % 2000) for index in range(200)])
+    groups = scripts.evaluate(GROUPS, [many, scale])
+    assert all(one[2] <= other[1] for one, other in itertools.pairwise(groups))
+
+
+TROUBLE = "(command) => window.stability.commandTrouble(command)"
+
+
+def test_a_command_that_half_the_ranks_obeyed_does_not_read_as_harmless(scripts: Page) -> None:
+    ranks = {"0": {"state": "acted"}, "1": {"state": "failed", "detail": "size mismatch"}}
+    said = scripts.evaluate(TROUBLE, {"state": "failed", "world_size": 2, "ranks": ranks, "history": []})
+    assert said.startswith("1 rank of 2 went back, the others did not. Rank 1: Size mismatch. Look at the job")
+    ranks = {"1": {"state": "failed", "detail": "no such file."}}
+    said = scripts.evaluate(TROUBLE, {"state": "failed", "world_size": 2, "ranks": ranks, "history": []})
+    assert said == "It did not happen. Rank 1: No such file. Training goes on as before."
+
+
+def test_what_the_server_says_reads_as_sentences(scripts: Page) -> None:
+    said = scripts.evaluate(
+        "(error) => window.stability.errorText(error)",
+        {"message": "no agent of this run is connected", "hint": "is the job running?"},
+    )
+    assert said == "No agent of this run is connected. Is the job running?"
+
+
+def test_going_back_to_a_checkpoint_from_after_the_onset_is_warned_of(scripts: Page) -> None:
+    say = "([step, onset]) => window.stability.rollbackSentence({to_step: step}, {size: 1, lastStep: 300, onset})"
+    assert "may hold the damage already" in scripts.evaluate(say, [250, 240])
+    assert "may hold the damage already" not in scripts.evaluate(say, [200, 240])
+
+
+FLAGS = "[...document.querySelectorAll('#chart-focus .annotation-text')].map((one) => one.textContent)"
+STEPS = "stability.page.store.effective('loss').flatMap((l) => l.pieces.flatMap((p) => p.steps.slice(p.from, p.to)))"
+
+
+@pytest.fixture
+def stuttered(tmp_path: Path, free_port: int) -> Iterator[Server]:
+    """A server that knows the whole run of the stuttering job."""
+    server = Server(tmp_path / "data", free_port)
+    with server, Ranks(JOB, [], url=server.url, folder=tmp_path / "spool", run_id=RUN, world_size=1):
+        server.wait_for(f"/runs/{RUN}", lambda run: run["last_step"] == 80, "step 80 is there")
+        yield server
+
+
+def test_a_restart_that_was_none_is_taken_back_by_a_click(stuttered: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{stuttered.url}/runs/{RUN}")
+    page.wait_for_selector("#lineage [data-undo]", timeout=30_000)
+    wait_until(lambda: "S1" in page.evaluate(FLAGS), 20, "the restart has its flag")
+    assert page.inner_text("#kpi-rollbacks .kpi-value") == "1"
+
+    page.click("#lineage [data-undo]")
+    page.click("#confirm-dialog .button:not(.primary)")
+    page.wait_for_selector("#confirm-dialog", state="detached")
+    assert stuttered.get(f"/runs/{RUN}")["rollbacks"] == 1
+
+    page.click("#lineage [data-undo]")
+    page.click("#confirm-yes")
+    wait_until(lambda: "Taken back" in page.inner_text("#lineage"), 20, "the lineage says so")
+    wait_until(lambda: page.inner_text("#kpi-rollbacks .kpi-value") == "0", 10, "it is not counted")
+    wait_until(lambda: "S1" not in page.evaluate(FLAGS), 10, "its flag is gone")
+    assert page.query_selector("#lineage [data-undo]") is None
+    assert page.evaluate(STEPS) == list(range(1, 81))
+    assert stuttered.get(f"/runs/{RUN}")["rollbacks"] == 0
