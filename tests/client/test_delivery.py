@@ -307,6 +307,14 @@ def test_a_wrong_key_is_told_and_the_data_stays_for_the_right_one(
     assert _spools(run.folder)
 
 
+@pytest.mark.usefixtures("quiet")
+def test_a_missing_key_is_called_missing(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    with Gateway(key="right") as server:
+        run = start(url=server.url)
+        wait_until(lambda: "needs an API key and none is set" in caplog.text, 10, "the job's log says why")
+        assert run.finish() == "spooled"
+
+
 def test_the_right_key_is_taken(start: Start) -> None:
     with Gateway(key="right") as server:
         run = start(url=server.url, api_key="right")

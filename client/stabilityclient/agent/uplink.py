@@ -206,9 +206,9 @@ class Uplink:
             if status in _REFUSING:
                 # 403 is also what a WebSocket to a path that is none gets.
                 other = f", or {self._url} is not the agents' door: check STABILITY_URL" if status == 403 else ""
+                what = "does not accept this API key" if self._headers else "needs an API key and none is set"
                 raise Refused(
-                    f"HTTP {status}: the server does not accept this API key; "
-                    f"set STABILITY_API_KEY to one of `stabilityboard keys`{other}"
+                    f"HTTP {status}: the server {what}; set STABILITY_API_KEY to one of `stabilityboard keys`{other}"
                 ) from error
             raise
 
