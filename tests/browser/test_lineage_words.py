@@ -92,6 +92,8 @@ def test_what_the_server_says_reads_as_sentences(scripts: Page) -> None:
         {"message": "no agent of this run is connected", "hint": "is the job running?"},
     )
     assert said == "No agent of this run is connected. Is the job running?"
+    said = scripts.evaluate("window.stability.sentence('lr_scale is 99, expected (0, 10]')")
+    assert said == "lr_scale is 99, expected (0, 10]."
 
 
 def test_going_back_to_a_checkpoint_from_after_the_onset_is_warned_of(scripts: Page) -> None:

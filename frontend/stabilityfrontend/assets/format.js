@@ -80,10 +80,11 @@
   /** The lesser word of an incident kind: `process_death` as `process death`. */
   S.words = (name) => (name === "nonfinite" ? "not finite" : String(name || "").replace(/_/g, " "));
 
-  /** What the API or a job said, as a sentence: they begin small and end without a stop. */
+  /** What the API or a job said, as a sentence: they begin small and end without a stop. Names stay as they are. */
   S.sentence = function (text) {
     const words = String(text || "").trim();
-    return words ? words.charAt(0).toUpperCase() + words.slice(1) + (/[.!?…]$/.test(words) ? "" : ".") : "";
+    const begin = /^[a-z]+(?=[\s,;:]|$)/.test(words) ? words.charAt(0).toUpperCase() : words.charAt(0);
+    return words ? begin + words.slice(1) + (/[.!?…]$/.test(words) ? "" : ".") : "";
   };
 
   /** An error of the API in one or two sentences. */

@@ -67,7 +67,8 @@
     S.text(S.byId("run-segment"), segments.length ? `segment ${segments.indexOf(store.head) + 1} of ${segments.length}` : "no segment yet");
     const status = S.byId("run-status");
     S.text(status, run.status);
-    S.cls(status, `pill ${S.tone(run.status)}`);
+    // What was so when the server was last heard is no news.
+    S.cls(status, `pill ${page.live.lost === null ? S.tone(run.status) : "calm"}`);
     status.title = run.note || "";
     const note = S.byId("run-note");
     const shown = Boolean(run.note) && run.status !== "running" && run.status !== "finished";

@@ -109,8 +109,8 @@
     const restarts = forks.filter((fork) => fork.segment.cause === "restart").length;
     const gone = page.discarded();
     S.text(parts.value, S.count(forks.length));
-    const short = restarts ? `−${S.count(gone)} · ${S.plural(restarts, "restart")}` : `−${S.plural(gone, "step")}`;
-    note(parts, forks.length ? short : page.ready ? "nothing discarded" : "", `${S.plural(gone, "step")} discarded`);
+    const words = gone ? `${gone < 1000 ? S.plural(gone, "step") : S.count(gone)} discarded` : page.ready ? "nothing discarded" : "";
+    note(parts, words, `${S.plural(gone, "step")} discarded${restarts ? `; ${S.plural(restarts, "restart")} among the forks` : ""}`);
     const last = page.lastStep();
     const share = last ? gone / (last + gone) : 0;
     S.fill(parts.spark, gone ? S.h("div", { class: "bar", title: `${percent(share)} of all steps` }, S.h("i", { style: { width: `${100 * share}%` } })) : null);
