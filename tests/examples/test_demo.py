@@ -77,6 +77,29 @@ def test_a_demo_that_is_ended_leaves_no_process_behind(number: int, tmp_path: Pa
     assert demo.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 0)
 
 
+@pytest.mark.torch
+def test_ranks_whose_launcher_was_killed_are_ended_by_the_demo(tmp_path: Path, free_port: int) -> None:
+    pytest.importorskip("torch")
+    where = ["--data-dir", str(tmp_path / "demo"), "--port", str(free_port)]
+    with (tmp_path / "out").open("wb") as out:
+        demo = subprocess.Popen([*_PROGRAM, *where], stdout=out, stderr=out)
+    try:
+        agents = (tmp_path / "demo" / "spool").glob
+        wait_until(lambda: list(agents("*/agent/agent.json")), 90, "the job and its agent run")
+        (launcher,) = [pid for pid, command in processes_of(tmp_path).items() if "torch.distributed.run" in command]
+        os.kill(launcher, signal.SIGKILL)
+        wait_until(
+            lambda: not any("train.py" in command for command in processes_of(tmp_path).values()), 30, "the ranks end"
+        )
+        demo.send_signal(signal.SIGINT)
+        demo.wait(60)
+        wait_until(lambda: not processes_of(tmp_path), 60, "every process is gone")
+    finally:
+        demo.kill()
+        for pid in processes_of(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_a_missing_example_is_a_clear_error(tmp_path: Path) -> None:
     done = subprocess.run(
         [*_PROGRAM, "--headless", "--json", "--example-dir", str(tmp_path), "--data-dir", str(tmp_path / "demo")],

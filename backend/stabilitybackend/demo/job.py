@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stabilitybackend.demo.options import DemoOptions
-from stabilitybackend.demo.processes import ManagedProcess, end_agents, training_command
+from stabilitybackend.demo.processes import ManagedProcess, end_agents, end_strays, training_command
 
 __all__ = ["RANKS", "TrainingJob"]
 
@@ -16,6 +16,8 @@ __all__ = ["RANKS", "TrainingJob"]
 RANKS = 2
 #: How long the job may take to end at a step boundary and deliver its tail, seconds.
 _JOB_GRACE_S = 20.0
+#: How long ranks that lost their launcher may take to end, seconds.
+_STRAY_GRACE_S = 5.0
 #: How long its agent may take to drain the spool once the job is gone, seconds.
 _AGENT_GRACE_S = 5.0
 
@@ -71,6 +73,7 @@ class TrainingJob:
             self._process.ask_to_end()  # torchrun hands it to the ranks
             self._process.wait(_JOB_GRACE_S)
         self._process.end(1.0)
+        end_strays(f"STABILITY_RUN_ID={self._run_id}", _STRAY_GRACE_S)
         end_agents(self._spool, self._run_id, _AGENT_GRACE_S)
 
     def log_calls(self) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from stabilitybackend.errors import StartError
 
-__all__ = ["ManagedProcess", "end_agents", "free_port", "server_command", "training_command"]
+__all__ = ["ManagedProcess", "end_agents", "end_strays", "free_port", "server_command", "training_command"]
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.05
@@ -139,6 +139,21 @@ def end_agents(spool_dir: Path, run_id: str, grace_s: float) -> None:
             return
 
 
+def end_strays(variable: str, grace_s: float) -> None:
+    """End the ranks of a job whose launcher was killed, so that nobody else ends them.
+
+    torchrun gives each rank a session of its own: they are found by ``variable``, ``NAME=value`` in their environment.
+    Agents are left alone.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + grace_s
+        for pid in _with_variable(variable):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        while _with_variable(variable) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+
 def free_port(wanted: int) -> int:
     """Return ``wanted``, or the next free port on loopback.
 
@@ -169,6 +184,17 @@ def _agent_alive(pid: int) -> bool:
     except OSError:
         return False
     return b"stabilityclient" in command
+
+
+def _with_variable(variable: str) -> list[int]:
+    """Return the living processes, agents apart, that were started with ``variable`` in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended, or is somebody else's
+            given = (process / "environ").read_bytes().split(b"\0")
+            if variable.encode() in given and not _agent_alive(int(process.name)):
+                found.append(int(process.name))
+    return found
 
 
 def _die_with_parent() -> None:
