@@ -114,12 +114,12 @@ class RunState:
         return changes
 
     def _placed(self, placed: Placed, changes: Changes, replayed: bool) -> None:
-        first_of_segment = not placed.stray and self.fold.tree[placed.segment].points == placed.values.size
         self.store.add(placed)
         changes.placed.append(placed)
         if placed.stray or placed.rank is None:
             return
-        if first_of_segment and not replayed:
+        if not replayed:
+            # Not only for the first rows by the segment's count: that is ahead of us while a frame holds more of them.
             segment = self.fold.tree[placed.segment]
             time = float(placed.times[0])
             changes.add_commands(self.commands.on_points(segment.id, segment.key, int(placed.steps[0]), time))

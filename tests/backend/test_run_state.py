@@ -1,0 +1,41 @@
+"""What one frame changes does not depend on how much the agent put into it."""
+
+from __future__ import annotations
+
+import pytest
+
+from job import Job
+from stabilitybackend.policy.commands import Order
+from stabilitybackend.runs.state import RunState
+from stabilityclient.wire import Frame, Health
+
+
+def _ordered(job: Job) -> RunState:
+    state = RunState("run", lambda: 1010.0)
+    slot = {"rank": 0, "source": job.info.source, "pid": 1, "alive": True, "state": "running", "step": 20}
+    state.on_health(Health("a1", "n0", 1010.0, [slot]))
+    for frame in (job.rows(range(1, 11)), job.event("checkpoint", 10, path="c/10"), job.rows(range(11, 21))):
+        state.apply(frame, replayed=False)
+    state.order(Order(to_step=10), command_id="c-1", issuer="ada")
+    return state
+
+
+@pytest.mark.parametrize("in_one", [False, True], ids=["frame by frame", "all in one frame"])
+def test_a_rollback_is_done_at_its_first_new_point_however_much_comes_with_it(in_one: bool) -> None:
+    job = Job()
+    state = _ordered(job)
+    frames = [
+        job.event("command", 21, command_id="c-1", attempt=1, state="ready"),
+        job.rolled_back(10, "c-1", command_id="c-1"),
+        job.event("command", 21, command_id="c-1", attempt=1, state="acted"),
+        job.rows([11, 12]),
+        job.event("checkpoint", 12, path="c/12"),
+        job.rows([13, 14]),
+    ]
+    if in_one:
+        frames = [Frame(job.info, frames[0].first_seq, frames[-1].last_seq, [b for f in frames for b in f.blocks])]
+    for frame in frames:
+        state.apply(frame, replayed=False)
+    command = state.commands.get("c-1")
+    assert command is not None
+    assert (command["state"], command["segment"], command["first_step"]) == ("done", 1, 11)
