@@ -69,7 +69,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         version=ours,
         lifespan=lifespan,
         openapi_url="/api/v1/openapi.json",
-        docs_url="/api/v1/docs",
+        docs_url=None,  # FastAPI's page loads scripts from another host
         redoc_url=None,
     )
     app.state.settings = settings
@@ -103,13 +103,13 @@ def _add_error_handlers(app: FastAPI) -> None:
         given = first.get("input")
         shown = repr(given) if len(repr(given)) <= 80 else repr(given)[:80] + "..."
         message = f"{place or 'the request'} is {shown}: {first['msg']}"
-        return _answer(422, "bad_request", message, "see /api/v1/docs for what this call takes")
+        return _answer(422, "bad_request", message, "see /api/v1/openapi.json for what this call takes")
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         what = f"{request.method} {request.url.path}: {error.detail}"
         code = {404: "not_found", 405: "wrong_method"}.get(error.status_code, "bad_request")
-        return _answer(error.status_code, code, what, "the calls are listed at /api/v1/docs", error.headers)
+        return _answer(error.status_code, code, what, "the calls are listed at /api/v1/openapi.json", error.headers)
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> JSONResponse:

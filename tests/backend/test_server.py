@@ -288,6 +288,18 @@ async def test_a_browser_that_was_away_gets_what_it_missed_or_is_told_to_fetch_a
             assert missed == [2, 3]
 
 
+@pytest.mark.parametrize("cursor", ["99999999999999-0", "garbage", "", "-1-0"])
+async def test_a_cursor_that_this_run_never_had_means_fetch_again(server: RunningServer, cursor: str) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await _ready(server, agent, job.rows([1]))
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 1, "step 1 is there")
+        async with connect(server.live_url) as socket:
+            browser = Browser(socket)
+            await browser.subscribe("run-1", cursor)
+            assert (await browser.next("reset", "points"))["type"] == "reset"
+
+
 async def test_a_wrong_subscription_is_answered_and_the_next_one_works(server: RunningServer) -> None:
     async with connect(server.live_url) as socket:
         for garbage in ("{", '"x"', '{"type":"subscribe","run_id":7}', '{"type":"subscribe","run_id":"none"}'):

@@ -93,7 +93,7 @@ class _Feed:
         worker = await self._manager.get(run_id)
         self._say({"type": "hello", "cursor": worker.cursor, "server_time": time.time()})
         if cursor is not None and cursor != worker.cursor:
-            missed = worker.channel.since(cursor)
+            missed = worker.channel.since(cursor, worker.cursor)
             if missed is None:
                 self._say({"type": "reset", "reason": "too long away; fetch again"})
             for message in missed or []:

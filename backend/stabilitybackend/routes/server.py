@@ -68,4 +68,4 @@ async def logout() -> Response:
 @fallback.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
 async def unknown(path: str) -> Response:
     """Say that there is no such call."""
-    raise NotFound(f"there is no /api/{path}", hint="the calls are listed at /api/v1/docs")
+    raise NotFound(f"there is no /api/{path}", hint="the calls are listed at /api/v1/openapi.json")

@@ -73,10 +73,14 @@ class Channel:
         """Send it no more."""
         self._subscribers.discard(subscriber)
 
-    def since(self, cursor: str) -> list[bytes] | None:
-        """Return the messages after ``cursor`` (a stream id), None when they are no longer all here."""
+    def since(self, cursor: str, newest: str) -> list[bytes] | None:
+        """Return the messages after ``cursor`` (a stream id), None when they are no longer all here.
+
+        Args:
+            newest: stream id up to which the run is read; a later cursor is of a stream that was emptied since.
+        """
         after = stream_order(cursor)
-        if not self._recent:
+        if not self._recent or not (0, 0) <= after <= stream_order(newest):
             return None
         if self._dropped_any and stream_order(self._recent[0][0]) > after:
             return None
