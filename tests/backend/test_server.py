@@ -270,6 +270,22 @@ async def test_a_browser_sees_points_a_fork_and_a_checkpoint_as_they_arrive(serv
         assert (await browser.next("segments"))["head"] == 1
 
 
+async def test_a_new_checkpoint_sends_itself_and_none_of_the_old_ones(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent, connect(server.live_url) as socket:
+        await _ready(server, agent, *(job.event("checkpoint", step, path=f"c/{step}") for step in range(1, 6)))
+        await asyncio.to_thread(
+            server.wait_for, "/runs/run-1/checkpoints", lambda r: len(r["checkpoints"]) == 5, "five are there"
+        )
+        browser = Browser(socket)
+        await browser.subscribe("run-1")
+        await _send(agent, job.event("checkpoint", 6, path="c/6"), job.rows([7]))
+        told = []
+        while (message := await browser.next("checkpoint", "points"))["type"] == "checkpoint":
+            told.append(message["checkpoint"]["step"])
+        assert told == [6]
+
+
 async def test_a_browser_that_was_away_gets_what_it_missed_or_is_told_to_fetch_again(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:

@@ -64,10 +64,6 @@ class PathRange:
     first: int
     last: int | None
 
-    def holds(self, step: int) -> bool:
-        """Return whether ``step`` lies in the range."""
-        return step >= self.first and (self.last is None or step <= self.last)
-
 
 class SegmentTree:
     """Segments of a run, and the head among them."""

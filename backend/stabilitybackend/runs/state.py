@@ -48,7 +48,8 @@ class Changes:
 
     placed: list[Placed] = field(default_factory=list)
     segments: bool = False
-    checkpoints: bool = False
+    #: Paths of the checkpoints that came, went or were written over.
+    checkpoints: set[str] = field(default_factory=set)
     incidents: dict[str, dict[str, Any]] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -211,7 +212,7 @@ class RunState:
     def _event(self, event: Event, changes: Changes, replayed: bool) -> None:
         rank = event.source.rank
         if event.type in ("checkpoint", "checkpoint_gone"):
-            changes.checkpoints = True
+            changes.checkpoints.add(str(event.data.get("path", "")))
             if not replayed:
                 changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints(), event.time))
         elif event.type == "alert" and not replayed:

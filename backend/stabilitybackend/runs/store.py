@@ -120,7 +120,3 @@ class RunStore:
     def column(self, key: SeriesKey) -> Column | None:
         """Return one series, None where there is none."""
         return self._columns.get(key)
-
-    def ranks_of(self, metric: str) -> list[int]:
-        """Return the ranks that logged ``metric``, in order."""
-        return sorted({key.rank for key in self._by_metric.get(metric, []) if key.rank is not None})

@@ -62,6 +62,9 @@ class RunWorker:
         self._run: dict[str, Any] = {}
         self._updated = 0.0
         self._pushed_metrics = -1
+        #: Stream id up to which all that follows is in ``_unsaved`` or stored. In a batch the cursor is ahead of it,
+        #: and somebody may acknowledge or order something at that moment.
+        self._concluded = "0-0"
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -126,6 +129,7 @@ class RunWorker:
             if entries:
                 self._dirty = True
                 self._updated = self._clock()
+                self._concluded = max(self._concluded, self.cursor, key=stream_order)
                 await self._conclude(changes)
             if self._caught_up.is_set() and self._clock() >= next_tick:
                 next_tick = self._clock() + TICK_S
@@ -145,6 +149,7 @@ class RunWorker:
         self.state.liveness.load(stored.incidents)
         self.state.commands.load(stored.commands)
         self.cursor = "0-0"
+        self._concluded = stored.applied
         return stored.applied
 
     def _take(self, raw: bytes, changes: Changes, *, replayed: bool) -> None:
@@ -165,7 +170,7 @@ class RunWorker:
     async def tick(self) -> None:
         """Judge silence and expiry, store and publish the summary."""
         await self._conclude(self.state.tick())
-        self._refresh()
+        view = self._refresh()
         pushed = self._run
         if self._pushed_metrics == len(self._run["metrics"]):
             pushed = {name: value for name, value in self._run.items() if name != "metrics"}
@@ -175,13 +180,15 @@ class RunWorker:
         if self._dirty or self._sends:
             self._overview.publish({"type": "run", "run": pushed})
             try:
-                await self._index.save_view(self.run_id, self.state.view(), self._updated)
+                await self._index.save_view(self.run_id, view, self._updated)
                 self._dirty = False
             except (RedisError, OSError) as error:
                 _log.warning("run %s: summary not stored: %s", self.run_id, error)
 
-    def _refresh(self) -> None:
-        self._run = {**self._run, **self.state.view(), "updated": self._updated}
+    def _refresh(self) -> dict[str, Any]:
+        view = self.state.view()
+        self._run = {**self._run, **view, "updated": self._updated}
+        return view
 
     # --- what follows from changes -------------------------------------------------------------------------------
 
@@ -191,7 +198,7 @@ class RunWorker:
         self._unsaved.commands.update(changes.commands)
         if self._unsaved.incidents or self._unsaved.commands:
             unsaved, self._unsaved = self._unsaved, Changes()
-            await self._journal.save(unsaved.incidents.values(), unsaved.commands.values(), self.cursor)
+            await self._journal.save(unsaved.incidents.values(), unsaved.commands.values(), self._concluded)
         if changes:
             self._publish(changes)
         for command in changes.commands.values():
@@ -200,8 +207,8 @@ class RunWorker:
     def _publish(self, changes: Changes) -> None:
         if changes.segments:
             self.channel.publish({"type": "segments", **self.segments()}, self.cursor)
-        if changes.checkpoints:
-            for checkpoint in self.state.checkpoints():
+        for checkpoint in self.state.checkpoints() if changes.checkpoints else ():
+            if checkpoint["path"] in changes.checkpoints:
                 self.channel.publish({"type": "checkpoint", "checkpoint": checkpoint}, self.cursor)
         if sum(p.values.size for p in changes.placed) > MAX_PUSHED_VALUES:
             self.channel.publish({"type": "reset", "reason": "much arrived at once; fetch again"}, self.cursor)

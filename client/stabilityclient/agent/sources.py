@@ -50,7 +50,6 @@ class Source:
         self.drained = False
         self.alive = True
         self.slot: SlotView | None = None
-        self.death_told = False
 
     @property
     def is_rank(self) -> bool:
