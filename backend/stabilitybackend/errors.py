@@ -8,6 +8,8 @@
     ├── Conflict          409  right in itself, but not now
     ├── Unavailable       503  a part is away for a moment; trying again helps
     │   └── AgentGone     503  the agent's connection closed while something was sent to it
+    ├── ArchiveError      500  a file of the archive can't be read or written; the message names it
+    ├── SnapshotError     500  a stored state can't be taken up; the frames are folded again instead
     └── StartError        500  the server can't start; shown in the terminal, never over HTTP
         ├── SettingsError      a setting is wrong
         ├── FolderInUse        another Stabilityboard works in the data folder
@@ -23,6 +25,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AgentGone",
+    "ArchiveError",
     "BadRequest",
     "Conflict",
     "FolderInUse",
@@ -30,6 +33,7 @@ __all__ = [
     "NotFound",
     "RedisStartError",
     "SettingsError",
+    "SnapshotError",
     "StabilityBoardError",
     "StartError",
     "Unauthorized",
@@ -117,6 +121,18 @@ class AgentGone(Unavailable):
     """The agent's connection closed before the message was out."""
 
     default_code = "agent_gone"
+
+
+class ArchiveError(StabilityBoardError):
+    """A file of the archive can't be read or written; the message names it and the reason, the hint what to do."""
+
+    default_code = "archive"
+
+
+class SnapshotError(StabilityBoardError):
+    """A stored state of a run is damaged, foreign or of another version: fold the frames again instead."""
+
+    default_code = "snapshot"
 
 
 class StartError(StabilityBoardError):

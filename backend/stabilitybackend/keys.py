@@ -65,6 +65,21 @@ class RunKeys:
         return self._key("undone")
 
     @property
+    def parts(self) -> str:
+        """Hash: stem -> archived part as JSON. Committed in one transaction with the trim of ``frames``."""
+        return self._key("parts")
+
+    @property
+    def parts_next(self) -> str:
+        """Hash like ``parts``: what replaces it once the run has been folded again."""
+        return self._key("parts_next")
+
+    @property
+    def garbage(self) -> str:
+        """Set: stems of files that were begun or replaced, and are deleted when no part names them."""
+        return self._key("garbage")
+
+    @property
     def commands(self) -> str:
         """Hash: command id -> Command as JSON."""
         return self._key("commands")
