@@ -1,0 +1,202 @@
+"""What a block of steps looks like in 19 numbers, and blocks of blocks: any zoom level from the same few laws.
+
+A block of level L holds the rows whose ``step >> L`` is the same, so blocks are absolute: two parts or two segments are
+cut at the same steps. A block keeps its extremes with the steps where they stand, so a single spike among ten
+million rows is on the screen at every zoom, and NaN, +Inf and -Inf are counted apart, each with its first step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stabilitybackend.archive.series import Rows
+
+__all__ = ["AGG", "EMPTY_AGGS", "LEVEL_STEP", "MIN_LEVEL", "Aggs", "aggregate", "base_level", "regroup", "row_counts"]
+
+#: One block. ``first`` and ``last`` are the values of the first and the last row, finite or not; min, max and sum are
+#: over the finite values only (NaN, step -1 and sum 0.0 where there are none) and ``count`` counts these. Where the
+#: extreme stands more than once its first step is named. ``nan_step``, ``pinf_step``, ``ninf_step``: the first such
+#: step, -1 for none. Times: unix seconds at first_step and last_step. The sum is a float sum: two ways of grouping the
+#: same rows agree to rounding, and it overflows as floats do.
+AGG = np.dtype(
+    [
+        ("block", "<i8"),
+        ("first_step", "<i8"),
+        ("last_step", "<i8"),
+        ("first", "<f8"),
+        ("last", "<f8"),
+        ("min", "<f8"),
+        ("min_step", "<i8"),
+        ("max", "<f8"),
+        ("max_step", "<i8"),
+        ("sum", "<f8"),
+        ("count", "<i8"),
+        ("nan", "<i8"),
+        ("nan_step", "<i8"),
+        ("pinf", "<i8"),
+        ("pinf_step", "<i8"),
+        ("ninf", "<i8"),
+        ("ninf_step", "<i8"),
+        ("first_time", "<f8"),
+        ("last_time", "<f8"),
+    ]
+)
+#: An array of AGG.
+Aggs = NDArray[np.void]
+EMPTY_AGGS: Aggs = np.empty(0, AGG)
+
+#: Finest level worth keeping: 256 steps. Below it a block costs as much as the rows it stands for.
+MIN_LEVEL = 8
+#: Rows that a block of the base level holds on average at least; with 152 bytes a block this keeps aggregates near a
+#: tenth of the rows' own size however sparsely somebody logs.
+MIN_BLOCK_ROWS = 64
+#: Levels between two that are kept: base, base + 2, ... A factor of 4 costs a third on top of the base level.
+LEVEL_STEP = 2
+#: Steps are below 2**53, so at this level every series is one block. Shifts of an int64 end at 63.
+MAX_LEVEL = 62
+
+#: Counted kinds of non-finite values: field of the count, field of the first step.
+_KINDS = (("nan", "nan_step"), ("pinf", "pinf_step"), ("ninf", "ninf_step"))
+
+
+def base_level(steps: NDArray[np.int64]) -> int:
+    """Return the finest level worth keeping for rows at these (rising) steps: 8, or more where logging is sparse."""
+    if not len(steps):
+        return MIN_LEVEL
+    # Neighbours share a block of level L exactly if they differ in no bit from L upwards; below 2**53 a float knows
+    # the highest one.
+    _, bits = np.frexp((steps[1:] ^ steps[:-1]).astype(np.float64))
+    cuts = np.bincount(np.maximum(bits, MIN_LEVEL), minlength=MAX_LEVEL + 1)
+    blocks = 1 + np.cumsum(cuts[::-1])[::-1]  # blocks[b]: how many there are at level b - 1
+    for level in range(MIN_LEVEL, MAX_LEVEL):
+        if blocks[level + 1] == 1 or len(steps) >= MIN_BLOCK_ROWS * blocks[level + 1]:
+            return level
+    return MAX_LEVEL
+
+
+def aggregate(rows: Rows, level: int) -> Aggs:
+    """Return one AGG for each block of ``2**level`` steps that has a row, ascending.
+
+    Args:
+        rows: steps strictly rising.
+        level: 0 to 62; 0 gives one block a row.
+    """
+    steps, values = rows.steps, rows.values
+    if not len(steps):
+        return EMPTY_AGGS
+    blocks = steps >> min(level, MAX_LEVEL)
+    starts, ends = _groups(blocks)
+    aggs = np.empty(len(starts), AGG)
+    last = ends - 1
+    aggs["block"] = blocks[starts]
+    aggs["first_step"], aggs["last_step"] = steps[starts], steps[last]
+    aggs["first"], aggs["last"] = values[starts], values[last]
+    aggs["first_time"], aggs["last_time"] = rows.times[starts], rows.times[last]
+    finite = np.isfinite(values)
+    sizes = ends - starts
+    if finite.all():
+        aggs["count"] = sizes
+        low, high, total = values, values, values
+        for count, step in _KINDS:
+            aggs[count], aggs[step] = 0, -1
+    else:
+        aggs["count"] = np.add.reduceat(finite.astype(np.int64), starts)
+        low, high = np.where(finite, values, np.inf), np.where(finite, values, -np.inf)
+        total = np.where(finite, values, 0.0)
+        for (count, step), odd in zip(_KINDS, (np.isnan(values), values == np.inf, values == -np.inf), strict=True):
+            _count_odd(aggs, count, step, np.flatnonzero(odd), steps, starts, ends)
+    with np.errstate(over="ignore", invalid="ignore"):
+        aggs["sum"] = np.add.reduceat(total, starts)
+    _put_extreme(aggs, "min", "min_step", low, steps, starts, sizes, np.minimum)
+    _put_extreme(aggs, "max", "max_step", high, steps, starts, sizes, np.maximum)
+    return aggs
+
+
+def regroup(aggs: Aggs, level: int) -> Aggs:
+    """Return one AGG for each block of ``2**level`` steps, from finer ones.
+
+    Args:
+        aggs: ascending and disjoint; each must lie within one block of ``level``. Their own extents may differ, so
+            whole blocks and what was aggregated from rows at a cut edge go together.
+        level: 0 to 62.
+    """
+    if not len(aggs):
+        return EMPTY_AGGS
+    blocks = aggs["first_step"] >> min(level, MAX_LEVEL)
+    starts, ends = _groups(blocks)
+    result: Aggs = np.empty(len(starts), AGG) if len(starts) < len(aggs) else aggs.copy()
+    result["block"] = blocks[starts]
+    if len(starts) == len(aggs):
+        return result
+    last = ends - 1
+    for name, at in (("first_step", starts), ("first", starts), ("first_time", starts)):
+        result[name] = aggs[name][at]
+    for name, at in (("last_step", last), ("last", last), ("last_time", last)):
+        result[name] = aggs[name][at]
+    for name in ("count", "nan", "pinf", "ninf"):
+        result[name] = np.add.reduceat(aggs[name], starts)
+    with np.errstate(over="ignore", invalid="ignore"):
+        result["sum"] = np.add.reduceat(aggs["sum"], starts)
+    sizes = ends - starts
+    some = aggs["count"] > 0
+    low, high = np.where(some, aggs["min"], np.inf), np.where(some, aggs["max"], -np.inf)
+    _put_extreme(result, "min", "min_step", low, aggs["min_step"], starts, sizes, np.minimum)
+    _put_extreme(result, "max", "max_step", high, aggs["max_step"], starts, sizes, np.maximum)
+    for count, step in _KINDS:
+        result[step] = -1
+        where = np.flatnonzero(aggs[count] > 0)
+        if len(where):
+            at = np.searchsorted(where, starts)
+            has = result[count] > 0
+            result[step][has] = aggs[step][where[at[has]]]
+    return result
+
+
+def row_counts(aggs: Aggs) -> NDArray[np.int64]:
+    """Return how many rows each block stands for, finite or not."""
+    counts: NDArray[np.int64] = aggs["count"] + aggs["nan"] + aggs["pinf"] + aggs["ninf"]
+    return counts
+
+
+def _groups(blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where each run of equal numbers begins, and where it ends (exclusive)."""
+    starts = np.flatnonzero(blocks[1:] != blocks[:-1]) + 1
+    return np.append(0, starts), np.append(starts, len(blocks))
+
+
+def _put_extreme(
+    aggs: Aggs,
+    name: str,
+    step_name: str,
+    values: NDArray[np.float64],
+    steps: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    extreme: np.ufunc,
+) -> None:
+    """Fill in the extreme and its first step; where ``count`` is 0 (``values`` then holds fillers) NaN and -1."""
+    tops = extreme.reduceat(values, starts)
+    where = np.flatnonzero(values == np.repeat(tops, sizes))
+    at = where[np.searchsorted(where, starts)]
+    # Not `tops`: among -0.0 and 0.0, which are equal, the value is the one that stands at the named step.
+    none = aggs["count"] == 0
+    aggs[name] = np.where(none, np.nan, values[at])
+    aggs[step_name] = np.where(none, -1, steps[at])
+
+
+def _count_odd(
+    aggs: Aggs,
+    count: str,
+    step: str,
+    where: NDArray[np.intp],
+    steps: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+) -> None:
+    """Count the rows at ``where`` by block and name the first step of each."""
+    begin = np.searchsorted(where, starts)
+    counts = np.searchsorted(where, ends) - begin
+    aggs[count], aggs[step] = counts, -1
+    has = counts > 0
+    aggs[step][has] = steps[where[begin[has]]]

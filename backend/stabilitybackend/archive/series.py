@@ -1,0 +1,87 @@
+"""One series and its rows: what the hot and the cold half of a run's store both speak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Extent", "Rows", "SeriesKey", "join_rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesKey:
+    """Names one series: rank is None for an agent's metrics, then ``node`` tells them apart."""
+
+    metric: str
+    segment: int
+    rank: int | None
+    node: str
+    stray: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """First and last step of a series (inclusive) and how many rows it has there."""
+
+    first_step: int
+    last_step: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Rows of one series, steps strictly rising unless said otherwise. The arrays are shared: nobody writes to them.
+
+    Attributes:
+        steps: int64[n], 0 to 2**53 - 1.
+        values: float64[n]; NaN and the infinities are what was logged, never "missing".
+        times: float64[n], when it was logged, unix seconds.
+    """
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+    times: NDArray[np.float64]
+
+    EMPTY: ClassVar[Rows]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def between(self, first: int | None, last: int | None) -> Rows:
+        """Return the rows with ``first <= step <= last`` as views; None for no bound. Steps must be rising."""
+        begin = 0 if first is None else int(np.searchsorted(self.steps, first, side="left"))
+        end = len(self.steps) if last is None else int(np.searchsorted(self.steps, last, side="right"))
+        if begin == 0 and end == len(self.steps):
+            return self
+        return Rows(self.steps[begin:end], self.values[begin:end], self.times[begin:end])
+
+
+Rows.EMPTY = Rows(np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np.float64))
+
+
+def join_rows(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of all parts in one, steps strictly rising.
+
+    Where a step stands more than once the row that comes last stands: the later part, and within a part the later
+    row. That is what a training loop means when it logs a step again. The parts themselves may be in any order.
+    A single part is returned as it is, so it has to be rising already.
+    """
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return Rows.EMPTY
+    if len(parts) == 1:
+        return parts[0]
+    steps = np.concatenate([part.steps for part in parts])
+    values = np.concatenate([part.values for part in parts])
+    times = np.concatenate([part.times for part in parts])
+    if bool((steps[1:] > steps[:-1]).all()):
+        return Rows(steps, values, times)
+    order = np.argsort(steps, kind="stable")
+    ordered = steps[order]
+    keep = np.append(ordered[1:] != ordered[:-1], True)
+    order = order[keep]
+    return Rows(ordered[keep], values[order], times[order])
