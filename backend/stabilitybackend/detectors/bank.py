@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from .contract import Detector, Finding, Point
 
@@ -61,12 +62,54 @@ class DetectorBank:
 
     def feed(self, point: Point) -> list[Finding]:
         """Give one point to the detectors that want it and return what changed."""
-        if point.step < self.last_step and not self._order_began_anew(point):
+        if point.step < self.last_step and not self._order_began_anew(point.step):
             return []
         self._late_in_a_row = 0
         receivers = self._receivers_of(point.metric)
-        if not receivers:
-            return []
+        return self._give(point, receivers) if receivers else []
+
+    def wants(self, metric: str) -> bool:
+        """Return whether points of ``metric`` go to any detector."""
+        return bool(self._receivers_of(metric))
+
+    def feed_rows(
+        self,
+        names: Sequence[str],
+        steps: Sequence[int],
+        times: Sequence[float],
+        columns: Mapping[str, Sequence[float]],
+    ) -> list[tuple[float, Finding]]:
+        """Give whole rows and return what changed, each with the log time of its point.
+
+        The same as ``feed`` for each point, row after row in the order of ``names``, but what nobody wants costs
+        nothing.
+
+        Args:
+            names: the metrics of the rows.
+            steps, times: one for each row.
+            columns: the values of those of ``names`` that ``wants`` says yes to, and of no other.
+        """
+        found: list[tuple[float, Finding]] = []
+        wanted = [(name, columns[name], self._receivers_of(name)) for name in names if name in columns]
+        for row, step in enumerate(steps):
+            time = times[row]
+            if step < self.last_step:
+                for name in names:
+                    if step < self.last_step and not self._order_began_anew(step):
+                        continue
+                    self._late_in_a_row = 0
+                    if name in columns:
+                        point = Point(step, name, columns[name][row], time)
+                        found += [(time, finding) for finding in self._give(point, self._receivers_of(name))]
+                continue
+            self._late_in_a_row = 0
+            for name, values, receivers in wanted:
+                news = self._give(Point(step, name, values[row], time), receivers)
+                if news:
+                    found += [(time, finding) for finding in news]
+        return found
+
+    def _give(self, point: Point, receivers: tuple[str, ...]) -> list[Finding]:
         if point.step > self.last_step:
             self._enter_step(point.step)
         found: list[Finding] = []
@@ -87,19 +130,53 @@ class DetectorBank:
             The step of the restored state, ``BEFORE_FIRST_STEP`` for the empty one. Never above ``fork_step`` unless
             that is negative.
         """
+        self._late_in_a_row = 0
         if BEFORE_FIRST_STEP < self.last_step <= fork_step:
             return self.last_step
         while self._snapshots and self._snapshots[-1][0] > fork_step:
             self._snapshots.pop()
         self._steps_since_snapshot = 0
-        self._late_in_a_row = 0
         if not self._snapshots:
             self._detectors = {name: make() for name, make in self._factories.items()}
             self.last_step = BEFORE_FIRST_STEP
         else:
             self.last_step, state = self._snapshots[-1]
-            self._detectors = pickle.loads(state)  # made by this object a moment ago, never read from outside
+            self._detectors = pickle.loads(state)  # made by this object, or read with care in restore()
         return self.last_step
+
+    def saved(self) -> dict[str, Any]:
+        """Return the whole state for ``restore``: detectors, plain containers, and pickled detectors as bytes."""
+        return {
+            "detectors": self._detectors,
+            "snapshots": self._snapshots,
+            "steps_since_snapshot": self._steps_since_snapshot,
+            "late_in_a_row": self._late_in_a_row,
+            "last_step": self.last_step,
+            "late_points": self.late_points,
+            "failures": self.failures,
+        }
+
+    def restore(self, saved: Mapping[str, Any], loads: Callable[[bytes], Any]) -> None:
+        """Take over what ``saved`` returned.
+
+        Args:
+            loads: reads pickled detectors without trusting them: the bytes may come from a disk.
+
+        Raises:
+            ValueError: it holds other detectors than this bank.
+        """
+        for step, detectors in [(-1, saved["detectors"]), *((at, loads(state)) for at, state in saved["snapshots"])]:
+            kinds = {name: type(detector) for name, detector in detectors.items()}
+            expected = {name: type(detector) for name, detector in self._detectors.items()}
+            if kinds != expected:
+                raise ValueError(f"detectors {sorted(kinds)} saved at step {step}, expected {sorted(expected)}")
+        self._detectors = dict(saved["detectors"])
+        self._snapshots = list(saved["snapshots"])
+        self._steps_since_snapshot = int(saved["steps_since_snapshot"])
+        self._late_in_a_row = int(saved["late_in_a_row"])
+        self.last_step = int(saved["last_step"])
+        self.late_points = int(saved["late_points"])
+        self.failures = dict(saved["failures"])
 
     def snapshot_steps(self) -> list[int]:
         """Return the steps to which a rewind needs no points again, ascending."""
@@ -138,14 +215,14 @@ class DetectorBank:
                 self._receivers[metric] = receivers
         return receivers
 
-    def _order_began_anew(self, point: Point) -> bool:
+    def _order_began_anew(self, step: int) -> bool:
         """Count a late point; after many in a row follow them, or one stray huge step would make the bank deaf."""
         self.late_points += 1
         self._late_in_a_row += 1
         if self._late_in_a_row < LATE_POINTS_ACCEPTED_AFTER:
             return False
-        self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] < point.step]
-        self.last_step = point.step
+        self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] < step]
+        self.last_step = step
         return True
 
     def _failed(self, name: str, error: Exception) -> None:

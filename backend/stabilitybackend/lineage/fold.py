@@ -37,7 +37,7 @@ class LineageFold:
     """
 
     def __init__(self, undone: Collection[str] = ()) -> None:
-        self._undone = frozenset(undone)
+        self.undone = frozenset(undone)
         self.tree = SegmentTree()
         self.checkpoints: list[Checkpoint] = []
         self._sources: dict[str, SourceState] = {}
@@ -262,7 +262,7 @@ class LineageFold:
                 if tentative.fresh
                 else "the steps went back and went on from there",
             )
-            if target.key in self._undone:
+            if target.key in self.undone:
                 target.undone = True
                 state.tentative, state.fresh, state.stray_until = None, False, tentative.high
                 yield Forked(target, False)

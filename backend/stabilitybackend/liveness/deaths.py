@@ -47,9 +47,15 @@ class DeathWatch:
         deaths = {int(death["rank"]): dict(death) for death in evidence.get("deaths", [])}
         if incident["state"] != "open":
             self._remember(str(death["source"]) for death in deaths.values())
+            if str(evidence.get("key")) == self._key:  # a snapshot knew it while it was open
+                self._deaths, self._more, self._runs_again = {}, 0, None
             return
         self._deaths, self._key = deaths, str(evidence["key"])
         self._more = int(evidence.get("not_described", 0))
+
+    def tell_again(self) -> None:
+        """Let the next ``news`` tell an open death once more: a snapshot does not know whether it was heard."""
+        self._changed = bool(self._deaths)
 
     def add(
         self, source: str, rank: int, node: str, event: Mapping[str, Any], facts: Mapping[str, Any], now: float

@@ -75,6 +75,28 @@ class LivenessMonitor:
             elif incident["state"] == "open" and incident["kind"] == "agent_lost":
                 self._lost[str(evidence.get("agent", ""))] = _finding_of(incident)
 
+    def saved(self) -> dict[str, Any]:
+        """Return for ``restore`` what is known of the processes. Agents are not in it: they come by themselves."""
+        return {
+            "ranks": self._ranks,
+            "deaths": self._deaths,
+            "bad_slots": self.bad_slots,
+            "ranks_not_followed": self.ranks_not_followed,
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over what ``saved`` returned, as after a restart: no agent has reached us yet.
+
+        Call ``load`` with the stored incidents afterwards: an open hang or a lost agent is known from there.
+        """
+        self._ranks = dict(saved["ranks"])
+        for watch in self._ranks.values():
+            watch.unseen()
+        self._deaths = saved["deaths"]
+        self._deaths.tell_again()
+        self.bad_slots = int(saved["bad_slots"])
+        self.ranks_not_followed = int(saved["ranks_not_followed"])
+
     def agent_connected(self, agent: str, now: float) -> None:
         """Take note that an agent's connection opened."""
         self._agent(agent).connected = True

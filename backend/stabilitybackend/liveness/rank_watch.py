@@ -157,6 +157,12 @@ class RankWatch:
             return min(max(LONG_FLOOR_S, learned), LONG_CEILING_S)
         return step_budget if self.first_step_done else max(LONG_FLOOR_S, step_budget)
 
+    def unseen(self) -> None:
+        """Forget where the slot was seen: nobody has looked since. What the process said and how fast it is stays."""
+        self.agent, self.phase, self.expect_s = "", "", 0.0
+        self.seen_at = self.moved_at = self._step_start = self._phase_start = self._stood_s = 0.0
+        self._beat, self._beat_at, self._excused_until = -1, 0.0, 0.0
+
     def excuse(self, now: float) -> None:
         """Another rank is in a long phase: what this one waits now is not its usual step time."""
         self._excused_until = now

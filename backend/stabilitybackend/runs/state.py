@@ -20,6 +20,7 @@ from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.policy.attribution import BASELINE_STEPS, culprit
 from stabilitybackend.policy.commands import CommandBook, JobView, Order
 from stabilitybackend.policy.incidents import IncidentBook
+from stabilitybackend.policy.job_alert import alert_finding
 from stabilitybackend.runs import query
 from stabilitybackend.runs.store import RunStore
 from stabilityclient.wire import Frame, Health
@@ -130,10 +131,12 @@ class RunState:
             self._note_progress(placed)
         self._choose_primary(placed, changes, replayed)
         if placed.rank == self._primary and placed.segment == self.fold.tree.head:
-            rows = zip(placed.steps.tolist(), placed.times.tolist(), *placed.values.tolist(), strict=True)
-            for step, time, *values in rows:
-                for name, value in zip(placed.names, values, strict=True):
-                    self._feed(Point(step, name, value, time), changes, replayed)
+            wanted = {n: placed.values[i].tolist() for i, n in enumerate(placed.names) if self._bank.wants(n)}
+            for time, finding in self._bank.feed_rows(
+                placed.names, placed.steps.tolist(), placed.times.tolist(), wanted
+            ):
+                if not replayed:
+                    self.found(finding, time, changes)
 
     def _note_progress(self, placed: Placed) -> None:
         step, time = int(placed.steps[-1]), float(placed.times[-1])
@@ -163,9 +166,8 @@ class RunState:
 
     def _feed_again(self, after: int, changes: Changes, replayed: bool, before: int | None = None) -> None:
         assert self._primary is not None
-        for step, time, metric, value in query.effective_rows(
-            self.store, self.fold, self.store.metrics(), self._primary, after + 1
-        ):
+        wanted = [name for name in self.store.metrics() if self._bank.wants(name)]
+        for step, time, metric, value in query.effective_rows(self.store, self.fold, wanted, self._primary, after + 1):
             if before is None or step < before:
                 self._feed(Point(step, metric, value, time), changes, replayed)
 
@@ -216,7 +218,7 @@ class RunState:
             if not replayed:
                 changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints(), event.time))
         elif event.type == "alert" and not replayed:
-            self.found(_alert(event), event.time, changes)
+            self.found(alert_finding(event), event.time, changes)
         elif event.type == "gpu_note":
             self._gpu_notes[event.source.node] = dict(event.data)
         elif event.type == "command" and not replayed:
@@ -290,6 +292,48 @@ class RunState:
         self._over_since = now if self._over_since is None else self._over_since
         return self.commands.job_over(note, now) if now - self._over_since >= JOB_OVER_AFTER_S else []
 
+    # --- snapshots ------------------------------------------------------------------------------------------------
+
+    def saved(self) -> dict[str, Any]:
+        """Return for ``restore`` what was folded from the frames, but for points, incidents and commands.
+
+        Nothing is copied: pickle it before the next frame (``runs/snapshot.py``).
+        """
+        return {
+            "fold": self.fold,
+            "bank": self._bank.saved(),
+            "liveness": self.liveness.saved(),
+            "world_size": self.world_size,
+            "primary": self._primary,
+            "running": self._running,
+            "last_row": self._last_row,
+            "step_times": list(self._step_times),
+            "gpu_notes": self._gpu_notes,
+            "culprits": self._culprits,
+        }
+
+    def restore(self, saved: Mapping[str, Any], loads: Callable[[bytes], Any]) -> None:
+        """Take over what ``saved`` returned, into a state that has seen no frame.
+
+        Args:
+            loads: reads pickled detectors without trusting them.
+
+        Raises:
+            ValueError: it was folded with another undone segment, or with other detectors.
+        """
+        fold: LineageFold = saved["fold"]
+        changed = sorted(key for key in fold.undone ^ self.fold.undone if fold.tree.with_key(key))
+        if changed:
+            raise ValueError(f"segment {changed[0]!r} has been undone, or no longer is, since it was folded")
+        fold.undone, self.fold = self.fold.undone, fold
+        self._bank.restore(saved["bank"], loads)
+        self.liveness.restore(saved["liveness"])
+        self.world_size = int(saved["world_size"])
+        self._primary = saved["primary"]
+        self._running, self._last_row = saved["running"], saved["last_row"]
+        self._step_times.extend(saved["step_times"])
+        self._gpu_notes, self._culprits = dict(saved["gpu_notes"]), dict(saved["culprits"])
+
     # --- what people ask -----------------------------------------------------------------------------------------
 
     def job(self) -> JobView:
@@ -341,23 +385,3 @@ class RunState:
             "rollbacks": sum(s.parent is not None and not s.undone for s in tree),
             "agents": sum(1 for agent in self.agents.values() if agent["connected"]),
         }
-
-
-def _alert(event: Event) -> Finding:
-    """Return what the job itself said with ``run.alert``. One a title and step; acknowledging it closes it."""
-    title, step = str(event.data.get("title") or "alert"), event.step or 0
-    severity = event.data.get("severity")
-    return Finding(
-        detector="job",
-        key=f"alert:{step}:{title}",
-        kind="alert",
-        state="open",
-        severity=severity if severity in ("info", "warning", "critical") else "warning",
-        title=title,
-        text=str(event.data.get("text") or ""),
-        onset_step=step,
-        step=step,
-        now_step=step,
-        rank=event.source.rank,
-        node=event.source.node or None,
-    )
