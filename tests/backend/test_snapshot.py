@@ -1,0 +1,216 @@
+"""A snapshot stands for the frames that it was folded from, or it is refused."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from job import Job
+from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.runs import snapshot
+from stabilitybackend.runs.snapshot import SnapshotError
+from stabilitybackend.runs.state import RunState
+from stabilityclient.wire import Frame
+from stories import Story, stories, tell
+
+
+def _now() -> float:
+    return 9_000.0
+
+
+class _Fold:
+    """A state, and what it said of the frames."""
+
+    def __init__(self, state: RunState | None = None) -> None:
+        self.state = state or RunState("run", _now)
+        self.placed: list[tuple[Any, ...]] = []
+        self.rows: list[Placed] = []
+
+    def feed(self, frames: list[Frame]) -> _Fold:
+        for frame in frames:
+            changes = self.state.apply(frame, replayed=False)
+            self.rows += changes.placed
+            self.placed += [_plain(p) for p in changes.placed]
+        return self
+
+    def restarted(self) -> _Fold:
+        """Return this fold as a server finds it that starts again: from a snapshot and from what is stored."""
+        state = snapshot.load(snapshot.dump(self.state), "run", _now)
+        for placed in self.rows:
+            state.store.add(placed)
+        state.incidents.load(self.state.incidents.all())
+        state.liveness.load(self.state.incidents.all())
+        state.commands.load(self.state.commands.all())
+        return _Fold(state)
+
+    def facts(self) -> dict[str, Any]:
+        """Return all that anybody can ask."""
+        state = self.state
+        tick = state.tick()
+        return {
+            "segments": state.fold.tree.as_dicts(),
+            "head": state.fold.tree.head,
+            "pending": [_plain(p) for p in state.fold.pending()],
+            "incidents": state.incidents.all(),
+            "told": sorted(i["kind"] for i in tick.incidents.values()),
+            "checkpoints": state.checkpoints(),
+            "job": state.job(),
+            "view": state.view(),
+        }
+
+
+def _plain(placed: Placed) -> tuple[Any, ...]:
+    arrays = (placed.steps.tolist(), placed.times.tolist(), [[repr(v) for v in row] for row in placed.values.tolist()])
+    return (placed.segment, placed.source, placed.rank, placed.node, placed.names, placed.stray, *arrays)
+
+
+@settings(max_examples=60, deadline=None)
+@given(told=stories(), where=st.floats(0, 1))
+def test_a_fold_that_was_written_down_half_way_goes_on_as_if_it_had_not_been(
+    told: tuple[Story, int], where: float
+) -> None:
+    frames = tell(*told)
+    cut = round(where * len(frames))
+    whole = _Fold().feed(frames)
+    first = _Fold().feed(frames[:cut])
+    second = first.restarted().feed(frames[cut:])
+    assert first.placed + second.placed == whole.placed
+    assert second.facts() == whole.facts()
+
+
+def test_a_detector_goes_back_to_a_state_from_before_the_restart() -> None:
+    job = Job()
+    frames = [job.rows([s], {"loss": [2.0 + 0.01 * (s % 3)]}) for s in range(1, 301)]
+    frames += [job.rows([s], {"loss": [9.0]}) for s in range(301, 305)]
+    end = [job.rolled_back(200, "k"), *(job.rows([s], {"loss": [9.0]}) for s in range(201, 204))]
+    second = _Fold().feed(frames).restarted().feed(end)
+    kinds = [(i["kind"], i["onset_step"], i["segment"]) for i in second.state.incidents.all()]
+    assert kinds == [("spike", 201, 1), ("spike", 301, 0)]
+
+
+def test_a_death_that_was_over_before_the_restart_stays_over() -> None:
+    job, again = Job(0, 1), Job(0, 2)
+    first = _Fold().feed([job.rows([1, 2, 3]), job.event("exception", 3, type="RuntimeError", message="gone")])
+    first.state.tick()
+    frozen = first.restarted()
+    first.feed([again.event("start", 3), again.rows([4, 5])])
+    first.state.tick()
+    stored = first.state.incidents.all()
+    assert [i["state"] for i in stored] == ["resolved"]
+    state = snapshot.load(snapshot.dump(frozen.state), "run", _now)
+    state.incidents.load(stored)
+    state.liveness.load(stored)
+    assert state.liveness.status(_now())[0] != "crashed"
+    assert not state.tick().incidents
+
+
+def test_no_agent_is_lost_because_the_server_was_away() -> None:
+    from stabilityclient.wire import Health
+
+    job = Job()
+    now = [1_000.0]
+    state = RunState("run", lambda: now[0])
+    state.apply(job.rows([1, 2, 3]), replayed=False)
+    slot = {"rank": 0, "source": job.info.source, "pid": 1, "alive": True, "state": "running", "step": 3}
+    state.on_health(Health("a1", "n0", 1_000.0, [slot]))
+    now[0] = 5_000.0
+    later = snapshot.load(snapshot.dump(state), "run", lambda: now[0])
+    assert not later.tick().incidents
+    assert later.view()["status"] == "running"
+
+
+def _small() -> RunState:
+    state = RunState("run", _now)
+    state.apply(Job().rows(range(1, 101)), replayed=False)
+    return state
+
+
+@settings(max_examples=100, deadline=None)
+@given(at=st.integers(0, 10**9), flip=st.integers(1, 255))
+def test_a_flipped_byte_anywhere_is_refused(at: int, flip: int) -> None:
+    data = bytearray(_SMALL)
+    data[at % len(data)] ^= flip
+    with pytest.raises(SnapshotError):
+        snapshot.load(bytes(data), "run", _now)
+
+
+_SMALL = snapshot.dump(_small())
+
+
+@pytest.mark.parametrize("cut", [0, 5, 21, 22, 100, -1])
+def test_a_truncated_snapshot_is_refused(cut: int) -> None:
+    with pytest.raises(SnapshotError, match="snapshot"):
+        snapshot.load(_SMALL[:cut], "run", _now)
+
+
+@pytest.mark.parametrize("what", [os.system, eval, pickle.loads, zlib.compress, Job, snapshot.load, RunState])
+def test_a_snapshot_that_names_anything_but_state_is_refused_and_nothing_of_it_runs(what: object) -> None:
+    with pytest.raises(SnapshotError, match="no part of a run's state"):
+        snapshot.load(snapshot.seal(pickle.dumps({"fold": what})), "run", _now)
+
+
+class _Runs:
+    """Writes a file when it is unpickled without care."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (self.place,))
+
+
+def test_a_call_hidden_in_a_saved_detector_state_is_refused_too(tmp_path: Any) -> None:
+    state = _small()
+    saved = pickle.loads(snapshot.freeze(state))
+    saved["bank"]["snapshots"] = [(16, pickle.dumps(_Runs(str(tmp_path / "made"))))]
+    with pytest.raises(SnapshotError, match=r"mkdir"):
+        snapshot.load(snapshot.seal(pickle.dumps(saved)), "run", _now)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("content", [None, {}, {"fold": 1}, {"fold": None, "bank": {}}, [1, 2]])
+def test_a_snapshot_of_something_else_is_refused(content: object) -> None:
+    with pytest.raises(SnapshotError):
+        snapshot.load(snapshot.seal(pickle.dumps(content)), "run", _now)
+
+
+def test_another_version_is_refused_by_name() -> None:
+    data = bytearray(_SMALL)
+    data[4:6] = (snapshot.VERSION + 1).to_bytes(2, "little")
+    with pytest.raises(SnapshotError, match=f"version {snapshot.VERSION + 1}/"):
+        snapshot.load(bytes(data), "run", _now)
+
+
+def test_a_snapshot_that_unpacks_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "MAX_STATE_BYTES", 1_000_000)
+    with pytest.raises(SnapshotError, match="expected at most"):
+        snapshot.load(snapshot.seal(bytes(2_000_000)), "run", _now)
+
+
+def test_a_segment_undone_since_makes_the_frames_the_only_source() -> None:
+    job = Job()
+    state = _Fold().feed([job.rows(range(1, 101)), job.rows(range(1, 31))]).state
+    key = state.fold.tree[1].key
+    with pytest.raises(SnapshotError, match=key):
+        snapshot.load(snapshot.dump(state), "run", _now, undone=[key])
+
+
+def test_a_segment_undone_that_the_snapshot_never_saw_does_not_matter() -> None:
+    loaded = snapshot.load(_SMALL, "run", _now, undone=["u-r0-9-1"])
+    assert loaded.fold.undone == {"u-r0-9-1"}
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_every_detector_is_made_of_what_a_snapshot_may_hold(name: str) -> None:
+    detector = DETECTORS[name]()
+    job = _Fold().feed([Job().rows([s], {"loss": [9.0 if s > 90 else 2.0]}) for s in range(1, 101)])
+    assert name in job.state.saved()["bank"]["detectors"]
+    for found in (detector, job.state.saved()["bank"]["detectors"][name]):
+        assert type(snapshot.loads_restricted(pickle.dumps(found))) is type(detector)
