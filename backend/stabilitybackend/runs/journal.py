@@ -19,8 +19,11 @@ from stabilitybackend.redis_link import as_unavailable
 
 __all__ = ["Journal", "Stored"]
 
-#: Stream entries read at once.
+#: Stream entries read at once while they are small, and at most when the last ones were large: a batch is in memory.
 READ_COUNT = 256
+READ_COUNT_LARGE = 32
+#: Mean bytes of a frame from which it counts as large.
+LARGE_FRAME_BYTES = 64 * 1024
 #: Longest wait in one read, milliseconds.
 BLOCK_MS = 1_000
 #: Pause after Redis was away, seconds.
@@ -63,6 +66,7 @@ class Journal:
         self._redis = redis
         self._keys = RunKeys(run_id)
         self._logged = float("-inf")
+        self._count = READ_COUNT_LARGE
         self._saving = asyncio.Lock()  # what is saved first must not overtake what is saved later
 
     async def load(self) -> Stored:
@@ -90,8 +94,12 @@ class Journal:
 
         async def read() -> list[tuple[str, bytes]]:
             block = BLOCK_MS if wait else None
-            found: Any = await self._redis.xread({self._keys.frames: cursor}, count=READ_COUNT, block=block)
-            return [(entry_id.decode(), fields[b"b"]) for entry_id, fields in found[0][1]] if found else []
+            found: Any = await self._redis.xread({self._keys.frames: cursor}, count=self._count, block=block)
+            entries = [(entry_id.decode(), fields[b"b"]) for entry_id, fields in found[0][1]] if found else []
+            if entries:
+                mean = sum(len(message) for _, message in entries) / len(entries)
+                self._count = READ_COUNT_LARGE if mean >= LARGE_FRAME_BYTES else READ_COUNT
+            return entries
 
         return await self.patiently(read)
 

@@ -1,122 +1,308 @@
-"""The points of one run in memory, one growing column per series, as the lineage fold placed them.
+"""All points of one run: the archived parts, and on top of them what the stream still holds.
 
-The truth is the run's stream in Redis; this is what a query reads. It is rebuilt from the stream at any time.
+The truth is the run's frames; this is what a query reads. Cold parts are files, hot generations are columns in
+memory. Both answer the same two questions, exactly: the rows of a series, and its aggregates over blocks of steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.archive.aggregates import AGG, aggregate, regroup
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
+from stabilitybackend.errors import ArchiveError
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.runs.hot import Generation
+from stabilitybackend.runs.live import stream_order
 
-__all__ = ["Column", "RunStore", "SeriesKey"]
+if TYPE_CHECKING:
+    from stabilitybackend.archive.part import PartReader
 
-#: Points of a new series. Small, because jobs make up 10,000 names that hold a single point each; it doubles.
-_FIRST_CAPACITY = 16
+__all__ = ["RunStore", "SeriesKey", "StoreView"]
 
-
-@dataclass(frozen=True)
-class SeriesKey:
-    """Names one series: rank is None for an agent's metrics, then ``node`` tells them apart."""
-
-    metric: str
-    segment: int
-    rank: int | None
-    node: str
-    stray: bool = False
+Aggregates = NDArray[np.void]
 
 
-class Column:
-    """Steps (int64), values (float64) and log times (float64, unix seconds) of one series, in order of arrival."""
+class _Source(Protocol):
+    """Where some rows of one series are."""
 
-    def __init__(self) -> None:
-        self._steps = np.empty(_FIRST_CAPACITY, dtype=np.int64)
-        self._values = np.empty(_FIRST_CAPACITY, dtype=np.float64)
-        self._times = np.empty(_FIRST_CAPACITY, dtype=np.float64)
-        self._size = 0
-        self._sorted = True
-
-    def __len__(self) -> int:
-        return self._size
-
-    def extend(self, steps: NDArray[np.int64], values: NDArray[np.float64], times: NDArray[np.float64]) -> None:
-        """Append n points."""
-        count, size = len(steps), self._size
-        if size + count > len(self._steps):
-            capacity = max(2 * len(self._steps), size + count)
-            self._steps = np.resize(self._steps, capacity)
-            self._values = np.resize(self._values, capacity)
-            self._times = np.resize(self._times, capacity)
-        if self._sorted:
-            joined = size == 0 or steps[0] > self._steps[size - 1]
-            self._sorted = bool(joined and (steps[1:] > steps[:-1]).all())
-        self._steps[size : size + count] = steps
-        self._values[size : size + count] = values
-        self._times[size : size + count] = times
-        self._size = size + count
-
-    def read(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return (steps, values, times), steps strictly rising.
-
-        Where a step was logged more than once in the same segment the value logged last stands: that is what a
-        training loop means when it logs again.
-        """
-        if not self._sorted:
-            self._tidy()
-        size = self._size
-        return self._steps[:size], self._values[:size], self._times[:size]
-
-    def _tidy(self) -> None:
-        size = self._size
-        order = np.argsort(self._steps[:size], kind="stable")
-        steps = self._steps[:size][order]
-        last = np.append(steps[1:] != steps[:-1], True)
-        keep = order[last]
-        self._steps = self._steps[keep].copy()
-        self._values = self._values[keep].copy()
-        self._times = self._times[keep].copy()
-        self._size = len(keep)
-        self._sorted = True
+    @property
+    def extent(self) -> Extent: ...
+    def rows(self, first: int | None = None, last: int | None = None) -> Rows: ...
 
 
-class RunStore:
-    """All series of one run."""
+class _ColdSeries:
+    """One series of one part."""
 
-    def __init__(self) -> None:
-        self._columns: dict[SeriesKey, Column] = {}
+    def __init__(self, reader: PartReader, key: SeriesKey, extent: Extent) -> None:
+        self._reader = reader
+        self._key = key
+        self.extent = extent
+
+    def rows(self, first: int | None = None, last: int | None = None) -> Rows:
+        return self._reader.rows(self._key, first, last)
+
+    def aggregates(self, first: int, last: int, level: int) -> Aggregates:
+        return self._reader.aggregates(self._key, first, last, level)
+
+
+class StoreView:
+    """Some series of a run as they were at one moment. Made on the event loop, read in any thread.
+
+    Args:
+        sources: series -> where its rows are, oldest first: of a step that stands twice the newest word counts.
+        recent: the hot generations of that moment, for ``since``.
+
+    Attributes:
+        problems: what could not be read and where; everything else was served.
+    """
+
+    def __init__(self, sources: dict[SeriesKey, list[_Source]], recent: Sequence[Generation] = ()) -> None:
+        self._sources = sources
+        self._recent = recent
         self._by_metric: dict[str, list[SeriesKey]] = {}
-        #: Values held, repeated ones included.
-        self.values = 0
-        #: Segment -> greatest step that a rank logged there.
-        self.newest: dict[int, int] = {}
-
-    def add(self, placed: Placed) -> None:
-        """Store rows that found their segment."""
-        for row, name in enumerate(placed.names):
-            node = "" if placed.rank is not None else placed.node
-            key = SeriesKey(name, placed.segment, placed.rank, node, placed.stray)
-            column = self._columns.get(key)
-            if column is None:
-                column = self._columns[key] = Column()
-                self._by_metric.setdefault(name, []).append(key)
-            column.extend(placed.steps, placed.values[row], placed.times)
-        self.values += placed.values.size
-        if placed.rank is not None and not placed.stray and placed.values.size:
-            self.newest[placed.segment] = max(self.newest.get(placed.segment, -1), int(placed.steps.max()))
+        for key in sources:
+            self._by_metric.setdefault(key.metric, []).append(key)
+        self.problems: list[str] = []
 
     def metrics(self) -> list[str]:
         """Return the metric names, in the order in which they appeared."""
         return list(self._by_metric)
 
-    def series(self, metric: str) -> Iterator[tuple[SeriesKey, Column]]:
-        """Yield the series of one metric."""
-        for key in self._by_metric.get(metric, []):
-            yield key, self._columns[key]
+    def keys(self, metric: str) -> list[SeriesKey]:
+        """Return the series of one metric."""
+        return self._by_metric.get(metric, [])
 
-    def column(self, key: SeriesKey) -> Column | None:
-        """Return one series, None where there is none."""
-        return self._columns.get(key)
+    def extent(self, key: SeriesKey) -> Extent | None:
+        """Return the smallest and greatest step of a series and its rows (repeated steps count again)."""
+        extents = [source.extent for source in self._sources.get(key, ())]
+        if not extents:
+            return None
+        return Extent(
+            min(e.first_step for e in extents), max(e.last_step for e in extents), sum(e.rows for e in extents)
+        )
+
+    def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
+        """Return the rows of ``first <= step <= last``, steps strictly rising; the newest word of a step stands."""
+        found = []
+        for source in self._sources.get(key, ()):
+            if (last is None or source.extent.first_step <= last) and (
+                first is None or source.extent.last_step >= first
+            ):
+                rows = self._rows_of(source, first, last)
+                if len(rows):
+                    found.append(rows)
+        return found[0] if len(found) == 1 else join_rows(found)
+
+    def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> Aggregates:
+        """Return one aggregate per block of ``2**level`` steps over exactly the rows of ``first <= step <= last``."""
+        pieces: list[Aggregates] = []
+        for low, high, sources in _stretches(self._sources.get(key, ()), first, last):
+            if len(sources) == 1:
+                pieces.append(self._aggregates_of(sources[0], low, high, level))
+            else:
+                rows = join_rows([self._rows_of(source, low, high) for source in sources])
+                pieces.append(aggregate(rows, level))
+        pieces = [piece for piece in pieces if len(piece)]
+        if len(pieces) <= 1:
+            return pieces[0] if pieces else np.empty(0, dtype=AGG)
+        return regroup(np.concatenate(pieces), level)
+
+    def since(self, cursor: str) -> list[Placed] | None:
+        """Return the rows that came after the stream id ``cursor``; None when they are no longer all at hand."""
+        after = stream_order(cursor)
+        if not self._recent or not stream_order(self._recent[0].from_id) <= after:
+            return None
+        if after > stream_order(self._recent[-1].to_id):
+            return None  # a cursor of a stream that was emptied since
+        return [placed for generation in self._recent for placed in generation.since(cursor)]
+
+    def _rows_of(self, source: _Source, first: int | None, last: int | None) -> Rows:
+        try:
+            return source.rows(first, last)
+        except ArchiveError as error:
+            self._note(error)
+            return Rows.EMPTY
+
+    def _aggregates_of(self, source: _Source, first: int, last: int, level: int) -> Aggregates:
+        if isinstance(source, _ColdSeries):
+            try:
+                return source.aggregates(first, last, level)
+            except ArchiveError as error:
+                self._note(error)
+                return np.empty(0, dtype=AGG)
+        return aggregate(source.rows(first, last), level)
+
+    def _note(self, error: ArchiveError) -> None:
+        if error.message not in self.problems:
+            self.problems.append(error.message)
+
+
+def _stretches(sources: Iterable[_Source], first: int, last: int) -> list[tuple[int, int, list[_Source]]]:
+    """Cut ``first..last`` where a source begins or ends: (low, high, the sources that may have rows there)."""
+    inside = [s for s in sources if s.extent.first_step <= last and s.extent.last_step >= first]
+    edges = sorted(
+        {max(s.extent.first_step, first) for s in inside} | {min(s.extent.last_step, last) + 1 for s in inside}
+    )
+    found: list[tuple[int, int, list[_Source]]] = []
+    for low, after in pairwise(edges):
+        here = [s for s in inside if s.extent.first_step < after and s.extent.last_step >= low]
+        if not here:
+            continue
+        if found and found[-1][2] == here and found[-1][1] == low - 1:
+            found[-1] = (found[-1][0], after - 1, here)
+        else:
+            found.append((low, after - 1, here))
+    return found
+
+
+class _Whole:
+    """For query.py until it reads views."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        return self._rows.steps, self._rows.values, self._rows.times
+
+
+class RunStore:
+    """All series of one run, hot and cold.
+
+    Args:
+        parts: the archived parts, oldest first.
+        cursor: stream id up to which they reach, "0-0" without any.
+    """
+
+    def __init__(self, parts: Sequence[PartReader] = (), cursor: str = "0-0") -> None:
+        self.parts: list[PartReader] = []
+        #: Sealed generations, oldest first, and at the end the open one.
+        self.generations: list[Generation] = [Generation(cursor, 0)]
+        #: Segment -> greatest step that a rank logged there.
+        self.newest: dict[int, int] = {}
+        self._metrics: dict[str, list[SeriesKey]] = {}
+        self._known: set[SeriesKey] = set()
+        self._cold: dict[SeriesKey, list[_ColdSeries]] = {}
+        #: Parts whose list of series could not be read, and why.
+        self.unreadable: list[str] = []
+        for part in parts:
+            self._take(part)
+
+    def _take(self, part: PartReader) -> None:
+        self.parts.append(part)
+        try:
+            series = part.keys()
+        except ArchiveError as error:
+            self.unreadable.append(error.message)
+            return
+        for key, extent in series.items():
+            self._know(key)
+            self._cold.setdefault(key, []).append(_ColdSeries(part, key, extent))
+            if key.rank is not None and not key.stray:
+                self.newest[key.segment] = max(self.newest.get(key.segment, -1), extent.last_step)
+
+    def _know(self, key: SeriesKey) -> None:
+        keys = self._metrics.setdefault(key.metric, [])
+        if key not in self._known:
+            self._known.add(key)
+            keys.append(key)
+
+    @property
+    def open(self) -> Generation:
+        """The generation that grows."""
+        return self.generations[-1]
+
+    @property
+    def hot_bytes(self) -> int:
+        """Bytes of the frames that the stream still holds."""
+        return sum(generation.bytes for generation in self.generations)
+
+    @property
+    def values(self) -> int:
+        """Values stored, repeated ones included."""
+        return sum(part.part.rows for part in self.parts) + sum(generation.values for generation in self.generations)
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    def begin(self, frame_id: str, size: int) -> None:
+        """Note that what is added next is of the frame ``frame_id``, which takes ``size`` bytes of the stream."""
+        self.open.begin(frame_id, size)
+
+    def add(self, placed: Placed) -> None:
+        """Store rows that found their segment."""
+        if not placed.values.size:
+            return
+        for key in self.open.add(placed):
+            self._know(key)
+        if placed.rank is not None and not placed.stray:
+            self.newest[placed.segment] = max(self.newest.get(placed.segment, -1), int(placed.steps.max()))
+
+    def cut(self, state: bytes) -> Generation:
+        """Seal the open generation with the frozen fold at its end, and open the next. Return the sealed one."""
+        sealed = self.open
+        sealed.state = state
+        self.generations.append(Generation(sealed.to_id, sealed.order))
+        return sealed
+
+    def archived(self, count: int, part: PartReader) -> None:
+        """Let a part take the place of the ``count`` oldest generations."""
+        del self.generations[:count]
+        self._take(part)
+
+    def compacted(self, old: Sequence[PartReader], new: PartReader) -> None:
+        """Let one part take the place of the adjacent parts ``old``."""
+        at = self.parts.index(old[0])
+        parts = [*self.parts[:at], new, *self.parts[at + len(old) :]]
+        self.parts, self._cold, self.unreadable = [], {}, []
+        for part in parts:
+            self._take(part)
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> list[str]:
+        """Return the metric names, in the order in which they appeared."""
+        return list(self._metrics)
+
+    def keys(self, metric: str) -> list[SeriesKey]:
+        """Return the series of one metric."""
+        return self._metrics.get(metric, [])
+
+    def view(self, metrics: Iterable[str] | None = None) -> StoreView:
+        """Return some metrics (None: all) as they are now, for a query in any thread."""
+        sources = {
+            key: self._sources(key)
+            for metric in (self._metrics if metrics is None else dict.fromkeys(metrics))
+            for key in self._metrics.get(metric, ())
+        }
+        view = StoreView(sources, list(self.generations))
+        view.problems += self.unreadable
+        return view
+
+    def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
+        """Return rows of one series, as ``StoreView.rows``."""
+        return StoreView({key: self._sources(key)}).rows(key, first, last)
+
+    def series(self, metric: str) -> Iterator[tuple[SeriesKey, _Whole]]:
+        for key in self.keys(metric):
+            yield key, _Whole(self.rows(key))
+
+    def column(self, key: SeriesKey) -> _Whole | None:
+        return _Whole(self.rows(key)) if key in self._known else None
+
+    def _sources(self, key: SeriesKey) -> list[_Source]:
+        found: list[_Source] = list(self._cold.get(key, ()))
+        for generation in self.generations:
+            series = generation.series(key)
+            if series is not None:
+                found.append(series)
+        return found
+
+Column = _Whole  # query.py names it until it reads views

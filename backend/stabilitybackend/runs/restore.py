@@ -1,0 +1,78 @@
+"""Brings a run's state back from its archive: the newest snapshot that holds, and the frames of the parts after it.
+
+Usually that is the newest part's snapshot and no frame at all. When a segment was undone since, or the snapshot is of
+another version or damaged, older ones are tried, and the frames of the parts behind are folded again and archived
+anew: the frames are the truth, everything else follows from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+
+from stabilitybackend.archive.part import PartReader
+from stabilitybackend.errors import ArchiveError, SnapshotError
+from stabilitybackend.runs import snapshot
+from stabilitybackend.runs.archiver import RunArchive
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.runs.store import RunStore
+from stabilityclient.wire import BadMessage, Frame, decode_message
+
+__all__ = ["restored"]
+
+_log = logging.getLogger(__name__)
+
+
+async def restored(
+    run_id: str, archive: RunArchive, clock: Callable[[], float], undone: Collection[str]
+) -> tuple[RunState, str]:
+    """Return the state at the end of the archive and the stream id that it reaches, "0-0" for an empty archive."""
+    parts = await archive.load()
+    good = len(parts)
+    state: RunState | None = None
+    while good and state is None:
+        state = await asyncio.to_thread(_loaded, parts[good - 1], run_id, clock, undone)
+        good -= state is None
+    if state is None:
+        state = RunState(run_id, clock, undone)
+    kept, stale = parts[:good], parts[good:]
+    state.store = RunStore(kept, kept[-1].part.to_id if kept else "0-0")
+    if stale:
+        _log.warning("run %s: %d of %d archived parts are folded again", run_id, len(stale), len(parts))
+        fresh = [await _again(state, archive, part) for part in stale]
+        await archive.replace(stale, fresh)
+    return state, parts[-1].part.to_id if parts else "0-0"
+
+
+def _loaded(reader: PartReader, run_id: str, clock: Callable[[], float], undone: Collection[str]) -> RunState | None:
+    try:
+        return snapshot.load(reader.state(), run_id, clock, undone)
+    except (SnapshotError, ArchiveError) as error:
+        _log.warning("run %s: the snapshot of %s is not used: %s", run_id, reader.part.stem, error.message)
+        return None
+
+
+async def _again(state: RunState, archive: RunArchive, reader: PartReader) -> PartReader:
+    """Fold the frames of one part and archive them anew; return the new part.
+
+    Raises:
+        ArchiveError: its frames can't be read, so that nothing after them can be known.
+    """
+    frames = await asyncio.to_thread(lambda: list(reader.frames()))
+    for number, (frame_id, raw) in enumerate(frames):
+        state.store.begin(frame_id, len(raw))
+        try:
+            frame = decode_message(raw)
+        except BadMessage as error:
+            _log.error("run %s: archived frame %s can't be read: %s", state.run_id, frame_id, error)
+            continue
+        assert isinstance(frame, Frame)
+        state.apply(frame, replayed=True)
+        if number % 64 == 0:
+            await asyncio.sleep(0)  # the live requests of other runs go on meanwhile
+    state.store.open.to_id = reader.part.to_id
+    generation = state.store.cut(snapshot.freeze(state))
+    fresh = await archive.again(reader.part, generation, frames)
+    state.store.archived(1, fresh)
+    return fresh
