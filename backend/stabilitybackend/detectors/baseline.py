@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import deque
 from itertools import pairwise
+from typing import Any
 
 #: Points that the slow location looks back on. OLMo-core's skip-step optimizer uses the same window.
 WINDOW_POINTS = 128
@@ -34,7 +36,10 @@ __all__ = ["RobustBaseline", "median"]
 
 def median(values: list[float]) -> float:
     """Return the median of at least one finite value."""
-    ordered = sorted(values)
+    return _middle(sorted(values))
+
+
+def _middle(ordered: list[float]) -> float:
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
 
@@ -54,7 +59,7 @@ class RobustBaseline:
         (2.05, 0.1)
     """
 
-    __slots__ = ("_residuals", "_scale", "_since_scale", "_values", "points")
+    __slots__ = ("_residuals", "_scale", "_since_scale", "_values", "_windows", "points")
 
     def __init__(self) -> None:
         self._values: deque[float] = deque(maxlen=WINDOW_POINTS)
@@ -63,17 +68,29 @@ class RobustBaseline:
         self._since_scale = SCALE_EVERY_POINTS
         #: Values learnt since the start or the last ``restart``.
         self.points = 0
+        self._windows = self._sort_windows()
+
+    def _sort_windows(self) -> tuple[tuple[int, list[float]], ...]:
+        """Return (size, the newest so many values in order): kept in order, because sorting each time is the cost."""
+        values = list(self._values)
+        return tuple((size, sorted(values[-size:])) for size in (WINDOW_POINTS, RECENT_POINTS, NEWEST_POINTS))
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return (self._values, self._residuals, self._scale, self._since_scale, self.points)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self._values, self._residuals, self._scale, self._since_scale, self.points = state
+        self._windows = self._sort_windows()
 
     def location(self) -> float:
         """Return the value to measure the next one from. At least one value must have been learnt."""
-        values = list(self._values)
-        return min(median(values), median(values[-RECENT_POINTS:]), median(values[-NEWEST_POINTS:]))
+        (_, old), (_, recent), (_, newest) = self._windows
+        return min(_middle(old), _middle(recent), _middle(newest))
 
     def level(self) -> float:
         """Return the level that the metric is on, for people and for the way back: it follows noise less."""
-        values = list(self._values)
-        newest = median(values[-NEWEST_POINTS:]) + self.scale()
-        return min(median(values), median(values[-RECENT_POINTS:]), newest)
+        (_, old), (_, recent), (_, newest) = self._windows
+        return min(_middle(old), _middle(recent), _middle(newest) + self.scale())
 
     def scale(self) -> float:
         """Return one robust standard deviation, > 0; infinite before the first value."""
@@ -91,6 +108,10 @@ class RobustBaseline:
         """
         if self._values:
             self._residuals.append(value - (self.location() if location is None else location))
+        for size, window in self._windows:
+            if len(window) == size:
+                del window[bisect_left(window, self._values[-size])]
+            insort(window, value)
         self._values.append(value)
         self._since_scale += 1
         self.points += 1
@@ -117,5 +138,5 @@ class RobustBaseline:
     def _quantum(self, location: float) -> float:
         """Return the step in which the values move: bf16's, or the smallest gap where they are coarser (integers)."""
         bf16 = 2.0 ** (math.floor(math.log2(location)) - BF16_MANTISSA_BITS) if location > 0 else 0.0
-        gaps = [b - a for a, b in pairwise(sorted(set(self._values)))]
+        gaps = [b - a for a, b in pairwise(self._windows[0][1]) if b > a]
         return max(bf16, min(gaps, default=0.0))
