@@ -58,13 +58,27 @@ def up(
     redis_url: Annotated[
         str | None, typer.Option(help="Redis or Valkey >= 6.2. [default: an embedded server in the data folder]")
     ] = None,
+    archive_url: Annotated[
+        str | None,
+        typer.Option(help="Folder, s3://, gs:// or az:// of older points. [default: archive in the data folder]"),
+    ] = None,
+    window_mib: Annotated[
+        float | None, typer.Option(help="MiB of a run's newest points that stay in Redis. [default: 32]")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.")] = None,
 ) -> None:
     """Start the server: gateway, live pages, detectors and, unless --redis-url is given, its own Redis."""
     from stabilitybackend.cli.up import run_up
 
     settings = Settings.from_env_and_args(
-        os.environ, host=host, port=port, data_dir=data_dir, redis_url=redis_url, log_level=log_level
+        os.environ,
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        redis_url=redis_url,
+        archive_url=archive_url,
+        window_mib=window_mib,
+        log_level=log_level,
     )
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     console = Console(highlight=False)
