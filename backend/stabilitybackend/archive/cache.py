@@ -1,0 +1,101 @@
+"""Decoded arrays of the archive that were read last, of all runs together, within a bound in bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar, cast
+
+__all__ = ["ByteCache"]
+
+T = TypeVar("T")
+
+#: Bytes that an entry costs beside its arrays: key, list links, array headers.
+ENTRY_BYTES = 1_000
+
+
+class ByteCache:
+    """Keeps what was used last, at most ``max_bytes`` of it. Any thread may ask.
+
+    Whatever is put in is shared by all readers: nobody may write to it.
+
+    Args:
+        max_bytes: bound on all entries together. What is larger alone is not kept.
+
+    Attributes:
+        bytes: held now. hits, misses: of ``get`` and ``load``. evicted: entries dropped for room.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        if max_bytes < 0:
+            raise ValueError(f"max_bytes is {max_bytes}: expected 0 or more bytes")
+        self.max_bytes = max_bytes
+        self.bytes = self.hits = self.misses = self.evicted = 0
+        self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._loading: dict[Hashable, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Hashable) -> Any | None:
+        """Return the entry and count a hit, or None and count a miss."""
+        with self._lock:
+            return self._find(key)
+
+    def put(self, key: Hashable, value: object, size: int) -> None:
+        """Keep ``value``, ``size`` bytes large, and drop what was not used for longest where room is needed."""
+        size += ENTRY_BYTES
+        with self._lock:
+            old = self._entries.pop(key, None)
+            if old is not None:
+                self.bytes -= old[1]
+            if size > self.max_bytes:
+                return
+            self._entries[key] = (value, size)
+            self.bytes += size
+            while self.bytes > self.max_bytes:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self.bytes -= freed
+                self.evicted += 1
+
+    def load(self, key: Hashable, read: Callable[[], tuple[T, int]]) -> T:
+        """Return the entry; where there is none read it, once however many threads ask for it at the same time.
+
+        Args:
+            read: returns the value and its bytes. Where it raises nothing is kept and the next to ask tries again.
+        """
+        with self._lock:
+            found = self._find(key)
+            if found is not None:
+                return cast(T, found)
+            turn = self._loading.setdefault(key, threading.Lock())
+        with turn:
+            with self._lock:
+                entry = self._entries.get(key)
+            if entry is not None:
+                return cast(T, entry[0])
+            try:
+                value, size = read()
+                self.put(key, value, size)
+            finally:
+                with self._lock:
+                    self._loading.pop(key, None)
+        return value
+
+    def forget(self, prefix: tuple[Hashable, ...]) -> None:
+        """Drop all entries whose key is a tuple that begins with ``prefix``: their files are gone."""
+        with self._lock:
+            gone = [key for key in self._entries if isinstance(key, tuple) and key[: len(prefix)] == prefix]
+            for key in gone:
+                self.bytes -= self._entries.pop(key)[1]
+
+    def _find(self, key: Hashable) -> Any | None:
+        entry = self._entries.get(key)
+        if entry is None:
+            self.misses += 1
+            return None
+        self.hits += 1
+        self._entries.move_to_end(key)
+        return entry[0]

@@ -1,0 +1,52 @@
+"""Makes one part of adjacent ones: fewer files to open, the same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
+
+from stabilitybackend.archive.cache import ByteCache
+from stabilitybackend.archive.location import Location
+from stabilitybackend.archive.part import Part, PartReader
+from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
+from stabilitybackend.archive.writing import write_from
+
+__all__ = ["compact"]
+
+#: Bytes of decoded chunks that a merge keeps: neighbours in the file are asked for one after the other.
+CACHE_BYTES = 32 * 2**20
+
+
+def compact(location: Location, run_id: str, readers: Sequence[PartReader], stem: str, created: float) -> Part:
+    """Write one part with everything that adjacent parts hold, and return it. The old files stay: they are listed.
+
+    Where a step stands in several parts the last one counts; a series' aggregates are made anew from its rows, and of
+    the states only the last is kept. One series at a time is in memory.
+
+    Args:
+        readers: oldest first, each beginning where the one before it ends.
+        stem: of the new part. created: unix seconds.
+
+    Raises:
+        ValueError: the parts are not adjacent.
+        ArchiveError: a file could not be read or written.
+    """
+    if not readers or any(a.part.to_id != b.part.from_id for a, b in pairwise(readers)):
+        ranges = ", ".join(f"({r.part.from_id}, {r.part.to_id}]" for r in readers)
+        raise ValueError(f"can't merge the parts {ranges or '(none)'}: expected each to begin where the last one ends")
+    # Not the shared cache: a merge reads everything once and would turn out what is in use.
+    cache = ByteCache(CACHE_BYTES)
+    sources = [PartReader(location, run_id, reader.part, cache) for reader in readers]
+    keys = list(dict.fromkeys(chain.from_iterable(source.keys() for source in sources)))
+
+    def rows_of(key: SeriesKey) -> Rows:
+        return join_rows([source.rows(key) for source in sources])
+
+    def frames() -> Iterator[tuple[str, bytes]]:
+        for source in sources:
+            yield from source.frames()
+
+    return write_from(
+        location, run_id, stem, from_id=readers[0].part.from_id, to_id=readers[-1].part.to_id, keys=keys,
+        rows_of=rows_of, frames=frames(), state=sources[-1].state(), created=created,
+    )  # fmt: skip

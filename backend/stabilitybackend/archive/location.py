@@ -1,0 +1,208 @@
+"""Where the files of the archive lie: a local folder or an object store, behind the same few verbs."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import polars as pl
+
+from stabilitybackend.archive.trouble import READ_TROUBLE, trouble
+from stabilitybackend.errors import SettingsError
+
+__all__ = ["LocalFolder", "Location", "open_location", "sink"]
+
+#: Schemes of object stores that both Polars and obstore open.
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+#: zstd level. Higher ones buy under 1 % on noisy floats and cost a half more time.
+COMPRESSION_LEVEL = 1
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Location(ABC):
+    """A place for files. A name is ``<run_id>/<file>``. All methods block: call them in a thread.
+
+    A file appears whole under its name or not at all. Everything raises ArchiveError, naming the file.
+
+    Attributes:
+        base: the folder or URL, as people know it.
+    """
+
+    base: str
+
+    def __str__(self) -> str:
+        return self.base
+
+    @abstractmethod
+    def path(self, name: str) -> str:
+        """Return the full path or URL of a file."""
+
+    @abstractmethod
+    def write(self, name: str, frame: pl.LazyFrame, *, row_group_rows: int) -> int:
+        """Write Parquet (zstd, statistics) as the frame streams in and return its bytes."""
+
+    @abstractmethod
+    def write_bytes(self, name: str, data: bytes) -> int:
+        """Write a file and return its bytes."""
+
+    @abstractmethod
+    def read_bytes(self, name: str) -> bytes:
+        """Return a whole file."""
+
+    @abstractmethod
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files. One that is not there is gone already, which is well."""
+
+    @abstractmethod
+    def names(self, run_id: str) -> list[str]:
+        """Return the names of all files of a run, those of half-done writes included; none where there is no run."""
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """Return the bytes of a file."""
+
+    def scan(self, name: str) -> pl.LazyFrame:
+        """Return a Parquet file as a lazy frame. It is read, and may fail, when it is collected."""
+        return pl.scan_parquet(self.path(name), glob=False, hive_partitioning=False, cache=False)
+
+    def check(self) -> None:
+        """Write, read and delete a small file: raises ArchiveError where the place is of no use."""
+        name = f"check/{os.getpid()}.tmp"
+        self.write_bytes(name, b"ok")
+        self.read_bytes(name)
+        self.delete([name])
+
+
+class LocalFolder(Location):
+    """A folder of this machine. A file is written beside its name, made durable, then renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.base = str(folder)
+        self._counter = itertools.count()
+
+    def path(self, name: str) -> str:
+        return str(self._folder / checked_name(name))
+
+    def write(self, name: str, frame: pl.LazyFrame, *, row_group_rows: int) -> int:
+        return self._write(name, lambda temporary: sink(frame, str(temporary), row_group_rows))
+
+    def write_bytes(self, name: str, data: bytes) -> int:
+        def fill(temporary: Path) -> None:
+            temporary.write_bytes(data)
+
+        return self._write(name, fill)
+
+    def read_bytes(self, name: str) -> bytes:
+        path = self.path(name)
+        try:
+            return Path(path).read_bytes()
+        except OSError as error:
+            raise trouble(error, "read", path) from error
+
+    def delete(self, names: Iterable[str]) -> None:
+        paths = [Path(self.path(name)) for name in names]
+        for path in paths:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise trouble(error, "delete", str(path)) from error
+        for folder in {path.parent for path in paths}:
+            try:
+                folder.rmdir()
+            except OSError:
+                pass  # other files are in it, or it never was there
+
+    def names(self, run_id: str) -> list[str]:
+        folder = Path(self.path(f"{run_id}/any")).parent
+        try:
+            return sorted(f"{run_id}/{entry.name}" for entry in os.scandir(folder) if entry.is_file())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise trouble(error, "list", str(folder)) from error
+
+    def size(self, name: str) -> int:
+        path = self.path(name)
+        try:
+            return os.stat(path).st_size
+        except OSError as error:
+            raise trouble(error, "read", path) from error
+
+    def _write(self, name: str, fill: Callable[[Path], None]) -> int:
+        path = Path(self.path(name))
+        temporary = path.with_name(f"{path.name}.{os.getpid()}-{next(self._counter)}.tmp")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fill(temporary)
+            # In this order a power cut leaves the old state or the new one: never a name with half a file behind it.
+            _sync(temporary)
+            size = temporary.stat().st_size
+            os.replace(temporary, path)
+            _sync(path.parent)
+            _sync(path.parent.parent)
+        except READ_TROUBLE as error:
+            temporary.unlink(missing_ok=True)
+            raise trouble(error, "write", str(path)) from error
+        return size
+
+
+def open_location(place: str | Path) -> Location:
+    """Return the location that a setting names; nothing is touched yet (``check`` does that).
+
+    Args:
+        place: a folder (``/data/archive``, ``file:///data/archive``) or a URL that Polars opens: ``s3://bucket/prefix``,
+            ``gs://...``, ``az://...``.
+
+    Raises:
+        SettingsError: the scheme is unknown, or the library for object stores is not installed.
+    """
+    text = str(place)
+    if "://" not in text:
+        return LocalFolder(Path(text))
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        return LocalFolder(Path(unquote(parts.path)))
+    if parts.scheme not in SCHEMES or not parts.netloc:
+        raise SettingsError(
+            f"the archive's place is {text!r}: expected a folder or a URL of {', '.join(SCHEMES)} with a bucket",
+            hint="For example /data/archive or s3://bucket/prefix.",
+        )
+    from stabilitybackend.archive.object_store import ObjectStore
+
+    return ObjectStore(text)
+
+
+def checked_name(name: str) -> str:
+    """Return ``name`` if it is one of ours: a path must never lead out of the archive."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of an archived file: expected <run_id>/<file>")
+    return name
+
+
+def sink(frame: pl.LazyFrame, target: str, row_group_rows: int) -> None:
+    """Write ``frame`` to a path or URL as the archive writes Parquet."""
+    frame.sink_parquet(
+        target,
+        compression="zstd",
+        compression_level=COMPRESSION_LEVEL,
+        statistics=True,
+        row_group_size=row_group_rows,
+        maintain_order=True,
+        mkdir=False,
+    )
+
+
+def _sync(path: Path) -> None:
+    """Make what was written to a file or a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
