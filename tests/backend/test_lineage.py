@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curve import entries
 from job import Job
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs.query import select
 from stabilitybackend.runs.store import RunStore
 from stabilityclient.wire import Frame
 
@@ -33,7 +33,7 @@ class Run:
     def effective(self, metric: str = "loss", rank: int = 0) -> dict[int, tuple[int, float]]:
         """Return step -> (segment, value); fails if a step is there twice."""
         found: dict[int, tuple[int, float]] = {}
-        for entry in select(self.store, self.fold, [metric]):
+        for entry in entries(self.store, self.fold, metric):
             if entry.rank == rank:
                 assert not entry.dead
                 for step, value in zip(entry.steps.tolist(), entry.values.tolist(), strict=True):
@@ -47,7 +47,7 @@ class Run:
     def dead(self, rank: int = 0) -> dict[int, list[int]]:
         """Return segment -> its dead steps."""
         found: dict[int, list[int]] = {}
-        for entry in select(self.store, self.fold, ["loss"], view="all"):
+        for entry in entries(self.store, self.fold, "loss", "all"):
             if entry.dead and entry.rank == rank:
                 found.setdefault(entry.segment, []).extend(entry.steps.tolist())
         return found
@@ -259,7 +259,7 @@ def test_an_agents_points_go_to_the_segment_that_holds_their_step() -> None:
     agent.info.rank, agent.info.source = None, "a1"
     run = Run([job.rows(range(1, 101)), job.rolled_back(60, "a"), job.rows([61])])
     run.feed([agent.rows([60, 61], {"gpu/0/util_pct": [10.0, 20.0]})])
-    found = select(run.store, run.fold, ["gpu/0/util_pct"])
+    found = entries(run.store, run.fold, "gpu/0/util_pct")
     assert [(s.segment, s.rank, s.steps.tolist()) for s in found] == [(0, None, [60]), (1, None, [61])]
 
 
@@ -325,5 +325,5 @@ def test_the_effective_curve_equals_that_of_a_model_that_writes_over_its_past(
             model |= {s: job.value(s) for s in steps}
             step, logged = steps[-1], logged + 4
     assert {s: v for s, (_, v) in run.effective().items()} == model
-    every = select(run.store, run.fold, ["loss"], view="all")
+    every = entries(run.store, run.fold, "loss", "all")
     assert sum(len(entry.steps) for entry in every) == logged

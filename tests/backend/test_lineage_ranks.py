@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from curve import entries
 from job import Job
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs.query import select
 from stabilitybackend.runs.store import RunStore
 from stabilityclient.wire import Frame
 
@@ -84,13 +84,13 @@ def _check(story: _Story, frames: Iterator[Frame]) -> None:
             if isinstance(change, Placed):
                 store.add(change)
     effective: tuple[dict[int, float], dict[int, float]] = ({}, {})
-    for entry in select(store, fold, ["loss"]):
+    for entry in entries(store, fold, "loss"):
         assert entry.rank is not None
         for step, value in zip(entry.steps.tolist(), entry.values.tolist(), strict=True):
             assert step not in effective[entry.rank], f"step {step} is in the effective curve twice"
             effective[entry.rank][step] = value
     assert effective == story.model
-    every = select(store, fold, ["loss"], view="all")
+    every = entries(store, fold, "loss", "all")
     assert [sum(len(e.steps) for e in every if e.rank == rank) for rank in (0, 1)] == story.logged
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import asyncio
+from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Query, Response
 
-from stabilitybackend.errors import BadRequest
 from stabilitybackend.routes.access import Commander, Manager, Reader, Worker
 from stabilitybackend.runs import query
+from stabilitybackend.runs.lineage_view import LineageView
+from stabilitybackend.runs.series_request import SeriesRequest
 
 __all__ = ["router"]
-
-#: Metrics answered in one call.
-MAX_METRICS = 200
-MAX_POINTS = 1_000_000
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
@@ -53,21 +51,26 @@ async def series(
     reader: Reader,
     worker: Worker,
     metric: Annotated[list[str], Query(description="metric names; repeat the parameter")],
-    view: Literal["effective", "all"] = "effective",
+    view: Annotated[str, Query(description="effective, all or segment:<id>")] = "effective",
     start: Annotated[int | None, Query(description="first step, inclusive")] = None,
     stop: Annotated[int | None, Query(description="last step, inclusive")] = None,
-    points: Annotated[int | None, Query(ge=4, le=MAX_POINTS, description="at most about this many a series")] = None,
+    points: Annotated[int | None, Query(description="at most about this many a metric and rank")] = None,
+    rank: Annotated[str, Query(description="a rank, primary (the lowest that logs the metric) or all")] = "all",
+    x: Annotated[str, Query(description="step, time or the name of a metric")] = "step",
+    smooth: Annotated[float | None, Query(description="weight of the past, 0 to 0.9999")] = None,
+    cursor: Annotated[str | None, Query(description="only what came after this stream id")] = None,
 ) -> Response:
     """Points of some metrics, one entry per metric, segment and rank; full resolution without ``points``."""
-    if len(metric) > MAX_METRICS:
-        raise BadRequest(
-            f"{len(metric)} metrics asked for, expected at most {MAX_METRICS}", hint="ask in several calls"
-        )
-    state = worker.state
-    found = query.select(
-        state.store, state.fold, dict.fromkeys(metric), view=view, start=start, stop=stop, points=points
-    )
-    return _json({"series": [entry.as_dict() for entry in found], "cursor": worker.cursor})
+    request = SeriesRequest.of(metric, view=view, start=start, stop=stop, points=points, rank=rank, x=x, smooth=smooth)
+    state, newest = worker.state, worker.cursor
+    stored = state.store.view([*request.metrics, x])
+    lineage = LineageView.of(state.fold)
+    newer = None if cursor is None else stored.since(cursor)
+
+    def answer() -> bytes:
+        return query.select(stored, lineage, request, newer).as_json(cursor=newest)
+
+    return Response(await asyncio.to_thread(answer), media_type="application/json")
 
 
 @router.get("/{run_id}/incidents")

@@ -1,50 +1,119 @@
-"""Answers what a chart asks: effective or all, a window of steps, at most so many points, and no spike lost."""
+"""Answers what a chart asks: which rows count, drawn within a bound without losing a spike, placed on any x axis."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
-from tsdownsample import MinMaxDownsampler
 
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs.store import Column, RunStore, SeriesKey
+from stabilitybackend.runs.axes import metric_line, time_line
+from stabilitybackend.runs.grid import Drawn, Piece, SeriesReader, StoreReader, draw_line, expected_rows, grid_level
+from stabilitybackend.runs.increment import Increment
+from stabilitybackend.runs.lineage_view import LineageView
+from stabilitybackend.runs.series_request import SeriesRequest
+from stabilitybackend.runs.smoothing import smooth_line
 
-__all__ = ["Series", "effective_rows", "json_numbers", "select", "summary"]
+if TYPE_CHECKING:
+    from stabilitybackend.runs.store import RunStore
 
-#: Fewest points a bounded series may ask for: first, last, one minimum and one maximum.
-MIN_POINTS = 4
+__all__ = ["Answer", "Series", "effective_rows", "json_numbers", "select", "summary"]
+
 #: Metrics whose newest value a summary holds: the first ones that the run logged. It is made every second.
 MAX_LATEST = 200
-_MIN_MAX: Any = MinMaxDownsampler()  # type: ignore[no-untyped-call]
+#: Points of one answer, about 25 bytes of JSON each. More is what an export is for.
+MAX_ANSWER_POINTS = 5_000_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One entry of an answer: steps strictly rising, values with NaN and infinities as they were logged."""
+    """One entry of an answer: steps strictly rising, values with NaN and infinities as they were logged.
+
+    Attributes:
+        stray: low steps that nothing followed, or about which nothing is decided yet; dead.
+        level: the buckets are of ``2**level`` steps; 0: these are all rows.
+        xs: where the points stand on the x axis, None where that is the step.
+        smoothed: the average after each point, NaN before the first finite one; None where not asked for, and of
+            strays.
+    """
 
     metric: str
     segment: int
     dead: bool
+    stray: bool
     rank: int | None
     node: str
+    level: int
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
+    xs: NDArray[np.float64] | None = None
+    smoothed: NDArray[np.float64] | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the shape of docs/api.md."""
-        return {
+        """Return the shape of docs/api.md, for ``orjson`` with OPT_SERIALIZE_NUMPY."""
+        entry = {
             "metric": self.metric,
             "segment": self.segment,
             "dead": self.dead,
+            "stray": self.stray,
             "rank": self.rank,
             "node": self.node or None,
-            "steps": self.steps.tolist(),
-            "values": json_numbers(self.values),
+            "level": self.level,
+            "steps": np.ascontiguousarray(self.steps),
+            "values": _json_array(self.values),
         }
+        if self.xs is not None:
+            entry["xs"] = np.ascontiguousarray(self.xs)
+        if self.smoothed is not None:
+            entry["smoothed"] = np.ascontiguousarray(self.smoothed)  # its NaN means "none yet": null
+        return entry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What ``select`` found.
+
+    Attributes:
+        series: by metric, rank, node, segment; the dead part of a segment after its living one.
+        level: of the coarsest buckets in it.
+        x: the axis.
+        unplaced: points that were left out because their x is not known.
+        complete: False where only what came after a cursor is in it.
+        problems: what could not be read, and where; everything else is here.
+    """
+
+    series: list[Series]
+    level: int
+    x: str
+    unplaced: int
+    complete: bool
+    problems: list[str]
+
+    def as_json(self, **more: Any) -> bytes:
+        """Return the answer of ``GET .../series``, ``more`` beside it."""
+        return orjson.dumps({**self.as_dict(), **more}, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the shape of docs/api.md, for ``orjson`` with OPT_SERIALIZE_NUMPY."""
+        return {
+            "series": [entry.as_dict() for entry in self.series],
+            "level": self.level,
+            "x": self.x,
+            "unplaced": self.unplaced,
+            "complete": self.complete,
+            "problems": self.problems,
+        }
+
+
+def _json_array(values: NDArray[np.float64]) -> NDArray[np.float64] | list[float | str]:
+    return np.ascontiguousarray(values) if np.isfinite(values).all() else json_numbers(values)
 
 
 def json_numbers(values: NDArray[np.float64]) -> list[float | str]:
@@ -57,91 +126,162 @@ def json_numbers(values: NDArray[np.float64]) -> list[float | str]:
 
 
 def select(
-    store: RunStore,
-    fold: LineageFold,
-    metrics: Iterable[str],
-    *,
-    view: str = "effective",
-    start: int | None = None,
-    stop: int | None = None,
-    points: int | None = None,
-) -> list[Series]:
-    """Return the series of ``metrics``.
+    store: StoreReader, lineage: LineageView, request: SeriesRequest, newer: Sequence[Placed] | None = None
+) -> Answer:
+    """Return the series that a chart asks for. Changes nothing: call it in any thread.
 
     Args:
-        view: ``effective`` for the head's path, each segment cut at its child's fork; ``all`` for every segment, its
-            dead points as entries of their own.
-        start, stop: first and last step, inclusive; None for no bound.
-        points: at most about this many points an entry (>= 4), extremes and non-finite values kept; None for all.
+        store, lineage: of the same moment. The store must hold the metrics of the request and its x.
+        newer: answer with these rows only (``StoreView.since``); None: with everything.
+
+    Raises:
+        BadRequest: the run has no such segment or x metric, or the answer would be larger than people can use.
     """
-    parts = [
-        part
-        for metric in metrics
-        for key, column in store.series(metric)
-        for part in _parts(fold, key, column, view == "all")
-    ]
-    if view == "all":
-        wanted = set(metrics)
-        parts += [part for part in _undecided(fold) if part.metric in wanted]
-    windowed = (_window(part, start, stop) for part in parts)
-    chosen = [part for part in windowed if len(part.steps)]
-    if points is not None:
-        chosen = [_thin(part, max(points, MIN_POINTS)) for part in chosen]
-    return sorted(chosen, key=lambda s: (s.metric, -1 if s.rank is None else s.rank, s.node, s.segment, s.dead))
+    request.check(lineage)
+    if request.x not in ("step", "time") and not store.keys(request.x):
+        raise BadRequest(
+            f"x is {request.x!r}, expected step, time or a metric that this run has logged",
+            hint="GET .../runs/{run_id} lists its metrics",
+        )
+    reader: SeriesReader = store if newer is None else Increment(store, newer, request.metrics)
+    by_metric = [_lines(reader, lineage, request, metric, newer is None) for metric in request.metrics]
+    _check_size(by_metric, request.points)
+    found: list[Series] = []
+    coarsest = unplaced = 0
+    for lines in by_metric:
+        level = 0 if request.points is None else max((grid_level(line, request.points) for line in lines), default=0)
+        for line in lines:
+            drawn, drawn_level = draw_line(reader, line, level, request.points)
+            coarsest = max(coarsest, drawn_level)
+            entries, missing = _entries(store, reader, lineage, request, drawn, drawn_level)
+            found += entries
+            unplaced += missing
+    found.sort(key=lambda s: (s.metric, -1 if s.rank is None else s.rank, s.node, s.segment, s.dead, s.stray))
+    return Answer(found, coarsest, request.x, unplaced, newer is None, list(store.problems))
 
 
-def _parts(fold: LineageFold, key: SeriesKey, column: Column, with_dead: bool) -> Iterator[Series]:
-    steps, values, _ = column.read()
-    limit = fold.tree.dead_after(key.segment)
-    alive = len(steps) if limit is None else int(np.searchsorted(steps, limit, side="right"))
+def _lines(
+    reader: SeriesReader, lineage: LineageView, request: SeriesRequest, metric: str, with_pending: bool
+) -> list[list[Piece]]:
+    """Return the pieces of one metric by (rank, node), in the order of their segments."""
+    keys = reader.keys(metric)
+    pieces = [piece for key in keys for piece in _pieces(reader, lineage, key)]
+    if with_pending and request.view != "effective":
+        pieces += _pending(lineage, metric)
+    if request.rank == "primary":
+        lowest = min((key.rank for key in keys if key.rank is not None and not key.stray), default=None)
+        pieces = [piece for piece in pieces if piece.key.rank == lowest]
+    elif request.rank != "all":
+        pieces = [piece for piece in pieces if piece.key.rank == request.rank]
+    lines: dict[tuple[int | None, str], list[Piece]] = {}
+    for piece in pieces:
+        if request.view == "effective" and piece.dead:
+            continue
+        if request.segment is not None and piece.key.segment != request.segment:
+            continue
+        clipped = _clip(piece, request.start, request.stop)
+        if clipped is not None:
+            lines.setdefault((piece.key.rank, piece.key.node), []).append(clipped)
+    for line in lines.values():
+        line.sort(key=lambda piece: (piece.key.segment, piece.dead))
+    return list(lines.values())
+
+
+def _pieces(reader: SeriesReader, lineage: LineageView, key: SeriesKey) -> Iterator[Piece]:
+    """Yield the living and the dead part of a series."""
+    extent = reader.extent(key)
+    if extent is None:
+        return
+    limit = lineage.limits[key.segment]
     if key.stray:
-        alive = 0
-    if alive:
-        yield Series(key.metric, key.segment, False, key.rank, key.node, steps[:alive], values[:alive])
-    if with_dead and alive < len(steps):
-        yield Series(key.metric, key.segment, True, key.rank, key.node, steps[alive:], values[alive:])
+        limit = extent.first_step - 1
+    if limit is None or extent.first_step <= limit:
+        last = extent.last_step if limit is None else min(extent.last_step, limit)
+        yield Piece(key, extent.first_step, last, False, extent)
+    if limit is not None and extent.last_step > limit:
+        yield Piece(key, max(extent.first_step, limit + 1), extent.last_step, True, extent)
 
 
-def _undecided(fold: LineageFold) -> Iterator[Series]:
-    for row in fold.pending():
-        for i, name in enumerate(row.names):
-            yield Series(name, row.segment, True, row.rank, "", row.steps, row.values[i])
+def _pending(lineage: LineageView, metric: str) -> Iterator[Piece]:
+    """Yield the rows about which nothing is decided yet; they are in no store."""
+    held: dict[SeriesKey, list[Rows]] = {}
+    for row in lineage.pending:
+        if metric in row.names:
+            node = "" if row.rank is not None else row.node
+            key = SeriesKey(metric, row.segment, row.rank, node, True)
+            held.setdefault(key, []).append(Rows(row.steps, row.values[row.names.index(metric)], row.times))
+    for key, parts in held.items():
+        rows = join_rows(parts)
+        extent = Extent(int(rows.steps[0]), int(rows.steps[-1]), len(rows))
+        yield Piece(key, extent.first_step, extent.last_step, True, extent, rows)
 
 
-def _window(part: Series, start: int | None, stop: int | None) -> Series:
-    first = 0 if start is None else int(np.searchsorted(part.steps, start, side="left"))
-    last = len(part.steps) if stop is None else int(np.searchsorted(part.steps, stop, side="right"))
-    if (first, last) == (0, len(part.steps)):
-        return part
-    return Series(
-        part.metric, part.segment, part.dead, part.rank, part.node, part.steps[first:last], part.values[first:last]
+def _clip(piece: Piece, start: int | None, stop: int | None) -> Piece | None:
+    first = piece.first if start is None else max(piece.first, start)
+    last = piece.last if stop is None else min(piece.last, stop)
+    if first > last:
+        return None
+    held = None if piece.held is None else piece.held.between(first, last)
+    return replace(piece, first=first, last=last, held=held)
+
+
+def _check_size(by_metric: Iterable[Sequence[Sequence[Piece]]], points: int | None) -> None:
+    lines = [line for lines in by_metric for line in lines]
+    rows = [expected_rows(line) for line in lines]
+    total = sum(
+        count if points is None else min(count, points + 4 * len(line)) for line, count in zip(lines, rows, strict=True)
     )
+    if total > MAX_ANSWER_POINTS:
+        raise BadRequest(
+            f"about {total:.0f} points asked for ({len(lines)} lines), expected at most {MAX_ANSWER_POINTS}",
+            hint="give points, rank=primary, fewer metrics or a window of steps; or export the run",
+        )
 
 
-def _thin(part: Series, points: int) -> Series:
-    """Keep each bucket's extremes and every kind of non-finite value in it.
-
-    MinMaxDownsampler drops NaN, and a NaN loss is what people look for: finite and non-finite points are chosen apart.
-    """
-    size = len(part.steps)
-    if size <= points:
-        return part
-    finite = np.isfinite(part.values)
-    where = np.flatnonzero(finite)
-    keep = [np.array([0, size - 1])]
-    if len(where) > points:
-        n_out = max((points - 2) // 2 * 2, 2)
-        keep.append(where[_MIN_MAX.downsample(part.values[where], n_out=n_out)])
-    else:
-        keep.append(where)
-    odd = np.flatnonzero(~finite)
-    if len(odd):
-        bucket = odd * max(points // 4, 1) // size
-        sort = np.where(np.isnan(part.values[odd]), 0, np.where(part.values[odd] > 0, 1, 2))
-        _, firsts = np.unique(bucket * 3 + sort, return_index=True)
-        keep.append(odd[firsts])
-    chosen = np.unique(np.concatenate(keep))
-    return Series(part.metric, part.segment, part.dead, part.rank, part.node, part.steps[chosen], part.values[chosen])
+def _entries(
+    store: StoreReader,
+    reader: SeriesReader,
+    lineage: LineageView,
+    request: SeriesRequest,
+    line: list[Drawn],
+    level: int,
+) -> tuple[list[Series], int]:
+    """Return the entries of one line, and how many points have no place on the x axis."""
+    every_xs: Sequence[NDArray[np.float64] | None] = [None] * len(line)
+    smoothed: Sequence[NDArray[np.float64] | None] = [None] * len(line)
+    if request.x == "time":
+        every_xs = time_line(reader, line)
+    elif request.x != "step":
+        every_xs = metric_line(store, lineage, request.x, level, line)
+    if request.smooth is not None:
+        smoothed = smooth_line(store, lineage, request.smooth, line)
+    found, unplaced = [], 0
+    for drawn, xs, average in zip(line, every_xs, smoothed, strict=True):
+        key = drawn.piece.key
+        steps, values = drawn.steps, drawn.values
+        if xs is not None:
+            placed = np.isfinite(xs)
+            if not placed.all():
+                unplaced += len(placed) - int(placed.sum())
+                steps, values, xs = steps[placed], values[placed], xs[placed]
+                average = None if average is None else average[placed]
+        if len(steps):
+            found.append(
+                Series(
+                    key.metric,
+                    key.segment,
+                    drawn.piece.dead,
+                    key.stray,
+                    key.rank,
+                    key.node,
+                    level,
+                    steps,
+                    values,
+                    xs,
+                    average,
+                )
+            )
+    return found, unplaced
 
 
 def effective_rows(
@@ -153,19 +293,19 @@ def effective_rows(
         first, last: steps, both inclusive; last None for no end.
     """
     rows: list[tuple[int, float, str, float]] = []
+    ranges = [
+        (part.segment, max(first, part.first), min(ends) if ends else None)
+        for part in fold.tree.path()
+        for ends in ([end for end in (part.last, last) if end is not None],)
+    ]
+    ranges = [(segment, low, high) for segment, low, high in ranges if high is None or low <= high]
     for metric in metrics:
-        for part in fold.tree.path():
-            column = store.column(SeriesKey(metric, part.segment, rank, ""))
-            if column is None:
-                continue
-            steps, values, times = column.read()
-            low = int(np.searchsorted(steps, max(first, part.first), side="left"))
-            ends = [end for end in (part.last, last) if end is not None]
-            high = int(np.searchsorted(steps, min(ends), side="right")) if ends else len(steps)
+        for segment, low, high in ranges:
+            found = store.rows(SeriesKey(metric, segment, rank, ""), low, high)
             rows += [
                 (step, time, metric, value)
                 for step, time, value in zip(
-                    steps[low:high].tolist(), times[low:high].tolist(), values[low:high].tolist(), strict=True
+                    found.steps.tolist(), found.times.tolist(), found.values.tolist(), strict=True
                 )
             ]
     rows.sort(key=lambda row: (row[0], row[1], row[2]))
@@ -182,22 +322,22 @@ def summary(store: RunStore, fold: LineageFold) -> dict[str, Any]:
     names = store.metrics()
     for metric in ["loss"] * ("loss" in names) + [name for name in names if name != "loss"][:MAX_LATEST]:
         best: tuple[int, int] | None = None
-        for key, column in store.series(metric):
+        for key in store.keys(metric):
             part = next((p for p in path if p.segment == key.segment), None)
-            if part is None or key.stray or not len(column):
+            if part is None or key.stray:
                 continue
-            steps, values, _ = column.read()
-            end = len(steps) if part.last is None else int(np.searchsorted(steps, part.last, side="right"))
-            if end == 0:
+            rows = store.rows(key, None, part.last)
+            if not len(rows):
                 continue
-            order = (int(steps[end - 1]), -(key.rank or 0))
+            order = (int(rows.steps[-1]), -(key.rank or 0))
             if best is None or order > best:
                 best = order
-                latest[metric] = json_numbers(values[end - 1 : end])[0]
+                latest[metric] = json_numbers(rows.values[-1:])[0]
             if key.rank is not None:
                 newest = order[0] if newest is None else max(newest, order[0])
     counted = "loss" if "loss" in latest else next(iter(latest), "")
-    every = select(store, fold, [counted], view="all") if counted else []
+    view = store.view([counted])
+    every = select(view, LineageView.of(fold), SeriesRequest((counted,), "all")).series if counted else []
     return {
         "latest": latest,
         "last_step": newest,

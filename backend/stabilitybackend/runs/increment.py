@@ -1,0 +1,58 @@
+"""Only what came after a cursor, in the shape that a query reads: no browser has to read history again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from stabilitybackend.archive.aggregates import EMPTY_AGGS, Aggs, aggregate
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.runs.grid import SeriesReader
+
+__all__ = ["Increment"]
+
+
+class Increment:
+    """The new rows of some series.
+
+    Args:
+        store: all of the run. It says what a step is worth that was logged twice.
+        newer: rows that came after the cursor, as they were placed.
+        metrics: the ones that are read.
+    """
+
+    def __init__(self, store: SeriesReader, newer: Iterable[Placed], metrics: Iterable[str]) -> None:
+        wanted = frozenset(metrics)
+        steps: dict[SeriesKey, list[np.ndarray[tuple[int], np.dtype[np.int64]]]] = {}
+        for placed in newer:
+            for name in wanted.intersection(placed.names):
+                node = "" if placed.rank is not None else placed.node
+                key = SeriesKey(name, placed.segment, placed.rank, node, placed.stray)
+                steps.setdefault(key, []).append(placed.steps)
+        self._rows: dict[SeriesKey, Rows] = {}
+        for key, parts in steps.items():
+            new = np.unique(np.concatenate(parts))
+            rows = store.rows(key, int(new[0]), int(new[-1])) if len(new) else Rows.EMPTY
+            found = np.isin(rows.steps, new, assume_unique=True)
+            if found.any():
+                self._rows[key] = Rows(rows.steps[found], rows.values[found], rows.times[found])
+
+    def keys(self, metric: str) -> list[SeriesKey]:
+        """Return the series of one metric that have new rows."""
+        return [key for key in self._rows if key.metric == metric]
+
+    def extent(self, key: SeriesKey) -> Extent | None:
+        """Return first and last new step of a series and how many there are."""
+        rows = self._rows.get(key)
+        return None if rows is None else Extent(int(rows.steps[0]), int(rows.steps[-1]), len(rows))
+
+    def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
+        """Return the new rows with ``first <= step <= last``."""
+        return self._rows.get(key, Rows.EMPTY).between(first, last)
+
+    def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> Aggs:
+        """Return one aggregate per block of ``2**level`` steps over the new rows of ``first <= step <= last``."""
+        rows = self.rows(key, first, last)
+        return aggregate(rows, level) if len(rows) else EMPTY_AGGS

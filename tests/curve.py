@@ -1,0 +1,16 @@
+"""Reads the curve of one metric the way a chart does, in full resolution."""
+
+from __future__ import annotations
+
+from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.runs.lineage_view import LineageView
+from stabilitybackend.runs.query import Series, select
+from stabilitybackend.runs.series_request import SeriesRequest
+from stabilitybackend.runs.store import RunStore
+
+__all__ = ["entries"]
+
+
+def entries(store: RunStore, fold: LineageFold, metric: str, view: str = "effective") -> list[Series]:
+    """Return all entries of one metric."""
+    return select(store.view([metric]), LineageView.of(fold), SeriesRequest.of([metric], view=view)).series
