@@ -63,8 +63,8 @@ class IncidentBook:
         return None if incident is None else copy.deepcopy(incident)
 
     def open_count(self) -> int:
-        """Return how many incidents are open and not on a dead branch."""
-        return sum(1 for incident in self._incidents.values() if incident["state"] == "open" and not incident["dead"])
+        """Return how many incidents are open; of the dead ones only those about processes can be."""
+        return sum(1 for incident in self._incidents.values() if incident["state"] == "open")
 
     def apply(
         self, finding: Finding, *, segment: int, time: float, checkpoints: Sequence[Mapping[str, Any]]

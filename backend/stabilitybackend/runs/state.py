@@ -5,6 +5,7 @@ The worker feeds frames and health, and stores and publishes what comes back.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -23,6 +24,7 @@ from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.job_alert import alert_finding
 from stabilitybackend.runs import query
 from stabilitybackend.runs.store import RunStore
+from stabilitybackend.runs.summary import RunSummary
 from stabilityclient.wire import Frame, Health
 
 __all__ = ["Changes", "RunState"]
@@ -86,6 +88,7 @@ class RunState:
         self.world_size = 1
         self._clock = clock
         self._bank = DetectorBank(DETECTORS)
+        self._summary = RunSummary()
         self._primary: int | None = None
         self._running: tuple[int, float] | None = None
         self._last_row: tuple[int, float] | None = None
@@ -116,6 +119,7 @@ class RunState:
         return changes
 
     def _placed(self, placed: Placed, changes: Changes, replayed: bool) -> None:
+        self._summary.add(placed, self.store, self.fold.tree)
         self.store.add(placed)
         changes.placed.append(placed)
         if placed.stray or placed.rank is None:
@@ -196,6 +200,7 @@ class RunState:
 
     def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
         changes.segments = True
+        self._summary.forked()
         if not forked.is_head:
             return
         segment = forked.segment
@@ -278,7 +283,7 @@ class RunState:
         for finding in self.liveness.tick(now):
             self.found(finding, now, changes)
         changes.add_commands(self.commands.settle(now))
-        job = self.job()
+        job = self.job(with_checkpoints=False)
         changes.add_commands(self._end_of_job(now))
         changes.add_commands(self.commands.retries(job, now))
         changes.add_commands(self.commands.ignored(job, now))
@@ -303,6 +308,7 @@ class RunState:
             "fold": self.fold,
             "bank": self._bank.saved(),
             "liveness": self.liveness.saved(),
+            "summary": self._summary.saved(),
             "world_size": self.world_size,
             "primary": self._primary,
             "running": self._running,
@@ -328,6 +334,7 @@ class RunState:
         fold.undone, self.fold = self.fold.undone, fold
         self._bank.restore(saved["bank"], loads)
         self.liveness.restore(saved["liveness"])
+        self._summary.restore(saved["summary"])
         self.world_size = int(saved["world_size"])
         self._primary = saved["primary"]
         self._running, self._last_row = saved["running"], saved["last_row"]
@@ -336,8 +343,8 @@ class RunState:
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
-    def job(self) -> JobView:
-        """Return what is known of the job now."""
+    def job(self, *, with_checkpoints: bool = True) -> JobView:
+        """Return what is known of the job now; its checkpoints may be thousands, and only a new order asks for them."""
         step_time_s = statistics.median(self._step_times) if len(self._step_times) >= 3 else None
         running: int | None = None
         if self._running is not None:
@@ -346,7 +353,8 @@ class RunState:
             running = step + (int(elapsed_s / step_time_s) if step_time_s and step_time_s > 0 else 0)
         head = self.fold.tree[self.fold.tree.head]
         connected = sum(1 for agent in self.agents.values() if agent["connected"])
-        return JobView(running, step_time_s, self.world_size, head.id, head.key, self.checkpoints(), connected)
+        checkpoints = self.checkpoints() if with_checkpoints else []
+        return JobView(running, step_time_s, self.world_size, head.id, head.key, checkpoints, connected)
 
     def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Return the new command, or the one that was ordered under the same idempotency key."""
@@ -357,6 +365,8 @@ class RunState:
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Return the checkpoints in the shape of docs/api.md, newest first."""
+        tree = self.fold.tree
+        alive = {part.segment: math.inf if part.last is None else part.last for part in tree.path()}
         return [
             {
                 "step": c.step,
@@ -364,7 +374,7 @@ class RunState:
                 "segment": c.segment,
                 "time": c.time,
                 "available": c.available,
-                "dead": self.fold.tree.is_dead(c.segment, c.step),
+                "dead": c.step > alive.get(c.segment, tree[c.segment].fork_step),
             }
             for c in reversed(self.fold.checkpoints)
         ]
@@ -374,14 +384,14 @@ class RunState:
         status, note = self.liveness.status(self._clock())
         tree = self.fold.tree
         return {
-            **query.summary(self.store, self.fold),
+            **self._summary.view(self.store, self.fold),
             "status": status,
             "note": note,
             "head": tree.head,
             "world_size": self.world_size,
             "ranks": self.fold.ranks,
             "metrics": self.store.metrics(),
-            "open_incidents": sum(1 for i in self.incidents.all() if i["state"] == "open"),
+            "open_incidents": self.incidents.open_count(),
             "rollbacks": sum(s.parent is not None and not s.undone for s in tree),
             "agents": sum(1 for agent in self.agents.values() if agent["connected"]),
         }
