@@ -139,6 +139,12 @@ class ServerProcess:
             raise SystemExit(f"GET {response.url} answered {response.status_code}: {response.text[:500]}")
         return response
 
+    def try_ask(self, path: str) -> httpx.Response | None:
+        """Return the answer of ``GET /api/v1{path}``, None where the server does not have it (an older one)."""
+        assert self._client is not None
+        response = self._client.get(f"/api/v1{path}")
+        return response if response.status_code == 200 else None
+
     def redis(self) -> Redis:
         """Return a client of the embedded server."""
         url = running_url(self.data_dir)

@@ -1,0 +1,369 @@
+"""Points per second that the server takes in, folds, judges and archives, beside what Redis alone does with the bytes.
+
+    python benchmarks/ingest.py [--seconds 60] [--repeats 3] [--rows 512 10] [--json]
+
+Eight agents (the ranks of one run; 12 metrics a row) send as fast as the server confirms. "Sustained" counts all of
+it: the clock runs from the first frame until every point is folded and what does not fit into the window of recent
+frames is archived. The floors are redis-benchmark's XADD, pipelined, on a Redis of the same settings (append-only file,
+fsync each second), measured just before each repeat, with nobody reading: once with a message for each row of 12
+metrics (the bytes of a row; what a tracker that puts rows into Redis could reach at best), once with whole frames of the
+same bytes (what Redis and the disk allow). Aims: half of the first floor, 2.5 M points/s. Returns 1 when one is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import string
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from big_run import METRICS, row_values
+from feeder import WireAgent
+from server_process import ServerProcess, usage
+
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo, encode_message
+
+AGENTS = 8
+#: Processes that feed: each has half of the agents, in a thread each.
+FEEDERS = 2
+RUN_ID = "ingest"
+#: The aims of the product.
+AIM_RATIO, AIM_POINTS_S = 0.5, 2.5e6
+#: Longest wait after the last frame until everything is folded and archived, seconds.
+SETTLE_S = 600.0
+#: redis-benchmark: connections, and requests on their way on each: an agent may have 16 frames on its way; rows as many
+#: as still make it faster.
+FLOOR_CLIENTS, FLOOR_PIPELINE, FLOOR_PIPELINE_ROWS = 8, 16, 100
+#: Bytes sent for each floor.
+FLOOR_FRAMES_BYTES, FLOOR_ROWS_BYTES = 3 * 2**30, 512 * 2**20
+#: The floor's stream is bounded as ours is.
+FLOOR_WINDOW_BYTES = 64 * 2**20
+_BATCH_ROWS = 8_192
+
+
+# --- the feeders --------------------------------------------------------------------------------------------------
+
+
+def feed_one(port: int, rank: int, rows: int, begin: float, seconds: float, results: list[dict[str, float]]) -> None:
+    """Send as one agent until the time is over; add what was sent to ``results``."""
+    started = begin - 10.0
+    info = SourceInfo(f"r{rank}-{rank:x}-1", rank, AGENTS, 0, f"n{rank}", 1, started, 0)
+    noise = np.random.default_rng(rank)
+    names = list(METRICS)
+    with WireAgent("127.0.0.1", port, RUN_ID, f"a{rank}", node=f"n{rank}", sources=(info,)) as agent:
+        agent.send(Frame(info, 1, 1, [EventBlock("start", started)]))
+        agent.drain()
+        time.sleep(max(0.0, begin - time.time()))
+        seq, first = 1, 1
+        end = time.time() + seconds
+        while time.time() < end:
+            steps = np.arange(first, first + _BATCH_ROWS)
+            values = row_values(noise, steps)
+            times = started + steps * 0.01
+            for at in range(0, _BATCH_ROWS, rows):
+                part = slice(at, at + rows)
+                count = len(steps[part])
+                columns = np.ascontiguousarray(values[:, part]).tobytes()
+                block = PointsBlock(names, steps[part].tobytes(), times[part].tobytes(), columns)
+                agent.send(Frame(info, seq + 1, seq + count, [block]))
+                seq += count
+            first += _BATCH_ROWS
+        agent.drain()
+        results.append({"rows": first - 1, "frames": agent.acked, "busy": agent.busy})
+
+
+def feed(port: int, ranks: list[int], rows: int, begin: float, seconds: float) -> None:
+    """Send as several agents, one thread each, and print what was sent as JSON."""
+    results: list[dict[str, float]] = []
+    threads = [
+        threading.Thread(target=feed_one, args=(port, rank, rows, begin, seconds, results), name=f"agent-{rank}")
+        for rank in ranks
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(results) != len(ranks):
+        raise SystemExit("an agent ended early")
+    print(json.dumps({"agents": results, "ended": time.time(), "cpu_s": usage(os.getpid()).cpu_s}))
+
+
+# --- the server ---------------------------------------------------------------------------------------------------
+
+
+def measure(rows: int, seconds: float, settings: dict[str, str], profile: Path | None) -> dict[str, Any]:
+    """Return the figures of one run of the server."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ingest-") as folder,
+        ServerProcess(Path(folder) / "data", settings) as server,
+    ):
+        redis_pid = server.redis_pid()
+        spy = None
+        if profile is not None:
+            command = ["py-spy", "record", "-p", str(server.pid), "-o", str(profile), "-f", "raw", "-r", "200"]
+            spy = subprocess.Popen([*command, "-d", str(int(seconds))], stdout=subprocess.DEVNULL)
+        begin = time.time() + 1.5
+        idle = usage(server.pid), usage(redis_pid)
+        feeders = []
+        for number in range(FEEDERS):
+            ranks = ",".join(str(rank) for rank in range(number, AGENTS, FEEDERS))
+            options = ["--feed", str(server.port), ranks, str(rows), repr(begin), str(seconds)]
+            feeders.append(subprocess.Popen([sys.executable, __file__, *options], stdout=subprocess.PIPE, text=True))
+        window = Window(server)
+        window.start()
+        said = [json.loads(feeder.communicate()[0].splitlines()[-1]) for feeder in feeders]
+        acked = max(each["ended"] for each in said)
+        agents = [agent for each in said for agent in each["agents"]]
+        last = min(int(agent["rows"]) for agent in agents)
+        folded = wait_folded(server, max(int(agent["rows"]) for agent in agents))
+        archived, storage = wait_archived(server)
+        window.stop()
+        if spy is not None:
+            spy.wait(60)
+        points = sum(agent["rows"] for agent in agents) * len(METRICS)
+        now = usage(server.pid), usage(redis_pid)
+        hot = redis_bytes(server)
+        assert last > 0
+        return {
+            "points": points,
+            "frames": sum(agent["frames"] for agent in agents),
+            "busy": sum(agent["busy"] for agent in agents),
+            "acked_points_s": points / (acked - begin),
+            "points_s": points / (max(folded, archived) - begin),
+            "behind_s": max(folded, archived) - acked,
+            "server_cpu_s": (now[0].cpu_s - idle[0].cpu_s) / points * 1e6,
+            "redis_cpu_s": (now[1].cpu_s - idle[1].cpu_s) / points * 1e6,
+            "feeder_cpu_s": sum(each["cpu_s"] for each in said) / points * 1e6,
+            "server_peak_mib": now[0].peak_mib,
+            "redis_peak_mib": now[1].peak_mib,
+            "window_max_mib": window.highest / 2**20,
+            "window_limit_mib": storage.get("hot", {}).get("limit_bytes", 0) / 2**20,
+            "redis_bytes_point": hot["bytes"] / max(1, hot["values"]),
+            "disk_bytes_point": storage.get("cold", {}).get("bytes", 0)
+            / max(1, storage.get("cold", {}).get("rows", 0)),
+            "parts": storage.get("cold", {}).get("parts", 0),
+            "frame_bytes": hot["frame_bytes"],
+        }
+
+
+class Window(threading.Thread):
+    """Samples what the run's stream holds in Redis, ten times a second."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        super().__init__(daemon=True)
+        self._redis, self._over = server.redis(), threading.Event()
+        #: Greatest number of bytes seen: Redis's memory less what it had at the start.
+        self.highest = 0
+        self._idle = self._used()
+
+    def _used(self) -> int:
+        info: Any = self._redis.info("memory")
+        return int(info["used_memory_dataset"])
+
+    def run(self) -> None:
+        while not self._over.wait(0.1):
+            self.highest = max(self.highest, self._used() - self._idle)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+        self._redis.close()
+
+
+def wait_folded(server: ServerProcess, last_step: int) -> float:
+    """Return the unix time at which the newest step was in the answers."""
+    end = time.time() + SETTLE_S
+    while time.time() < end:
+        if (server.get(f"/runs/{RUN_ID}")["last_step"] or 0) >= last_step:
+            return time.time()
+        time.sleep(0.1)
+    raise SystemExit(f"step {last_step} was not folded within {SETTLE_S:.0f} s")
+
+
+def wait_archived(server: ServerProcess) -> tuple[float, dict[str, Any]]:
+    """Return the unix time at which the window was within its limit, and the storage facts (an older server: now)."""
+    end = time.time() + SETTLE_S
+    while time.time() < end:
+        response = server.try_ask(f"/runs/{RUN_ID}/storage")
+        if response is None:
+            return time.time(), {}
+        facts: dict[str, Any] = response.json()
+        if facts["state"] == "ok" and facts["hot"]["bytes"] <= facts["hot"]["limit_bytes"]:
+            return time.time(), facts
+        time.sleep(0.1)
+    raise SystemExit(f"the window was not within its limit {SETTLE_S:.0f} s after the last frame: {facts}")
+
+
+def redis_bytes(server: ServerProcess) -> dict[str, float]:
+    """Return what the run's stream takes in Redis, all of it counted, and how many values it holds."""
+    key = RunKeys(RUN_ID).frames
+    with server.redis() as redis:
+        entries: Any = redis.xrange(key, count=64)
+        length: Any = redis.xlen(key)
+        size: Any = redis.memory_usage(key, samples=0)
+    messages = [fields[b"b"] for _, fields in entries]
+    rows = [int(fields[b"z"]) - int(fields[b"a"]) + 1 for _, fields in entries]
+    mean = statistics.median(map(len, messages)) if messages else 0
+    return {
+        "bytes": size or 0,
+        "values": statistics.median(rows) * len(METRICS) * length if rows else 0,
+        "frame_bytes": mean,
+    }
+
+
+# --- the floors ---------------------------------------------------------------------------------------------------
+
+
+def floor(frame_bytes: int, rows: int) -> dict[str, float] | str:
+    """Return points/s of redis-benchmark's XADD, a row a message and a frame a message; or why it can't be run."""
+    program = shutil.which("redis-benchmark")
+    if program is None:
+        return "redis-benchmark is not installed"
+    row_bytes = 8 * (2 + len(METRICS))  # step, time and the values
+    with tempfile.TemporaryDirectory(prefix="floor-") as folder, EmbeddedRedis(Path(folder)) as redis:
+        base = [program, "-s", redis.url.removeprefix("unix://"), "-c", str(FLOOR_CLIENTS), "-q", "--csv"]
+        return {
+            "rows": _messages_s(base, FLOOR_PIPELINE_ROWS, row_bytes, FLOOR_ROWS_BYTES) * len(METRICS),
+            "frames": _messages_s(base, FLOOR_PIPELINE, frame_bytes, min(FLOOR_FRAMES_BYTES, 1_000_000 * frame_bytes))
+            * rows
+            * len(METRICS),
+        }
+
+
+def _messages_s(base: list[str], pipeline: int, size: int, total: int) -> float:
+    """Return XADDs per second of messages of ``size`` bytes, to a stream that is bounded as ours is."""
+    text = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=size))
+    count, keep = total // size, max(64, FLOOR_WINDOW_BYTES // size)
+    command = [
+        *base,
+        "-n",
+        str(count),
+        "-P",
+        str(pipeline),
+        "-x",
+        "XADD",
+        "{bench}:frames",
+        "MAXLEN",
+        "~",
+        str(keep),
+        "*",
+    ]
+    command += ["s", "r0-18b2f0c5a1-1000", "a", "1000000", "z", "1000511", "b"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    return float(done.stdout.strip().splitlines()[-1].split(",")[1].strip('"'))
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+def table(rows: int, figures: list[dict[str, Any]], floors: list[dict[str, float] | str]) -> str:
+    """Return the figures of one frame size as text: median over repeats [lowest..highest]."""
+
+    def spread(key: str, scale: float = 1.0, digits: int = 2) -> str:
+        values = [one[key] * scale for one in figures]
+        return f"{statistics.median(values):.{digits}f} [{min(values):.{digits}f}..{max(values):.{digits}f}]"
+
+    lines = [
+        f"\n{rows} rows of {len(METRICS)} metrics a frame ({figures[0]['frame_bytes'] / 1024:.1f} KiB), "
+        f"{AGENTS} agents, median of {len(figures)} [lowest..highest]",
+        f"  sustained (folded and archived)  {spread('points_s', 1e-6)} M points/s",
+        f"  confirmed to the agents          {spread('acked_points_s', 1e-6)} M points/s; "
+        f"the rest took {spread('behind_s', 1, 1)} s",
+    ]
+    ratios = floor_ratios(figures, floors)
+    if ratios:
+        known = [one for one in floors if not isinstance(one, str)]
+        for key, what in (("rows", "XADD of rows, -P 100"), ("frames", "XADD of frames, -P 16")):
+            values = [one[key] / 1e6 for one in known]
+            text = f"{statistics.median(values):.2f} [{min(values):.2f}..{max(values):.2f}]"
+            lines.append(f"  floor: {what:<26}{text} M points/s; ours is {ratios[key]:.2f} of it")
+    else:
+        lines.append(f"  floor: left out, {floors[0]}")
+    lines += [
+        f"  CPU s per 1 M points             server {spread('server_cpu_s')}, Redis {spread('redis_cpu_s')}, "
+        f"feeders {spread('feeder_cpu_s')}",
+        f"  peak memory, MiB                 server {spread('server_peak_mib', 1, 0)}, "
+        f"Redis {spread('redis_peak_mib', 1, 0)}",
+        f"  window in Redis, MiB             at most {spread('window_max_mib', 1, 0)}, "
+        f"limit {figures[0]['window_limit_mib']:.0f}",
+        f"  bytes per point                  Redis {spread('redis_bytes_point', 1, 1)}, "
+        f"archive {spread('disk_bytes_point', 1, 1)} in {figures[-1]['parts']} parts",
+    ]
+    busy = sum(one["busy"] for one in figures)
+    if busy:
+        lines.append(f"  the server asked agents to wait {busy:.0f} times")
+    return "\n".join(lines)
+
+
+def floor_ratios(figures: list[dict[str, Any]], floors: list[dict[str, float] | str]) -> dict[str, float]:
+    """Return the median over repeats of ours divided by each floor in the same repeat; nothing where there is none."""
+    pairs = [(one, base) for one, base in zip(figures, floors, strict=True) if not isinstance(base, str)]
+    if not pairs:
+        return {}
+    return {key: statistics.median(one["points_s"] / base[key] for one, base in pairs) for key in ("rows", "frames")}
+
+
+def main() -> int:
+    """Measure, print, and return 0 when the aims are held at the first frame size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long the agents send")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rows", type=int, nargs="+", default=[512, 10], help="rows a frame; 512 is a backlog's")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the server")
+    parser.add_argument("--no-floor", action="store_true")
+    parser.add_argument("--profile", type=Path, help="write what py-spy saw in the server to this file")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--feed", nargs=5, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.feed:
+        port, ranks, rows, begin, seconds = options.feed
+        feed(int(port), [int(rank) for rank in ranks.split(",")], int(rows), float(begin), float(seconds))
+        return 0
+    settings = dict(pair.split("=", 1) for pair in options.set)
+    facts: dict[str, Any] = {}
+    held = True
+    for rows in options.rows:
+        size = len(sample_frame(rows))
+        figures: list[dict[str, Any]] = []
+        floors: list[dict[str, float] | str] = []
+        for repeat in range(options.repeats):
+            print(f"{rows} rows a frame, repeat {repeat + 1}/{options.repeats}          ", end="\r", file=sys.stderr)
+            floors.append("not asked for" if options.no_floor else floor(size, rows))
+            figures.append(measure(rows, options.seconds, settings, options.profile))
+        ratios = floor_ratios(figures, floors)
+        rate = statistics.median(one["points_s"] for one in figures)
+        facts[str(rows)] = {"figures": figures, "floors": floors, "ratios": ratios}
+        if rows == options.rows[0]:
+            held = rate >= AIM_POINTS_S and ratios.get("rows", AIM_RATIO) >= AIM_RATIO
+        if not options.json:
+            print(table(rows, figures, floors), flush=True)
+    if options.json:
+        print(json.dumps(facts))
+    else:
+        print(f"aims at {options.rows[0]} rows a frame: {'held' if held else 'MISSED'}")
+    return 0 if held else 1
+
+
+def sample_frame(rows: int) -> bytes:
+    """Return a frame as the feeders send it."""
+    steps = np.arange(1, rows + 1)
+    values = row_values(np.random.default_rng(0), steps)
+    block = PointsBlock(list(METRICS), steps.tobytes(), (steps * 0.01).tobytes(), values.tobytes())
+    return encode_message(Frame(SourceInfo("r0-0-1", 0, AGENTS, 0, "n0", 1, 1.0, 0), 1, rows, [block]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,334 @@
+"""How long a chart of 2,000 points takes from a run of 1, 10 and 100 million points, and whether it hides anything.
+
+    python benchmarks/timeline.py [--steps 83000 830000 8300000] [--repeats 5] [--keep FOLDER] [--json]
+
+Each run (12 metrics, 50 rollbacks of which 3 nested, single-step spikes, NaN and infinities at known steps: see
+big_run.py) goes through the agents' door of a real server, is folded and archived. Then every metric is asked for,
+over the whole range and in windows down to 2,000 steps:
+
+warm    the same server, everything asked for once before
+cold    a new server process for each window width; the files are dropped from the page cache before each request
+shown   every planted value must stand in the answer at its step, in every window around it, or the exit code is 1
+
+Peers read the loss of the same run (the second one of --steps, or the first): Polars a plain scan of the archived
+points, TensorBoard its server and its EventAccumulator, trackio its own reader.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from big_run import METRICS, Story, feed, tell_story
+from peer_readers import peer_times
+from server_process import ServerProcess, usage
+
+RUN_ID = "big"
+POINTS = 2_000
+#: Windows as parts of the run; the last one is as wide as there are points.
+PARTS = (1, 4, 16, 64, 256)
+#: The aims of the product, ms and ratio.
+AIM_WARM_MS, AIM_COLD_MS, AIM_GROWTH = 30.0, 200.0, 2.0
+SETTLE_S = 900.0
+
+
+@dataclass
+class Figures:
+    """What was measured of one run.
+
+    Attributes:
+        warm, cold: ms by name of the window.
+        hidden: planted values that an answer did not show. shown: how many answers did.
+    """
+
+    points: int
+    steps: int
+    feed_s: float = 0.0
+    settle_s: float = 0.0
+    restart_s: list[float] = field(default_factory=list)
+    warm: dict[str, list[float]] = field(default_factory=dict)
+    cold: dict[str, list[float]] = field(default_factory=dict)
+    all_at_once_ms: list[float] = field(default_factory=list)
+    shown: int = 0
+    hidden: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    rss_mib: dict[str, float] = field(default_factory=dict)
+    storage: dict[str, Any] = field(default_factory=dict)
+    answer_kib: float = 0.0
+    peers: dict[str, Any] = field(default_factory=dict)
+
+
+def windows(steps: int) -> dict[str, int]:
+    """Return name -> width in steps."""
+    found = {("whole run" if part == 1 else f"1/{part}"): steps // part for part in PARTS if steps // part > POINTS}
+    return found | {f"{POINTS:,} steps": POINTS}
+
+
+def ask(
+    server: ServerProcess, metrics: tuple[str, ...], start: int, stop: int, view: str = "effective"
+) -> tuple[float, bytes]:
+    """Return the ms until the answer was here, and its bytes."""
+    begin = time.perf_counter()
+    response = server.ask(
+        f"/runs/{RUN_ID}/series", metric=list(metrics), view=view, points=POINTS, start=max(0, start), stop=stop
+    )
+    return (time.perf_counter() - begin) * 1e3, response.content
+
+
+def place(random: np.random.Generator, steps: int, width: int) -> tuple[int, int]:
+    """Return first and last step of a window of ``width`` somewhere in the run."""
+    first = 1 if width >= steps else int(random.integers(1, steps - width))
+    return first, min(steps, first + width - 1)
+
+
+# --- one run ------------------------------------------------------------------------------------------------------
+
+
+def prepare(server: ServerProcess, story: Story, figures: Figures) -> None:
+    """Send the run and wait until it is folded and archived."""
+    figures.feed_s = feed(story, "127.0.0.1", server.port, RUN_ID)
+    begin = time.perf_counter()
+    end = begin + SETTLE_S
+    while (server.get(f"/runs/{RUN_ID}")["last_step"] or 0) < story.steps:
+        if time.perf_counter() > end:
+            raise SystemExit(f"the last step was not folded within {SETTLE_S:.0f} s")
+        time.sleep(0.2)
+    while True:
+        answer = server.try_ask(f"/runs/{RUN_ID}/storage")
+        figures.storage = answer.json() if answer is not None else {}
+        hot = figures.storage.get("hot", {"bytes": 0, "limit_bytes": 1})
+        if figures.storage.get("state", "ok") == "ok" and hot["bytes"] <= hot["limit_bytes"]:
+            break
+        if time.perf_counter() > end:
+            raise SystemExit(f"the run was not archived within {SETTLE_S:.0f} s: {figures.storage}")
+        time.sleep(0.2)
+    figures.settle_s = time.perf_counter() - begin
+
+
+def check_lineage(server: ServerProcess, story: Story, figures: Figures) -> None:
+    """Compare the segments with what was sent: a fast answer of the wrong curve is worth nothing."""
+    found = server.get(f"/runs/{RUN_ID}/segments")["segments"]
+    expected = [None, *(stretch.first - 1 for stretch in story.stretches[1:])]
+    forks = [segment["fork_step"] for segment in found]
+    if forks != expected:
+        figures.wrong.append(f"fork steps are {forks[:8]}..., expected {expected[:8]}...")
+    effective = sum(last - first + 1 for _, first, last in story.effective())
+    answer = server.get(f"/runs/{RUN_ID}")
+    if answer["effective_points"] != effective:
+        figures.wrong.append(f"effective points are {answer['effective_points']}, expected {effective}")
+
+
+def check_shown(server: ServerProcess, story: Story, figures: Figures) -> None:
+    """Ask for every planted value in windows of every width, and note those that are not in the answer."""
+    random = np.random.default_rng(1)
+    for plant in story.plants:
+        for name, width in windows(story.steps).items():
+            for view in ("effective", "all"):
+                first = max(1, plant.step - int(random.integers(0, width)))
+                first = 1 if width >= story.steps else min(first, story.steps - width + 1)
+                answer = json.loads(ask(server, (plant.metric,), first, first + width - 1, view)[1])
+                values = [
+                    float(value)
+                    for entry in answer["series"]
+                    for step, value in zip(entry["steps"], entry["values"], strict=True)
+                    if step == plant.step
+                ]
+                if any(_same(value, plant.value) for value in values):
+                    figures.shown += 1
+                else:
+                    figures.hidden.append(f"{plant.metric} = {plant.value} at step {plant.step} in {name}, view {view}")
+
+
+def _same(value: float, expected: float) -> bool:
+    """Compare as what was stored: metrics from tensors are float32."""
+    if math.isnan(expected) or math.isinf(expected):
+        return str(value) == str(expected)
+    return math.isclose(value, expected, rel_tol=1e-6)
+
+
+def measure_warm(server: ServerProcess, story: Story, figures: Figures, repeats: int) -> None:
+    """Ask for every metric in windows of every width, each once before it counts."""
+    random = np.random.default_rng(2)
+    for name, width in windows(story.steps).items():
+        times = figures.warm.setdefault(name, [])
+        for metric in METRICS:
+            for _ in range(repeats):
+                first, last = place(random, story.steps, width)
+                ask(server, (metric,), first, last)
+                took_ms, body = ask(server, (metric,), first, last)
+                times.append(took_ms)
+                if name == "whole run":
+                    figures.answer_kib = max(figures.answer_kib, len(body) / 1024)
+    for _ in range(repeats):
+        figures.all_at_once_ms.append(ask(server, METRICS, 1, story.steps)[0])
+
+
+def measure_cold(server: ServerProcess, story: Story, figures: Figures) -> None:
+    """Ask for every metric for the first time after a restart, from the disk; a restart for each width."""
+    random = np.random.default_rng(3)
+    for name, width in windows(story.steps).items():
+        server.stop()
+        drop_from_cache(server.data_dir)
+        begin = time.perf_counter()
+        server.start()
+        server.get(f"/runs/{RUN_ID}")
+        figures.restart_s.append(time.perf_counter() - begin)
+        times = figures.cold.setdefault(name, [])
+        for metric in METRICS:
+            drop_from_cache(server.data_dir)
+            first, last = place(random, story.steps, width)
+            times.append(ask(server, (metric,), first, last)[0])
+
+
+def drop_from_cache(folder: Path) -> None:
+    """Take the files of a folder out of the page cache, as far as they are on disk; needs no rights beyond ours."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+def measure(steps: int, folder: Path, repeats: int, settings: dict[str, str], *, peers: bool) -> Figures:
+    """Return the figures of one run; a folder that holds it already is used as it is."""
+    story = tell_story(steps)
+    figures = Figures(story.points, story.steps)
+    data = folder / f"steps-{steps}"
+    with ServerProcess(data, settings) as server:
+        if server.try_ask(f"/runs/{RUN_ID}") is None:
+            prepare(server, story, figures)
+            figures.rss_mib["after feeding"] = usage(server.pid).rss_mib
+            figures.rss_mib["peak of feeding"] = usage(server.pid).peak_mib
+        answer = server.try_ask(f"/runs/{RUN_ID}/storage")
+        figures.storage = answer.json() if answer is not None else {}
+        check_lineage(server, story, figures)
+        check_shown(server, story, figures)
+        measure_warm(server, story, figures, repeats)
+        figures.rss_mib["after warm reads"] = usage(server.pid).rss_mib
+        measure_cold(server, story, figures)
+        figures.rss_mib["restarted, after cold reads"] = usage(server.pid).rss_mib
+        if peers:
+            name = "whole run"
+            ours = statistics.median(figures.warm[name])
+            figures.peers = {"ours": ours} | peer_times(story, data)
+    return figures
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+def quantile(values: list[float], part: float) -> float:
+    """Return the smallest value that at least ``part`` of the values do not exceed."""
+    return sorted(values)[min(len(values) - 1, math.ceil(part * len(values)) - 1)]
+
+
+def table(figures: Figures) -> str:
+    """Return the figures of one run as text."""
+    hot, cold = figures.storage.get("hot", {}), figures.storage.get("cold", {})
+    lines = [f"\n{figures.points / 1e6:.1f} M points, {figures.steps:,} steps, {len(METRICS)} metrics"]
+    if figures.feed_s:
+        lines[0] += f"; confirmed in {figures.feed_s:.1f} s, folded and archived {figures.settle_s:.1f} s later"
+    if cold:
+        lines.append(
+            f"  archive: {cold['rows']:,} points in {cold['parts']} parts, {cold['bytes'] / 2**20:.0f} MiB "
+            f"({cold['bytes'] / max(1, cold['rows']):.1f} bytes a point); in Redis {hot['bytes'] / 2**20:.0f} of {hot['limit_bytes'] / 2**20:.0f} MiB"
+        )
+    lines.append(
+        f"  {'one metric, 2,000 points, ms':<30}{'warm p50':>10}{'p95':>8}{'max':>8}{'cold p50':>11}{'p95':>8}{'max':>8}"
+    )
+    for name in figures.warm:
+        cells = "".join(
+            f"{quantile(times, 0.5):>{width}.1f}{quantile(times, 0.95):>8.1f}{max(times):>8.1f}"
+            for times, width in ((figures.warm[name], 10), (figures.cold[name], 11))
+        )
+        lines.append(f"  {name:<30}{cells}")
+    every_warm, every_cold = sum(figures.warm.values(), []), sum(figures.cold.values(), [])
+    lines.append(
+        f"  {'all windows':<30}{quantile(every_warm, 0.5):>10.1f}{quantile(every_warm, 0.95):>8.1f}{max(every_warm):>8.1f}"
+        f"{quantile(every_cold, 0.5):>11.1f}{quantile(every_cold, 0.95):>8.1f}{max(every_cold):>8.1f}"
+    )
+    lines.append(
+        f"  all {len(METRICS)} metrics in one request: {statistics.median(figures.all_at_once_ms):.0f} ms; "
+        f"an answer is at most {figures.answer_kib:.0f} KiB; restart until the run answers: "
+        f"{statistics.median(figures.restart_s):.2f} s [{min(figures.restart_s):.2f}..{max(figures.restart_s):.2f}]"
+    )
+    lines.append("  server memory, MiB: " + ", ".join(f"{name} {mib:.0f}" for name, mib in figures.rss_mib.items()))
+    lines.append(f"  planted values shown: {figures.shown} of {figures.shown + len(figures.hidden)} answers")
+    lines += [f"  HIDDEN: {text}" for text in figures.hidden[:20]]
+    lines += [f"  WRONG: {text}" for text in figures.wrong]
+    if figures.peers:
+        lines.append("  the loss of the whole run, 2,000 points or what the peer offers instead:")
+        for name, found in figures.peers.items():
+            text = found if isinstance(found, str) else f"{found:>10.1f} ms{found / figures.peers['ours']:>8.1f}x"
+            lines.append(f"    {name:<52}{text}")
+    return "\n".join(lines)
+
+
+def verdicts(every: list[Figures]) -> dict[str, bool]:
+    """Return which aims are held."""
+    held = {"nothing hidden": not any(one.hidden for one in every), "lineage": not any(one.wrong for one in every)}
+    for one in every:
+        name = f"{one.points / 1e6:.0f} M"
+        held[f"{name} warm p95 <= {AIM_WARM_MS:.0f} ms"] = quantile(sum(one.warm.values(), []), 0.95) <= AIM_WARM_MS
+        held[f"{name} cold p95 <= {AIM_COLD_MS:.0f} ms"] = quantile(sum(one.cold.values(), []), 0.95) <= AIM_COLD_MS
+    if len(every) > 1:
+        held[f"growth < {AIM_GROWTH:.0f}x"] = max(growth(every)) < AIM_GROWTH
+    return held
+
+
+def growth(every: list[Figures]) -> list[float]:
+    """Return each run's warm median (whole run, then all windows) divided by the first run's; the greater of both."""
+    whole = [statistics.median(one.warm["whole run"]) for one in every]
+    windowed = [statistics.median(sum(one.warm.values(), [])) for one in every]
+    return [max(a / whole[0], b / windowed[0]) for a, b in zip(whole, windowed, strict=True)]
+
+
+def main() -> int:
+    """Measure, print, and return 0 when nothing is hidden and all aims are held."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, nargs="+", default=[83_000, 830_000], help="8300000 makes 100 M points")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--keep", type=Path, help="folder for the data; what is there from before is used again")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="settings of the server")
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    settings = dict(pair.split("=", 1) for pair in options.set)
+    every: list[Figures] = []
+    with tempfile.TemporaryDirectory(prefix="timeline-") as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        with_peers = -1 if options.no_peers else options.steps[min(1, len(options.steps) - 1)]
+        for steps in options.steps:
+            print(f"{steps:,} steps          ", end="\r", file=sys.stderr)
+            every.append(measure(steps, folder, options.repeats, settings, peers=steps == with_peers))
+            if not options.json:
+                print(table(every[-1]), flush=True)
+    held = verdicts(every)
+    if options.json:
+        print(json.dumps({"figures": [vars(one) for one in every], "held": held}))
+    else:
+        if len(every) > 1:
+            factors = ", ".join(
+                f"{one.points / 1e6:.0f} M {f:.2f}x" for one, f in zip(every, growth(every), strict=True)
+            )
+            print(f"\nchart time beside the smallest run: {factors}")
+        print("aims: " + ", ".join(f"{name} {'held' if ok else 'MISSED'}" for name, ok in held.items()))
+    return 0 if all(held.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
