@@ -83,7 +83,10 @@ class RecordingServices:
     async def health(self, run_id: str, health: Health) -> None:
         self.healths.append(health)
 
-    async def frame_stored(self, run_id: str) -> None:
+    async def room(self, run_id: str) -> None:
+        pass
+
+    async def frame_stored(self, run_id: str, size: int) -> None:
         self.stored.append(run_id)
 
 

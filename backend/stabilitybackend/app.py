@@ -18,15 +18,20 @@ from stabilitybackend.agents.gateway import Gateway
 from stabilitybackend.agents.gateway import router as agent_router
 from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.alerts import alerting_service
+from stabilitybackend.archive.cache import ByteCache
+from stabilitybackend.archive.location import open_location
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
-from stabilitybackend.routes import commands, live, runs, server
+from stabilitybackend.routes import commands, live, runs, server, storage
+from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.settings import Settings
 from stabilityfrontend import attach
 
 __all__ = ["create_app"]
+
+MIB = 1024 * 1024
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +47,8 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     ring = KeyRing(redis)
     authenticator = Authenticator(ring, key_needed=settings.beyond_loopback)
     ingest = Ingest(redis)
-    manager = RunManager(redis, time.time)
+    files = ArchiveFiles(open_location(settings.archive), ByteCache(int(settings.cache_mib * MIB)), time.time)
+    manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB))
     ours = version("stabilityboard")
 
     @asynccontextmanager
@@ -81,7 +87,15 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     app.state.started = time.monotonic()
     gateway = Gateway(ingest, authenticator, manager, beyond_loopback=settings.beyond_loopback, server_version=ours)
     app.state.gateway = gateway
-    for router in (server.router, runs.router, commands.router, live.router, agent_router(gateway), server.fallback):
+    for router in (
+        server.router,
+        runs.router,
+        commands.router,
+        live.router,
+        storage.router,
+        agent_router(gateway),
+        server.fallback,
+    ):
         app.include_router(router)
     _add_error_handlers(app)
     attach(app)

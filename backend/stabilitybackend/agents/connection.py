@@ -60,7 +60,7 @@ class AgentConnection:
         self._gateway = gateway
         self._socket = socket
         self._sending = asyncio.Lock()
-        self._answers: asyncio.Queue[Message | tuple[Frame, asyncio.Future[Outcome]]] = asyncio.Queue(
+        self._answers: asyncio.Queue[Message | tuple[Frame, int, asyncio.Future[Outcome]]] = asyncio.Queue(
             MAX_PENDING_ANSWERS
         )
         self._welcomed = False
@@ -187,10 +187,16 @@ class AgentConnection:
                 await self._answers.put(Error("bad_frame", error.message))
 
     async def _store(self, frame: Frame, data: bytes) -> None:
+        try:
+            await self._gateway.services.room(self._run_id)
+        except Unavailable as error:
+            self._gateway.counts.busy += 1
+            await self._answers.put(Error("busy", error.message))
+            return
         outcome = await self._gateway.ingest.enqueue(self._run_id, frame.source, frame.first_seq, frame.last_seq, data)
-        await self._answers.put((frame, outcome))
+        await self._answers.put((frame, len(data), outcome))
 
-    async def _answer(self, frame: Frame, stored: asyncio.Future[Outcome]) -> Message:
+    async def _answer(self, frame: Frame, size: int, stored: asyncio.Future[Outcome]) -> Message:
         source = frame.source.source
         try:
             outcome = await stored
@@ -206,7 +212,7 @@ class AgentConnection:
             return Nack(source, outcome.expected_seq, text)
         if isinstance(outcome, Stored):
             with contextlib.suppress(Unavailable):  # only a hint: the frame is stored, whatever becomes of it
-                await self._gateway.services.frame_stored(self._run_id)
+                await self._gateway.services.frame_stored(self._run_id, size)
             return Ack(source, frame.last_seq)
         assert isinstance(outcome, Duplicate)
         return Ack(source, outcome.last_seq)

@@ -41,8 +41,11 @@ class RunServices(Protocol):
     async def health(self, run_id: str, health: Health) -> None:
         """Take the newest slots of the agent's ranks."""
 
-    async def frame_stored(self, run_id: str) -> None:
-        """A hint that the run's stream has grown. Must return at once: answers wait for it."""
+    async def room(self, run_id: str) -> None:
+        """Wait a few seconds for room in the run's window; raise Unavailable when there is none (the archive is behind)."""
+
+    async def frame_stored(self, run_id: str, size: int) -> None:
+        """A hint that the run's stream has grown by ``size`` bytes. Must return at once: answers wait for it."""
 
 
 @dataclass

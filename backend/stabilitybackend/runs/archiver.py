@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -46,12 +47,20 @@ class ArchiveFiles:
         location: of all files.
         cache: of decoded arrays.
         clock: unix seconds now.
+        token: a short name that was never used before, of letters and digits.
     """
 
-    def __init__(self, location: Location, cache: ByteCache, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        location: Location,
+        cache: ByteCache,
+        clock: Callable[[], float],
+        token: Callable[[], str] = lambda: secrets.token_hex(4),
+    ) -> None:
         self.location = location
         self.cache = cache
         self.clock = clock
+        self.token = token
         self.writing = asyncio.Lock()
 
 
@@ -75,7 +84,7 @@ class RunArchive:
     @property
     def place(self) -> str:
         """Where the files are, for people."""
-        return f"{self._files.location}/{self._run_id}"
+        return f"{self._files.location.base}/{self._run_id}"
 
     async def load(self) -> list[PartReader]:
         """Return the parts, oldest first, after removing what an interrupted write left."""
@@ -160,7 +169,7 @@ class RunArchive:
             ArchiveError: a file could not be read or written. Nothing changed.
         """
         async with self._files.writing:
-            stem = f"{group[-1].part.to_id}-{int(self._files.clock() * 1e3):x}"
+            stem = self._new_stem(group[0].part.from_id, group[-1].part.to_id)
             await self._redis.sadd(self._keys.garbage, stem)
             part = await asyncio.to_thread(
                 compact, self._files.location, self._run_id, group, stem, self._files.clock()
@@ -217,7 +226,11 @@ class RunArchive:
                 return
 
     def _stem(self, from_id: str, to_id: str) -> str:
-        return self._stems.setdefault((from_id, to_id), f"{to_id}-{int(self._files.clock() * 1e3):x}")
+        return self._stems.setdefault((from_id, to_id), self._new_stem(from_id, to_id))
+
+    def _new_stem(self, from_id: str, to_id: str) -> str:
+        """Return a name that no other files have: a range is written again at another time."""
+        return f"{from_id}_{to_id}-{self._files.token()}"
 
 
 def _joined(generations: Sequence[Generation]) -> list[tuple[SeriesKey, Rows]]:

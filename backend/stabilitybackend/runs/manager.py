@@ -10,9 +10,10 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import NotFound
+from stabilitybackend.errors import ArchiveError, Conflict, NotFound
 from stabilitybackend.keys import check_run_id
 from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.live import Channel
 from stabilitybackend.runs.worker import RunWorker, Send
@@ -38,12 +39,16 @@ class RunManager:
     Args:
         redis: client of the server that holds the runs.
         clock: unix seconds now.
+        files: the archive of all runs.
+        window_bytes: bytes of frames that the stream of each run keeps.
     """
 
-    def __init__(self, redis: Redis, clock: Callable[[], float]) -> None:
+    def __init__(self, redis: Redis, clock: Callable[[], float], files: ArchiveFiles, window_bytes: int) -> None:
         self.overview = Channel()
         self._redis = redis
         self._clock = clock
+        self._files = files
+        self._window_bytes = window_bytes
         self._index = RunIndex(redis)
         self._workers: dict[str, RunWorker] = {}
         self._sweeper: asyncio.Task[None] | None = None
@@ -70,7 +75,9 @@ class RunManager:
     def _worker(self, run_id: str) -> RunWorker:
         worker = self._workers.get(run_id)
         if worker is None or worker.failed:
-            worker = self._workers[run_id] = RunWorker(run_id, self._redis, self._clock, self.overview)
+            worker = self._workers[run_id] = RunWorker(
+                run_id, self._redis, self._clock, self.overview, self._files, self._window_bytes
+            )
             worker.start()
         return worker
 
@@ -79,9 +86,17 @@ class RunManager:
             await asyncio.sleep(SWEEP_S)
             for run_id, worker in list(self._workers.items()):
                 idle = self._clock() - worker.used > IDLE_S
-                if idle and not worker.busy and worker.run()["status"] not in LIVE_STATES:
-                    del self._workers[run_id]
-                    await worker.stop()
+                if idle and not worker.busy and worker.is_ready and worker.run()["status"] not in LIVE_STATES:
+                    await self._let_go(run_id, worker)
+
+    async def _let_go(self, run_id: str, worker: RunWorker) -> None:
+        try:
+            await worker.flush()
+        except ArchiveError as error:
+            _log.warning("run %s stays in Redis: %s", run_id, error.message)
+        if not worker.busy and self._workers.get(run_id) is worker:
+            del self._workers[run_id]
+            await worker.stop()
 
     async def get(self, run_id: str) -> RunWorker:
         """Return the worker of a run, its state complete.
@@ -109,6 +124,48 @@ class RunManager:
         worker = self._workers.get(run_id)
         return await self._index.stored(run_id) if worker is None or not worker.is_ready else worker.run()
 
+    # --- storage -------------------------------------------------------------------------------------------------
+
+    async def storage(self, run_id: str) -> dict[str, Any]:
+        """Return where a run's points are, in the shape of docs/api.md."""
+        return (await self.get(run_id)).storage()
+
+    async def compact_run(self, run_id: str) -> dict[str, Any]:
+        """Archive what is stored of a run that is not live, merge its small parts; return the storage facts after it.
+
+        Raises:
+            NotFound: there is no such run.
+            ArchiveError: a file could not be read or written.
+        """
+        worker = await self.get(run_id)
+        if not worker.busy and worker.run()["status"] not in LIVE_STATES:
+            await worker.flush()
+        await worker.compact()
+        return worker.storage()
+
+    async def delete_run(self, run_id: str, force: bool = False) -> None:
+        """Remove a run for good: its frames, its files, its incidents and commands.
+
+        Args:
+            force: also while its job is live; an agent that goes on makes the run anew.
+
+        Raises:
+            NotFound: there is no such run.
+            Conflict: its job is live.
+        """
+        worker = await self.get(run_id)
+        status = worker.run()["status"]
+        if not force and (worker.has_agents or status in LIVE_STATES):
+            raise Conflict(
+                f"run {run_id} is {status} and was not deleted",
+                hint="stop the job first, or force it (an agent that goes on makes the run anew)",
+            )
+        await worker.delete_files()
+        self._workers.pop(run_id, None)
+        with redis_errors():
+            await self._index.forget(run_id)
+        _log.warning("run %s deleted", run_id)
+
     # --- the gateway's RunServices -------------------------------------------------------------------------------
 
     async def agent_connected(self, hello: Hello, send: Send) -> list[dict[str, Any]]:
@@ -129,5 +186,18 @@ class RunManager:
         if worker is not None:
             worker.health(health)
 
-    async def frame_stored(self, run_id: str) -> None:
-        """Nothing to do: the worker waits on the stream itself."""
+    async def room(self, run_id: str) -> None:
+        """Wait for room in the run's window.
+
+        Raises:
+            Unavailable: there was none for some seconds: the archive can't be written, or not as fast.
+        """
+        worker = self._workers.get(run_id)
+        if worker is not None:
+            await worker.room()
+
+    async def frame_stored(self, run_id: str, size: int) -> None:
+        """Note how far the stream is ahead of the worker, which waits on the stream itself."""
+        worker = self._workers.get(run_id)
+        if worker is not None:
+            worker.arrived(size)

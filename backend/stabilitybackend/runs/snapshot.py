@@ -24,7 +24,7 @@ from typing import Any
 
 from stabilitybackend.detectors.contract import Detector
 from stabilitybackend.detectors.registry import DETECTORS
-from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.errors import SnapshotError
 from stabilitybackend.runs.state import RunState
 
 __all__ = ["SnapshotError", "dump", "freeze", "load", "loads_restricted", "seal"]
@@ -61,12 +61,6 @@ _FOREIGN = frozenset(
         ("numpy._core.numeric", "_frombuffer"),
     }
 )
-
-
-class SnapshotError(StabilityBoardError):
-    """A snapshot can't be used; fold the run's frames instead."""
-
-    default_code = "bad_snapshot"
 
 
 def dump(state: RunState) -> bytes:

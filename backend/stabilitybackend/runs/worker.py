@@ -14,10 +14,13 @@ from stabilitybackend.errors import Conflict, NotFound, Unavailable
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.policy.commands import Order
 from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.journal import Journal
+from stabilitybackend.runs.keeper import WindowKeeper
 from stabilitybackend.runs.live import Channel, stream_order
 from stabilitybackend.runs.query import json_numbers
+from stabilitybackend.runs.restore import restored
 from stabilitybackend.runs.state import Changes, RunState
 from stabilityclient.wire import BadMessage, Frame, Health, decode_message
 
@@ -40,9 +43,19 @@ class RunWorker:
         redis: client of the server that holds its stream.
         clock: unix seconds now.
         overview: channel of the list of runs.
+        files: the archive of all runs.
+        window_bytes: bytes of frames that the stream keeps.
     """
 
-    def __init__(self, run_id: str, redis: Redis, clock: Callable[[], float], overview: Channel) -> None:
+    def __init__(
+        self,
+        run_id: str,
+        redis: Redis,
+        clock: Callable[[], float],
+        overview: Channel,
+        files: ArchiveFiles,
+        window_bytes: int,
+    ) -> None:
         self.run_id = run_id
         self.state = RunState(run_id, clock)
         self.channel = Channel()
@@ -54,6 +67,8 @@ class RunWorker:
         self._overview = overview
         self._journal = Journal(run_id, redis)
         self._index = RunIndex(redis)
+        self._archive = RunArchive(run_id, redis, files)
+        self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self._storage_changed)
         self._sends: dict[str, Send] = {}
         self._unsaved = Changes()
         self._dirty = False
@@ -65,6 +80,8 @@ class RunWorker:
         #: Stream id up to which all that follows is in ``_unsaved`` or stored. In a batch the cursor is ahead of it,
         #: and somebody may acknowledge or order something at that moment.
         self._concluded = "0-0"
+        #: The same, stored for certain: frames up to here may leave the stream.
+        self._stored_to = "0-0"
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -89,6 +106,7 @@ class RunWorker:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._keeper.stop()
 
     @property
     def is_ready(self) -> bool:
@@ -120,7 +138,9 @@ class RunWorker:
             changes = Changes()
             for cursor, message in entries:
                 self.cursor = cursor
+                self._keeper.read(self.state, cursor, len(message))
                 self._take(message, changes, replayed=stream_order(cursor) <= stream_order(applied))
+                self._keeper.cut_when_due(self.state)
                 if len(entries) > 1:
                     await asyncio.sleep(0)  # a long history must not hold up the live requests of other runs
             if not entries and not self._caught_up.is_set():
@@ -131,6 +151,8 @@ class RunWorker:
                 self._updated = self._clock()
                 self._concluded = max(self._concluded, self.cursor, key=stream_order)
                 await self._conclude(changes)
+                self._stored_to = self.cursor
+            self._keeper.archive_when_due(self.state, self._stored_to)
             if self._caught_up.is_set() and self._clock() >= next_tick:
                 next_tick = self._clock() + TICK_S
                 await self.tick()
@@ -139,7 +161,7 @@ class RunWorker:
         """Start from what is stored; return the stream id up to which incidents and commands are complete."""
         stored = await self._journal.load()
         agents = self.state.agents
-        self.state = RunState(self.run_id, self._clock, stored.undone)
+        self.state, self.cursor = await self._journal.patiently(lambda: self._restored(stored.undone))
         self.state.agents.update(agents)
         for agent in self._sends:
             self.state.liveness.agent_connected(agent, self._clock())
@@ -148,9 +170,16 @@ class RunWorker:
         self.state.incidents.load(stored.incidents)
         self.state.liveness.load(stored.incidents)
         self.state.commands.load(stored.commands)
-        self.cursor = "0-0"
         self._concluded = stored.applied
+        self._stored_to = self.cursor
         return stored.applied
+
+    async def _restored(self, undone: list[str]) -> tuple[RunState, str]:
+        """Return the state at the end of the archive, and the stream id up to which it goes."""
+        return await restored(self.run_id, self._archive, self._clock, undone)
+
+    def _storage_changed(self) -> None:
+        self._dirty = True
 
     def _take(self, raw: bytes, changes: Changes, *, replayed: bool) -> None:
         try:
@@ -335,6 +364,36 @@ class RunWorker:
         self.channel.publish({"type": "reset", "reason": "the lineage was corrected; fetch again"}, self.cursor)
         return self.segments()
 
+    # --- storage -------------------------------------------------------------------------------------------------
+
+    def arrived(self, size: int) -> None:
+        """Note that an agent's frame of ``size`` bytes was stored in the stream."""
+        self._keeper.arrived(self.state.store, size)
+
+    async def room(self) -> None:
+        """Wait for room in the window; raise Unavailable when there is none for some seconds."""
+        await self._keeper.room()
+
+    def storage(self) -> dict[str, Any]:
+        """Return where the run's points are, in the shape of docs/api.md."""
+        return self._keeper.facts(self.state.store)
+
+    async def flush(self) -> None:
+        """Archive everything: the run is idle. Raises ArchiveError when that is not possible."""
+        await self._keeper.flush(self.state, self._stored_to)
+
+    async def compact(self) -> int:
+        """Merge the run's small parts; return by how many they became fewer."""
+        await self.ready()
+        return await self._keeper.compact(self.state.store)
+
+    async def delete_files(self) -> None:
+        """Stop, and remove every file of the run."""
+        await self.ready()
+        await self.stop()
+        with redis_errors():
+            await self._archive.delete(self.state.store.parts)
+
     def segments(self) -> dict[str, Any]:
         """Return the lineage in the shape of docs/api.md."""
         tree = self.state.fold.tree
@@ -344,6 +403,11 @@ class RunWorker:
         """Return the Run of docs/api.md as it is now."""
         self._refresh()
         return self._run
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether an agent is connected."""
+        return bool(self._sends)
 
     @property
     def busy(self) -> bool:
