@@ -6,8 +6,9 @@ Eight agents (the ranks of one run; 12 metrics a row) send as fast as the server
 it: the clock runs from the first frame until every point is folded and what does not fit into the window of recent
 frames is archived. The floors are redis-benchmark's XADD, pipelined, on a Redis of the same settings (append-only file,
 fsync each second), measured just before each repeat, with nobody reading: once with a message for each row of 12
-metrics (the bytes of a row; what a tracker that puts rows into Redis could reach at best), once with whole frames of the
-same bytes (what Redis and the disk allow). Aims: half of the first floor, 2.5 M points/s. Returns 1 when one is missed.
+metrics (the bytes of a row; what a tracker that puts rows into Redis could reach at best), once with whole frames of
+the same bytes (what Redis and the disk allow). Aims: half of the first floor, and 2.5 M points/s. Returns 1 when one is
+missed.
 """
 
 from __future__ import annotations

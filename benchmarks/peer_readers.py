@@ -194,8 +194,6 @@ def trackio(story: Story, steps: NDArray[np.int64], values: NDArray[np.float64])
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError((done.stderr.strip().splitlines() or ["no message"])[-1])
-        import json
-
         said = json.loads(done.stdout.splitlines()[-1])
         if said["count"] != len(steps):
             raise RuntimeError(f"it returned {said['count']} of {len(steps)} points")

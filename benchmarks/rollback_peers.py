@@ -310,10 +310,11 @@ def table(results: dict[str, Found | str]) -> str:
         said = {key: "yes" if held else "NO" for key, held in verdict(answers).items()}
         cells = "".join(f"{cell(step, answers.get(step, [])):>14}" for step in SHOWN)
         lines.append(f"{name:<26}{cells}{said['learned']:>8}{said['kept']:>6}{said['apart']:>7}")
-    lines.append(
-        "curve: the reader's curve is what the model learned, each step once; kept: the thrown-away points are"
-    )
-    lines.append("still there; apart: the reader says which is which. W&B's server could not be asked: offline files.")
+    lines += [
+        "curve: the reader's curve is what the model learned, each step once; kept: the thrown-away points are still",
+        "there; apart: the reader says which is which. W&B: its offline files, for its server could not be asked; two",
+        "files after a resume, and nothing in the second one says which part of the first it replaces.",
+    ]
     return "\n".join(lines)
 
 
