@@ -16,7 +16,6 @@ from gateway_stack import RawAgent
 from job import Job
 from server_stack import RunningServer
 from stabilitybackend.cli import app as cli
-from stabilitybackend.cli.importing import find_run_folders
 from stabilityclient.wire import Ack, CommandMessage, Frame
 
 #: What a user's offline script is: 50 steps, two of them not finite.
@@ -148,20 +147,6 @@ def test_one_broken_folder_does_not_stop_the_import_of_the_others(
     assert code == 1
     assert "off-1: failed: " in err
     assert out.startswith("off-2: ")
-
-
-def test_a_folder_without_runs_is_refused(program: Program, tmp_path: Path) -> None:
-    assert program("import", tmp_path)[2].startswith(f"error: {tmp_path} has no run folder, expected one with run.json")
-    assert program("import", "/nowhere")[2].startswith("error: /nowhere is not a folder")
-
-
-def test_run_folders_are_found_by_name_order(tmp_path: Path) -> None:
-    for name in ("b", "a", "not-a-run"):
-        (tmp_path / name).mkdir()
-    for name in ("b", "a"):
-        (tmp_path / name / "run.json").write_text("{}")
-    assert find_run_folders(tmp_path) == [tmp_path / "a", tmp_path / "b"]
-    assert find_run_folders(tmp_path / "a") == [tmp_path / "a"]
 
 
 @pytest.mark.parametrize(

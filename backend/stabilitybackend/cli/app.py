@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from stabilitybackend.cli import doctor as cli_doctor
+from stabilitybackend.cli import exporting as cli_exporting
+from stabilitybackend.cli import importing as cli_importing
 from stabilitybackend.cli import keys as cli_keys
 from stabilitybackend.cli import runs as cli_runs
 from stabilitybackend.errors import SettingsError, StabilityBoardError
@@ -105,6 +107,8 @@ def demo(context: typer.Context) -> None:
 
 # Below the commands above, because help shows them in this order.
 cli_runs.register(app)
+cli_importing.register(app)
+cli_exporting.register(app)
 app.add_typer(cli_keys.app, name="keys")
 cli_doctor.register(app)
 

@@ -1,88 +1,156 @@
-"""Uploads runs that were recorded offline, from their spool folders.
+"""``stabilityboard import``: uploads runs from spool folders, other trackers' files and our own exports.
 
-The client's importer reads the spool and speaks the agents' protocol, so the gateway's last-sequence check makes an
-import repeatable: what is stored already is not stored again.
+Everything goes through the agents' door, whose check of the last number makes an import repeatable: what is stored
+already is not stored again.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from stabilitybackend.errors import BadRequest
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["Imported", "find_run_folders", "import_runs"]
+from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.settings import Settings
 
-#: Every run's folder has it (docs/wire.md).
-_RUN_FILE = "run.json"
+if TYPE_CHECKING:
+    from stabilitybackend.importers.detect import Plan
+    from stabilitybackend.importers.job import Options, Result
+
+__all__ = ["register"]
+
+_COLUMNS = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+#: What a reader is called in front of people.
+_KINDS = {
+    "spool": "spool", "tensorboard": "TensorBoard", "wandb": "W&B", "jsonl": "JSONL", "csv": "CSV",
+    "parquet": "Parquet", "trainer_state": "Hugging Face trainer_state",
+}  # fmt: skip
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("import")(import_paths)
+
+
+def import_paths(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH...", help="Files or folders; see docs/import-export.md.")
+    ],
+    run_id: Annotated[
+        str | None, typer.Option(help="Put everything into one run of this id. [default: a run per file or folder]")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run. [default: from the file or its place]")] = None,
+    project: Annotated[str | None, typer.Option(help="Project of the run.")] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename a metric; repeat it for several.")
+    ] = None,
+    keep_names: Annotated[
+        bool, typer.Option("--keep-names", help="Do not store train/loss and the like as loss where there is no loss.")
+    ] = False,
+    step_key: Annotated[str | None, typer.Option(help="Key or column that holds the step.")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The server. [default: STABILITY_URL, or the one running here]")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")
+    ] = None,
+) -> None:
+    """Upload runs: offline spools, TensorBoard, W&B, JSONL, CSV, Parquet, Hugging Face, Lightning, our exports.
+
+    What the server has already is not sent again. Leaves with 1 when something could not be read or sent.
+    """
+    # Here and not above: the readers load Polars and NumPy, which no other command waits for.
+    from stabilitybackend.importers.detect import find_plans
+    from stabilitybackend.importers.job import Options
+    from stabilitybackend.importers.names import parse_renames
+
+    options = Options(name, project, parse_renames(rename or []), keep_names, step_key)
+    plans = find_plans(paths, run_id=run_id)
+    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
+    target = server_url(url, os.environ, settings.data_dir)
+    with ApiClient(target, api_key) as client:
+        client.get("/healthz")  # a server that is away is said at once, and not after a minute of trying
+    good = True
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    with Progress(*_COLUMNS, console=console, transient=True) as progress:
+        for plan in plans:
+            bar = progress.add_task(plan.name, total=plan.size or None)
+            try:
+                good = _import(plan, options, target, api_key, _Bar(progress, bar)) and good
+            except StabilityBoardError as error:
+                hint = f" ({error.hint})" if error.hint else ""
+                typer.echo(f"{plan.name}: failed: {error.message}{hint}", err=True)
+                good = False
+            progress.remove_task(bar)
+    if not good:
+        raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """What became of one folder.
+class _Bar:
+    progress: Progress
+    task: object
 
-    Args:
-        folder: of the run.
-        run_id: empty if it failed.
-        records: rows and events of the folder that the server holds now.
-        sent: those of them that it did not hold before.
-        damaged: those that could not be read from the spool.
-        problem: why it failed; empty if it did not.
-    """
-
-    folder: Path
-    run_id: str = ""
-    records: int = 0
-    sent: int = 0
-    damaged: int = 0
-    problem: str = ""
+    def show(self, done: int, total: int | None = None) -> None:
+        more = {} if total is None else {"total": total}
+        self.progress.update(self.task, completed=done, **more)  # type: ignore[arg-type]
 
 
-def find_run_folders(folder: Path) -> list[Path]:
-    """Return the run folders: ``folder`` itself, or those directly inside it, by name.
+def _import(plan: Plan, options: Options, url: str, api_key: str | None, bar: _Bar) -> bool:
+    """Import one run, say what became of it, and return whether all of it is on the server."""
+    if plan.kind == "spool":
+        return _import_spool(plan.paths[0], url, api_key, bar.show)
+    from stabilitybackend.importers.job import ImportJob
+    from stabilityclient.agent.uplink import agent_url
 
-    Raises:
-        BadRequest: there is none.
-    """
-    if (folder / _RUN_FILE).is_file():
-        return [folder]
-    found = sorted(path.parent for path in folder.glob(f"*/{_RUN_FILE}")) if folder.is_dir() else []
-    if not found:
-        raise BadRequest(
-            f"{folder} {'has no run folder' if folder.is_dir() else 'is not a folder'}, expected one with {_RUN_FILE} "
-            "or a folder of such",
-            hint="name the STABILITY_DIR of the job, or one run's folder inside it",
-        )
-    return found
+    job = ImportJob(plan, options)
+    job.look()
+    result = asyncio.run(job.send(agent_url(url), api_key, lambda: bar.show(job.reading.bytes_read)))
+    return _tell(result, _KINDS[plan.kind])
 
 
-async def import_runs(
-    folders: Sequence[Path],
-    url: str,
-    api_key: str | None,
-    progress: Callable[[Path, int, int], None],
-) -> AsyncIterator[Imported]:
-    """Upload run after run and yield what became of each; one that fails does not stop the others.
+def _tell(result: Result, kind: str) -> bool:
+    typer.echo(
+        f"{result.run_id}: {result.rows} rows ({result.values} points) of {kind} sent, {result.already} rows were "
+        "there already"
+    )
+    for theirs, ours in result.renames.items():
+        typer.echo(f"  {theirs} is stored as {ours}")
+    for note in result.reading.notes:
+        typer.echo(f"  note: {note}")
+    reading = result.reading
+    if not reading.count:
+        return True
+    typer.echo(f"{result.run_id}: {reading.count} could not be read:", err=True)
+    for trouble in reading.named:
+        typer.echo(f"  {trouble}", err=True)
+    if reading.count > len(reading.named):
+        typer.echo(f"  and {reading.count - len(reading.named)} more", err=True)
+    return False
 
-    Args:
-        folders: from ``find_run_folders``.
-        url: the server.
-        api_key: of a key that may send data; None where none is needed.
-        progress: called now and then with the folder, the records confirmed and the records read so far.
-    """
+
+def _import_spool(folder: Path, url: str, api_key: str | None, progress: Callable[[int, int], None]) -> bool:
     # Only here: the backend knows no other part of the client than its wire schema.
     from stabilityclient.agent.importer import upload
     from stabilityclient.errors import StabilityError
 
-    for folder in folders:
-
-        def moved(done: int, seen: int, folder: Path = folder) -> None:
-            progress(folder, done, seen)
-
-        try:
-            report = await upload(folder, url, api_key, moved)
-        except StabilityError as error:
-            yield Imported(folder, problem=str(error))
-        else:
-            yield Imported(folder, report.run_id, report.records, report.sent, report.damaged)
+    try:
+        report = asyncio.run(upload(folder, url, api_key, progress))
+    except StabilityError as error:
+        typer.echo(f"{folder}: failed: {error}", err=True)
+        return False
+    had = report.records - report.sent
+    text = f"{report.run_id}: {report.sent} records sent, {had} were there already"
+    typer.echo(text + (f", {report.damaged} damaged in the spool" if report.damaged else ""))
+    return True

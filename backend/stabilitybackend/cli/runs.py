@@ -1,8 +1,7 @@
-"""``stabilityboard runs``, ``rollback`` and ``import``: what one does with runs from a terminal."""
+"""``stabilityboard runs`` and ``rollback``: what one does with runs from a terminal."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 import uuid
@@ -12,11 +11,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from stabilitybackend.cli.api_client import ApiClient, server_url
-from stabilitybackend.cli.importing import Imported, find_run_folders, import_runs
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.settings import Settings
 
@@ -25,7 +22,6 @@ __all__ = ["register"]
 #: States in which a command stays (docs/api.md).
 _FINAL = ("done", "rejected", "failed", "expired")
 _POLL_S = 0.2
-_COLUMNS = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
 _STATUS_STYLE = {"running": "green", "finished": "blue", "stalled": "yellow", "crashed": "red", "unreachable": "red"}
 
 _Url = Annotated[str | None, typer.Option(help="The server. [default: STABILITY_URL, or the one running here]")]
@@ -37,7 +33,6 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     app.command("runs")(list_runs)
     app.command("rollback")(roll_back)
-    app.command("import")(import_spool)
 
 
 def list_runs(url: _Url = None, api_key: _ApiKey = None, data_dir: _DataDir = None) -> None:
@@ -100,46 +95,6 @@ def roll_back(
         return
     typer.echo(f"the rollback did not happen: {command['state']}", err=True)
     raise typer.Exit(1)
-
-
-def import_spool(
-    spool_dir: Annotated[Path, typer.Argument(help="A run's folder, or a folder of such (STABILITY_DIR).")],
-    url: _Url = None,
-    api_key: _ApiKey = None,
-    data_dir: _DataDir = None,
-) -> None:
-    """Upload runs that were recorded offline. What the server has already is not sent again."""
-    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
-    folders = find_run_folders(spool_dir)
-    with _client(url, api_key, data_dir) as client:
-        client.get("/healthz")  # a server that is away is said at once, and not after a minute of trying
-    with Progress(*_COLUMNS, console=Console(stderr=True), transient=True) as progress:
-        bars = {folder: progress.add_task(folder.name, total=None) for folder in folders}
-
-        def show(folder: Path, done: int, seen: int) -> None:
-            progress.update(bars[folder], completed=done, total=seen)
-
-        async def upload_all() -> bool:
-            good = True
-            target = server_url(url, os.environ, settings.data_dir)
-            async for imported in import_runs(folders, target, api_key, show):
-                progress.remove_task(bars[imported.folder])
-                good = _tell(imported) and good
-            return good
-
-        if not asyncio.run(upload_all()):
-            raise typer.Exit(1)
-
-
-def _tell(imported: Imported) -> bool:
-    """Say what became of one folder and return whether it is all on the server."""
-    if imported.problem:
-        typer.echo(f"{imported.folder}: failed: {imported.problem}", err=True)
-        return False
-    had = imported.records - imported.sent
-    text = f"{imported.run_id}: {imported.sent} records sent, {had} were there already"
-    typer.echo(text + (f", {imported.damaged} damaged in the spool" if imported.damaged else ""))
-    return True
 
 
 def _follow(client: ApiClient, place: str, command: dict[str, Any], deadline: float) -> dict[str, Any]:

@@ -1,0 +1,2 @@
+"""Reads the files of other trackers and our own exports, and sends them through the agents' door. Prose:
+docs/import-export.md."""

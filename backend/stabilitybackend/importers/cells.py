@@ -1,0 +1,91 @@
+"""Steps, times and values as other programs write them: what is a number, what is missing, what is neither."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from stabilitybackend.importers.troubles import Reading, shown
+from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
+
+__all__ = ["NotAStep", "as_number", "as_step", "as_time", "row_of"]
+
+#: How JSON, W&B, NumPy and Excel spell what is not finite. Lower case.
+_NONFINITE = {
+    "nan": math.nan, "infinity": math.inf, "inf": math.inf, "+infinity": math.inf, "+inf": math.inf,
+    "-infinity": -math.inf, "-inf": -math.inf,
+}  # fmt: skip
+
+
+class NotAStep(ValueError):
+    """What stands where the step belongs is none; the text says what was found."""
+
+
+def as_step(value: Any) -> int:
+    """Return a step given as a whole number, a float without fraction or a text of one.
+
+    Raises:
+        NotAStep: it is none, or outside 0..2**53-1.
+    """
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+    whole = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not whole or value != int(value):
+        raise NotAStep(f"the step is {shown(value)}, expected a whole number" if value is not None else "no step")
+    if not 0 <= value <= MAX_STEP:
+        raise NotAStep(f"the step is {shown(value)}, expected 0 to {MAX_STEP}")
+    return int(value)
+
+
+def as_time(value: Any) -> float | None:
+    """Return unix seconds given as a number or an ISO 8601 text, None for anything else. No zone means UTC."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            try:
+                moment = datetime.fromisoformat(value.strip())
+            except ValueError:
+                return None
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def as_number(value: Any) -> float | None:
+    """Return a value as a float (booleans count as 0 and 1), None for what is no number."""
+    if isinstance(value, int | float):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    return _NONFINITE.get(value.strip().lower()) if isinstance(value, str) else None
+
+
+def row_of(
+    pairs: Iterable[tuple[str, Any]], reading: Reading, file: Path, place: str
+) -> tuple[tuple[str, ...], array[float]]:
+    """Return names and values of what can be stored; null is missing, the rest is noted."""
+    names: list[str] = []
+    values = array("d")
+    for key, value in pairs:
+        number = as_number(value)
+        if number is None:
+            if value is not None:
+                reading.odd_value(file, place, key, value)
+        elif not 1 <= len(key) <= MAX_NAME_CHARS:
+            reading.trouble(
+                file, place, f"the metric name {shown(key)} has {len(key)} characters, expected 1 to {MAX_NAME_CHARS}"
+            )
+        else:
+            names.append(key)
+            values.append(number)
+    return tuple(names), values

@@ -1,0 +1,181 @@
+"""Imports one run: reads its files, makes frames, sends them, and says what came of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.importers.batches import Batch
+from stabilitybackend.importers.csv_files import read_csv
+from stabilitybackend.importers.detect import Plan, slug
+from stabilitybackend.importers.frames import FrameMaker, fingerprint
+from stabilitybackend.importers.jsonl import read_jsonl
+from stabilitybackend.importers.names import STANDARD, Names, usual_names
+from stabilitybackend.importers.parquet import read_parquet
+from stabilitybackend.importers.sender import deliver
+from stabilitybackend.importers.tensorboard import arrange, read_events, start_of_file
+from stabilitybackend.importers.trainer_state import read_trainer_state
+from stabilitybackend.importers.troubles import Reading
+from stabilitybackend.importers.wandb_files import read_wandb
+from stabilitybackend.keys import MAX_ID_CHARS
+from stabilityclient.wire import Frame, Hello
+
+__all__ = ["ImportJob", "Options", "Result"]
+
+#: Rows in which the names of metrics are looked for before the first one is sent.
+LOOK_ROWS = 2_000
+#: Files of a run whose beginnings are looked at for that.
+_READERS = {
+    "jsonl": read_jsonl, "csv": read_csv, "parquet": read_parquet, "trainer_state": read_trainer_state,
+    "wandb": read_wandb,
+}  # fmt: skip
+#: Most characters of a name in a run id.
+_SLUG_CHARS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for.
+
+    Args:
+        name, project: of the run; None: as the files say. renames: name in the file -> name here.
+        keep_names: do not let other spellings take the place of loss, grad_norm and lr. step_key: where the step
+            stands.
+    """
+
+    name: str | None = None
+    project: str | None = None
+    renames: Mapping[str, str] = field(default_factory=dict)
+    keep_names: bool = False
+    step_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one run.
+
+    Args:
+        run_id: its id. rows, values: sent. already: rows that the server held before. reading: what could not be read.
+        renames: which names were changed.
+    """
+
+    run_id: str
+    rows: int
+    values: int
+    already: int
+    reading: Reading
+    renames: Mapping[str, str]
+
+
+class ImportJob:
+    """The import of one run.
+
+    Attributes:
+        reading: of the pass that is under way; the progress bar looks at it.
+    """
+
+    def __init__(self, plan: Plan, options: Options) -> None:
+        self._plan = plan
+        self._options = options
+        self.reading = Reading()
+        self._seen: set[str] = set()
+        self._mark = ""
+        self._exported = False
+        self._maker: FrameMaker | None = None
+        self._names = Names(options.renames)
+        #: Id of the run; known after ``look``.
+        self.run_id = plan.run_id or ""
+
+    def look(self) -> None:
+        """Read the beginning of the files: which names there are, and what the run is called.
+
+        Raises:
+            BadRequest: there is no row in them, or they can't be read.
+        """
+        rows, edition = 0, None
+        for batch in self._batches(Reading()):
+            if not self._mark:
+                self._mark, edition = fingerprint(batch), batch.edition
+            self._seen.update(batch.names)
+            rows += len(batch)
+            if rows >= LOOK_ROWS:
+                break
+        if not self._mark:
+            reading = Reading()
+            for _ in self._batches(reading):
+                pass
+            why = f": {reading.named[0]}" if reading.named else ""
+            raise BadRequest(f"{self._plan.name} has no row that can be imported{why}")
+        if not self.run_id:
+            self.run_id = f"{slug(self._plan.name)[-_SLUG_CHARS:].lstrip('-._')}-{self._mark[1:]}"[:MAX_ID_CHARS]
+        self._exported = edition is not None
+
+    async def send(self, url: str, api_key: str | None, progress: Callable[[], None] = lambda: None) -> Result:
+        """Send everything that the server does not hold.
+
+        Args:
+            url: of the agents' door. progress: called now and then; ``reading.bytes_read`` is how far the files are
+                read.
+
+        Raises:
+            StabilityBoardError: see ``deliver``.
+        """
+        plan, options = self._plan, self._options
+        hello = Hello(
+            run_id=self.run_id,
+            agent=f"import-{self.run_id}"[:MAX_ID_CHARS],
+            node=os.uname().nodename,
+            client_version="import",
+            project=options.project or plan.project,
+            name=options.name or plan.name,
+            config={**plan.config, "imported_from": plan.kind},
+        )
+        await deliver(hello, self._frames, url, api_key, progress)
+        maker = self._maker
+        assert maker is not None
+        return Result(self.run_id, maker.rows, maker.values, maker.already, self.reading, self._names.renames)
+
+    def _frames(self, held: Mapping[str, int]) -> Iterator[Frame]:
+        self._names = self._choose_names(held)
+        self.reading = Reading(notes=list(self._plan.notes))
+        starts = {at: start_of_file(path) for at, path in enumerate(self._plan.paths)}
+        before = self._maker
+        self._maker = FrameMaker(held, self._names, self.reading, starts if self._plan.kind == "tensorboard" else None)
+        if before is not None:  # what went out on the connection before counts as sent
+            self._maker.rows, self._maker.values = before.rows, before.values
+            self._maker.already = -before.rows
+        return self._maker.frames(self._batches(self.reading))
+
+    def _choose_names(self, held: Mapping[str, int]) -> Names:
+        """Return the names: as asked; as in the import that the server holds of this file; else the usual ones."""
+        options = self._options
+        if options.renames or self._exported:
+            return Names(options.renames)
+        suffixes = {source.rpartition(".")[2] for source in held if f"-{self._mark}." in source}
+        usual = {} if options.keep_names else usual_names(self._seen)
+        for renames in (usual, *_possible()) if suffixes and not options.keep_names else (usual,):
+            names = Names(renames)
+            if not suffixes or names.mark in suffixes:
+                return names
+        return Names(usual)
+
+    def _batches(self, reading: Reading) -> Iterator[Batch]:
+        if self._plan.kind == "tensorboard":
+            folders = [(part.paths, part.rank, part.prefix) for part in self._plan.parts]
+            yield from read_events(arrange(folders, reading), reading)
+            return
+        reader = _READERS[self._plan.kind]
+        for number, part in enumerate(self._plan.parts):
+            yield from reader(
+                part.paths[0], number, reading, rank=part.rank, prefix=part.prefix, step_key=self._options.step_key
+            )
+
+
+def _possible() -> Iterator[dict[str, str]]:
+    """Yield every mapping that ``usual_names`` can give."""
+    choices = [[(None, ours), *((theirs, ours) for theirs in spellings)] for ours, spellings in STANDARD.items()]
+    for chosen in itertools.product(*choices):
+        yield {theirs: ours for theirs, ours in chosen if theirs is not None}

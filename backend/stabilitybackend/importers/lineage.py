@@ -1,0 +1,57 @@
+"""Tells the segments of one of our own exports again, in the order in which its rows need them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stabilitybackend.importers.batches import Fork, Who
+
+__all__ = ["Lineage"]
+
+#: Fields of a segment that a ``segment`` event carries on.
+_FACTS = ("reason", "command_id", "issuer", "changes")
+
+
+class Lineage:
+    """The segments of an export.
+
+    Args:
+        header: what the export says about its run; ``segments`` as in docs/api.md.
+    """
+
+    def __init__(self, header: Mapping[str, Any]) -> None:
+        self._forks: dict[int, Fork] = {}
+        keys: set[str] = set()
+        for segment in header["segments"]:
+            if segment.get("parent") is None or segment.get("undone"):
+                continue
+            key = str(segment.get("key") or "")
+            if not key or key in keys:
+                key = f"{key}.{segment['id']}"  # a restart may repeat a key; here each has to name one segment
+            keys.add(key)
+            facts = {name: segment[name] for name in _FACTS if segment.get(name)}
+            self._forks[int(segment["id"])] = Fork(
+                key, int(segment["fork_step"]), float(segment.get("created") or 0.0), facts
+            )
+        self._untold = sorted(self._forks)
+        self._where: dict[Who, int] = {}
+
+    def enter(self, who: Who, segment: Any) -> list[Fork]:
+        """Return the segments to tell before a row of ``who`` in ``segment``; older ones first."""
+        if self._where.get(who, 0) == segment or not isinstance(segment, int):
+            return []
+        self._where[who] = segment
+        due: list[Fork] = []
+        told = segment not in self._untold
+        while self._untold and self._untold[0] <= segment:
+            due.append(self._forks[self._untold.pop(0)])
+        if told and segment in self._forks and who.rank is not None:
+            due.append(self._forks[segment])  # another rank told it: this one joins
+        return due
+
+    def rest(self) -> list[Fork]:
+        """Return the segments that no row entered."""
+        due = [self._forks[segment] for segment in self._untold]
+        self._untold = []
+        return due

@@ -1,0 +1,85 @@
+"""What the metrics of a foreign file are called here: kept as they are, but for what is asked or obvious.
+
+Our detectors and pages look at ``loss``, ``grad_norm`` and ``lr``. Where a file has no metric of such a name, the first
+known
+other spelling takes its place, and that is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+
+from stabilitybackend.errors import BadRequest
+
+__all__ = ["STANDARD", "Names", "parse_renames", "usual_names"]
+
+#: Our name -> spellings of others, the first one that a file has is taken.
+STANDARD: dict[str, tuple[str, ...]] = {
+    "loss": (
+        "train/loss", "train_loss", "training_loss", "train/loss_step", "train_loss_step", "Loss/train", "Train/Loss",
+        "Train/loss", "loss/train", "training/loss", "lm loss", "lm-loss-training/lm loss", "train/lm_loss", "Loss",
+    ),
+    "grad_norm": ("train/grad_norm", "grad-norm", "gradient_norm", "train/gradient_norm", "grad_norm_total"),
+    "lr": (
+        "train/learning_rate", "learning_rate", "train/lr", "learning-rate", "lr-AdamW", "lr-Adam", "lr-SGD",
+        "Learning Rate", "LR",
+    ),
+}  # fmt: skip
+
+
+class Names:
+    """Renames metrics.
+
+    Args:
+        renames: name in the file -> name here.
+    """
+
+    def __init__(self, renames: Mapping[str, str] | None = None) -> None:
+        self.renames = dict(renames or {})
+        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
+        #: Short hash: rows that were stored under other names are not the same rows.
+        self.mark = hashlib.sha256(repr(sorted(self.renames.items())).encode()).hexdigest()[:4]
+
+    def of(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the names of one row here; a name that the row has already is not given twice."""
+        if not self.renames:
+            return names
+        found = self._known.get(names)
+        if found is None:
+            if len(self._known) > 10_000:
+                self._known.clear()
+            taken = set(names)
+            found = self._known[names] = tuple(
+                self.renames[name] if name in self.renames and self.renames[name] not in taken else name
+                for name in names
+            )
+        return found
+
+
+def usual_names(seen: Collection[str]) -> dict[str, str]:
+    """Return which of the names ``seen`` in a file take the place of loss, grad_norm and lr."""
+    renames: dict[str, str] = {}
+    for ours, theirs in STANDARD.items():
+        if ours not in seen:
+            found = next((name for name in theirs if name in seen), None)
+            if found is not None:
+                renames[found] = ours
+    return renames
+
+
+def parse_renames(given: Collection[str]) -> dict[str, str]:
+    """Return ``OLD=NEW`` texts as a mapping.
+
+    Raises:
+        BadRequest: a text is not of that form, or two of them give the same new name.
+    """
+    renames: dict[str, str] = {}
+    for text in given:
+        old, equals, new = text.rpartition("=")
+        if not equals or not old or not new:
+            raise BadRequest(f"--rename is {text!r}, expected OLD=NEW, for example train/loss=loss")
+        renames[old] = new
+    if len(set(renames.values())) < len(renames):
+        raise BadRequest("--rename gives one new name twice, expected each once")
+    return renames

@@ -1,0 +1,178 @@
+"""Carries an import's frames through the agents' door: a window of frames on their way, again after trouble, once
+each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from urllib.parse import urlsplit
+
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from stabilitybackend.errors import BadRequest, Forbidden, Unavailable
+from stabilityclient.wire import (
+    MAX_MESSAGE_BYTES,
+    Ack,
+    BadMessage,
+    Error,
+    Frame,
+    Hello,
+    Nack,
+    Welcome,
+    decode_message,
+    encode_message,
+)
+
+__all__ = ["MAX_SILENCE_S", "deliver"]
+
+#: Frames that wait for their answer at a time; the gateway keeps as many answers waiting.
+WINDOW = 16
+#: An import gives up when nothing was confirmed for so long, seconds.
+MAX_SILENCE_S = 60.0
+#: Pause before the next attempt after trouble, seconds.
+RETRY_S = 0.5
+#: Seconds for the connection and for the Welcome.
+CONNECT_TIMEOUT_S = 10.0
+
+MakeFrames = Callable[[Mapping[str, int]], Iterator[Frame]]
+
+
+class _Again(Exception):
+    """The connection is of no use any more; read again from what the server holds then."""
+
+
+async def deliver(
+    hello: Hello,
+    frames: MakeFrames,
+    url: str,
+    api_key: str | None,
+    progress: Callable[[], None] = lambda: None,
+    max_silence_s: float = MAX_SILENCE_S,
+) -> int:
+    """Send all frames of a run and return how many the server confirmed, once it confirmed the last one.
+
+    Args:
+        hello: says which run it is. frames: makes them, given what the server holds (source -> last number); called
+            again
+            after every loss of the connection. url, api_key: of the server's agents' door (``ws://.../api/v1/agent``).
+        progress: called after each frame.
+
+    Raises:
+        Forbidden: the key is missing, wrong, or may not send data.
+        BadRequest: the server refuses a frame: the same again will not help.
+        Unavailable: nothing was confirmed for ``max_silence_s``.
+    """
+    sending = _Sending(hello, frames, url, api_key, progress)
+    while True:
+        try:
+            await sending.once()
+        except (OSError, TimeoutError, websockets.WebSocketException, BadMessage, _Again) as error:
+            if time.monotonic() - sending.moved > max_silence_s:
+                raise Unavailable(
+                    f"nothing was confirmed for {max_silence_s:.0f} s by {url}: {error or type(error).__name__}",
+                    hint="import again later: what was confirmed is not sent again",
+                ) from error
+            await asyncio.sleep(RETRY_S)
+        else:
+            return sending.confirmed
+
+
+class _Sending:
+    """One delivery, over as many connections as it takes."""
+
+    def __init__(
+        self, hello: Hello, frames: MakeFrames, url: str, api_key: str | None, progress: Callable[[], None]
+    ) -> None:
+        self._hello = hello
+        self._frames = frames
+        self._url = url
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._progress = progress
+        #: Monotonic seconds when something was confirmed last.
+        self.moved = time.monotonic()
+        self.confirmed = 0
+
+    async def once(self) -> None:
+        """Send everything that the server does not hold, over one connection."""
+        socket = await self._connect()
+        try:
+            frames = self._frames(await self._shake_hands(socket))
+            waiting: deque[tuple[str, int]] = deque()
+            for frame in frames:
+                while len(waiting) >= WINDOW:
+                    await self._take_answer(socket, waiting)
+                await socket.send(encode_message(frame))
+                waiting.append((frame.source.source, frame.last_seq))
+                self._progress()
+            while waiting:
+                await self._take_answer(socket, waiting)
+        finally:
+            await socket.close()
+
+    async def _connect(self) -> ClientConnection:
+        try:
+            return await connect(
+                self._url,
+                additional_headers=self._headers,
+                compression=None,
+                max_size=MAX_MESSAGE_BYTES,
+                open_timeout=CONNECT_TIMEOUT_S,
+                close_timeout=1,
+                user_agent_header=None,
+                ping_interval=None,  # reading a file may hold up the loop for longer than a ping waits
+                proxy=None if _loopback(self._url) else True,
+            )
+        except websockets.InvalidStatus as error:
+            if error.response.status_code in (401, 403):
+                what = "does not accept this API key" if self._headers else "needs an API key"
+                raise Forbidden(
+                    f"{self._url} {what} (HTTP {error.response.status_code})",
+                    hint="give one with the scope agent: --api-key or STABILITY_API_KEY; see stabilityboard keys",
+                ) from error
+            raise
+        except websockets.InvalidURI as error:
+            raise BadRequest(f"{self._url} is no URL of a server", hint="expected http://host:port") from error
+
+    async def _shake_hands(self, socket: ClientConnection) -> dict[str, int]:
+        await socket.send(encode_message(self._hello))
+        answer = await _answer(socket, CONNECT_TIMEOUT_S)
+        if isinstance(answer, Error):
+            if answer.fatal:
+                raise BadRequest(f"the server refuses run {self._hello.run_id}: {answer.message}", code=answer.code)
+            raise _Again(answer.message)
+        if not isinstance(answer, Welcome):
+            raise _Again(f"{type(answer).__name__} came before Welcome")
+        return answer.last_seq
+
+    async def _take_answer(self, socket: ClientConnection, waiting: deque[tuple[str, int]]) -> None:
+        """Take the next answer; answers come in the frames' order."""
+        answer = await _answer(socket, MAX_SILENCE_S)
+        if isinstance(answer, Ack):
+            source, last = waiting[0]
+            if answer.source == source and answer.last_seq >= last:
+                waiting.popleft()
+                self.confirmed += 1
+                self.moved = time.monotonic()
+        elif isinstance(answer, Nack):
+            raise _Again(answer.message)
+        elif isinstance(answer, Error):
+            if answer.code == "busy":
+                raise _Again(answer.message)
+            raise BadRequest(
+                f"the server refuses a frame ({answer.code}): {answer.message}", hint="please report this file"
+            )
+
+
+def _loopback(url: str) -> bool:
+    return (urlsplit(url).hostname or "") in ("127.0.0.1", "localhost", "::1")
+
+
+async def _answer(socket: ClientConnection, timeout_s: float) -> object:
+    async with asyncio.timeout(timeout_s):
+        data = await socket.recv()
+    if isinstance(data, str):
+        raise BadMessage("a text message came, expected a binary one")
+    return decode_message(data)

@@ -1,0 +1,230 @@
+"""Reads the event files of one TensorBoard folder: each file is a start of the job, in the order of their names.
+
+``SessionLog.START`` at step s says that the job went back: a segment with fork step s - 1 begins. TensorBoard throws
+the points away that it
+replaces; here they stay, dead. Steps that go back without it are left to the server, which knows a restart by its
+steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import struct
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.importers.batches import Batch, Fork, Grouper, Who
+from stabilitybackend.importers.tfrecords import read_records
+from stabilitybackend.importers.troubles import Reading
+from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
+
+__all__ = ["EventFile", "arrange", "event_class", "read_events", "start_of_file"]
+
+#: Two files of one folder whose times overlap by more are two writers at work together and not a restart, seconds.
+OVERLAP_S = 60.0
+_START = 1  # SessionLog.START
+_NAME = re.compile(r"events\.out\.tfevents\.\d+\.(?P<host>.+?)\.(?P<pid>\d+)\.\d+")
+#: TensorProto.dtype -> how one value lies in tensor_content.
+_LAYOUTS = {1: "<f", 2: "<d", 3: "<i", 9: "<q", 19: "<e"}
+_FIELDS = {1: "float_val", 2: "double_val", 3: "int_val", 9: "int64_val"}
+
+
+class EventFile(NamedTuple):
+    """One file. number: in the run. rank: whose. prefix: put before every tag."""
+
+    path: Path
+    number: int
+    rank: int
+    prefix: str
+
+
+@dataclass
+class _Folder:
+    """What is known of a rank over the files of its folder."""
+
+    high: dict[tuple[int, str], int] = field(default_factory=dict)
+
+
+def event_class() -> Any:
+    """Return TensorBoard's Event message.
+
+    Raises:
+        StabilityBoardError: TensorBoard is not installed.
+    """
+    try:
+        return import_module("tensorboard.compat.proto.event_pb2").Event
+    except ImportError as error:
+        raise StabilityBoardError(
+            f"event files are read with the package tensorboard, which is not there ({error})",
+            hint='pip install "stabilityboard[import]"',
+            code="missing_package",
+        ) from error
+
+
+def start_of_file(path: Path) -> tuple[str, int]:
+    """Return host and process id from the name of an event file, ("", 0) where it has none."""
+    match = _NAME.match(path.name)
+    return (match["host"], int(match["pid"])) if match else ("", 0)
+
+
+def arrange(folders: Sequence[tuple[Sequence[Path], int, str]], reading: Reading) -> list[EventFile]:
+    """Return the files of a run in order, each with its rank.
+
+    Args:
+        folders: (event files, rank, prefix) of each folder.
+        reading: told where two writers were at work in one folder; the second then is a rank of its own.
+    """
+    found: list[EventFile] = []
+    for paths, rank, prefix in folders:
+        spans: list[tuple[int, float, set[str]]] = []
+        for path in sorted(paths, key=lambda each: each.name):
+            lane = rank
+            if len(paths) > 1:
+                first, last, tags = _span(path)
+                taken = {at for at, end, others in spans if first < end - OVERLAP_S and tags & others}
+                while lane in taken:
+                    lane += 1
+                if lane != rank:
+                    reading.note(
+                        f"{path}: written at the same time as another file here, so it is taken as rank {lane}"
+                    )
+                spans.append((lane, last, tags))
+            found.append(EventFile(path, len(found), lane, prefix))
+    return found
+
+
+def read_events(files: Sequence[EventFile], reading: Reading) -> Iterator[Batch]:
+    """Yield the rows of all files, one after the other."""
+    folder = _Folder()
+    for file in files:
+        yield from _File(file, reading, folder).rows()
+
+
+class _File:
+    """Reads one event file."""
+
+    def __init__(self, file: EventFile, reading: Reading, folder: _Folder) -> None:
+        self._file = file
+        self._reading = reading
+        self._folder = folder
+        self._who = Who(file.number, file.rank)
+        self._groups = Grouper()
+        self._left_out: Counter[str] = Counter()
+        self._plugins: dict[str, str] = {}
+        # The row that grows: consecutive scalars of one step.
+        self._step = -1
+        self._time = 0.0
+        self._last = 0
+        self._names: dict[str, None] = {}
+        self._values = array("d")
+        self._first = True
+
+    def rows(self) -> Iterator[Batch]:
+        event_of = event_class().FromString
+        path, reading = self._file.path, self._reading
+        for record in read_records(path, reading):
+            try:
+                event = event_of(record.data)
+            except Exception as error:  # protobuf's DecodeError; its class moved between versions
+                reading.trouble(path, f"byte {record.offset}", f"record {record.number} is no event: {error}")
+                continue
+            for value in event.summary.value:
+                yield from self._scalar(record.number, event, value, f"byte {record.offset}")
+            if event.WhichOneof("what") == "session_log" and event.session_log.status == _START:
+                yield from self._end_row()
+                yield from self._start(event)
+        yield from self._end_row()
+        yield from self._groups.flush()
+        if self._left_out:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in self._left_out.most_common())
+            reading.note(f"{path}: left out, for a point is one number: {kinds}")
+
+    def _scalar(self, number: int, event: Any, value: Any, place: str) -> Iterator[Batch]:
+        kind = value.WhichOneof("value")
+        scalar: float | None
+        if kind == "simple_value":
+            scalar = value.simple_value
+        else:
+            plugin = value.metadata.plugin_data.plugin_name
+            if plugin:
+                self._plugins[value.tag] = plugin
+            scalar = _of_tensor(value.tensor) if kind == "tensor" else None
+            if scalar is None or self._plugins.get(value.tag, "scalars") != "scalars":
+                self._left_out[self._plugins.get(value.tag) or kind or "empty values"] += 1
+                return
+        assert scalar is not None
+        step, name = event.step, self._file.prefix + value.tag
+        if not 0 <= step <= MAX_STEP or not 1 <= len(name) <= MAX_NAME_CHARS or not math.isfinite(event.wall_time):
+            what = f"step {step}, time {event.wall_time}, tag {name[:40]!r}"
+            self._reading.trouble(self._file.path, place, f"{what}: one of them can't be stored")
+            return
+        cut = self._reading.cut.get(self._file.number) == self._last
+        if step != self._step or name in self._names or cut:
+            yield from self._end_row()
+            self._step = step
+        self._time, self._last = event.wall_time, number
+        self._names[name] = None
+        self._values.append(scalar)
+        if self._first:
+            # Alone: the first row names the file, and it must look the same however far the file has grown.
+            self._first = False
+            yield from self._end_row()
+            yield from self._groups.flush()
+
+    def _end_row(self) -> Iterator[Batch]:
+        if not self._names:
+            return
+        names, values = tuple(self._names), self._values
+        self._names, self._values = {}, array("d")
+        for name in names:
+            key = (self._file.rank, name)
+            self._folder.high[key] = max(self._folder.high.get(key, -1), self._step)
+        yield from self._groups.add(self._who, self._last, names, self._step, self._time, values)
+
+    def _start(self, event: Any) -> Iterator[Batch]:
+        """The job said that it starts again at ``event.step``: what stands from there on is dead."""
+        rank = self._file.rank
+        gone = [key for key, high in self._folder.high.items() if key[0] == rank and high >= event.step]
+        if not gone:
+            return  # it went on where it was
+        for name in gone:
+            self._folder.high[name] = event.step - 1
+        key = hashlib.sha256(f"{event.wall_time!r}\n{event.step}".encode()).hexdigest()[:16]
+        reason = f"TensorBoard SessionLog.START at step {event.step}"
+        yield from self._groups.fork([Fork(f"d-{key}", event.step - 1, event.wall_time, {"reason": reason})])
+
+
+def _of_tensor(tensor: Any) -> float | None:
+    """Return the number in a tensor that holds one, None for any other."""
+    if any(dim.size != 1 for dim in tensor.tensor_shape.dim):
+        return None
+    values = getattr(tensor, _FIELDS.get(tensor.dtype, "float_val"))
+    if len(values) == 1:
+        return float(values[0])
+    layout = _LAYOUTS.get(tensor.dtype)
+    if layout is None or len(tensor.tensor_content) != struct.calcsize(layout):
+        return None
+    return float(struct.unpack(layout, tensor.tensor_content)[0])
+
+
+def _span(path: Path) -> tuple[float, float, set[str]]:
+    """Return first and last time of a file and its tags; (inf, -inf, none) for one without events."""
+    event_of = event_class().FromString
+    first, last = math.inf, -math.inf
+    tags: set[str] = set()
+    for record in read_records(path, Reading()):
+        try:
+            event = event_of(record.data)
+        except Exception:  # told when the file is read
+            continue
+        first, last = min(first, event.wall_time), max(last, event.wall_time)
+        tags.update(value.tag for value in event.summary.value)
+    return first, last, tags

@@ -1,0 +1,112 @@
+"""What a reader could not read and where, and what it left out on purpose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["MAX_NAMED", "Reading", "Trouble"]
+
+#: Places named one by one per run; the others are counted. A terminal shows so many, and memory stays bounded.
+MAX_NAMED = 20
+#: Columns whose odd cells are followed per file; beyond it they are only counted together.
+MAX_COLUMNS = 1_000
+_SHOWN_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something in a file that could not be read.
+
+    Args:
+        file: which. place: ``line 7``, ``row 3, column loss``, ``byte 5120``. reason: what was found, what was
+            expected.
+    """
+
+    file: Path
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.place}: {self.reason}"
+
+
+@dataclass(slots=True)
+class _Column:
+    """Cells of one key that are no number: whether that is trouble depends on what else the key holds."""
+
+    odd: int = 0
+    first: Trouble | None = None
+
+
+@dataclass
+class Reading:
+    """What a reader notes while it reads one run.
+
+    Attributes:
+        named: the first MAX_NAMED troubles. count: all of them.
+        notes: what was left out on purpose, or decided, in words for people.
+        bytes_read: how far the files are read, for the progress bar.
+        cut: file number -> record number after which a row that is put together of several records has to end, because
+            the server holds what comes before.
+    """
+
+    named: list[Trouble] = field(default_factory=list)
+    count: int = 0
+    notes: list[str] = field(default_factory=list)
+    bytes_read: int = 0
+    cut: dict[int, int] = field(default_factory=dict)
+    _columns: dict[tuple[Path, str], _Column] = field(default_factory=dict)
+
+    def trouble(self, file: Path, place: str, reason: str) -> None:
+        """Note what could not be read; reading goes on."""
+        self.count += 1
+        if len(self.named) < MAX_NAMED:
+            self.named.append(Trouble(file, place, reason))
+
+    def note(self, text: str) -> None:
+        """Say something once."""
+        if text not in self.notes and len(self.notes) < MAX_NAMED:
+            self.notes.append(text)
+
+    def odd_value(self, file: Path, place: str, key: str, value: object) -> None:
+        """Note a value that is no number. It is trouble only if other values of the same key are numbers."""
+        column = self._column(file, key)
+        column.odd += 1
+        if column.first is None:
+            column.first = Trouble(file, f"{place}, {key}", f"{shown(value)} is no number")
+
+    def end_of_file(self, file: Path, numeric: set[str]) -> None:
+        """Decide about the odd values of a file.
+
+        Args:
+            numeric: keys that held a number somewhere in it.
+        """
+        texts: list[str] = []
+        for place, column in list(self._columns.items()):
+            if place[0] != file:
+                continue
+            del self._columns[place]
+            assert column.first is not None
+            if place[1] in numeric:
+                self.trouble(column.first.file, column.first.place, column.first.reason)
+                self.count += column.odd - 1
+            else:
+                texts.append(place[1])
+        if texts:
+            more = f" and {len(texts) - 5} more" if len(texts) > 5 else ""
+            self.note(f"{file}: no numbers, so left out: {', '.join(texts[:5])}{more}")
+
+    def _column(self, file: Path, key: str) -> _Column:
+        known = self._columns.get((file, key))
+        if known is None:
+            if len(self._columns) >= MAX_COLUMNS:
+                key = "(further keys)"
+            known = self._columns.setdefault((file, key), _Column())
+        return known
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, cut to one readable piece."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "..."

@@ -1,0 +1,187 @@
+"""Reads W&B's offline files (``run-<id>.wandb``): the history rows of a run, and what it says about itself.
+
+The file is a log of protobuf records in blocks of 32 KiB: header ``:W&B`` (7 bytes), then per piece CRC-32 of type and
+data u32, length u16,
+type u8 (whole, first, middle, last). The messages are those of the package wandb; its own reader of this log left the
+package with 0.20.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from stabilitybackend.errors import BadRequest, StabilityBoardError
+from stabilitybackend.importers.batches import Batch, Grouper, Who
+from stabilitybackend.importers.cells import NotAStep, as_number, as_step, as_time, row_of
+from stabilitybackend.importers.troubles import Reading
+
+__all__ = ["MAGIC", "WandbRun", "read_wandb", "wandb_run"]
+
+MAGIC = b":W&B"
+_HEADER_BYTES = 7
+_PIECE = struct.Struct("<IHB")
+_BLOCK_BYTES = 32 * 1024
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+#: Longest message, bytes; W&B's own limit is lower.
+MAX_MESSAGE_BYTES = 256 << 20
+#: Records looked at for the run's name: it stands in the second one.
+_LOOK_RECORDS = 50
+#: What W&B adds to each row. The step is its count of log calls.
+_STEP, _TIME, _OWN = "_step", "_timestamp", "_"
+
+
+@dataclass
+class WandbRun:
+    """What a file says about its run; started in unix seconds."""
+
+    run_id: str = ""
+    project: str = ""
+    name: str = ""
+    host: str = ""
+    started: float = 0.0
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+def _record_class() -> Any:
+    try:
+        return import_module("wandb.proto.wandb_internal_pb2").Record
+    except ImportError as error:
+        raise StabilityBoardError(
+            f"W&B files are read with the package wandb, which is not there ({error})",
+            hint='pip install "stabilityboard[import]"',
+            code="missing_package",
+        ) from error
+
+
+def wandb_run(path: Path) -> WandbRun:
+    """Return what the file says about its run.
+
+    Raises:
+        BadRequest: it does not say so at its beginning.
+        StabilityBoardError: W&B is not installed.
+    """
+    record_of = _record_class().FromString
+    for number, _, data in _messages(path, Reading()):
+        if number > _LOOK_RECORDS:
+            break
+        record = record_of(data)
+        if record.WhichOneof("record_type") == "run":
+            said = record.run
+            config: dict[str, Any] = {}
+            for item in said.config.update:
+                key = item.key or ".".join(item.nested_key)
+                if not key.startswith("_"):
+                    config[key] = _value(item.value_json)
+            started = said.start_time.seconds + said.start_time.nanos / 1e9
+            return WandbRun(said.run_id, said.project, said.display_name, said.host, started, config)
+    raise BadRequest(f"{path} does not say which run it is in its first {_LOOK_RECORDS} records", hint="is it cut?")
+
+
+def read_wandb(
+    path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
+) -> Iterator[Batch]:
+    """Yield the history rows of one file.
+
+    Args:
+        number: of the file in its run. rank: whose rows these are. prefix: put before every name.
+        step_key: the key that holds the training step; None: W&B's own count.
+    """
+    record_of = _record_class().FromString
+    groups, who = Grouper(), Who(number, rank)
+    others: Counter[str] = Counter()
+    time, item = wandb_run(path).started, 0
+    for item, offset, data in _messages(path, reading):
+        try:
+            record = record_of(data)
+        except Exception as error:  # protobuf's DecodeError; its class moved between versions
+            reading.trouble(path, f"byte {offset}", f"record {item} is no W&B record: {error}")
+            continue
+        kind = record.WhichOneof("record_type")
+        if kind != "history":
+            others[kind or "unknown"] += 1
+            continue
+        row = {entry.key or ".".join(entry.nested_key): _value(entry.value_json) for entry in record.history.item}
+        place = f"record {item} (byte {offset})"
+        own = row.pop(_STEP, record.history.step.num)
+        try:
+            step = as_step(own if step_key is None else row.pop(step_key, None))
+        except NotAStep as error:
+            reading.trouble(path, place, str(error))
+            continue
+        time = as_time(row.pop(_TIME, None)) or time
+        # Sorted: W&B writes the keys of each row in another order.
+        pairs = sorted((prefix + key, value) for key, value in row.items() if not key.startswith(_OWN))
+        names, values = row_of(pairs, reading, path, place)
+        yield from groups.add(who, item, names, step, time, values)
+    yield from groups.flush()
+    reading.end_of_file(path, groups.numeric)
+    if others["stats"]:
+        reading.note(f"{path}: {others['stats']} rows of W&B's system metrics are left out: they have no step")
+    if step_key is None:
+        better = [key for key in ("trainer/global_step", "train/global_step", "global_step") if key in groups.numeric]
+        if better:
+            reading.note(
+                f"{path}: the step is W&B's own count of log calls; for the training step: --step-key {better[0]}"
+            )
+
+
+def _value(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    number = as_number(value)
+    return value if number is None else number
+
+
+def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes]]:
+    """Yield number from 1, place and data of each whole record; damage is noted and skipped up to the next block."""
+    before, number, offset = reading.bytes_read, 0, _HEADER_BYTES
+    parts: list[bytes] = []
+    begun, size = 0, path.stat().st_size
+    with path.open("rb") as file:
+        block = file.read(_BLOCK_BYTES)
+        if block[:4] != MAGIC:
+            raise BadRequest(f"{path} begins with {block[:4]!r}, expected {MAGIC!r}: no W&B file")
+        base, at = 0, _HEADER_BYTES
+        while block:
+            while len(block) - at >= _PIECE.size:
+                check, length, kind = _PIECE.unpack_from(block, at)
+                offset = base + at
+                data = block[at + _PIECE.size : at + _PIECE.size + length]
+                if (check, length, kind) == (0, 0, 0):
+                    break  # the rest of the block is empty
+                if len(data) < length and base + len(block) == size:
+                    reading.trouble(path, f"byte {offset}", f"the last record is cut: {len(data)} of {length} bytes")
+                    parts = []
+                    at = len(block)
+                    break
+                if zlib.crc32(data, zlib.crc32(bytes([kind]))) != check or not _WHOLE <= kind <= _LAST:
+                    number += 1
+                    reading.trouble(path, f"byte {offset}", f"damaged; skipped to byte {base + len(block)}")
+                    parts = []
+                    break
+                at += _PIECE.size + length
+                if kind in (_WHOLE, _FIRST):
+                    parts, begun = [], offset
+                parts.append(data)
+                if kind in (_WHOLE, _LAST) and (kind == _WHOLE or len(parts) > 1):
+                    number += 1
+                    yield number, begun, b"".join(parts)
+                    parts = []
+                elif sum(map(len, parts)) > MAX_MESSAGE_BYTES:
+                    reading.trouble(path, f"byte {begun}", f"a record of more than {MAX_MESSAGE_BYTES >> 20} MiB")
+                    parts = []
+            base, at = base + len(block), 0
+            reading.bytes_read = before + base
+            block = file.read(_BLOCK_BYTES)
+    if parts:
+        reading.trouble(path, f"byte {begun}", "the last record is cut")
