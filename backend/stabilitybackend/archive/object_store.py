@@ -1,22 +1,37 @@
 """The archive in an object store: Parquet through Polars, everything else through obstore.
 
-obstore binds the Rust crate ``object_store`` that Polars itself uses, so both read the same environment (for S3
-``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL``, ``AWS_ALLOW_HTTP``) and agree
-on what a URL means.
+obstore binds the Rust crate ``object_store`` that Polars itself uses, so both read the same environment and agree on
+what a URL means. For S3: ``AWS_REGION``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, and for other makers' stores
+``AWS_ENDPOINT_URL``; on a cloud machine its own role serves without any of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import polars as pl
 
 from stabilitybackend.archive.location import Location, checked_name, sink
 from stabilitybackend.archive.trouble import READ_TROUBLE, trouble
-from stabilitybackend.errors import SettingsError
+from stabilitybackend.errors import ArchiveError, SettingsError
 
 __all__ = ["ObjectStore"]
+
+#: Times that a request is tried again before it counts as failed. With the crate's 10 a chart would wait for minutes.
+RETRIES = 2
+#: A request without an answer is given up after this, seconds.
+TIMEOUT_S = 10
+#: After a store did not answer nobody asks it again for so long, seconds: each chart reads many files, and each would
+#: wait for its own time-out.
+AWAY_S = 5.0
+
+T = TypeVar("T")
+#: For Polars. Without the credential provider it reads the environment itself, as obstore does; with it the answer
+#: would depend on whether boto3 happens to be installed.
+_POLARS_OPTIONS: dict[str, Any] = {"credential_provider": None, "storage_options": {"max_retries": RETRIES}}
 
 
 class ObjectStore(Location):
@@ -24,10 +39,17 @@ class ObjectStore(Location):
 
     Args:
         url: for example ``s3://bucket/prefix``.
+        clock: monotonic seconds.
+
+    Raises:
+        SettingsError: obstore is not installed, or can't make sense of the URL or the environment.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.base = url.rstrip("/")
+        self._clock = clock
+        self._away_until = float("-inf")
+        self._away = ""
         try:
             import obstore.store
         except ImportError as error:
@@ -36,51 +58,65 @@ class ObjectStore(Location):
                 hint="pip install 'stabilityboard[objectstore]'",
             ) from error
         try:
-            self._store: Any = obstore.store.from_url(self.base)
+            self._store: Any = obstore.store.from_url(
+                self.base,
+                retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=TIMEOUT_S)},
+                # As Polars does: an endpoint of http:// is one that somebody named on purpose.
+                client_options={"timeout": timedelta(seconds=TIMEOUT_S), "allow_http": True},
+            )
         except READ_TROUBLE as error:
-            raise SettingsError(f"the archive's place is {url!r}: {error}") from error
+            raise SettingsError(
+                f"the archive's place is {url!r}: {error}", hint="For example s3://bucket/prefix."
+            ) from error
 
     def path(self, name: str) -> str:
         return f"{self.base}/{checked_name(name)}"
 
-    def write(self, name: str, frame: pl.LazyFrame, *, row_group_rows: int) -> int:
-        try:
-            sink(frame, self.path(name), row_group_rows)
-        except READ_TROUBLE as error:
-            raise trouble(error, "write", self.path(name)) from error
+    def scan(self, name: str) -> pl.LazyFrame:
+        return pl.scan_parquet(self.path(name), glob=False, hive_partitioning=False, cache=False, **_POLARS_OPTIONS)
+
+    def write(self, name: str, frame: pl.LazyFrame, *, row_group_rows: int, statistics: bool = True) -> int:
+        path = self.path(name)
+        self._guarded("write", path, lambda: sink(frame, path, row_group_rows, statistics, **_POLARS_OPTIONS))
         return self.size(name)
 
     def write_bytes(self, name: str, data: bytes) -> int:
-        try:
-            self._store.put(checked_name(name), data)
-        except READ_TROUBLE as error:
-            raise trouble(error, "write", self.path(name)) from error
+        self._guarded("write", self.path(name), lambda: self._store.put(name, data))
         return len(data)
 
     def read_bytes(self, name: str) -> bytes:
-        try:
-            return bytes(self._store.get(checked_name(name)).bytes())
-        except READ_TROUBLE as error:
-            raise trouble(error, "read", self.path(name)) from error
+        return self._guarded("read", self.path(name), lambda: bytes(self._store.get(name).bytes()))
 
     def delete(self, names: Iterable[str]) -> None:
-        for name in names:
+        wanted = [checked_name(name) for name in names]
+
+        def delete() -> None:
             try:
-                self._store.delete(checked_name(name))
+                self._store.delete(wanted)
             except FileNotFoundError:
                 pass
-            except READ_TROUBLE as error:
-                raise trouble(error, "delete", self.path(name)) from error
+
+        if wanted:
+            self._guarded("delete", self.path(wanted[0]), delete)
 
     def names(self, run_id: str) -> list[str]:
         checked_name(f"{run_id}/any")
-        try:
+
+        def found() -> list[str]:
             return sorted(item["path"] for page in self._store.list(f"{run_id}/") for item in page)
-        except READ_TROUBLE as error:
-            raise trouble(error, "list", f"{self.base}/{run_id}/") from error
+
+        return self._guarded("list", f"{self.base}/{run_id}/", found)
 
     def size(self, name: str) -> int:
+        return self._guarded("read", self.path(name), lambda: int(self._store.head(name)["size"]))
+
+    def _guarded(self, doing: str, path: str, action: Callable[[], T]) -> T:
+        if self._clock() < self._away_until:
+            raise trouble(ConnectionError(f"no answer a moment ago: {self._away}"), doing, path)
         try:
-            return int(self._store.head(checked_name(name))["size"])
+            return action()
         except READ_TROUBLE as error:
-            raise trouble(error, "read", self.path(name)) from error
+            found: ArchiveError = trouble(error, doing, path)
+            if found.code == "archive_unreachable":
+                self._away, self._away_until = found.message, self._clock() + AWAY_S
+            raise found from error

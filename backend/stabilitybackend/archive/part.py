@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from stabilitybackend.archive.aggregates import AGG, EMPTY_AGGS, Aggs, aggregate, regroup, row_counts
 from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.layout import (
-    LEVELS_CHUNK,
-    POINTS_CHUNK,
-    Files,
-    Part,
-    file_checksum,
-    levels_sum,
-    rows_sum,
-)
+from stabilitybackend.archive.layout import Files, Part, file_checksum, levels_sum, rows_sum
 from stabilitybackend.archive.location import Location
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.archive.table import Entry, SeriesTable, read_table
-from stabilitybackend.archive.trouble import READ_TROUBLE, damaged, trouble
+from stabilitybackend.archive.trouble import damaged
 from stabilitybackend.archive.writing import write_part
 
 __all__ = ["Part", "PartReader", "write_part"]
 
 #: Bytes of a decoded row: step, value and time.
 ROW_BYTES = 24
+#: Chunks of points that are read at once: 25 MB.
+BULK_CHUNKS = 64
 #: A read of more than this share of the cache passes by it: one long export must not turn out what charts need.
 BULK_SHARE = 0.25
+#: A block that is cut is made from its rows where it has no more than these: a look at a finer level would cost a read
+#: of its own, and so many rows lie in one chunk or two.
+EDGE_ROWS = 8_192
 
 
 class PartReader:
@@ -40,6 +40,9 @@ class PartReader:
         run_id: the run.
         part: as ``write_part`` returned it.
         cache: of decoded arrays, shared by all readers.
+
+    Raises:
+        ArchiveError: from every method. A file is missing, damaged or can't be reached; the message names it.
     """
 
     def __init__(self, location: Location, run_id: str, part: Part, cache: ByteCache) -> None:
@@ -51,13 +54,17 @@ class PartReader:
 
     def keys(self) -> dict[SeriesKey, Extent]:
         """Return all series and their extents, in the order in which they first appeared."""
-        return self._table().extents
+        return self._table().extents()
 
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
         """Return the rows of ``first <= step <= last``, steps strictly rising; none where there is no such series."""
         table = self._table()
-        entry = table.entries.get(key)
-        return Rows.EMPTY if entry is None else self._rows(table, entry, first, last)
+        entry = table.entry(key)
+        if entry is None:
+            return Rows.EMPTY
+        low = entry.first_step if first is None else max(first, entry.first_step)
+        high = entry.last_step if last is None else min(last, entry.last_step)
+        return self._rows(table, entry, low, high)
 
     def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> Aggs:
         """Return one AGG for each block of ``2**level`` steps over exactly the rows of ``first <= step <= last``.
@@ -65,36 +72,30 @@ class PartReader:
         Whole blocks come from the levels that were stored, cut ones from finer levels and at last from the rows.
         """
         table = self._table()
-        entry = table.entries.get(key)
+        entry = table.entry(key)
         if entry is None or last < entry.first_step or first > entry.last_step:
             return EMPTY_AGGS
-        usable = sum(stored.level <= level for stored in entry.levels)
+        finest = sum(stored.level <= level for stored in entry.levels) - 1
         pieces: list[Aggs] = []
-        self._gather(table, entry, first, last, level, usable - 1, pieces)
-        if len(pieces) == 1:
-            only = pieces[0]
-            if bool((only["block"] == only["first_step"] >> level).all()):
-                return only
-            return regroup(only, level)
-        return regroup(np.concatenate(pieces), level) if pieces else EMPTY_AGGS
+        self._gather(table, entry, max(first, entry.first_step), min(last, entry.last_step), level, finest, pieces)
+        if not pieces:
+            return EMPTY_AGGS
+        aggs = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        if len(pieces) == 1 and bool((aggs["block"] == aggs["first_step"] >> level).all()):
+            return aggs
+        return regroup(aggs, level)
 
     def frames(self) -> Iterator[tuple[str, bytes]]:
         """Yield the messages with their stream ids, in the order of the stream, some MiB in memory at a time."""
-        table = self._table()
-        path = self._location.path(self._files.frames)
-        for begin in range(0, self.part.frames, table.frames_group):
-            count = min(table.frames_group, self.part.frames - begin)
-            frame = self._slice(self._files.frames, ["id", "frame"], begin, count)
-            if frame.height != count:
-                raise damaged(path, f"expected {self.part.frames} messages, found {begin + frame.height}")
+        group = self._table().frames_group
+        for begin in range(0, self.part.frames, group):
+            count = min(group, self.part.frames - begin)
+            frame = self._read(self._files.frames, ["id", "frame"], begin, count)
             yield from frame.iter_rows()
 
     def state(self) -> bytes:
         """Return the fold's state at the end of the part."""
-        data = self._location.read_bytes(self._files.state)
-        if file_checksum(data) != self.part.state_sum:
-            raise damaged(self._location.path(self._files.state), "its checksum is not the one of what was written")
-        return data
+        return self._read_whole(self._files.state, self.part.state_sum)
 
     def scan(self) -> pl.LazyFrame:
         """Return the points file as Polars sees it; checksums are not looked at."""
@@ -107,42 +108,43 @@ class PartReader:
     ) -> None:
         """Append what ``[first, last]`` holds, ascending, from the i-th stored level (0 the finest, -1 the rows)."""
         if i < 0:
-            finest = entry.levels[0].level
             rows = self._rows(table, entry, first, last)
             if len(rows):
-                pieces.append(aggregate(rows, min(level, finest)))
+                pieces.append(aggregate(rows, level))
             return
-        aggs = self._level(table, entry, i)
+        aggs = self._level(table, entry, i, first, last)
         begin = int(np.searchsorted(aggs["first_step"], first, side="left"))
         end = int(np.searchsorted(aggs["last_step"], last, side="right"))
-        if begin >= end:
-            self._gather(table, entry, first, last, level, i - 1, pieces)
+        if begin >= end:  # no whole block
+            finer = _finer(aggs[max(0, end - 1) : begin + 1], i)
+            self._gather(table, entry, first, last, level, finer, pieces)
             return
         if begin > 0 and aggs["last_step"][begin - 1] >= first:
-            self._gather(table, entry, first, int(aggs["last_step"][begin - 1]), level, i - 1, pieces)
+            cut = aggs[begin - 1 : begin]
+            self._gather(table, entry, first, int(cut["last_step"][0]), level, _finer(cut, i), pieces)
         pieces.append(aggs[begin:end])
         if end < len(aggs) and aggs["first_step"][end] <= last:
-            self._gather(table, entry, int(aggs["first_step"][end]), last, level, i - 1, pieces)
+            cut = aggs[end : end + 1]
+            self._gather(table, entry, int(cut["first_step"][0]), last, level, _finer(cut, i), pieces)
 
-    def _level(self, table: SeriesTable, entry: Entry, i: int) -> Aggs:
-        """Return all blocks of one stored level of a series."""
+    def _level(self, table: SeriesTable, entry: Entry, i: int, first: int, last: int) -> Aggs:
+        """Return the blocks of one stored level of a series that touch ``[first, last]``, and some neighbours."""
         stored = entry.levels[i]
         pieces = []
-        for chunk in range(stored.offset // LEVELS_CHUNK, (stored.offset + stored.blocks - 1) // LEVELS_CHUNK + 1):
-            begin = chunk * LEVELS_CHUNK
+        for chunk in table.levels.holding(stored.offset, stored.blocks, first, last):
+            at = chunk * table.levels.rows
             aggs = self._level_chunk(table, chunk)
-            pieces.append(aggs[max(0, stored.offset - begin) : stored.offset + stored.blocks - begin])
+            pieces.append(aggs[max(0, stored.offset - at) : stored.offset + stored.blocks - at])
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _level_chunk(self, table: SeriesTable, chunk: int) -> Aggs:
         def read() -> tuple[Aggs, int]:
-            frame = self._slice(self._files.levels, list(AGG.names or ()), chunk * LEVELS_CHUNK, LEVELS_CHUNK)
+            names = AGG.names or ()
+            frame = self._read(self._files.levels, names, chunk * table.levels.rows, table.levels.rows, whole=False)
             aggs = np.empty(frame.height, AGG)
-            for name in AGG.names or ():
+            for name in names:
                 aggs[name] = frame[name].to_numpy()
-            if levels_sum(aggs) != table.levels_sums[chunk]:
-                path = self._location.path(self._files.levels)
-                raise damaged(path, f"chunk {chunk} has another checksum than was written")
+            self._check(self._files.levels, chunk, levels_sum(aggs), table.levels.sums)
             aggs.flags.writeable = False
             return aggs, aggs.nbytes
 
@@ -150,71 +152,112 @@ class PartReader:
 
     # --- rows --------------------------------------------------------------------------------------------------------
 
-    def _rows(self, table: SeriesTable, entry: Entry, first: int | None, last: int | None) -> Rows:
-        low = entry.first_step if first is None else max(first, entry.first_step)
-        high = entry.last_step if last is None else min(last, entry.last_step)
-        if low > high:
+    def _rows(self, table: SeriesTable, entry: Entry, first: int, last: int) -> Rows:
+        """Return the rows of ``[first, last]``, which lies within the series' extent."""
+        if first > last:
             return Rows.EMPTY
-        begin, end = 0, entry.rows
-        if low > entry.first_step or high < entry.last_step:
-            begin, end = self._rows_around(table, entry, low, high)
-        return self._read(table, entry.offset + begin, entry.offset + end).between(low, high)
-
-    def _rows_around(self, table: SeriesTable, entry: Entry, low: int, high: int) -> tuple[int, int]:
-        """Return a range of rows within the series that holds all of ``[low, high]`` and little more."""
-        aggs = self._level(table, entry, 0)
-        ends = np.cumsum(row_counts(aggs))
-        a = int(np.searchsorted(aggs["last_step"], low, side="left"))
-        b = int(np.searchsorted(aggs["first_step"], high, side="right"))
-        return (int(ends[a - 1]) if a else 0), (int(ends[b - 1]) if b else 0)
-
-    def _read(self, table: SeriesTable, begin: int, end: int) -> Rows:
-        """Return rows by their place in the file."""
-        if begin >= end:
-            return Rows.EMPTY
-        pieces = []
-        for chunk in range(begin // POINTS_CHUNK, (end - 1) // POINTS_CHUNK + 1):
-            rows = self._points_chunk(table, chunk)
-            at = chunk * POINTS_CHUNK
-            low, high = max(0, begin - at), end - at
-            pieces.append(Rows(rows.steps[low:high], rows.values[low:high], rows.times[low:high]))
+        wanted = table.points.holding(entry.offset, entry.rows, first, last)
+        pieces = self._points_chunks(table, wanted)
+        at = wanted.start * table.points.rows
+        low, high = max(0, entry.offset - at), entry.offset + entry.rows - at
         if len(pieces) == 1:
-            return pieces[0]
-        return Rows(
-            np.concatenate([piece.steps for piece in pieces]),
-            np.concatenate([piece.values for piece in pieces]),
-            np.concatenate([piece.times for piece in pieces]),
-        )
+            return _cut(pieces[0], low, high).between(first, last)
+        return _cut(_joined(pieces), low, high).between(first, last)
 
-    def _points_chunk(self, table: SeriesTable, chunk: int) -> Rows:
-        def read() -> tuple[Rows, int]:
-            frame = self._slice(self._files.points, ["step", "value", "time"], chunk * POINTS_CHUNK, POINTS_CHUNK)
-            rows = Rows(frame["step"].to_numpy(), frame["value"].to_numpy(), frame["time"].to_numpy())
-            if rows_sum(rows) != table.points_sums[chunk]:
-                path = self._location.path(self._files.points)
-                raise damaged(path, f"chunk {chunk} has another checksum than was written")
-            return rows, len(rows) * ROW_BYTES
+    def _points_chunks(self, table: SeriesTable, wanted: range) -> list[Rows]:
+        """Return adjacent chunks as pieces that follow one another."""
+        if len(wanted) == 1:
+            key = (*self._at, "points", wanted.start)
+            return [self._cache.load(key, lambda: self._points_chunk(table, wanted.start))]
+        keep = len(wanted) * table.points.rows * ROW_BYTES <= BULK_SHARE * self._cache.max_bytes
+        pieces: list[Rows] = []
+        missing = wanted[:0]
+        for chunk in wanted:
+            found = self._cache.get((*self._at, "points", chunk))
+            if found is None and len(missing) < BULK_CHUNKS:
+                missing = range(missing.start if len(missing) else chunk, chunk + 1)
+                continue
+            if missing:
+                pieces += self._bulk(table, missing, keep)
+                missing = wanted[:0]
+            if found is not None:
+                pieces.append(found)
+            else:
+                missing = range(chunk, chunk + 1)
+        return pieces + self._bulk(table, missing, keep) if missing else pieces
 
-        return self._cache.load((*self._at, "points", chunk), read)
+    def _points_chunk(self, table: SeriesTable, chunk: int) -> tuple[Rows, int]:
+        rows = self._bulk(table, range(chunk, chunk + 1), keep=False)[0]
+        return rows, len(rows) * ROW_BYTES
+
+    def _bulk(self, table: SeriesTable, chunks: range, keep: bool) -> list[Rows]:
+        """Read adjacent chunks at once; keep copies of each where they are to be kept."""
+        size = table.points.rows
+        columns = ["step", "value", "time"]
+        frame = self._read(self._files.points, columns, chunks.start * size, len(chunks) * size, whole=False)
+        rows = Rows(*(_array(frame[name]) for name in columns))
+        for i, chunk in enumerate(chunks):
+            piece = _cut(rows, i * size, (i + 1) * size)
+            self._check(self._files.points, chunk, rows_sum(piece), table.points.sums)
+            if keep:
+                # A copy: a view would hold the memory of all chunks for as long as one of them is in the cache.
+                copy = Rows(piece.steps.copy(), piece.values.copy(), piece.times.copy())
+                self._cache.put((*self._at, "points", chunk), copy, len(copy) * ROW_BYTES)
+        return [rows]
 
     # --- files -------------------------------------------------------------------------------------------------------
 
     def _table(self) -> SeriesTable:
         def read() -> tuple[SeriesTable, int]:
-            path = self._location.path(self._files.series)
-            data = self._location.read_bytes(self._files.series)
-            if file_checksum(data) != self.part.series_sum:
-                raise damaged(path, "its checksum is not the one of what was written")
+            data = self._read_whole(self._files.series, self.part.series_sum)
             try:
                 table = read_table(data)
-            except READ_TROUBLE as error:
-                raise trouble(error, "read", path) from error
+            except msgspec.MsgspecError as error:
+                raise damaged(self._location.path(self._files.series), str(error)) from error
             return table, table.bytes
 
         return self._cache.load((*self._at, "series"), read)
 
-    def _slice(self, name: str, columns: list[str], offset: int, count: int) -> pl.DataFrame:
-        try:
-            return self._location.scan(name).select(columns).slice(offset, count).collect()
-        except READ_TROUBLE as error:
-            raise trouble(error, "read", self._location.path(name)) from error
+    def _read_whole(self, name: str, expected: int) -> bytes:
+        data = self._location.read_bytes(name)
+        if file_checksum(data) != expected:
+            raise damaged(
+                self._location.path(name), f"its {len(data)} bytes have another checksum than what was written"
+            )
+        return data
+
+    def _read(
+        self, name: str, columns: list[str] | tuple[str, ...], offset: int, count: int, whole: bool = True
+    ) -> pl.DataFrame:
+        frame = self._location.read(name, columns, offset, count)
+        if frame.height == 0 or (whole and frame.height != count):
+            path = self._location.path(name)
+            raise damaged(path, f"expected {count} rows from row {offset} on, found {frame.height}")
+        return frame
+
+    def _check(self, name: str, chunk: int, found: int, expected: list[int]) -> None:
+        if found != expected[chunk]:
+            raise damaged(self._location.path(name), f"chunk {chunk} has another checksum than what was written")
+
+
+def _finer(cut: Aggs, i: int) -> int:
+    """Return the stored level for rows of blocks that are cut: the rows themselves (-1) where these are few."""
+    return -1 if int(row_counts(cut).sum()) <= EDGE_ROWS else i - 1
+
+
+def _array(column: pl.Series) -> NDArray[Any]:
+    array: NDArray[Any] = column.to_numpy()
+    array.flags.writeable = False
+    return array
+
+
+def _cut(rows: Rows, begin: int, end: int) -> Rows:
+    return Rows(rows.steps[begin:end], rows.values[begin:end], rows.times[begin:end])
+
+
+def _joined(pieces: list[Rows]) -> Rows:
+    return Rows(
+        np.concatenate([piece.steps for piece in pieces]),
+        np.concatenate([piece.values for piece in pieces]),
+        np.concatenate([piece.times for piece in pieces]),
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -30,13 +28,17 @@ from stabilitybackend.archive.layout import (
     Part,
     file_checksum,
     levels_sum,
-    row_words,
+    rows_sum,
 )
 from stabilitybackend.archive.location import Location
-from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
+from stabilitybackend.archive.table import Chunks, TableFile, write_table
+from stabilitybackend.archive.trouble import READ_TROUBLE
 from stabilitybackend.errors import ArchiveError
 
 __all__ = ["write_from", "write_part"]
+
+_KEY_COLUMNS = ("metric", "segment", "rank", "node", "stray")
 
 #: Rows that go to Polars in one frame: large enough that 25,000 series of a few rows cost no frame each.
 BATCH_ROWS = 16 * POINTS_CHUNK
@@ -96,20 +98,18 @@ def write_from(
     """Write a part as ``write_part`` does, fetching each series' rows when its turn comes."""
     files = Files.of(run_id, stem)
     contents = _Contents(keys, rows_of)
-    size = _write(location, files.points, contents.frames(), POINTS_SCHEMA, POINTS_CHUNK)
-    levels, level_lists, level_sums = contents.levels()
-    size += location.write(files.levels, levels.lazy(), row_group_rows=LEVELS_CHUNK)
+    size = _write(location, files.points, contents.frames(), POINTS_SCHEMA, POINTS_CHUNK, statistics=True)
+    size += location.write(files.levels, contents.levels().lazy(), row_group_rows=LEVELS_CHUNK)
     messages = _Messages(frames)
-    size += _write(location, files.frames, messages.frames(), FRAMES_SCHEMA, messages.group_rows)
+    size += _write(location, files.frames, messages.frames(), FRAMES_SCHEMA, messages.group_rows, statistics=False)
     size += location.write_bytes(files.state, state)
-    table = contents.table(level_lists, level_sums, messages.group_rows)
+    table = contents.table(messages.group_rows)
     size += location.write_bytes(files.series, table)
-    steps = [(first, last) for first, last, _ in contents.extents]
     return Part(
         stem=stem, from_id=from_id, to_id=to_id, rows=contents.rows, frames=messages.count, bytes=size,
         series=len(contents.keys), created=created,
-        first_step=min((first for first, _ in steps), default=None),
-        last_step=max((last for _, last in steps), default=None),
+        first_step=min((extent.first_step for extent in contents.extents), default=None),
+        last_step=max((extent.last_step for extent in contents.extents), default=None),
         series_sum=file_checksum(table), state_sum=file_checksum(state),
     )  # fmt: skip
 
@@ -124,10 +124,13 @@ class _Contents:
         #: One metric's series lie side by side, a rank's segments among them, as a chart reads them.
         self._wanted = sorted(keys, key=lambda k: (metrics[k.metric], k.stray, _rank(k), k.node, k.segment))
         self.keys: list[SeriesKey] = []
-        self.extents: list[tuple[int, int, int]] = []
+        self.extents: list[Extent] = []
         self.rows = 0
         self._sums: list[int] = []
-        self._summed = 0
+        self._first_steps: list[int] = []
+        #: For each series its stored levels, finest first: (level, offset, blocks).
+        self._places: list[list[tuple[int, int, int]]] = []
+        self._level_chunks = Chunks(LEVELS_CHUNK, [], [])
         #: Level -> (series, aggregates), in the order of the series.
         self._levels: dict[int, list[tuple[int, Aggs]]] = {}
 
@@ -147,65 +150,59 @@ class _Contents:
                 batch, size = [], 0
         yield self._frame(batch)
 
-    def levels(self) -> tuple[pl.DataFrame, list[list[tuple[int, int, int]]], list[int]]:
-        """Return the levels file, for each series its (level, offset, blocks), finest first, and the chunks' sums."""
-        lists: list[list[tuple[int, int, int]]] = [[] for _ in self.keys]
+    def levels(self) -> pl.DataFrame:
+        """Return the levels file: coarsest level first, so that a chart of the whole run reads one chunk for all."""
         pieces: list[Aggs] = []
-        series: list[int] = []
-        levels: list[int] = []
+        owners: list[tuple[int, int]] = []
         offset = 0
         for level in sorted(self._levels, reverse=True):
             for number, aggs in self._levels[level]:
-                lists[number].insert(0, (level, offset, len(aggs)))
+                self._places[number].insert(0, (level, offset, len(aggs)))
+                owners.append((number, level))
                 pieces.append(aggs)
-                series.append(number)
-                levels.append(level)
                 offset += len(aggs)
         aggs = np.concatenate(pieces) if pieces else EMPTY_AGGS
-        sizes = [len(piece) for piece in pieces]
-        columns = {
-            "series": np.repeat(np.array(series, np.int32), sizes),
-            "level": np.repeat(np.array(levels, np.int8), sizes),
-            **{name: np.ascontiguousarray(aggs[name]) for name in AGG.names or ()},
-        }
-        sums = [levels_sum(aggs[i : i + LEVELS_CHUNK]) for i in range(0, len(aggs), LEVELS_CHUNK)]
-        return pl.DataFrame(columns, schema=LEVELS_SCHEMA), lists, sums
+        self._levels = {}
+        chunks = range(0, len(aggs), LEVELS_CHUNK)
+        sums = [levels_sum(aggs[i : i + LEVELS_CHUNK]) for i in chunks]
+        self._level_chunks = Chunks(LEVELS_CHUNK, sums, [int(aggs["first_step"][i]) for i in chunks])
+        series, levels = np.repeat(np.array(owners, np.int32).reshape(-1, 2), [len(p) for p in pieces], axis=0).T
+        return pl.DataFrame(
+            {"series": series, "level": levels.astype(np.int8)}
+            | {name: np.ascontiguousarray(aggs[name]) for name in AGG.names or ()},
+            schema=LEVELS_SCHEMA,
+        )
 
-    def table(self, lists: list[list[tuple[int, int, int]]], level_sums: list[int], frames_group: int) -> bytes:
+    def table(self, frames_group: int) -> bytes:
         """Return the series file."""
-        sizes = [rows for _, _, rows in self.extents]
-        frame = pl.DataFrame(
-            {
-                "metric": [key.metric for key in self.keys],
-                "segment": [key.segment for key in self.keys],
-                "rank": [key.rank for key in self.keys],
-                "node": [key.node for key in self.keys],
-                "stray": [key.stray for key in self.keys],
-                "ordinal": [self._ordinal[key] for key in self.keys],
-                "offset": np.cumsum([0, *sizes])[:-1],
-                "rows": sizes,
-                "first_step": [first for first, _, _ in self.extents],
-                "last_step": [last for _, last, _ in self.extents],
-                "level": [[level for level, _, _ in levels] for levels in lists],
-                "level_offset": [[offset for _, offset, _ in levels] for levels in lists],
-                "level_blocks": [[blocks for _, _, blocks in levels] for levels in lists],
-            },
-            schema={
-                "metric": pl.String, "segment": pl.Int32, "rank": pl.Int32, "node": pl.String, "stray": pl.Boolean,
-                "ordinal": pl.Int32, "offset": pl.Int64, "rows": pl.Int64, "first_step": pl.Int64,
-                "last_step": pl.Int64, "level": pl.List(pl.Int8), "level_offset": pl.List(pl.Int64),
-                "level_blocks": pl.List(pl.Int64),
-            },
-        )  # fmt: skip
-        facts = {"points_sums": self._sums, "levels_sums": level_sums, "frames_group": frames_group}
-        target = io.BytesIO()
-        frame.write_parquet(target, compression="zstd", compression_level=1, metadata={"stability": json.dumps(facts)})
-        return target.getvalue()
+        metrics = {metric: i for i, metric in enumerate(dict.fromkeys(key.metric for key in self.keys))}
+        nodes = {node: i for i, node in enumerate(dict.fromkeys(key.node for key in self.keys))}
+        return write_table(
+            TableFile(
+                metrics=list(metrics),
+                nodes=list(nodes),
+                metric=[metrics[key.metric] for key in self.keys],
+                segment=[key.segment for key in self.keys],
+                rank=[key.rank for key in self.keys],
+                node=[nodes[key.node] for key in self.keys],
+                stray=[key.stray for key in self.keys],
+                ordinal=[self._ordinal[key] for key in self.keys],
+                rows=[extent.rows for extent in self.extents],
+                first_step=[extent.first_step for extent in self.extents],
+                last_step=[extent.last_step for extent in self.extents],
+                levels=self._places,
+                points_chunks=Chunks(POINTS_CHUNK, self._sums, self._first_steps),
+                levels_chunks=self._level_chunks,
+                frames_group=frames_group,
+            )
+        )
 
     def _note(self, key: SeriesKey, rows: Rows) -> None:
         number = len(self.keys)
         self.keys.append(key)
-        self.extents.append((int(rows.steps[0]), int(rows.steps[-1]), len(rows)))
+        self.extents.append(Extent(int(rows.steps[0]), int(rows.steps[-1]), len(rows)))
+        self._places.append([])
+        self._sum(rows)
         self.rows += len(rows)
         level = base_level(rows.steps)
         aggs = aggregate(rows, level)
@@ -218,41 +215,40 @@ class _Contents:
                 self._levels.setdefault(level, []).append((number, coarse))
                 aggs = coarse
 
-    def _frame(self, batch: list[tuple[SeriesKey, Rows]]) -> pl.DataFrame:
+    def _sum(self, rows: Rows) -> None:
+        """Add the rows that come next in the file to the checksums of its chunks."""
+        begin = 0
+        while begin < len(rows):
+            room = POINTS_CHUNK - (self.rows + begin) % POINTS_CHUNK
+            end = begin + room
+            total = rows_sum(Rows(rows.steps[begin:end], rows.values[begin:end], rows.times[begin:end]))
+            if room == POINTS_CHUNK:
+                self._sums.append(total)
+                self._first_steps.append(int(rows.steps[begin]))
+            else:
+                self._sums[-1] = (self._sums[-1] + total) % 2**64
+            begin = end
+
+    @staticmethod
+    def _frame(batch: list[tuple[SeriesKey, Rows]]) -> pl.DataFrame:
         """Return the rows of some series as the file has them."""
         keys = pl.DataFrame(
             [(k.metric, k.segment, k.rank, k.node, k.stray) for k, _ in batch],
-            schema={name: POINTS_SCHEMA[name] for name in ("metric", "segment", "rank", "node", "stray")},
+            schema={name: POINTS_SCHEMA[name] for name in _KEY_COLUMNS},
             orient="row",
         )
         if len(batch) == 1:
             rows = batch[0][1]
-            named = pl.DataFrame([column.new_from_index(0, len(rows)) for column in keys])
-        else:
-            rows = Rows(
-                np.concatenate([r.steps for _, r in batch]) if batch else Rows.EMPTY.steps,
-                np.concatenate([r.values for _, r in batch]) if batch else Rows.EMPTY.values,
-                np.concatenate([r.times for _, r in batch]) if batch else Rows.EMPTY.times,
-            )
-            named = keys[np.repeat(np.arange(len(batch)), [len(r) for _, r in batch])]
-        self._sum(rows)
+            columns = pl.DataFrame({"step": rows.steps, "time": rows.times, "value": rows.values})
+            # Literals: Polars then holds one value for the whole column.
+            literals = [pl.lit(keys[name][0], dtype=POINTS_SCHEMA[name]).alias(name) for name in _KEY_COLUMNS]
+            return columns.select(*literals, pl.all())
+        named = keys[np.repeat(np.arange(len(batch)), [len(rows) for _, rows in batch])]
         return named.with_columns(
-            pl.Series("step", rows.steps), pl.Series("time", rows.times), pl.Series("value", rows.values)
+            pl.Series("step", np.concatenate([rows.steps for _, rows in batch] or [Rows.EMPTY.steps])),
+            pl.Series("time", np.concatenate([rows.times for _, rows in batch] or [Rows.EMPTY.times])),
+            pl.Series("value", np.concatenate([rows.values for _, rows in batch] or [Rows.EMPTY.values])),
         )
-
-    def _sum(self, rows: Rows) -> None:
-        """Add the rows that come next in the file to the checksums of its chunks."""
-        if not len(rows):
-            return
-        begin = self._summed % POINTS_CHUNK
-        cuts = np.arange(-begin, len(rows), POINTS_CHUNK)
-        cuts[0] = 0
-        sums = np.add.reduceat(row_words(rows), cuts)
-        if begin:
-            self._sums[-1] = (self._sums[-1] + int(sums[0])) % 2**64
-            sums = sums[1:]
-        self._sums.extend(int(total) for total in sums)
-        self._summed += len(rows)
 
 
 class _Messages:
@@ -286,19 +282,22 @@ class _Messages:
         return batch
 
 
-def _write(location: Location, name: str, frames: Iterator[pl.DataFrame], schema: pl.Schema, group_rows: int) -> int:
+def _write(
+    location: Location, name: str, frames: Iterator[pl.DataFrame], schema: pl.Schema, group_rows: int, statistics: bool
+) -> int:
     """Write frames as they come and return the file's bytes."""
     failed: list[BaseException] = []
 
     def source(*_: object) -> Iterator[pl.DataFrame]:
         try:
             yield from frames
-        except BaseException as error:
+        except READ_TROUBLE as error:
             failed.append(error)  # Polars would hand on its text only
             raise
 
     try:
-        return location.write(name, register_io_source(source, schema=schema), row_group_rows=group_rows)
+        lazy = register_io_source(source, schema=schema)
+        return location.write(name, lazy, row_group_rows=group_rows, statistics=statistics)
     except ArchiveError:
         if failed:
             raise failed[0] from None
