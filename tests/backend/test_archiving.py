@@ -185,7 +185,7 @@ async def test_an_archiver_that_dies_around_its_commit_neither_loses_nor_doubles
     await stage.archived(worker, 1)
     assert _points(worker) == {(0, False, s): job.value(s) for s in range(1, 901)}
     listed: Any = await stage.redis.hkeys(KEYS.parts)
-    begun = {name.removesuffix(".parquet").rsplit(".", 1)[0] for name in stage.files()}
+    begun = {name.split(".")[0] for name in stage.files()}
     assert begun == {stem.decode() for stem in listed}
 
 
@@ -277,6 +277,42 @@ async def test_a_deleted_run_leaves_no_key_and_no_file(stage: Stage) -> None:
     assert left == []
     with pytest.raises(NotFound):
         await stage.manager.get("run-1")
+
+
+async def test_a_run_whose_archive_cannot_be_reached_says_so_and_opens_when_it_can(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stabilitybackend.runs.worker.ARCHIVE_PAUSE_S", 0.05)
+    job = Job()
+    worker = await stage.send(*_rows(job, 1, 500))
+    await stage.archived(worker, 1)
+    aside = stage.folder.with_name("aside")
+    await stage.manager.stop()
+    stage.folder.rename(aside)
+    stage.folder.write_text("not mounted")
+    await stage.restart()
+    worker = stage.manager._worker("run-1")
+    await stage.until(lambda: worker._trouble is not None, "the trouble is noticed")
+    with pytest.raises(Unavailable, match="can't be opened now"):
+        await stage.manager.get("run-1")
+    stage.folder.unlink()
+    aside.rename(stage.folder)
+    await stage.until(lambda: worker.is_ready, "the run is open")
+    assert _points(worker) == {(0, False, s): job.value(s) for s in range(1, 501)}
+
+
+async def test_a_damaged_snapshot_is_made_anew_from_the_frames(stage: Stage) -> None:
+    job = Job()
+    worker = await stage.send(*_rows(job, 1, 300), job.rolled_back(200, "k"), *_rows(job, 201, 700))
+    await stage.archived(worker, 2)
+    before = (worker.segments(), _points(worker))
+    await stage.manager.stop()
+    for state in stage.folder.rglob("*.state"):
+        state.write_bytes(b"damaged")
+    await stage.restart()
+    again = await stage.manager.get("run-1")
+    assert (again.segments(), _points(again)) == before
+    assert b"damaged" not in {state.read_bytes() for state in stage.folder.rglob("*.state")}
 
 
 async def test_a_damaged_part_is_named_and_the_rest_is_served(stage: Stage) -> None:

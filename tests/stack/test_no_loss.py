@@ -13,6 +13,8 @@ import pytest
 from stack.processes import Ranks, Server, agent_pid
 
 METRICS = 12
+#: A small window, so that the archiver is at work whenever somebody is killed.
+WINDOW_MIB = 0.1
 
 
 @pytest.mark.parametrize(
@@ -21,7 +23,7 @@ METRICS = 12
 def test_every_point_is_stored_once_while_server_redis_and_agent_are_killed(
     seconds: float, tmp_path: Path, free_port: int
 ) -> None:
-    server = Server(tmp_path / "data", free_port)
+    server = Server(tmp_path / "data", free_port, {"STABILITY_WINDOW_MIB": str(WINDOW_MIB)})
     with (
         server,
         Ranks("two_ranks.py", [str(seconds), "0.005"], url=server.url, folder=tmp_path / "spool", run_id="r") as job,
@@ -44,6 +46,10 @@ def test_every_point_is_stored_once_while_server_redis_and_agent_are_killed(
         assert stored["rollbacks"] == 0
         (segment,) = server.get("/runs/r/segments")["segments"]
         assert segment["points"] == METRICS * sum(rows)
+        storage = server.get("/runs/r/storage")
+        assert (storage["state"], storage["problem"]) == ("ok", None)
+        assert storage["cold"]["rows"] > 0.5 * segment["points"]
+        assert storage["cold"]["rows"] + storage["hot"]["values"] == segment["points"]
         series = server.get("/runs/r/series", metric=["loss", "m3"])["series"]
         assert {(s["metric"], s["rank"]) for s in series} == {(m, r) for m in ("loss", "m3") for r in (0, 1)}
         for entry in series:

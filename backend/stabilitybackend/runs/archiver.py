@@ -94,6 +94,10 @@ class RunArchive:
         await self.sweep()
         return [self._reader(part) for part in parts]
 
+    async def has_files(self) -> bool:
+        """Return whether anything of the run is in its place."""
+        return bool(await asyncio.to_thread(self._files.location.names, self._run_id))
+
     def _reader(self, part: Part) -> PartReader:
         return PartReader(self._files.location, self._run_id, part, self._files.cache)
 

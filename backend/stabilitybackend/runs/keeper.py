@@ -113,7 +113,7 @@ class WindowKeeper:
 
     # --- archiving -----------------------------------------------------------------------------------------------
 
-    def archive_when_due(self, state: RunState, stored_to: str) -> None:
+    def archive_when_due(self, state: RunState, stored_to: Callable[[], str]) -> None:
         """Start to archive when the window is full.
 
         Args:
@@ -132,9 +132,9 @@ class WindowKeeper:
             self._again_at = self._clock() + AGAIN_AFTER_S
             _log.error("run %s: archiving failed; it is tried again", self._run_id, exc_info=task.exception())
 
-    async def _shrink(self, store: RunStore, stored_to: str) -> None:
+    async def _shrink(self, store: RunStore, stored_to: Callable[[], str]) -> None:
         while store.hot_bytes > self.limit_bytes:
-            count = self._oldest(store, stored_to, ARCHIVED_SHARE * self.limit_bytes)
+            count = self._oldest(store, stored_to(), ARCHIVED_SHARE * self.limit_bytes)
             if not count or not await self._archive_oldest(store, count):
                 return
             group = self._archive.mergeable(store.parts)

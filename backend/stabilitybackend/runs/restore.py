@@ -21,14 +21,28 @@ from stabilityclient.wire import BadMessage, Frame, decode_message
 
 __all__ = ["restored"]
 
+#: Codes of an ArchiveError that no later try will mend.
+LOST = ("archive_damaged", "archive_missing")
+
 _log = logging.getLogger(__name__)
 
 
 async def restored(
     run_id: str, archive: RunArchive, clock: Callable[[], float], undone: Collection[str]
 ) -> tuple[RunState, str]:
-    """Return the state at the end of the archive and the stream id that it reaches, "0-0" for an empty archive."""
+    """Return the state at the end of the archive and the stream id that it reaches, "0-0" for an empty archive.
+
+    Raises:
+        ArchiveError: the place of the archive can't be reached or written now; try again later.
+    """
     parts = await archive.load()
+    if parts and not await archive.has_files():
+        # A disk that is not mounted, not a lost file: to go on would make the run anew, with another lineage.
+        raise ArchiveError(
+            f"no file of run {run_id} is at {archive.place}: expected those of {len(parts)} parts",
+            hint="mount the archive, or correct --archive-url; it is tried again",
+            code="archive_away",
+        )
     good = len(parts)
     state: RunState | None = None
     while good and state is None:
@@ -49,6 +63,8 @@ def _loaded(reader: PartReader, run_id: str, clock: Callable[[], float], undone:
     try:
         return snapshot.load(reader.state(), run_id, clock, undone)
     except (SnapshotError, ArchiveError) as error:
+        if isinstance(error, ArchiveError) and error.code not in LOST:
+            raise
         _log.warning("run %s: the snapshot of %s is not used: %s", run_id, reader.part.stem, error.message)
         return None
 
@@ -56,10 +72,18 @@ def _loaded(reader: PartReader, run_id: str, clock: Callable[[], float], undone:
 async def _again(state: RunState, archive: RunArchive, reader: PartReader) -> PartReader:
     """Fold the frames of one part and archive them anew; return the new part.
 
-    Raises:
-        ArchiveError: its frames can't be read, so that nothing after them can be known.
+    A part whose frames are damaged stays as it is: its points are served, what its frames said beside them is lost.
     """
-    frames = await asyncio.to_thread(lambda: list(reader.frames()))
+    try:
+        frames = await asyncio.to_thread(lambda: list(reader.frames()))
+    except ArchiveError as error:
+        if error.code not in LOST:
+            raise
+        _log.error(
+            "run %s: the lineage may lack what happened in %s: %s", state.run_id, reader.part.stem, error.message
+        )
+        state.store.skipped(reader)
+        return reader
     for number, (frame_id, raw) in enumerate(frames):
         state.store.begin(frame_id, len(raw))
         try:

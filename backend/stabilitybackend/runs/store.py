@@ -257,6 +257,11 @@ class RunStore:
         del self.generations[:count]
         self._take(part)
 
+    def skipped(self, part: PartReader) -> None:
+        """Take a part whose frames can't be folded: its points as they were placed, and nothing of it in memory."""
+        self.generations = [Generation(part.part.to_id, self.open.order)]
+        self._take(part)
+
     def compacted(self, old: Sequence[PartReader], new: PartReader) -> None:
         """Let one part take the place of the adjacent parts ``old``."""
         at = self.parts.index(old[0])
@@ -286,6 +291,10 @@ class RunStore:
         view.problems += self.unreadable
         return view
 
+    def view_of(self, keys: Iterable[SeriesKey]) -> StoreView:
+        """Return some series as they are now, for a query in any thread."""
+        return StoreView({key: self._sources(key) for key in keys})
+
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
         """Return rows of one series, as ``StoreView.rows``."""
         return StoreView({key: self._sources(key)}).rows(key, first, last)
@@ -304,5 +313,6 @@ class RunStore:
             if series is not None:
                 found.append(series)
         return found
+
 
 Column = _Whole  # query.py names it until it reads views

@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import Conflict, NotFound, Unavailable
+from stabilitybackend.errors import ArchiveError, Conflict, NotFound, Unavailable
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.policy.commands import Order
 from stabilitybackend.redis_link import redis_errors
@@ -28,6 +28,8 @@ __all__ = ["RunWorker"]
 
 #: How often silence and expiry are judged and the run's summary is stored, seconds.
 TICK_S = 1.0
+#: Pause after the archive could not be read at the start, seconds.
+ARCHIVE_PAUSE_S = 2.0
 #: More values than this at once are not pushed to browsers: they fetch again, down-sampled.
 MAX_PUSHED_VALUES = 20_000
 
@@ -82,6 +84,8 @@ class RunWorker:
         self._concluded = "0-0"
         #: The same, stored for certain: frames up to here may leave the stream.
         self._stored_to = "0-0"
+        #: Why the archive can't be read at the start; it is tried again.
+        self._trouble: ArchiveError | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -122,6 +126,12 @@ class RunWorker:
         self.used = self._clock()
         if self._task is not None and self._task.done():
             raise Unavailable(f"the worker of run {self.run_id} has stopped", hint="see the server's log")
+        if self._trouble is not None:
+            raise Unavailable(
+                f"run {self.run_id} can't be opened now: {self._trouble.message}",
+                hint=self._trouble.hint,
+                code="archive_away",
+            )
         try:
             await asyncio.wait_for(self._caught_up.wait(), timeout_s)
         except TimeoutError:
@@ -152,7 +162,7 @@ class RunWorker:
                 self._concluded = max(self._concluded, self.cursor, key=stream_order)
                 await self._conclude(changes)
                 self._stored_to = self.cursor
-            self._keeper.archive_when_due(self.state, self._stored_to)
+            self._keeper.archive_when_due(self.state, lambda: self._stored_to)
             if self._caught_up.is_set() and self._clock() >= next_tick:
                 next_tick = self._clock() + TICK_S
                 await self.tick()
@@ -161,7 +171,7 @@ class RunWorker:
         """Start from what is stored; return the stream id up to which incidents and commands are complete."""
         stored = await self._journal.load()
         agents = self.state.agents
-        self.state, self.cursor = await self._journal.patiently(lambda: self._restored(stored.undone))
+        self.state, self.cursor = await self._restored(stored.undone)
         self.state.agents.update(agents)
         for agent in self._sends:
             self.state.liveness.agent_connected(agent, self._clock())
@@ -175,8 +185,18 @@ class RunWorker:
         return stored.applied
 
     async def _restored(self, undone: list[str]) -> tuple[RunState, str]:
-        """Return the state at the end of the archive, and the stream id up to which it goes."""
-        return await restored(self.run_id, self._archive, self._clock, undone)
+        """Return the state at the end of the archive, and the stream id up to which it goes; wait for both places."""
+        while True:
+            try:
+                found = await self._journal.patiently(lambda: restored(self.run_id, self._archive, self._clock, undone))
+            except ArchiveError as error:
+                if self._trouble is None:
+                    _log.error("run %s: %s", self.run_id, error.message)
+                self._trouble = error
+                await asyncio.sleep(ARCHIVE_PAUSE_S)
+            else:
+                self._trouble = None
+                return found
 
     def _storage_changed(self) -> None:
         self._dirty = True
