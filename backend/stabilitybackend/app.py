@@ -23,7 +23,7 @@ from stabilitybackend.archive.location import open_location
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
-from stabilitybackend.routes import commands, live, runs, server, storage
+from stabilitybackend.routes import commands, compare, ledger, live, runs, server, storage
 from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.settings import Settings
@@ -90,7 +90,9 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     for router in (
         server.router,
         runs.router,
+        compare.router,
         commands.router,
+        ledger.router,
         live.router,
         storage.router,
         agent_router(gateway),

@@ -43,9 +43,11 @@ class LineageFold:
         self._sources: dict[str, SourceState] = {}
         self._newest: dict[int, str] = {}
         self._last_time: dict[str, float] = {}
-        self._started: dict[str, float] = {}
+        #: Source -> when its process started, unix seconds.
+        self.starts: dict[str, float] = {}
         self._held: dict[str, list[Placed]] = {}
-        self._heads: list[tuple[float, int]] = []
+        #: (when it was created, id) of each segment that became the head, in order; the root is not among them.
+        self.heads: list[tuple[float, int]] = []
         #: Segments that a new process opened without a word -> that process.
         self._launches: dict[int, str] = {}
 
@@ -81,7 +83,7 @@ class LineageFold:
         if known is not None:
             return known
         before = None if info.rank is None else self._newest.get(info.rank)
-        if before is not None and self._started.get(before, 0.0) <= info.started:
+        if before is not None and self.starts.get(before, 0.0) <= info.started:
             old = self._sources[before]
             state = SourceState(
                 info.source, info.rank, info.node, old.segment, dict(old.marks), old.stride, old.last_step
@@ -89,8 +91,8 @@ class LineageFold:
         else:
             state = SourceState(info.source, info.rank, info.node, self._head_at(info.started))
         self._sources[info.source] = state
-        self._started[info.source] = info.started
-        if info.rank is not None and (before is None or self._started.get(before, 0.0) <= info.started):
+        self.starts[info.source] = info.started
+        if info.rank is not None and (before is None or self.starts.get(before, 0.0) <= info.started):
             self._newest[info.rank] = info.source
         if len(self._sources) > MAX_SOURCES:
             self._forget_oldest()
@@ -98,17 +100,17 @@ class LineageFold:
 
     def _head_at(self, time: float) -> int:
         """Return what the head was at ``time``: a process whose first word is late began where the job was then."""
-        return next((segment for created, segment in reversed(self._heads) if created <= time), 0)
+        return next((segment for created, segment in reversed(self.heads) if created <= time), 0)
 
     def _lead(self, segment: Segment) -> None:
         self.tree.head = segment.id
-        self._heads.append((segment.created, segment.id))
+        self.heads.append((segment.created, segment.id))
 
     def _forget_oldest(self) -> None:
         keep = set(self._newest.values())
         for source in self._sources:
             if source not in keep:
-                tables: tuple[dict[str, Any], ...] = (self._sources, self._started, self._last_time, self._held)
+                tables: tuple[dict[str, Any], ...] = (self._sources, self.starts, self._last_time, self._held)
                 for table in tables:
                     table.pop(source, None)
                 return
@@ -216,12 +218,12 @@ class LineageFold:
         Args:
             step: first step of this rank, must be after the fork; None: any.
         """
-        started = self._started[state.source]
+        started = self.starts[state.source]
         for segment_id, opener in reversed(self._launches.items()):
             segment, first = self.tree[segment_id], self._sources.get(opener)
             if first is None or segment.undone or state.rank in segment.entered:
                 continue
-            starts = ((abs(self._started[s.source] - started), s.source) for s in self._sources.values()
+            starts = ((abs(self.starts[s.source] - started), s.source) for s in self._sources.values()
                       if s.rank == first.rank)  # fmt: skip
             if min(starts)[1] == opener and (step is None or step > segment.fork_step):
                 return segment
@@ -301,7 +303,7 @@ class LineageFold:
             passed = other.last_step is None or other.last_step > target.fork_step
             if (
                 rank not in target.entered
-                and self._started.get(source, 0.0) > ended
+                and self.starts.get(source, 0.0) > ended
                 and passed
                 and other.tentative is None
             ):

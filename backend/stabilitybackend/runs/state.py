@@ -23,6 +23,7 @@ from stabilitybackend.policy.commands import CommandBook, JobView, Order
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.job_alert import alert_finding
 from stabilitybackend.runs import query
+from stabilitybackend.runs.row_lookup import TimesFound
 from stabilitybackend.runs.store import RunStore
 from stabilitybackend.runs.summary import RunSummary
 from stabilityclient.wire import Frame, Health
@@ -89,6 +90,7 @@ class RunState:
         self._clock = clock
         self._bank = DetectorBank(DETECTORS)
         self._summary = RunSummary()
+        self.times = TimesFound(PRIMARY_METRICS)
         self._primary: int | None = None
         self._running: tuple[int, float] | None = None
         self._last_row: tuple[int, float] | None = None

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import SegmentTree
+from stabilitybackend.runs.row_lookup import last_row
 from stabilitybackend.runs.store import RunStore, SeriesKey
 
 __all__ = ["COUNTED", "MAX_LATEST", "RunSummary"]
@@ -25,10 +26,6 @@ __all__ = ["COUNTED", "MAX_LATEST", "RunSummary"]
 MAX_LATEST = 200
 #: The metric whose points are counted; where a run never logs it, the first one that it logged.
 COUNTED = "loss"
-#: Steps looked at first for the newest row before a fork; each further look goes so many times further back.
-_LOOK_BACK_STEPS = 64
-_LOOK_BACK_FACTOR = 32
-
 #: Whose a series is. The least one is shown where several have the newest step: rank 0, rank 1, ..., agents by node.
 _Who = tuple[bool, int, str]
 
@@ -178,9 +175,9 @@ class RunSummary:
             first, last = max(part.first, seen.first_step or 0), seen.last_step or 0
             last = last if part.last is None else min(last, part.last)
             for who, key in sorted(series.get(part.segment, ()), key=lambda one: one[0]):
-                found = _last_row(store, key, first if best is None else best.step + 1, last)
-                if found is not None:
-                    best = _Newest(found[0], who, part.segment, found[1])
+                found = last_row(store, key, first if best is None else best.step + 1, last)
+                if len(found):
+                    best = _Newest(int(found.steps[0]), who, part.segment, float(found.values[0]))
                     if best.step == last:
                         break  # none can be newer
             if best is not None:
@@ -276,18 +273,6 @@ def _new_steps(placed: Placed, metric: str, high: int, store: RunStore) -> NDArr
     key = SeriesKey(metric, placed.segment, placed.rank, node, placed.stray)
     known = store.rows(key, int(old[0]), int(old[-1])).steps
     return np.concatenate([np.setdiff1d(old, known, assume_unique=True), steps[len(old) :]])
-
-
-def _last_row(store: RunStore, key: SeriesKey, first: int, last: int) -> tuple[int, float] | None:
-    """Return (step, value) of the last row with ``first <= step <= last``, None where there is none."""
-    width = _LOOK_BACK_STEPS
-    while last >= first:
-        rows = store.rows(key, max(last - width + 1, first), last)
-        if len(rows):
-            return int(rows.steps[-1]), float(rows.values[-1])
-        last -= width
-        width *= _LOOK_BACK_FACTOR
-    return None
 
 
 def _json_number(value: float) -> float | str:

@@ -1,0 +1,294 @@
+"""Keeps the books of a run's rollbacks: what each one threw away, how long the job stood, and what time was worth it.
+
+Pure. The words, and where they come from, are in docs/api.md ("Ledger").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from stabilitybackend.lineage.tree import ROOT_FORK, Segment
+
+__all__ = ["JobFacts", "LogTimes", "ledger"]
+
+_CLOCK = "the clock of the job went back here: what would be below 0 s counts as 0 s"
+
+
+class LogTimes(Protocol):
+    """When rows were logged, unix seconds by the clock of the job. Asked for segments that have rows, else None."""
+
+    def first(self, segment: int) -> float | None:
+        """Return the log time of the first row of a segment."""
+        ...
+
+    def at(self, segment: int, step: int) -> float | None:
+        """Return the log time of the last row of a segment at or before ``step``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What the books need to know of the job.
+
+    Args:
+        world_size: its ranks.
+        gpus: ranks that have a GPU; None where no agent told of any, then every rank counts as one.
+        started: when its first process started, unix seconds; None where unknown.
+        until: now, for a job that is under way; None for one that is over: then its last row is the end.
+    """
+
+    world_size: int
+    gpus: int | None = None
+    started: float | None = None
+    until: float | None = None
+
+
+@dataclass(slots=True)
+class _Loss:
+    """Steps ``low + 1 .. high`` of a segment that a rollback killed."""
+
+    segment: int
+    low: float
+    high: float
+
+
+@dataclass(slots=True)
+class _Rollback:
+    segment: Segment
+    left: int | None = None  # the head before it; None for one that was never the head itself
+    losses: list[_Loss] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def ledger(
+    segments: Sequence[Segment],
+    heads: Sequence[int],
+    times: LogTimes,
+    incidents: Iterable[Mapping[str, Any]],
+    job: JobFacts,
+) -> dict[str, Any]:
+    """Return the ledger of docs/api.md: ``{"rollbacks": [...], "totals": {...}}``, rollbacks oldest first.
+
+    Args:
+        segments: all of them, by id.
+        heads: ids of those that were the head once, in order, without the root.
+        times: looked up a few times per segment.
+        incidents: in the shape of docs/api.md.
+        job: whose time it was.
+    """
+    known = list(incidents)
+    rollbacks = _who_killed_what(segments, heads)
+    gpus = job.world_size if job.gpus is None else job.gpus
+    entries = [_entry(rollback, segments, heads, times, known, job.until, gpus) for rollback in rollbacks]
+    return {"rollbacks": entries, "totals": _totals(entries, segments, heads, times, job, gpus)}
+
+
+# --- lineage: each dead step belongs to the rollback that killed it ---------------------------------------------------
+
+
+def _path(segments: Sequence[Segment], head: int) -> dict[int, float]:
+    """Return segment -> its greatest effective step (infinity: no end), for the path to ``head``."""
+    limits: dict[int, float] = {}
+    current: int | None = head
+    last = math.inf
+    while current is not None:
+        limits[current] = last
+        last, current = segments[current].fork_step, segments[current].parent
+    return limits
+
+
+def _who_killed_what(segments: Sequence[Segment], heads: Sequence[int]) -> list[_Rollback]:
+    led, head = set(heads), 0
+    limits = _path(segments, head)
+    rollbacks: list[_Rollback] = []
+    for segment in segments[1:]:
+        rollback = _Rollback(segment)
+        rollbacks.append(rollback)
+        if segment.undone:
+            continue
+        if segment.id not in led:  # late words of a process that was left behind: dead from the start, nobody waited
+            rollback.losses.append(_Loss(segment.id, segment.fork_step, math.inf))
+            continue
+        rollback.left = head
+        after = _path(segments, segment.id)
+        for touched in {*limits, *after} - {segment.id}:
+            fork = segments[touched].fork_step  # off the path nothing of a segment lives: all its steps are after this
+            before, now = limits.get(touched, fork), after.get(touched, fork)
+            if now < before:
+                rollback.losses.append(_Loss(touched, now, before))
+            elif now > before:
+                _revive(rollbacks, touched, before, now)
+        limits, head = after, segment.id
+    return rollbacks
+
+
+def _revive(rollbacks: Sequence[_Rollback], segment: int, low: float, high: float) -> None:
+    """Steps ``low + 1 .. high`` are effective again: whoever killed them did not."""
+    for rollback in rollbacks:
+        kept: list[_Loss] = []
+        for loss in rollback.losses:
+            if loss.segment != segment or loss.high <= low or loss.low >= high:
+                kept.append(loss)
+                continue
+            parts = (_Loss(segment, loss.low, low), _Loss(segment, high, loss.high))
+            kept += [part for part in parts if part.low < part.high]
+        rollback.losses = kept
+
+
+# --- one rollback -----------------------------------------------------------------------------------------------------
+
+
+def _entry(
+    rollback: _Rollback,
+    segments: Sequence[Segment],
+    heads: Sequence[int],
+    times: LogTimes,
+    incidents: Sequence[Mapping[str, Any]],
+    until: float | None,
+    gpus: int,
+) -> dict[str, Any]:
+    segment = rollback.segment
+    steps, wall_s, last_dead = 0, 0.0, None
+    losses = [loss for loss in (_cut(loss, segments) for loss in rollback.losses) if loss is not None]
+    for loss in losses:
+        steps += int(loss.high - loss.low)
+        last_dead = int(max(loss.high, last_dead or 0))
+        if rollback.left is not None:  # the time of late words passed while the job was elsewhere
+            wall_s += _stretch_s(segments[loss.segment], int(loss.low), int(loss.high), times, rollback.notes)
+    left_at, downtime_s = _downtime(rollback, segments, heads, times, until)
+    skipped = segment.changes.get("skip_batches")
+    return {
+        "segment": segment.id,
+        "parent": segment.parent,
+        "fork_step": segment.fork_step,
+        "last_dead_step": last_dead,
+        "cause": segment.cause,
+        "reason": segment.reason,
+        "issuer": segment.issuer,
+        "command_id": segment.command_id,
+        "changes": segment.changes,
+        "created": segment.created,
+        "steps_lost": steps,
+        "wall_lost_s": wall_s,
+        "downtime_s": downtime_s,
+        "gpu_hours_lost": (wall_s + (downtime_s or 0.0)) * gpus / 3600,
+        "batches_skipped": skipped if isinstance(skipped, int) and skipped > 0 else 0,
+        "incidents": [] if segment.undone else _led_to(segment, losses, left_at, incidents),
+        "undone": segment.undone,
+        "notes": rollback.notes,
+    }
+
+
+def _cut(loss: _Loss, segments: Sequence[Segment]) -> _Loss | None:
+    """Return the part of a loss in which there were steps, None where there were none."""
+    segment = segments[loss.segment]
+    if segment.last_step is None or segment.first_step is None:
+        return None
+    high, low = min(loss.high, segment.last_step), loss.low
+    if low == ROOT_FORK:
+        low = segment.first_step - 1  # a job that begins at a later step than 0 has not lost those before
+    return _Loss(loss.segment, low, high) if high > low else None
+
+
+def _stretch_s(segment: Segment, low: int, high: int, times: LogTimes, notes: list[str]) -> float:
+    """Return the seconds from the log time of step ``low`` (at the start: of the first row) to that of ``high``."""
+    begin = times.at(segment.id, low) if low > segment.fork_step else None
+    begin = times.first(segment.id) if begin is None else begin
+    end = times.at(segment.id, high)
+    if begin is None or end is None:
+        return 0.0
+    if end < begin:
+        notes.append(_CLOCK)
+    return max(0.0, end - begin)
+
+
+def _downtime(
+    rollback: _Rollback, segments: Sequence[Segment], heads: Sequence[int], times: LogTimes, until: float | None
+) -> tuple[float, float | None]:
+    """Return (when the job left its old segment, seconds from then to the first row of the new one).
+
+    The seconds are None where no row has come yet and the job is over. Where another rollback came before the first
+    row, that one counts on from its own start.
+    """
+    segment = rollback.segment
+    left_at = segment.created
+    if rollback.left is None:
+        return left_at, 0.0
+    old = segments[rollback.left]
+    if old.last_step is not None:
+        left_at = times.at(old.id, old.last_step) or left_at
+    back_at = times.first(segment.id) if segment.last_step is not None else None
+    if back_at is None:
+        later = [head for head in heads if head > segment.id]
+        back_at = segments[later[0]].created if later else until
+    if back_at is None:
+        return left_at, None
+    if back_at < left_at:
+        rollback.notes.append(_CLOCK)
+    return left_at, max(0.0, back_at - left_at)
+
+
+def _led_to(
+    segment: Segment, losses: Sequence[_Loss], left_at: float, incidents: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Return the incidents that began in what was thrown away, or were open when the job went back."""
+    found = []
+    for incident in incidents:
+        in_dead = any(
+            loss.segment == incident["segment"] and loss.low < incident["onset_step"] <= loss.high for loss in losses
+        )
+        over = incident.get("resolved")
+        if in_dead or (incident["opened"] <= segment.created and (over is None or over >= left_at)):
+            found.append((incident["opened"], str(incident["incident_id"])))
+    return [incident_id for _, incident_id in sorted(found)]
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def _totals(
+    entries: Sequence[Mapping[str, Any]],
+    segments: Sequence[Segment],
+    heads: Sequence[int],
+    times: LogTimes,
+    job: JobFacts,
+    gpus: int,
+) -> dict[str, Any]:
+    notes: list[str] = []
+    counted = [entry for entry in entries if not entry["undone"]]
+    total = {
+        name: sum(entry[name] or 0 for entry in counted)
+        for name in ("steps_lost", "wall_lost_s", "downtime_s", "gpu_hours_lost", "batches_skipped")
+    }
+    effective_s = 0.0
+    for segment_id, limit in _path(segments, heads[-1] if heads else 0).items():
+        segment = segments[segment_id]
+        if segment.last_step is not None and limit > segment.fork_step:
+            high = int(min(limit, segment.last_step))
+            effective_s += _stretch_s(segment, segment.fork_step, high, times, notes)
+    lived = [segment for segment in segments if segment.last_step is not None]
+    begins = [time for segment in lived if (time := times.first(segment.id)) is not None]
+    ends = [time for segment in lived if (time := times.at(segment.id, segment.last_step or 0)) is not None]
+    begin = min(begins, default=0.0)
+    end = max([*ends, *([job.until] if job.until is not None and ends else [])], default=0.0)
+    wall_s = max(0.0, end - begin)
+    startup_s = max(0.0, begin - job.started) if job.started and begins else 0.0
+    effective_s = min(effective_s, wall_s)
+    return {
+        "rollbacks": len(counted),
+        **total,
+        "wall_s": wall_s,
+        "effective_s": effective_s,
+        "dead_s": total["wall_lost_s"],
+        "idle_s": max(0.0, wall_s - effective_s - total["wall_lost_s"]),
+        "startup_s": startup_s,
+        "goodput": effective_s / wall_s if wall_s > 0 else None,
+        "ettr": effective_s / (wall_s + startup_s) if wall_s > 0 else None,
+        "world_size": job.world_size,
+        "gpus": gpus,
+        "gpus_from": "world_size" if job.gpus is None else "agents",
+        "notes": [*dict.fromkeys(notes)],
+    }

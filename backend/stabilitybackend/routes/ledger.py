@@ -1,0 +1,23 @@
+"""The ledger of a run's rollbacks: ``GET /api/v1/runs/{id}/ledger``. Shapes and words: docs/api.md."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import orjson
+from fastapi import APIRouter, Response
+
+from stabilitybackend.routes.access import Reader, Worker
+from stabilitybackend.runs.books import ledger_of
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+
+
+@router.get("/{run_id}/ledger")
+async def ledger(reader: Reader, worker: Worker) -> Response:
+    """What each rollback cost, and how much of the run's time was worth it."""
+    answer = await asyncio.to_thread(ledger_of(worker.state, time.time()))
+    return Response(orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
