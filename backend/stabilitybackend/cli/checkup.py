@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
 
+from stabilitybackend.archive.location import open_location
 from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.serving import bind, read_server_file
 from stabilitybackend.errors import StabilityBoardError
@@ -56,7 +57,7 @@ def examine(settings: Settings, *, url: str | None = None, api_key: str | None =
         url: the server that jobs on this machine send to (``STABILITY_URL``); None: the one on the data folder, if any.
         api_key: the key they send.
     """
-    local = (_python, _data_folder, _redis, _port)
+    local = (_python, _data_folder, _archive, _redis, _port)
     results = [_guarded(check, settings) for check in local]
     results.append(_guarded(lambda given: _server(given, url, api_key), settings, "server"))
     return results + [_guarded(check, settings) for check in (_gpu, _demo)]
@@ -89,6 +90,12 @@ def _data_folder(settings: Settings) -> Result:
     if free < LOW_DISK_BYTES:
         return Result("data folder", "note", text, "a long run may fill it: give another --data-dir or make room")
     return Result("data folder", "ok", text)
+
+
+def _archive(settings: Settings) -> Result:
+    place = open_location(settings.archive)
+    place.check()
+    return Result("archive", "ok", f"{place.base} can be written and read")
 
 
 def _redis(settings: Settings) -> Result:
