@@ -10,12 +10,12 @@ import gzip
 import hashlib
 import importlib.metadata
 import importlib.resources
-from typing import Any
+import json
 
 from dash import ClientsideFunction, Dash, Input, Output, State
 from fastapi import FastAPI, Request, Response
 
-from stabilityfrontend import figures, layout, theme
+from stabilityfrontend import figures, layout, run_page, theme
 
 __all__ = ["attach", "register"]
 
@@ -46,6 +46,7 @@ _INDEX = """<!DOCTYPE html>
         document.documentElement.dataset.theme = kept === "light" || kept === "dark" ? kept : light ? "light" : "dark";
       })();
     </script>
+    <script>__EARLY__</script>
     {%css%}
   </head>
   <body>
@@ -74,7 +75,9 @@ def attach(app: FastAPI, *, title: str = "Stabilityboard") -> None:
         # Dash would print to stdout, which belongs to whoever asked for JSON there.
         add_log_handler=False,
         suppress_callback_exceptions=True,
-        index_string=_INDEX.replace("__ICON__", _ICON).replace("__VARIABLES__", theme.css_variables()),
+        index_string=_index(),
+        # It stands in the page's head already.
+        assets_ignore=r"^early\.js$",
         meta_tags=[
             {"name": "viewport", "content": "width=device-width, initial-scale=1"},
             {"name": "robots", "content": "noindex"},
@@ -96,10 +99,12 @@ def register(pages: Dash, api: FastAPI) -> None:
     config = figures.browser_config(plotly_url, importlib.metadata.version("stabilityboard"))
     pages.layout = layout.layout(config)
 
-    @pages.callback(Output("page", "children"), Input("location", "pathname"))  # type: ignore[untyped-decorator]
-    def _show(pathname: str | None) -> Any:
-        return layout.page(pathname or "/")
-
+    pages.clientside_callback(
+        ClientsideFunction("stability", "show"),
+        Output("page", "children"),
+        Input("location", "pathname"),
+        State("skeletons", "data"),
+    )
     pages.clientside_callback(
         ClientsideFunction("stability", "mount"),
         Output("mounted", "data"),
@@ -107,6 +112,15 @@ def register(pages: Dash, api: FastAPI) -> None:
         State("location", "pathname"),
         State("chart-config", "data"),
     )
+
+
+def _index() -> str:
+    """Return the page around Dash's own: icon, colours, theme, and the requests that begin before anything else."""
+    script = importlib.resources.files(__package__).joinpath("assets/early.js").read_text(encoding="utf-8")
+    # Names come from our own tables; still no text of theirs may end the script.
+    first = json.dumps(run_page.first_requests()).replace("<", "\\u003c")
+    early = f"window.stability = {{ first: {first} }};\n{script}"
+    return _INDEX.replace("__ICON__", _ICON).replace("__VARIABLES__", theme.css_variables()).replace("__EARLY__", early)
 
 
 def _serve_plotly(api: FastAPI) -> str:

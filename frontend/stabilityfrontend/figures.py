@@ -23,11 +23,11 @@ CHART_CONFIG: dict[str, Any] = {
 }
 
 #: What bounds the page. Points: redrawing the focus chart (SVG, Plotly) costs 5.5 ms up to 500 points a line, 9 ms at
-#: 2,000; a small chart (canvas) 0.2 to 1 ms at 500, about one a pixel. Rates: the focus chart 10 Hz, small ones 20,
-#: and 10 ms of drawing a frame, so that a page full of charts still scrolls.
+#: 2,000; a small chart (canvas) 0.3 to 2 ms at 1,000, two a pixel: noise is a band then and not a saw. Rates: the focus
+#: chart 10 Hz, small ones 20, and 10 ms of drawing a frame, so that a page full of charts still scrolls.
 LIMITS: dict[str, int] = {
     "focus_points": 2000,
-    "panel_points": 500,
+    "panel_points": 1000,
     "entry_points": 6000,
     "live_metrics": 200,
     "cards": 60,

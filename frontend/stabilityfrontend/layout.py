@@ -6,18 +6,15 @@ never waits for a callback. Texts that come from a run (names, reasons, metrics)
 
 from __future__ import annotations
 
-import re
+import json
 from typing import Any
-from urllib.parse import unquote
 
 from dash import dcc, html
+from plotly.io.json import to_json_plotly
 
-from stabilityfrontend import run_page
+from stabilityfrontend import compare_page, run_page
 
-__all__ = ["layout", "login_page", "missing_page", "page", "runs_page", "topbar"]
-
-#: A run page's address. The id goes into an attribute and a URL part, nowhere else.
-_RUN_PATH = re.compile(r"^/runs/([^/]+)/?$")
+__all__ = ["layout", "login_page", "missing_page", "runs_page", "skeletons", "topbar"]
 
 
 def layout(config: dict[str, Any]) -> html.Div:
@@ -30,6 +27,7 @@ def layout(config: dict[str, Any]) -> html.Div:
         [
             dcc.Location(id="location", refresh=False),
             dcc.Store(id="chart-config", data=config),
+            dcc.Store(id="skeletons", data=skeletons()),
             dcc.Store(id="mounted"),
             html.Div(id="page"),
             html.Div(id="toasts", role="status", **{"aria-live": "polite"}),
@@ -38,16 +36,21 @@ def layout(config: dict[str, Any]) -> html.Div:
     )
 
 
-def page(pathname: str) -> html.Div:
-    """Return the skeleton of an address: ``/``, ``/login``, ``/runs/<run_id>``, and words for any other."""
-    if pathname in ("", "/", "/runs", "/runs/"):
-        return runs_page()
-    if pathname.rstrip("/") == "/login":
-        return login_page()
-    match = _RUN_PATH.match(pathname)
-    if match:
-        return html.Div([topbar(run_page.bar()), *run_page.body()], className="page", **{"data-run": unquote(match[1])})
-    return missing_page()
+def skeletons() -> dict[str, Any]:
+    """Return every page's skeleton as plain JSON, by the name that ``assets/route.js`` knows it by.
+
+    They come with the frame: going to a page then costs no request, and the first chart waits for one less.
+    """
+    pages = {
+        "runs": runs_page(),
+        "login": login_page(),
+        "run": html.Div([topbar(run_page.bar()), *run_page.body()], className="page"),
+        "compare": html.Div(
+            [topbar(compare_page.bar()), *compare_page.body()], className="page", **{"data-page": "compare"}
+        ),
+        "missing": missing_page(),
+    }
+    return {name: json.loads(to_json_plotly(page)) for name, page in pages.items()}
 
 
 def topbar(middle: list[Any]) -> html.Header:
@@ -71,7 +74,7 @@ def topbar(middle: list[Any]) -> html.Header:
 
 def runs_page() -> html.Div:
     """Return the list of runs: a table, and a place for the words that stand there while it is empty."""
-    heads = ["Run", "Status", "Step", "Loss", "Last 200 steps", "Incidents", "Rollbacks", "Updated"]
+    heads = ["", "Run", "Status", "Step", "Loss", "Last 200 steps", "Incidents", "Rollbacks", "Updated"]
     numeric = {"Step", "Loss", "Incidents", "Rollbacks", "Updated"}
     return html.Div(
         [
@@ -88,7 +91,11 @@ def runs_page() -> html.Div:
                 html.Section(
                     [
                         # The field itself is made by the script: what is typed in it is of no interest to Dash.
-                        html.Div(id="runs-search", className="panel-head"),
+                        html.Div(
+                            [html.Div(id="runs-search"), html.Span(className="grow"), html.Div(id="runs-compare")],
+                            className="panel-head",
+                            id="runs-head",
+                        ),
                         html.Table(
                             [
                                 html.Thead(

@@ -12,7 +12,13 @@ from typing import Any
 
 from dash import html
 
-__all__ = ["KPIS", "PANELS", "Kpi", "Panel", "bar", "body"]
+from stabilityfrontend.controls import panel_head, segmented
+from stabilityfrontend.figures import LIMITS
+
+__all__ = ["KPIS", "PANELS", "TOTALS", "Kpi", "Panel", "bar", "body", "first_requests"]
+
+#: Names that a run's loss has, the likeliest first: asked for before the page knows what the run logs.
+LOSSES = ("loss", "train/loss", "train_loss")
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,46 @@ class Panel:
     log: bool = False
 
 
+@dataclass(frozen=True)
+class Total:
+    """One headline number of the ledger.
+
+    Args:
+        id: last part of the element's id.
+        label: words above the number.
+        how: exactly how it is computed, shown under the pointer.
+    """
+
+    id: str
+    label: str
+    how: str
+
+
+TOTALS = (
+    Total(
+        "goodput",
+        "Goodput",
+        "Time spent on steps that count, divided by the wall time of the whole run. A step's time is from the point "
+        "before it to its own, within its segment; steps that a rollback discarded do not count, nor does the time "
+        "between two segments.",
+    ),
+    Total(
+        "ettr",
+        "Effective training time",
+        "Effective training time ratio: time spent on steps that count, divided by the time in which the job was "
+        "meant to train (wall time without the pauses in which nothing was scheduled).",
+    ),
+    Total("steps", "Steps lost", "Sum over all rollbacks of the steps that were on the timeline and were discarded."),
+    Total(
+        "wall",
+        "Wall time lost",
+        "Sum over all rollbacks: the time that the discarded steps had taken. Under it the downtime: from the last "
+        "discarded point to the first new one.",
+    ),
+    Total("gpu", "GPU-hours lost", "Wall time lost and downtime, times the GPUs of the run (one a rank if unknown)."),
+    Total("data", "Batches skipped", "Sum of the batches that rollbacks were told to skip, so that they are not seen."),
+)
+
 KPIS = (
     Kpi("loss", "Loss", "loss", good="down"),
     Kpi("grad", "Gradient norm", "grad_norm", good="down"),
@@ -74,6 +120,22 @@ PANELS = (
     Panel("tokens", "Throughput", ("tokens_per_s",), unit="tokens/s"),
     Panel("lr", "Learning rate", ("lr",)),
 )
+
+
+def first_requests() -> dict[str, Any]:
+    """Return what the page's head asks the server for before its scripts are there (``assets/early.js``).
+
+    The large chart's own metric is not known yet: whichever of the usual names the run has is in the answer. What the
+    strip and the panels show follows as soon as the run has said which metrics it logs.
+    """
+    patterns = [name for panel in PANELS for name in panel.metrics] + [kpi.metric for kpi in KPIS if kpi.metric]
+    fine = [*LOSSES, "grad_norm"]
+    return {
+        "fine": fine,
+        "patterns": [name for name in dict.fromkeys(patterns) if name not in fine],
+        "strip": [*LOSSES, *(kpi.metric for kpi in KPIS if kpi.metric and kpi.metric not in LOSSES)],
+        "points": {"fine": LIMITS["focus_points"], "panel": LIMITS["panel_points"]},
+    }
 
 
 def bar() -> list[Any]:
@@ -108,6 +170,7 @@ def body() -> list[Any]:
         html.Div(id="banner", role="alert", hidden=True),
         html.Div(id="command-strip", hidden=True),
         html.Div(id="run-note", hidden=True),
+        html.Div(id="storage-note", hidden=True),
         html.Section([_kpi(kpi) for kpi in KPIS], id="kpis", className="kpis panel", **{"aria-label": "Now"}),
         html.Main(
             [
@@ -115,6 +178,7 @@ def body() -> list[Any]:
                     [
                         _focus(),
                         html.Section([_panel(panel) for panel in PANELS], id="panels", className="panels"),
+                        _ledger(),
                         _ranks(),
                         _all_metrics(),
                     ],
@@ -126,7 +190,7 @@ def body() -> list[Any]:
             id="run-main",
         ),
         html.Div(id="run-empty", hidden=True),
-        html.Div(id="run-foot", className="foot"),
+        html.Div([html.Div(id="run-foot"), html.Div(id="storage", className="storage")], className="foot"),
     ]
 
 
@@ -146,46 +210,35 @@ def _kpi(kpi: Kpi) -> html.Div:
     )
 
 
-def _segmented(id_: str, label: str, options: list[tuple[str, str]]) -> html.Div:
-    """Return a row of buttons of which one is on; the first is on at the start."""
-    return html.Div(
-        [
-            html.Button(
-                text,
-                type="button",
-                className="on" if index == 0 else "",
-                **{"data-value": value, "aria-pressed": "true" if index == 0 else "false"},
-            )
-            for index, (value, text) in enumerate(options)
-        ],
-        id=id_,
-        className="segmented",
-        role="group",
-        **{"aria-label": label},
-    )
-
-
 def _focus() -> html.Section:
     return html.Section(
         [
+            panel_head(
+                "Effective timeline",
+                html.Span(id="focus-note", className="sub"),
+                html.Span(className="grow"),
+                html.Div(id="focus-legend", className="legend"),
+                html.Button("Reset zoom", id="zoom-reset", className="toggle", type="button", hidden=True),
+                segmented(
+                    "focus-window",
+                    "Newest steps shown",
+                    [("0", "All"), ("2000", "2k"), ("500", "500"), ("100", "100")],
+                ),
+                title_id="focus-title",
+            ),
             html.Div(
                 [
-                    html.H2("Effective timeline"),
-                    html.Span(id="focus-note", className="sub"),
+                    # Made by the script: what is chosen there is of no interest to Dash.
+                    html.Div(id="focus-view", className="tool"),
+                    html.Div(id="focus-x", className="tool"),
+                    html.Div(id="focus-smooth", className="tool"),
                     html.Span(className="grow"),
-                    html.Div(id="focus-legend", className="legend"),
                     html.Button(
                         "Ghosts", id="focus-ghosts", className="toggle on", type="button", **{"aria-pressed": "true"}
                     ),
-                    _segmented("focus-scale", "Loss axis", [("linear", "Linear"), ("log", "Log")]),
-                    _segmented(
-                        "focus-window",
-                        "Newest steps shown",
-                        [("0", "All"), ("2000", "2k"), ("500", "500"), ("100", "100")],
-                    ),
-                    html.Button("Reset zoom", id="zoom-reset", className="toggle", type="button", hidden=True),
+                    segmented("focus-scale", "Loss axis", [("linear", "Linear"), ("log", "Log")]),
                 ],
-                className="panel-head",
+                className="tools",
             ),
             html.Div(id="chart-focus", className="chart focus"),
         ],
@@ -214,68 +267,78 @@ def _panel(panel: Panel) -> html.Section:
     )
 
 
+def _rail_panel(title: str, id_: str, *parts: Any, short: bool = False) -> html.Section:
+    body = html.Div(id=id_, className="scroll short" if short else "scroll")
+    return html.Section([panel_head(title, *parts), body], className="panel")
+
+
 def _incidents() -> html.Section:
-    return html.Section(
-        [
-            html.Div(
-                [
-                    html.H2("Incidents"),
-                    html.Span(id="incidents-count", className="chip"),
-                    html.Span(className="grow"),
-                    html.Button("All", id="incidents-all", className="toggle", type="button", hidden=True),
-                ],
-                className="panel-head",
-            ),
-            html.Div(id="incidents", className="scroll"),
-        ],
-        className="panel",
+    return _rail_panel(
+        "Incidents",
+        "incidents",
+        html.Span(id="incidents-count", className="chip"),
+        html.Span(className="grow"),
+        html.Button("All", id="incidents-all", className="toggle", type="button", hidden=True),
     )
 
 
 def _lineage() -> html.Section:
-    return html.Section(
-        [
-            html.Div(
-                [
-                    html.H2("Lineage"),
-                    html.Span(className="grow"),
-                    html.Span(id="lineage-note", className="sub"),
-                ],
-                className="panel-head",
-            ),
-            html.Div(id="lineage", className="scroll"),
-        ],
-        className="panel",
+    return _rail_panel(
+        "Lineage",
+        "lineage",
+        html.Span(id="lineage-note", className="sub"),
+        html.Span(className="grow"),
+        html.Button("All", id="lineage-all", className="toggle", type="button", hidden=True),
     )
 
 
 def _checkpoints() -> html.Section:
+    return _rail_panel(
+        "Checkpoints",
+        "checkpoints",
+        html.Span(className="grow"),
+        html.Span(id="checkpoints-note", className="sub"),
+        short=True,
+    )
+
+
+def _ledger() -> html.Section:
     return html.Section(
         [
-            html.Div(
-                [
-                    html.H2("Checkpoints"),
-                    html.Span(className="grow"),
-                    html.Span(id="checkpoints-note", className="sub"),
-                ],
-                className="panel-head",
+            panel_head(
+                "Ledger of rollbacks",
+                html.Span(id="ledger-note", className="sub"),
+                html.Span(className="grow"),
+                html.Button("Show all", id="ledger-all", className="toggle", type="button", hidden=True),
             ),
-            html.Div(id="checkpoints", className="scroll short"),
+            html.Div([_total(total) for total in TOTALS], id="ledger-totals", className="totals", hidden=True),
+            html.Div(id="ledger", className="wide-table"),
         ],
         className="panel",
+        id="ledger-panel",
+        # A server that keeps no ledger shows none.
+        hidden=True,
+    )
+
+
+def _total(total: Total) -> html.Div:
+    return html.Div(
+        [
+            html.Div(total.label, className="kpi-label"),
+            html.Div([html.Span("–", className="kpi-value"), html.Span(className="kpi-unit")], className="kpi-line"),
+            html.Div(className="kpi-note"),
+        ],
+        id=f"total-{total.id}",
+        className="total",
+        title=total.how,
+        tabIndex="0",
     )
 
 
 def _ranks() -> html.Section:
     return html.Section(
         [
-            html.Div(
-                [
-                    html.H2("Ranks and GPUs"),
-                    html.Span(id="ranks-note", className="sub"),
-                ],
-                className="panel-head",
-            ),
+            panel_head("Ranks and GPUs", html.Span(id="ranks-note", className="sub")),
             html.Div(id="ranks", className="ranks"),
         ],
         className="panel",

@@ -13,7 +13,7 @@ import pytest
 
 import stabilityfrontend
 from stabilityfrontend import layout
-from stabilityfrontend.run_page import KPIS, PANELS
+from stabilityfrontend.run_page import KPIS, PANELS, TOTALS, first_requests
 
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
 #: Regions that scripts make themselves.
@@ -44,13 +44,7 @@ def script_ids() -> set[str]:
     return found
 
 
-PAGES = {
-    "frame": layout.layout({}),
-    "runs": layout.page("/"),
-    "run": layout.page("/runs/r-1"),
-    "login": layout.page("/login"),
-    "missing": layout.page("/nowhere"),
-}
+PAGES = {"frame": layout.layout({})} | layout.skeletons()
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -64,28 +58,10 @@ def test_every_region_that_a_script_looks_up_is_on_some_page() -> None:
     assert script_ids() - there - MADE_BY_SCRIPTS == set()
 
 
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/", {"data-page": "runs"}),
-        ("", {"data-page": "runs"}),
-        ("/runs", {"data-page": "runs"}),
-        ("/login", {"data-page": "login"}),
-        ("/runs/abc", {"data-run": "abc"}),
-        ("/runs/a%20b/", {"data-run": "a b"}),
-        ("/runs/a/b", {"data-page": "missing"}),
-        ("/somewhere", {"data-page": "missing"}),
-    ],
-)
-def test_an_address_gives_its_page(path: str, expected: dict[str, str]) -> None:
-    outermost = next(nodes(layout.page(path)))
-    assert {key: value for key, value in outermost.items() if key.startswith("data-")} == expected
-
-
-def test_a_run_id_reaches_the_page_as_text_only() -> None:
-    nasty = "%3Cscript%3Ealert(1)%3C%2Fscript%3E"
-    assert next(nodes(layout.page(f"/runs/{nasty}")))["data-run"] == "<script>alert(1)</script>"
-    assert not [props for props in nodes(layout.page(f"/runs/{nasty}")) if "dangerouslySetInnerHTML" in props]
+def test_the_skeletons_are_plain_json_that_comes_with_the_frame() -> None:
+    frame = {props["id"]: props for props in nodes(PAGES["frame"]) if "id" in props}
+    assert json.loads(json.dumps(frame["skeletons"]["data"])) == layout.skeletons()
+    assert list(layout.skeletons()) == ["runs", "login", "run", "compare", "missing"]
 
 
 def test_every_number_of_the_strip_and_every_panel_has_its_region() -> None:
@@ -94,6 +70,19 @@ def test_every_number_of_the_strip_and_every_panel_has_its_region() -> None:
     assert [id_ for id_ in there if id_.startswith("panel-")] == [f"panel-{panel.id}" for panel in PANELS]
     described = [json.loads(props["data-panel"]) for props in nodes(PAGES["run"]) if "data-panel" in props]
     assert [panel["metrics"] for panel in described] == [list(panel.metrics) for panel in PANELS]
+
+
+def test_every_total_of_the_ledger_has_its_region_and_says_how_it_is_computed() -> None:
+    totals = {props["id"]: props["title"] for props in nodes(PAGES["run"]) if props.get("className") == "total"}
+    assert totals == {f"total-{total.id}": total.how for total in TOTALS}
+    assert all(how.endswith(".") for how in totals.values())
+
+
+def test_the_page_asks_early_for_what_the_large_chart_may_show_and_for_every_panel() -> None:
+    first = first_requests()
+    assert {"loss", "grad_norm"} <= set(first["fine"])
+    assert {name for panel in PANELS for name in panel.metrics} <= {*first["fine"], *first["patterns"]}
+    assert not set(first["fine"]) & set(first["patterns"])
 
 
 def test_buttons_that_are_not_for_sending_say_so() -> None:

@@ -16,9 +16,10 @@
   }
 
   async function call(method, path, body) {
-    let response;
+    // What the page's head asked for is on its way already.
+    let response = method === "GET" ? await S.early.take(path) : null;
     try {
-      response = await fetch(`/api/v1${path}`, {
+      response = response || await fetch(`/api/v1${path}`, {
         method,
         credentials: "same-origin",
         headers: body === undefined ? {} : { "Content-Type": "application/json" },
@@ -45,18 +46,26 @@
 
   const run = (id) => `/runs/${encodeURIComponent(id)}`;
 
-  /** Metrics per request: keeps the address under what proxies let through (8 kB), at 200 characters a name. */
-  const METRICS_PER_REQUEST = 24;
+  /**
+   * Points of metrics: one answer for each group of names, `{names, series, cursor, complete, level, problems}`.
+   * `complete` false: only what came after the `cursor` that was given; `level` above 0: fewer points than there are.
+   */
+  function series(id, metrics, options) {
+    const answers = S.seriesPaths(id, metrics, options).map(async ({ names, path }) => ({ complete: true, problems: [], ...(await call("GET", path)), names }));
+    return Promise.all(answers);
+  }
 
-  async function series(id, metrics, options) {
-    const answers = [];
-    for (let start = 0; start < metrics.length; start += METRICS_PER_REQUEST) {
-      const query = new URLSearchParams();
-      for (const metric of metrics.slice(start, start + METRICS_PER_REQUEST)) query.append("metric", metric);
-      for (const [key, value] of Object.entries(options)) if (value !== null && value !== undefined) query.set(key, value);
-      answers.push(call("GET", `${run(id)}/series?${query}`));
+  /** Whether a server that does not know an address answered: an older one than this page. */
+  const absent = (error) => error.status === 404 || error.status === 405;
+
+  /** What an address answers; null where the server has no such address. */
+  async function optional(path) {
+    try {
+      return await call("GET", path);
+    } catch (error) {
+      if (absent(error)) return null;
+      throw error;
     }
-    return (await Promise.all(answers)).flatMap((answer) => answer.series);
   }
 
   S.ApiError = ApiError;
@@ -73,6 +82,9 @@
     order: (id, order) => call("POST", `${run(id)}/commands`, order),
     acknowledge: (id, incident) => call("POST", `${run(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
     undo: (id, segment) => call("POST", `${run(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
+    ledger: (id) => optional(`${run(id)}/ledger`),
+    storage: (id) => optional(`${run(id)}/storage`),
+    compare: (query) => call("GET", `/compare?${query}`),
     login: (key) => call("POST", "/login", { key }),
     healthy: async () => {
       const response = await fetch("/healthz", { signal: AbortSignal.timeout(4000), cache: "no-store" });

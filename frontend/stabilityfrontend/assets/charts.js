@@ -25,7 +25,7 @@
   };
 
   /** What was drawn and when, for benchmarks and tests: the newest records, `drawnAt` in unix seconds. */
-  const hook = (window.__stability = window.__stability || { lastDrawn: null, drawn: [], frames: 0 });
+  const hook = (window.__stability = window.__stability || { lastDrawn: null, drawn: [], frames: 0, first: {} });
 
   /** The x range that all charts share. `range` null follows the data. */
   class Zoom {
@@ -53,6 +53,7 @@
       this.pending = new Map();
       this.sleeping = true;
       this.dragging = null;
+      this.first = {};
       this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "80px" });
       this.sized = new ResizeObserver((entries) => {
         for (const entry of entries) this.mark(this.byElement.get(entry.target));
@@ -141,13 +142,12 @@
       const drawn = [];
       for (const chart of due) {
         if (drawn.length && performance.now() - start > this.config.limits.frame_budget_ms) break;
-        if (chart.build && !window.Plotly) continue;
         this.draw(chart);
         drawn.push(chart);
       }
       if (drawn.length) this.record(drawn);
       hook.frames += drawn.length ? 1 : 0;
-      const more = waiting.some((chart) => chart.dirty && (chart.paint || window.Plotly));
+      const more = waiting.some((chart) => chart.dirty);
       if (more) requestAnimationFrame(() => this.frame());
       else this.sleeping = true;
     }
@@ -182,9 +182,17 @@
       }
       const figure = chart.build(width, height);
       Object.assign(figure.layout, { width, height });
+      if (!window.Plotly) {
+        // Until plotly.js is there the same figure is drawn on a canvas: nobody waits for its 5 MB to see a curve.
+        chart.sketch = chart.sketch || new S.Sketch(element);
+        chart.sketch.draw(figure);
+        return;
+      }
       const hovered = chart.born && element._hoverdata && element.matches(":hover") ? element._hoverdata[0].x : null;
       window.Plotly.react(element, figure.data, figure.layout, this.config.config);
       if (!chart.born) this.listen(chart);
+      if (chart.sketch) chart.sketch.remove();
+      chart.sketch = null;
       if (hovered !== null && hovered !== undefined) window.Plotly.Fx.hover(element, { xval: hovered }, Object.keys(element._fullLayout._plots));
     }
 
@@ -194,16 +202,16 @@
       element.on("plotly_relayout", (change) => {
         const low = change["xaxis.range[0]"];
         const high = change["xaxis.range[1]"];
-        if (typeof low === "number" && typeof high === "number" && high - low >= 1) this.zoom.set([low, high]);
-        else if (typeof low === "number") this.markAll();
+        if (low !== undefined && high !== undefined) chart.onZoom(low, high);
       });
-      element.on("plotly_doubleclick", () => this.zoom.set(null));
-      element.on("plotly_hover", (event) => this.pointAt(event.points.length ? event.points[0].x : null));
+      element.on("plotly_doubleclick", () => chart.onReset());
+      element.on("plotly_hover", (event) => this.pointAt(event.points.length ? chart.stepOf(event.points[0]) : null));
       element.on("plotly_unhover", () => this.pointAt(null));
     }
 
     /** Note what became visible once its frame is on the screen: the start of the next one is after the paint. */
     record(drawn) {
+      this.recordFirst(drawn);
       const shown = [];
       for (const chart of drawn) {
         for (const name of chart.metrics()) {
@@ -226,6 +234,17 @@
           hook.drawn.splice(0, hook.drawn.length - this.config.limits.drawn_records);
         }
         if (this.onDrawn) this.onDrawn(shown);
+      });
+    }
+
+    /** When each chart first showed a line, in milliseconds since the navigation began: `first` of the hook. */
+    recordFirst(drawn) {
+      const fresh = drawn.filter((chart) => !(chart.id in this.first) && chart.hasLine && chart.hasLine());
+      if (!fresh.length) return;
+      requestAnimationFrame(() => {
+        for (const chart of fresh) this.first[chart.id] = performance.now();
+        hook.first = this.first;
+        if (this.onFirst) this.onFirst();
       });
     }
 

@@ -1,10 +1,11 @@
-// Where the run page's data come from: one fetch of everything, then the live feed; more detail where people zoom.
+// Where the run page's data come from: the charts' points first, then what stands beside them, then the live feed. After
+// an outage only what is new is asked for; more detail is fetched where people zoom.
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
   /** Commands and incidents kept. */
   const KEPT = 500;
-  /** Live messages held back while the first fetch is under way; more than that and it is fetched again. */
+  /** Live messages held back while a fetch is under way; more than that and it is fetched again. */
   const HELD = 2000;
   /** Agents kept: they come and go with restarts. */
   const AGENTS = 256;
@@ -12,22 +13,46 @@
   const AGAIN_MS = 1500;
   /** The same for a run that nobody knows. */
   const MISSING_MS = 4000;
+  /** Steps behind a sparkline of the strip. */
+  const TAIL_STEPS = 200;
+  /** Without a live feed by then, the lists are fetched all the same. */
+  const LATE_MS = 2500;
+
+  /** Whether stream id `a` comes before `b`. */
+  function before(a, b) {
+    const [left, right] = [a, b].map((cursor) => String(cursor).split("-").map(Number));
+    return left[0] < right[0] || (left[0] === right[0] && (left[1] || 0) < (right[1] || 0));
+  }
 
   class Feed {
     constructor(page) {
       this.page = page;
       this.held = null;
       this.syncing = false;
-      this.live = new S.Live(page.id, (message) => this.onMessage(message), (state) => {
-        page.onState(state);
-        // No feed: ask over HTTP, which also says why (no key, no such run, nobody there).
-        if (state === "away" && !page.ready && !this.syncing) this.sync();
-      });
-      // Without a feed (a proxy that lets no WebSocket through) the page still shows what there is.
-      this.late = setTimeout(() => !page.ready && this.sync(), 2500);
+      // The stream id up to which every point is here; null before the first answer.
+      this.cursor = null;
+      // The live feed begins where the charts' points end, so that nothing falls between and nothing waits for it.
+      const begin = new Promise((resolve) => (this.begin = resolve));
+      this.said = new Promise((resolve) => (this.hello = resolve));
+      setTimeout(() => this.hello(), LATE_MS); // a proxy that lets no WebSocket through: show what there is
+      this.live = new S.Live(
+        page.id,
+        (message) => this.onMessage(message),
+        (state) => {
+          page.onState(state);
+          // No feed: ask over HTTP, which also says why (no key, no such run, nobody there).
+          if (state === "away") this.hello();
+          if (state === "away" && !page.ready && !this.syncing) this.sync();
+        },
+        begin,
+      );
+      this.sync();
     }
 
-    /** Fetch everything; live messages wait meanwhile, so that nothing falls between the two. */
+    /**
+     * Fetch what is not here: at first everything, later what came after the cursor. The lists beside the points are
+     * asked for when the live feed has begun; its messages wait meanwhile, so that nothing falls between the two.
+     */
     async sync() {
       const { page } = this;
       if (this.syncing) {
@@ -39,24 +64,16 @@
       this.held = [];
       clearTimeout(this.again);
       try {
-        // First alone: an id that nobody knows is one wrong address, not six.
         const run = await S.api.run(page.id);
         if (!run.run_id) throw new S.ApiError(404, "not_yet", "The run has only just said hello.");
-        page.setRun(run);
-        const [segments, incidents, checkpoints, health, commands] = await Promise.all([
-          S.api.segments(page.id),
-          S.api.incidents(page.id),
-          S.api.checkpoints(page.id),
-          S.api.health(page.id),
-          S.api.commands(page.id),
-          this.fetchSeries(),
-        ]);
         if (page.gone) return;
-        page.setSegments(segments.head, segments.segments);
-        page.incidentMap = new Map(incidents.incidents.slice(0, KEPT).map((one) => [one.incident_id, one]));
-        page.checkpoints = checkpoints.checkpoints.slice(0, KEPT);
-        page.health = new Map(health.agents.slice(0, AGENTS).map((agent) => [agent.agent, agent]));
-        page.commands = new Map(commands.commands.slice(0, KEPT).map((one) => [one.command_id, one]));
+        page.setRun(run);
+        await this.fetchPoints();
+        this.begin(this.cursor);
+        await this.said;
+        if (page.gone) return;
+        await this.fetchLists();
+        if (page.gone) return;
         page.ready = true;
         const { held } = this;
         this.held = null;
@@ -65,8 +82,10 @@
         page.dirtyAll();
         page.board.markAll();
         page.onTick();
+        page.onSynced();
       } catch (error) {
         if (page.gone) return;
+        this.begin(null);
         this.held = null;
         this.unsynced = true;
         // Not there (yet), or no id at all; a job's address may be opened before its first point.
@@ -79,42 +98,114 @@
       }
     }
 
-    /** Metrics whose points are kept all the time: the focus chart, the panels, the strip, GPUs. */
-    pinned() {
+    /** Points of the charts: the large chart's are drawn when they are there, the others follow. */
+    async fetchPoints() {
       const { page } = this;
-      const named = page.panels.flatMap(({ panel }) => S.matching(panel.metrics, page.names));
-      const gpus = page.names.filter((name) => name.startsWith("gpu/")).slice(0, 64);
-      return [...new Set([page.metric(), "grad_norm", "tokens_per_s", "step_time_s", "ratio/image_text", ...named.slice(0, 80), ...gpus])];
+      const { store } = page;
+      const since = page.charted ? this.cursor : null;
+      const known = since ? identity(store.segments) : "";
+      const asked = S.api.segments(page.id);
+      if (since) {
+        const { head, segments } = await asked;
+        page.setSegments(head, segments);
+        // A restart that was taken back moves points from one segment to another: then what is here is wrong.
+        if (!identity(store.segments).startsWith(known.slice(0, -1))) return this.fetchWhole(asked);
+        const names = [...store.metrics].filter(([, metric]) => metric.asked).map(([name]) => name);
+        const answers = await S.api.series(page.id, names, { view: "all", points: S.first.points.fine, cursor: since });
+        if (page.gone) return null;
+        if (answers.length) this.cursor = null;
+        this.take(answers, S.first.points.panel);
+        return this.show();
+      }
+      return this.fetchWhole(asked);
     }
 
-    async fetchSeries() {
+    async fetchWhole(asked) {
       const { page } = this;
-      const { limits } = page.config;
-      const fine = [page.metric(), "grad_norm"].filter((name) => page.names.includes(name));
-      const pinned = this.pinned();
-      page.store.pin(pinned);
-      // After a reset also what people opened by hand, which the store still keeps.
-      const kept = new Set([...pinned, ...page.store.metrics.keys()]);
-      const rest = [...kept].filter((name) => !fine.includes(name) && page.names.includes(name));
-      const ask = (names, points) => (names.length ? S.api.series(page.id, names, { view: "all", points }) : []);
-      const [focus, others] = await Promise.all([ask(fine, limits.focus_points), ask(rest, limits.panel_points)]);
+      const { store } = page;
+      const { fine: usual, points } = S.first;
+      // The same requests as early.js makes: their answers may be here already.
+      const fine = S.api.series(page.id, usual, { view: "all", points: points.fine });
+      const named = S.firstMetrics(page.names);
+      const others = [...store.metrics.keys()].filter((name) => !usual.includes(name) && !named.includes(name) && page.names.includes(name));
+      const rest = Promise.all([named, others].map((names) => S.api.series(page.id, names, { view: "all", points: points.panel })));
+      rest.catch(() => {}); // awaited below, unless the first answer is bad news already
+      const [{ head, segments }, first] = await Promise.all([asked, fine]);
       if (page.gone) return;
-      page.store.clear();
-      page.store.fill(fine, focus, limits.focus_points);
-      page.store.fill(rest, others, limits.panel_points);
+      this.cursor = null;
+      page.setSegments(head, segments);
+      store.pin(usual.filter((name) => page.names.includes(name)));
+      store.pin(named);
+      this.take(first, points.fine);
+      if (!usual.includes(page.metric()) && page.names.length) {
+        store.pin([page.metric()]);
+        this.take(await S.api.series(page.id, [page.metric()], { view: "all", points: points.fine }), points.fine);
+      }
+      this.show();
+      for (const answers of await rest) if (!page.gone) this.take(answers, points.panel);
+      if (!page.gone) this.show();
+    }
+
+    /** Merge answers; the oldest of their cursors is how far all points are here. */
+    take(answers, points) {
+      const { page } = this;
+      for (const answer of answers) {
+        page.store.take(answer, points);
+        if (answer.cursor && (this.cursor === null || before(answer.cursor, this.cursor))) this.cursor = answer.cursor;
+        page.setProblems(answer.problems);
+      }
+    }
+
+    show() {
+      const { page } = this;
+      if (!page.charted) page.derived.change();
+      page.charted = true;
+      page.store.relook();
+      page.dirtyAll();
+      page.board.markAll();
+    }
+
+    /** The newest steps one by one, for the strip: what is here may be each bucket's extremes only. */
+    async fetchTail() {
+      const { page } = this;
+      const names = S.first.strip.filter((name) => page.store.isThinned(name));
+      const last = page.lastStep();
+      if (!names.length || last === null) return;
+      const answers = await S.api.series(page.id, names, { view: "effective", start: Math.max(0, last - TAIL_STEPS), points: S.first.points.fine });
+      if (!page.gone) for (const answer of answers) page.store.merge(answer.series);
+    }
+
+    /** What stands beside the charts. */
+    async fetchLists() {
+      const { page } = this;
+      const tail = this.fetchTail();
+      const [segments, incidents, checkpoints, health, commands] = await Promise.all([
+        S.api.segments(page.id),
+        S.api.incidents(page.id),
+        S.api.checkpoints(page.id),
+        S.api.health(page.id),
+        S.api.commands(page.id),
+        tail,
+      ]);
+      if (page.gone) return;
+      page.setSegments(segments.head, segments.segments);
+      page.incidentMap = new Map(incidents.incidents.slice(0, KEPT).map((one) => [one.incident_id, one]));
+      page.checkpoints = checkpoints.checkpoints.slice(0, KEPT);
+      page.health = new Map(health.agents.slice(0, AGENTS).map((agent) => [agent.agent, agent]));
+      page.commands = new Map(commands.commands.slice(0, KEPT).map((one) => [one.command_id, one]));
     }
 
     /** Fetch metrics that came into sight and have no history here yet. */
     async fetchWanted(names) {
       const { page } = this;
-      if (!page.ready) return;
+      if (!page.charted) return;
       const missing = names.filter((name) => page.store.want(name));
       if (!missing.length) return;
       const points = page.config.limits.panel_points;
       try {
-        const series = await S.api.series(page.id, missing, { view: "all", points });
+        const answers = await S.api.series(page.id, missing, { view: "all", points });
         if (page.gone) return;
-        page.store.fill(missing, series, points);
+        for (const answer of answers) page.store.fill(answer.names, answer.series, points, answer.level);
         page.dirty("cards");
         page.board.markAll();
       } catch (error) {
@@ -131,8 +222,9 @@
       const start = Math.max(0, Math.floor(range[0] - 0.1 * span));
       const stop = Math.ceil(range[1] + 0.1 * span);
       try {
-        const series = await S.api.series(page.id, names, { view: "all", start, stop, points: page.config.limits.focus_points });
+        const answers = await S.api.series(page.id, names, { view: "all", start, stop, points: page.config.limits.focus_points });
         if (page.gone || page.zoom.range !== range) return;
+        const series = answers.flatMap((answer) => answer.series);
         for (const name of names) page.store.setDetail(name, start, stop, series.filter((one) => one.metric === name));
         page.board.markAll();
       } catch (error) {
@@ -143,6 +235,7 @@
     onMessage(message) {
       const { page } = this;
       if (message.type === "hello") {
+        this.hello();
         if (!this.syncing && (!page.ready || this.unsynced || message.afterLoss)) this.sync();
         return;
       }
@@ -164,6 +257,8 @@
 
     apply(message) {
       const { page } = this;
+      // What the answers held already comes again and changes nothing; the cursor never goes back.
+      if (message.cursor && this.cursor !== null && before(this.cursor, message.cursor)) this.cursor = message.cursor;
       if (message.type === "points") page.addPoints(message);
       else if (message.type === "segments") {
         page.setSegments(message.head, message.segments);
@@ -181,10 +276,14 @@
     }
 
     close() {
-      clearTimeout(this.late);
       clearTimeout(this.again);
       this.live.close();
     }
+  }
+
+  /** What must not change for points to stay in the segments that they are in. */
+  function identity(segments) {
+    return JSON.stringify([...segments.values()].map((one) => [one.id, one.key, Boolean(one.undone)]));
   }
 
   S.Feed = Feed;

@@ -19,17 +19,20 @@
     return row ? `${letter}${numbers[0]}–${letter}${numbers[numbers.length - 1]}` : `${forks.length} forks`;
   }
 
+  /** Where a fork is on the x axis: its step, or what `at` says. */
+  const placeOf = (fork) => (fork.at === undefined ? fork.step : fork.at);
+
   /** The flags that fit: `{forks, label, from, to, left, right}` in pixels from step 0, left to right, none over another. */
   S.flagGroups = function (forks, scale) {
     const groups = [];
     const make = (members) => {
-      const from = members[0].step * scale;
-      const to = members[members.length - 1].step * scale;
+      const from = placeOf(members[0]) * scale;
+      const to = placeOf(members[members.length - 1]) * scale;
       const label = groupLabel(members);
       const half = (LETTER_PX * label.length + BORDER_PX) / 2;
       return { forks: members, label, from, to, left: (from + to) / 2 - half, right: (from + to) / 2 + half };
     };
-    for (const fork of [...forks].sort((a, b) => a.step - b.step)) {
+    for (const fork of [...forks].sort((a, b) => placeOf(a) - placeOf(b))) {
       let group = make([fork]);
       while (groups.length && groups[groups.length - 1].right > group.left) group = make([...groups.pop().forks, ...group.forks]);
       groups.push(group);
@@ -66,14 +69,17 @@
   }
 
   /** Put flags, and bars over what each fork threw away, into a layout of the large chart. */
-  S.flags = function (layout, forks, colors, range, width) {
+  S.flags = function (layout, forks, colors, range, width, place = S.atStep) {
     if (!range) return;
     const scale = (width - layout.margin.l - layout.margin.r) / (range[1] - range[0]);
-    const shown = forks.filter((fork) => fork.step >= range[0] && fork.step <= range[1]);
-    const groups = S.flagGroups(shown, scale);
+    const shown = forks
+      .map((fork) => ({ ...fork, at: place(fork.step, fork.segment.id), endAt: fork.deadEnd === null ? null : place(fork.deadEnd, fork.segment.parent) }))
+      .filter((fork) => fork.at !== null && fork.at >= range[0] && fork.at <= range[1]);
+    // Pixels from the left edge and not from zero: a wall clock's zero is fifty years away.
+    const groups = S.flagGroups(shown.map((fork) => ({ ...fork, at: fork.at - range[0] })), scale);
     for (const group of groups) {
       layout.annotations.push({
-        x: (group.from + group.to) / 2 / scale,
+        x: range[0] + (group.from + group.to) / 2 / scale,
         xref: "x",
         y: 1,
         yref: "paper",
@@ -93,22 +99,23 @@
     // The newest first: of two numbers that would stand on each other the older one is left out.
     const taken = groups.map(({ left, right }) => [left, right]);
     for (const fork of [...shown].reverse()) {
-      if (fork.deadEnd === null || !fork.discarded) continue;
-      const end = Math.min(fork.deadEnd, range[1]);
+      if (fork.endAt === null || !fork.discarded || fork.endAt < fork.at) continue;
+      const end = Math.min(fork.endAt, range[1]);
       layout.shapes.push({
         type: "line",
         xref: "x",
         yref: "paper",
-        x0: fork.step,
+        x0: fork.at,
         x1: end,
         y0: 1.012,
         y1: 1.012,
         line: { color: colors.ghost, width: 2, dash: "2px,2px" },
       });
       const words = `−${S.count(fork.discarded)}`;
-      const left = end * scale - LETTER_PX * words.length - BORDER_PX;
-      if (left < fork.step * scale || taken.some(([from, to]) => to > left && from < end * scale)) continue;
-      taken.push([left, end * scale]);
+      const right = (end - range[0]) * scale;
+      const left = right - LETTER_PX * words.length - BORDER_PX;
+      if (left < (fork.at - range[0]) * scale || taken.some(([from, to]) => to > left && from < right)) continue;
+      taken.push([left, right]);
       layout.annotations.push({
         x: end,
         xref: "x",

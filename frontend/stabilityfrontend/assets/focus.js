@@ -35,68 +35,132 @@
     return fresh;
   };
 
+  /** Segments that get a line of their own where all are shown; older ones share one. */
+  const OWN = 24;
+  /** The raw line behind a smoothed one. */
+  const BEHIND = 0.28;
+
   /**
-   * A chart for the Board. `page` gives: store, view() ({incidents, segments, forks, lastStep}), xRange(), settings
-   * ({log, ghosts}), metric() (the loss), hasGrad().
+   * A chart for the Board. `page` gives: store, derived, view() ({incidents, segments, forks, lastStep}), look (View),
+   * settings, metric() (the loss), hasGrad(), zoom, resetZoom().
    */
   S.focusChart = function (element, config, page) {
     const memory = new Map();
+    /** The effective line that was drawn last: where on the x axis which step is. */
+    let drawn = null;
     const chart = {
       id: "focus",
       element,
       first: true,
+      // Where the x axis does not rise with the steps, a zoom is of this chart alone.
+      localRange: null,
       interval: config.limits.focus_interval_ms,
       metrics: () => [page.metric(), GRAD],
       forget: () => memory.clear(),
+      hasLine: () => Boolean(drawn && drawn.x.length),
+      stepOf: (point) => (drawn && drawn.steps ? point.customdata ?? null : point.x),
+      onZoom(low, high) {
+        const axis = S.axisOf(page);
+        const [from, to] = [axis.number(low), axis.number(high)];
+        if (!(to > from)) return;
+        if (!drawn || !drawn.steps) {
+          if (to - from >= 1) page.zoom.set([from, to]);
+          else page.board.mark(chart);
+          return;
+        }
+        const { x, steps } = drawn;
+        if (x.every((one, index) => index === 0 || one >= x[index - 1])) {
+          const first = Math.min(x.length - 1, S.lowerBound(x, from));
+          const last = Math.max(first, S.lowerBound(x, to) - 1);
+          if (steps[last] - steps[first] >= 1) page.zoom.set([steps[first], steps[last]]);
+          return;
+        }
+        chart.localRange = [from, to];
+        S.show(S.byId("zoom-reset"), true);
+        page.board.mark(chart);
+      },
+      onReset: () => page.resetZoom(),
       build(width) {
         const theme = config.themes[S.theme.name()];
-        const colors = theme.colors;
+        const { colors } = theme;
         const layout = structuredClone(theme.focus);
-        const window = page.window();
-        const range = page.xRange();
+        const axis = S.axisOf(page);
+        const window = page.look.window();
         const view = page.view();
-        const { log, ghosts } = page.settings;
+        const { log } = page.settings;
         const data = [];
-        layout.shapes = S.shapes(view, colors, true);
-        layout.annotations = [];
-
         const both = page.hasGrad();
         if (!both) layout.yaxis.domain = layout.yaxis3.domain = [0, 1];
-        const panel = (metric, axis, color) => {
-          const lines = page.store.effective(metric, window);
-          const dead = page.store.dead(metric, window);
-          const axisName = axis === "y" ? "yaxis" : "yaxis2";
-          const budget = config.limits.focus_points;
-          if (ghosts && dead.length) data.push(S.ghostTrace(S.ghostXY(dead, window, budget / 2), colors, { yaxis: axis, hoverinfo: axis === "y" ? undefined : "skip" }));
-          for (const line of lines.slice(1, config.limits.lines)) {
-            data.push(S.lineTrace(S.lineXY(line, window, budget / 4), lineName(metric, line), color, { yaxis: axis, opacity: 0.3, line: { color, width: 1 } }));
-          }
-          const main = lines[0] ? S.lineXY(lines[0], window, budget) : { x: [], y: [] };
-          data.push(S.lineTrace(main, lines.length > 1 ? lineName(metric, lines[0]) : metric, color, { yaxis: axis, line: { color, width: axis === "y" ? 2 : 1.5 } }));
-          const live = lines.flatMap((line) => S.visibleValues(line.pieces, window));
-          const rest = ghosts ? S.visibleValues(dead, window) : [];
-          const wanted = S.axisRange(S.robustRange(log ? live.filter((value) => value > 0) : live, rest), log);
-          Object.assign(layout[axisName], { type: log ? "log" : "linear", range: S.calmRange(memory, `${axis}${log}${ghosts}`, wanted) });
-          if (log) Object.assign(layout[axisName], { dtick: wanted[1] - wanted[0] < 1.2 ? "D2" : 1, nticks: 0 });
-          return { lines, dead, main };
-        };
-
-        const top = panel(page.metric(), "y", colors.accent);
-        if (both) panel(GRAD, "y2", colors.series[3]);
+        layout.plotWidth = width - layout.margin.l - layout.margin.r;
+        const draw = { page, config, colors, layout, data, window, memory };
+        const top = panel(draw, page.metric(), "y", colors.accent);
+        const range = chart.localRange || axis.range(top, window);
+        if (both) panel(draw, GRAD, "y2", colors.series[3]);
         else layout.yaxis2.visible = false;
-        marks(data, S.marks(top.lines.slice(0, config.limits.lines), ghosts ? top.dead : [], window), colors);
+        marks(data, S.marks(top.lines.slice(0, config.limits.lines), top.shown, window), colors);
         tip(data, layout, top.main, colors, range);
-        layout.xaxis.range = range;
-        layout.annotations.push(title(page.metric(), 1, colors));
+        drawn = top.main;
+        Object.assign(layout.xaxis, axis.layout(range, width - layout.margin.l - layout.margin.r));
+        layout.shapes = S.shapes(view, colors, true, axis.place);
+        layout.annotations = [title(page.metric(), 1, colors)];
         if (both) layout.annotations.push(title(GRAD, layout.yaxis2.domain[1], colors));
-        S.flags(layout, view.forks, colors, range, width);
-        bandNames(layout, view, colors, range, width);
+        S.flags(layout, view.forks, colors, range, width, axis.place);
+        bandNames(layout, view, colors, range, width, axis.place);
         layout.shapes = S.mergeShapes(layout.shapes);
+        delete layout.plotWidth;
         return { data, layout };
       },
     };
     return chart;
   };
+
+  /** One of the two panels: a metric's lines into the figure. */
+  function panel({ page, config, colors, layout, data, window, memory }, metric, axis, color) {
+    const { log, ghosts, view } = page.settings;
+    const smooth = page.derived.ready() && page.settings.smooth > 0;
+    const column = smooth ? "smoothed" : "values";
+    const source = page.derived.ready() ? page.derived : page.store;
+    const alone = page.look.segment();
+    const lines = alone === null ? source.effective(metric, window) : source.alone(metric, alone, window);
+    const dead = alone === null ? source.dead(metric, window) : [];
+    const shown = view === "all" || ghosts ? dead : [];
+    const budget = config.limits.focus_points;
+    const mine = { yaxis: axis };
+    if (view === "all") everySegment(data, dead, page, colors, { metric, axis, window, budget, column });
+    else if (shown.length) data.push(S.ghostTrace(S.ghostXY(shown, window, budget / 2, column), colors, { ...mine, hoverinfo: axis === "y" ? undefined : "skip" }));
+    for (const line of lines.slice(1, config.limits.lines)) {
+      data.push(S.lineTrace(S.lineXY(line, window, budget / 4, column), lineName(metric, line), color, { ...mine, opacity: 0.3, line: { color, width: 1 } }));
+    }
+    if (smooth && lines[0]) data.push(S.lineTrace(S.lineXY(lines[0], window, budget), "raw", color, { ...mine, opacity: BEHIND, line: { color, width: 1 }, hovertemplate: "%{y:.5~g}" }));
+    const main = lines[0] ? S.lineXY(lines[0], window, budget, column) : { x: [], y: [] };
+    // Where points are denser than pixels the line is a band: a fine one shows its shape.
+    const dense = main.x.length > layout.plotWidth;
+    const width = dense ? 1.2 : axis === "y" ? 2 : 1.5;
+    data.push(S.lineTrace(main, lines.length > 1 ? lineName(metric, lines[0]) : metric, color, { ...mine, meta: axis === "y" ? "effective" : undefined, line: { color, width }, customdata: main.steps || undefined, hovertemplate: main.steps ? "%{y:.5~g} · step %{customdata:,d}" : undefined }));
+    const live = lines.flatMap((line) => S.visibleValues(line.pieces, window));
+    const rest = S.visibleValues(shown, window);
+    const wanted = S.axisRange(S.robustRange(log ? live.filter((value) => value > 0) : live, rest), log);
+    const range = S.calmRange(memory, `${axis}${log}${ghosts}${view}`, wanted);
+    const rows = axis === "y" ? Math.round((layout.yaxis.domain[1] - layout.yaxis.domain[0]) * 9) : 3;
+    const ticks = log ? S.logTicks(range) : S.ticks(range, rows);
+    Object.assign(layout[axis === "y" ? "yaxis" : "yaxis2"], { type: log ? "log" : "linear", range, tickvals: ticks.map((one) => one.value), ticktext: ticks.map((one) => one.words) });
+    return { lines, dead, shown, main };
+  }
+
+  /** Every discarded stretch as a line of its own, with a name under the pointer. */
+  function everySegment(data, dead, page, colors, { metric, axis, window, budget, column }) {
+    const labels = new Map(page.forkList.map((fork) => [fork.segment.id, fork.label]));
+    const newest = [...new Set(dead.map((one) => one.segment))].sort((a, b) => b - a);
+    const share = Math.max(60, budget / Math.max(1, Math.min(OWN, newest.length)));
+    newest.slice(0, OWN).forEach((segment) => {
+      const color = colors.series[1 + (segment % (colors.series.length - 1))];
+      const lowest = dead.filter((one) => one.segment === segment);
+      const name = `${labels.get(segment) || "start"} (discarded)`;
+      data.push(S.lineTrace(S.ghostXY(lowest.slice(0, 1), window, share, column), name, color, { yaxis: axis, mode: "lines", opacity: 0.9, line: { color, width: 1.3 }, hoverinfo: axis === "y" ? undefined : "skip" }));
+    });
+    const older = dead.filter((one) => !newest.slice(0, OWN).includes(one.segment));
+    if (older.length) data.push(S.ghostTrace(S.ghostXY(older, window, budget / 2, column), colors, { yaxis: axis, hoverinfo: "skip", name: `${metric} of ${S.plural(newest.length - OWN, "older segment")}` }));
+  }
 
   const lineName = (metric, line) => (line.rank === null ? `${metric} ${line.node}` : `${metric} rank ${line.rank}`);
 
@@ -156,17 +220,19 @@
   }
 
   /** The kind of an incident inside its band, where the band is wide enough to hold it. */
-  function bandNames(layout, view, colors, range, width) {
+  function bandNames(layout, view, colors, range, width, place) {
     if (!range) return;
     const scale = (width - layout.margin.l - layout.margin.r) / (range[1] - range[0]);
     let free = -Infinity;
     for (const incident of [...view.incidents.slice(0, 40)].sort((a, b) => a.onset_step - b.onset_step)) {
-      const start = Math.max(incident.onset_step, range[0]);
-      const end = Math.min(S.bandEnd(incident, view.segments, view.lastStep), range[1]);
+      const [onset, until] = [incident.onset_step, S.bandEnd(incident, view.segments, view.lastStep)].map((step) => place(step, incident.segment));
+      if (incident.onset_step === null || onset === null || until === null) continue;
+      const start = Math.max(onset, range[0]);
+      const end = Math.min(until, range[1]);
       const words = S.words(incident.kind);
       const need = 7 * words.length + 8;
-      if ((end - start) * scale < need || start * scale < free) continue;
-      free = start * scale + need;
+      if ((end - start) * scale < need || (start - range[0]) * scale < free) continue;
+      free = (start - range[0]) * scale + need;
       layout.annotations.push({
         x: start,
         xref: "x",

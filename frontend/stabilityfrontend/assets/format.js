@@ -73,6 +73,9 @@
   /** Clock time of unix seconds. */
   S.clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
 
+  /** Date and clock time of unix seconds. */
+  S.moment = (seconds) => (seconds === null || seconds === undefined ? MISSING : new Date(seconds * 1000).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" }));
+
   /** Text that Plotly shows as it is: it reads a small HTML, and names come from anywhere. */
   S.plotlyText = (text) =>
     String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "%&#123;");

@@ -87,9 +87,9 @@
     S.byId("focus-note").title = forks ? `${S.plural(gone, "step")} discarded in ${S.plural(forks, "fork")}` : "";
     S.show(S.byId("focus-ghosts"), forks > 0);
     legend(page, forks);
-    const empty = page.ready && page.store.extent([page.metric()]) === null && !page.lost;
+    const empty = page.charted && page.store.extent([page.metric()]) === null && !page.lost;
     const words = S.byId("chart-focus").dataset;
-    const text = !page.ready ? "Fetching the run …" : empty ? "No point yet. The chart begins with the first call of run.log(step, {“loss”: …})." : "";
+    const text = !page.charted ? "Fetching the run …" : empty ? "No point yet. The chart begins with the first call of run.log(step, {“loss”: …})." : "";
     if (words.empty !== text) words.empty = text;
     S.text(S.byId("run-foot"), `${run.run_id} · ${S.count(run.effective_points)} effective and ${S.count(run.dead_points)} discarded points kept · Stabilityboard ${page.config.version}`);
   };

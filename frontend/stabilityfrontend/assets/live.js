@@ -12,13 +12,18 @@
   /**
    * Live messages of one run, or of the list of runs (`runId` null).
    * `onMessage(message)` gets every message. `onState(state)` gets `connecting`, `live`, `away` or `paused`.
+   * `begin`: a promise of the cursor up to which points are here already; the socket opens meanwhile, and nothing is
+   * subscribed to before it.
    */
   class Live {
-    constructor(runId, onMessage, onState) {
+    constructor(runId, onMessage, onState, begin) {
       this.runId = runId;
       this.onMessage = onMessage;
       this.onState = onState;
       this.cursor = null;
+      this.begin = Promise.resolve(begin || null).then((cursor) => {
+        this.cursor = this.cursor || cursor;
+      });
       this.clockOffset = 0;
       this.tries = 0;
       this.lost = null;
@@ -46,8 +51,9 @@
       const scheme = location.protocol === "https:" ? "wss" : "ws";
       const socket = new WebSocket(`${scheme}://${location.host}/api/v1/live`);
       this.socket = socket;
-      socket.onopen = () => {
-        socket.send(JSON.stringify({ type: "subscribe", run_id: this.runId, cursor: this.cursor }));
+      socket.onopen = async () => {
+        await this.begin;
+        if (socket === this.socket && socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ type: "subscribe", run_id: this.runId, cursor: this.cursor }));
       };
       socket.onmessage = (event) => {
         if (socket !== this.socket) return;

@@ -2,7 +2,7 @@
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
-  const kinds = { runs: "RunsPage", login: "LoginPage" };
+  const kinds = { runs: "RunsPage", login: "LoginPage", compare: "ComparePage" };
   let current = null;
   let waiting = 0;
 
@@ -35,7 +35,7 @@
     if (current) current.page.close();
     current = null;
     const Page = root.dataset.run !== undefined ? S.RunPage : S[kinds[root.dataset.page]];
-    if (!root.dataset.run) document.title = "Stabilityboard";
+    if (root.dataset.run === undefined) document.title = "Stabilityboard";
     const page = Page ? new Page(root, config) : { close() {} };
     current = { root, page };
     // For the console and for tests: what is open now.
@@ -44,6 +44,7 @@
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.stability = {
+    show: (pathname, skeletons) => S.route(pathname, skeletons),
     mount(children, pathname, config) {
       if (children && config) {
         waiting = 0;

@@ -3,11 +3,6 @@
   "use strict";
   const S = (window.stability = window.stability || {});
 
-  /** The names of `metrics` that a panel's patterns match: equal, or beginning with what stands before a `*`. */
-  S.matching = function (patterns, metrics) {
-    return metrics.filter((name) => patterns.some((pattern) => (pattern.endsWith("*") ? name.startsWith(pattern.slice(0, -1)) : name === pattern)));
-  };
-
   /** What tells the lines of one panel apart: `loss/code` among `loss/*` is `code`. */
   function shortName(name, patterns) {
     const pattern = patterns.find((one) => one.endsWith("*") && name.startsWith(one.slice(0, -1)));
@@ -33,6 +28,7 @@
       metrics: () => S.matching(panel.metrics, page.metrics()),
       forget: () => memory.clear(),
       plot,
+      hasLine: () => Boolean(plot.spec && plot.spec.lines.length),
       pointAt: (step) => plot.place(step),
       paint(width, height) {
         const theme = config.themes[S.theme.name()];
@@ -64,7 +60,8 @@
             }
             const color = colors.series[lines.length % colors.series.length];
             const words = panel.per_rank ? (line.rank === null ? line.node : `rank ${line.rank}`) : shortName(name, panel.metrics);
-            lines.push({ ...S.lineXY(line, window, budget), name: words, color });
+            const xy = S.lineXY(line, window, budget);
+            lines.push({ ...xy, name: words, color, width: xy.x.length > width ? 1 : 1.5 });
             const values = S.visibleValues(line.pieces, window);
             if (values.length) ranges.push(S.robustRange(values, []));
             const odd = S.marks([line], [], window);

@@ -28,7 +28,7 @@
 
     /**
      * Draw. `spec`: width, height, margin {l, r, t, b}, xRange, yRange, log, colors, font,
-     * lines [{x, y, name, color, width, dash, opacity, hover}], shapes (as S.shapes), marks [{x, color}].
+     * xKind ("duration": seconds), xName, lines [{x, y, name, color, width, dash, opacity, hover}], shapes (as S.shapes), marks [{x, color}].
      */
     draw(spec) {
       this.spec = spec;
@@ -88,10 +88,12 @@
       context.textAlign = "center";
       context.textBaseline = "top";
       context.fillStyle = colors.muted;
-      for (const { value, words } of S.ticks(spec.xRange, Math.max(2, Math.floor((inner.right - inner.left) / 80)), true)) {
+      const columns = Math.max(2, Math.floor((inner.right - inner.left) / 80));
+      const below = spec.xKind ? -Infinity : 0; // steps begin at 0; what is counted from a fork does not
+      for (const { value, words } of spec.xKind === "duration" ? S.durationTicks(spec.xRange, columns) : S.ticks(spec.xRange, columns, true)) {
         const half = context.measureText(words).width / 2;
         const x = this.toX(value);
-        if (x + half <= spec.width - 2 && value >= 0) context.fillText(words, x, inner.bottom + 7);
+        if (x + half <= spec.width - 2 && x - half >= 0 && value >= below) context.fillText(words, x, inner.bottom + 7);
       }
     }
 
@@ -105,9 +107,10 @@
       } else {
         context.strokeStyle = shape.line.color;
         context.lineWidth = shape.line.width;
-        context.setLineDash(shape.line.dash === "dot" ? [2, 3] : [6, 4]);
+        context.setLineDash({ dot: [2, 3], solid: [] }[shape.line.dash] || [6, 4]);
         context.beginPath();
-        context.moveTo(Math.round(from) + 0.5, inner.top);
+        const height = inner.bottom - inner.top;
+        context.moveTo(Math.round(from) + 0.5, inner.bottom - height * (shape.y1 === undefined ? 1 : shape.y1));
         context.lineTo(Math.round(from) + 0.5, inner.bottom);
         context.stroke();
         context.setLineDash([]);
@@ -208,6 +211,14 @@
       S.show(this.selection, false);
     }
 
+    /** A place on the x axis in words. */
+    words(x) {
+      const { xKind, xName } = this.spec || {};
+      if (xKind === "duration") return S.duration(x);
+      if (xName === "fork") return `${x < 0 ? "−" : "+"}${S.plural(Math.abs(Math.round(x)), "step")} from the fork`;
+      return `step ${S.count(x)}`;
+    }
+
     /** Put the crosshair at a step (null: away), and the values under it beside the pointer. */
     place(step) {
       this.cursor = step;
@@ -216,14 +227,14 @@
       S.show(this.cross, Boolean(inside));
       S.show(this.tip, Boolean(inside && this.over));
       if (!inside) return;
-      const found = spec.lines.filter((line) => line.hover !== false).map((line) => ({ line, point: nearest(line, step) })).filter(({ point }) => point);
+      const found = spec.lines.filter((line) => line.hover !== false).map((line) => ({ line, point: S.nearestPoint(line, step) })).filter(({ point }) => point);
       const exact = found.length ? found.reduce((best, one) => (Math.abs(one.point.step - step) < Math.abs(best - step) ? one.point.step : best), found[0].point.step) : Math.round(step);
       const x = this.toX(exact);
       Object.assign(this.cross.style, { left: `${x}px`, top: `${inner.top}px`, height: `${inner.bottom - inner.top}px` });
       if (!this.over) return;
       S.fill(
         this.tip,
-        S.h("b", {}, `step ${S.count(exact)}`),
+        S.h("b", {}, this.words(exact)),
         found.map(({ line, point }) => S.h("div", { class: "key" }, S.h("i", { style: { background: line.color } }), S.h("span", { class: "tip-name" }, line.name), S.h("b", {}, S.value(point.value)))),
       );
       const right = x > (inner.left + inner.right) / 2;
@@ -232,13 +243,13 @@
   }
 
   /** The point of a line that is nearest to a step. */
-  function nearest(line, step) {
+  S.nearestPoint = function (line, step) {
     const { x, y } = line;
     if (!x.length) return null;
     let at = S.lowerBound(x, step);
     if (at >= x.length || (at > 0 && step - x[at - 1] < x[at] - step)) at -= 1;
     return { step: x[at], value: y[at] === null ? NaN : y[at] };
-  }
+  };
 
   S.Plot = Plot;
 })();

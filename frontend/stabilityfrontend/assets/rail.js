@@ -1,4 +1,4 @@
-// The right rail: incidents, lineage, checkpoints.
+// The right rail: incidents and checkpoints; lineage.js draws the tree between them.
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
@@ -98,85 +98,6 @@
     const focused = document.activeElement && place.contains(document.activeElement) ? document.activeElement.dataset.incident : null;
     S.fill(place, shown.map((incident) => incidentCard(page, incident)));
     if (focused) [...place.children].find((card) => card.dataset.incident === focused)?.focus();
-  };
-
-  /** A segment that somebody said is none: it stays in the list, since somebody may ask later. */
-  function takenBack(segment, level) {
-    return S.h(
-      "div",
-      { class: "segment lost", data: { segment: segment.id }, style: { "--level": Math.min(6, level) } },
-      S.h("div", { class: "segment-head" }, S.h("span", {}, "Taken back: not a rollback"), S.h("span", { class: "num" }, "")),
-      S.h("div", { class: "sub" }, `steps from ${S.count(segment.fork_step + 1)} came twice; the line goes on as it was`),
-    );
-  }
-
-  const CAUSES = { start: "Start", command: "Rollback", declared: "Rollback by the job", restart: "Restart" };
-
-  /** Bring the tree of segments up to date: what each kept, what was cut off it, and why. */
-  S.drawLineage = function (page) {
-    const place = S.byId("lineage");
-    if (!place) return;
-    const { segments, forks } = page.view();
-    const list = [...segments.values()].sort((a, b) => a.id - b.id);
-    const key = JSON.stringify(list.map((one) => [one, page.lastStep() && one.id === page.head() ? page.lastStep() : 0]));
-    if (keyOf.get(place) === key) return;
-    keyOf.set(place, key);
-    S.text(S.byId("lineage-note"), list.length ? S.plural(list.filter((one) => !one.undone).length, "segment") : "");
-    if (!list.length) {
-      S.fill(place, S.h("div", { class: "nothing" }, page.ready ? "The tree begins with the first point." : ""));
-      return;
-    }
-    const depth = new Map();
-    const rows = [];
-    for (const segment of list) {
-      if (segment.undone) {
-        rows.push(takenBack(segment, 1 + (depth.get(segment.parent) || 0)));
-        continue;
-      }
-      const isHead = segment.id === page.head();
-      // The news of a fork comes before its first point; from then on the points themselves say how far it is.
-      const begun = isHead && page.lastStep() !== null && page.lastStep() > (segment.fork_step ?? -Infinity);
-      const first = segment.first_step ?? (begun && segment.fork_step !== null ? segment.fork_step + 1 : null);
-      const last = isHead && page.lastStep() !== null ? Math.max(page.lastStep(), segment.last_step ?? -1) : segment.last_step;
-      const dead = segment.on_head_path === false ? -1 : segment.dead_after;
-      const keptTo = dead === null || dead === undefined ? last : Math.min(dead, last);
-      const kept = first === null || keptTo < first ? 0 : keptTo - first + 1;
-      const gone = first === null || last === null ? 0 : last - first + 1 - kept;
-      const fork = forks.find((one) => one.segment.id === segment.id);
-      const level = segment.parent === null || segment.parent === undefined ? 0 : Math.min(6, (depth.get(segment.parent) || 0) + 1);
-      depth.set(segment.id, level);
-      const name = fork ? `${fork.label} · ${CAUSES[segment.cause] || segment.cause}` : CAUSES[segment.cause] || `Segment ${segment.id}`;
-      rows.push(
-        S.h(
-          "div",
-          { class: `segment${isHead ? " head" : ""}${kept ? "" : " lost"}`, data: { segment: segment.id }, style: { "--level": level } },
-          S.h("div", { class: "segment-head" }, S.h("b", {}, name), S.h("span", { class: "num" }, first === null ? "–" : kept ? `+${S.count(kept)}` : "0")),
-          S.h(
-            "div",
-            { class: "sub" },
-            first === null ? `from step ${S.count((segment.fork_step ?? -1) + 1)}, no point yet` : kept ? `${S.count(first)} → ${S.count(keptTo)}${isHead && page.run && page.run.status === "running" ? " live" : ""}` : "nothing kept",
-          ),
-          segment.reason || segment.issuer || Object.keys(segment.changes || {}).length
-            ? S.h("div", { class: "why" }, [segment.reason, S.changes(segment.changes), segment.issuer ? `by ${segment.issuer}` : ""].filter(Boolean).join(" · "))
-            : null,
-          // The server refuses while another segment hangs from it.
-          segment.cause === "restart" && !list.some((one) => one.parent === segment.id)
-            ? S.h("button", { type: "button", class: "link", data: { undo: segment.id }, on: { click: () => page.undo(segment, fork ? fork.label : "") } }, "Not a rollback …")
-            : null,
-        ),
-      );
-      if (gone > 0) {
-        rows.push(
-          S.h(
-            "div",
-            { class: "segment discarded", style: { "--level": level } },
-            S.h("div", { class: "segment-head" }, S.h("span", {}, "discarded"), S.h("span", { class: "num" }, `−${S.count(gone)}`)),
-            S.h("div", { class: "sub" }, `${S.count(Math.max(first, (dead ?? last) + 1))} → ${S.count(last)}`),
-          ),
-        );
-      }
-    }
-    S.fill(place, rows);
   };
 
   /** Bring the list of checkpoints up to date. */

@@ -5,6 +5,10 @@
   const S = (window.stability = window.stability || {});
   /** Regions other than charts are brought up to date this often at most. */
   const TICK_MS = 250;
+  /** plotly.js waits for a quiet moment this long after the first chart. */
+  const PLOTLY_WAIT_MS = 1500;
+  /** A zoom rests this long before its detail is fetched. */
+  const DETAIL_MS = 180;
   /** Between two tries to load plotly.js. */
   const PLOTLY_AGAIN_MS = 3000;
   /** Incidents and checkpoints kept. */
@@ -22,7 +26,6 @@
       this.incidentMap = new Map();
       this.commands = new Map();
       this.health = new Map();
-      this.settings = { log: false, ghosts: true, newest: 0 };
       this.names = [];
       this.dirt = new Set();
       this.state = "connecting";
@@ -31,18 +34,35 @@
       this.zoom = new S.Zoom();
       this.board = new S.Board(config, this.zoom);
       this.board.onDrawn = (shown) => this.onDrawn(shown);
+      this.board.onFirst = () => this.loadPlotlySoon();
       this.dialog = new S.RollbackDialog(this);
+      this.look = new S.View(this);
+      this.settings = this.look.settings;
+      this.derived = new S.Derived(this, (words) => this.look.giveUp(words));
       this.makeCharts();
       this.cards = new S.Cards(this, config);
+      this.ledger = new S.Ledger(this);
+      this.storage = new S.StorageLine(this);
       this.listen();
-      this.loadPlotly();
       this.feed = new S.Feed(this);
       this.live = this.feed.live;
       this.tick = setInterval(() => this.onTick(), TICK_MS);
     }
 
-    /** Load plotly.js, again and again while the server is away: the large chart waits for it. */
+    /** Load plotly.js when the charts are there and the page rests, or when the pointer comes to the large one. */
+    loadPlotlySoon() {
+      if (this.plotlyAsked) return;
+      this.plotlyAsked = true;
+      const load = () => {
+        if (!this.gone && !this.plotlyComing) this.loadPlotly();
+      };
+      this.focus.element.addEventListener("pointerenter", load, { once: true });
+      requestIdleCallback(load, { timeout: PLOTLY_WAIT_MS });
+    }
+
+    /** Again and again while the server is away: without it the large chart can't be zoomed. */
     async loadPlotly() {
+      this.plotlyComing = true;
       try {
         await S.loadPlotly(this.config.plotly);
         if (!this.gone) this.board.markAll();
@@ -65,42 +85,60 @@
       S.fitPanels(this.root);
     }
 
+    redraw() {
+      for (const chart of this.board.charts.values()) chart.forget();
+      this.board.markAll();
+      this.dirty("header");
+    }
+
+    resetZoom() {
+      this.focus.localRange = null;
+      this.zoom.set(null);
+    }
+
     listen() {
-      const redraw = () => {
-        for (const chart of this.board.charts.values()) chart.forget();
-        this.board.markAll();
-      };
       this.unwatch = S.theme.watch(() => {
-        redraw();
+        this.redraw();
         this.dirtyAll();
       });
-      S.segmented(S.byId("focus-scale"), (value) => {
-        this.settings.log = value === "log";
-        redraw();
-      });
-      this.chooseWindow = S.segmented(S.byId("focus-window"), (value) => {
-        this.settings.newest = Number(value);
-        this.zoom.set(null);
-      });
-      const ghosts = S.byId("focus-ghosts");
-      ghosts.addEventListener("click", () => {
-        this.settings.ghosts = !this.settings.ghosts;
-        ghosts.classList.toggle("on", this.settings.ghosts);
-        ghosts.setAttribute("aria-pressed", String(this.settings.ghosts));
-        redraw();
-      });
-      S.byId("zoom-reset").addEventListener("click", () => this.zoom.set(null));
       S.byId("rollback-open").addEventListener("click", () => this.openRollback(null));
       S.byId("incidents-all").addEventListener("click", () => {
         this.allIncidents = !this.allIncidents;
         this.dirty("incidents");
       });
+      S.byId("lineage-all").addEventListener("click", () => {
+        this.allSegments = !this.allSegments;
+        this.dirty("lineage");
+      });
       this.zoom.listeners.add((range) => {
         S.show(S.byId("zoom-reset"), range !== null);
-        redraw();
+        this.redraw();
+        this.look.remember();
         clearTimeout(this.detailTimer);
-        if (range) this.detailTimer = setTimeout(() => this.feed.fetchDetail(range), 180);
+        if (range) this.detailTimer = setTimeout(() => this.fetchDetail(range), DETAIL_MS);
       });
+    }
+
+    fetchDetail(range) {
+      this.feed.fetchDetail(range);
+      this.derived.fetchDetail(range);
+    }
+
+    /** The charts' points are here; `onSynced`: everything else too. */
+    onSynced() {
+      if (this.derived.active()) {
+        if (this.derived.ready()) this.derived.fetchMore();
+        else this.derived.change();
+      }
+      if (this.zoom.range) this.fetchDetail(this.zoom.range);
+      this.ledger.fetch();
+      this.storage.fetch();
+      this.loadPlotlySoon(); // also where there is no point yet
+    }
+
+    /** What the server could not read: parts of the history that are missing from what is shown. */
+    setProblems(problems) {
+      if (problems && problems.length) this.storage.setProblems(problems);
     }
 
     // -- what the charts and regions ask for --------------------------------------------------------------------
@@ -156,21 +194,12 @@
       return this.forkList.reduce((sum, fork) => sum + fork.discarded, 0);
     }
 
-    /** The shared x range: the zoom, else the newest steps asked for, else everything. */
+    /** The steps that all charts show, and those that have to be in what is drawn. */
     xRange() {
-      if (this.zoom.range) return this.zoom.range;
-      const extent = this.store.extent([this.metric(), "grad_norm", "step_time_s"]);
-      if (!extent) return [0, 100];
-      const [low, high] = extent;
-      const from = this.settings.newest && this.lastStep() !== null ? Math.max(low, this.lastStep() - this.settings.newest) : low;
-      const to = this.settings.newest && this.lastStep() !== null ? Math.min(high, Math.max(this.lastStep(), from + 1)) : high;
-      const span = Math.max(10, to - from);
-      return [from - 0.01 * span, from + span * 1.03];
+      return this.look.stepRange();
     }
-
-    /** Steps that have to be in what is drawn, or null for everything. */
     window() {
-      return this.zoom.range || this.settings.newest ? this.xRange() : null;
+      return this.look.window();
     }
 
     // -- news ---------------------------------------------------------------------------------------------------
@@ -190,6 +219,7 @@
       const known = new Set(this.names);
       const fresh = [...touched].filter((name) => !known.has(name));
       if (fresh.length) this.setNames([...this.names, ...fresh]);
+      this.derived.onPoints();
       this.board.markMetrics(touched, step, message.time);
       this.dirty("kpis", "header", "cards");
       if (!this.sawPoints) this.dirtyAll();
@@ -204,8 +234,8 @@
       for (const { panel, section } of this.panels) section.hidden = S.matching(panel.metrics, sorted).length === 0;
       S.fitPanels(this.root);
       this.cards.list();
-      if (this.ready) {
-        const pinned = this.feed.pinned().filter((name) => fresh.includes(name));
+      if (this.charted) {
+        const pinned = [...S.first.fine, ...S.firstMetrics(sorted)].filter((name) => fresh.includes(name));
         this.store.pin(pinned);
         this.feed.fetchWanted(pinned);
         this.board.markAll();
@@ -223,8 +253,10 @@
 
     setSegments(head, segments) {
       this.store.setSegments(head, segments);
+      const forks = this.forkList.length;
       this.forkList = S.forks(this.store.segments);
       this.dirty("lineage", "kpis", "header");
+      if (this.ready && forks !== this.forkList.length) this.ledger.soon();
     }
 
     setIncident(incident) {
@@ -252,45 +284,6 @@
       this.dirty("checkpoints", "kpis");
     }
 
-    // -- what people do ------------------------------------------------------------------------------------------
-
-    openRollback(incident) {
-      this.dialog.show(incident);
-    }
-
-    async acknowledge(incident) {
-      try {
-        this.setIncident(await S.api.acknowledge(this.id, incident.incident_id));
-      } catch (error) {
-        S.toast(S.errorText(error), "warning");
-      }
-    }
-
-    /** Take back a segment that was only inferred. The server says `reset` then, and everything is fetched anew. */
-    async undo(segment, label) {
-      const sure = await S.confirm({
-        title: `${label ? `${label} was` : "This was"} not a rollback`,
-        text: `Nobody declared it: the steps went back to ${S.count(segment.fork_step + 1)} and went on, so a restart was assumed. Taken back, the line goes on as it was before, and what came twice is left out of it. It can't be put back.`,
-        action: "Take it back",
-      });
-      if (!sure || this.gone) return;
-      try {
-        await S.api.undo(this.id, segment.id);
-        S.toast(`${label || "The restart"} is taken back.`, "good");
-        if (this.state !== "live") this.feed.sync();
-      } catch (error) {
-        S.toast(S.errorText(error), "warning");
-      }
-    }
-
-    zoomTo(incident) {
-      if (incident.onset_step === null || incident.onset_step === undefined) return;
-      const end = S.bandEnd(incident, this.store.segments, this.lastStep());
-      const air = Math.max(20, 0.6 * (end - incident.onset_step));
-      this.zoom.set([Math.max(0, incident.onset_step - air), end + air]);
-      S.byId("focus-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
-    }
-
     // -- drawing --------------------------------------------------------------------------------------------------
 
     onDrawn(shown) {
@@ -316,6 +309,7 @@
       const dirt = this.dirt;
       this.dirt = new Set();
       S.drawHeader(this);
+      if (dirt.has("header")) this.look.draw();
       if (dirt.has("kpis")) S.drawKpis(this);
       if (dirt.has("incidents")) S.drawIncidents(this, this.allIncidents);
       if (dirt.has("lineage") || dirt.has("header")) S.drawLineage(this);
@@ -357,11 +351,16 @@
       this.unwatch();
       this.feed.close();
       this.cards.close();
+      this.derived.clear();
+      this.ledger.close();
+      this.storage.close();
       this.board.close();
       this.dialog.destroy();
       S.forgetRail();
+      S.forgetLineage();
     }
   }
 
+  Object.assign(RunPage.prototype, S.actions);
   S.RunPage = RunPage;
 })();

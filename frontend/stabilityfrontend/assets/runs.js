@@ -6,6 +6,8 @@
   const ROWS = 200;
   /** Runs whose sparkline is fetched and kept: those in sight. */
   const SPARKS = 60;
+  /** Runs that are compared at once. */
+  const COMPARED = 8;
   const SNIPPET = [
     "import stabilityclient",
     "",
@@ -38,6 +40,10 @@
         on: { input: () => this.draw() },
       });
       S.fill(S.byId("runs-search"), this.filter);
+      this.chosen = new Set();
+      this.compare = S.h("button", { type: "button", class: "button", id: "compare-open", on: { click: () => S.go(`/compare?${new URLSearchParams([...this.chosen].map((id) => ["run", id]))}`) } }, "Compare");
+      this.compareWords = S.h("span", { class: "sub" });
+      S.fill(S.byId("runs-compare"), this.compareWords, this.compare);
       this.unwatch = S.theme.watch(() => this.draw());
       this.live = new S.Live(null, (message) => this.onMessage(message), (state) => {
         this.state = state;
@@ -72,7 +78,7 @@
         this.sparks.set(run.run_id, { metric, values: [] });
         try {
           const start = Math.max(0, (run.last_step || 0) - 200);
-          const series = await S.api.series(run.run_id, [metric], { view: "effective", points: 100, start });
+          const series = (await S.api.series(run.run_id, [metric], { view: "effective", points: 400, start })).flatMap((answer) => answer.series);
           const rank = series.reduce((least, one) => Math.min(least, one.rank === null ? 1e9 : one.rank), 1e9);
           const values = series.filter((one) => (one.rank === null ? 1e9 : one.rank) === rank).flatMap((one) => one.values.map(S.number));
           this.sparks.set(run.run_id, { metric, values });
@@ -126,7 +132,8 @@
       const list = this.shown();
       S.text(S.byId("runs-count"), this.runs.size ? S.count(this.runs.size) : "");
       S.show(S.byId("runs-table"), list.length > 0);
-      S.show(S.byId("runs-search"), this.runs.size > 0);
+      S.show(S.byId("runs-head"), this.runs.size > 0);
+      this.drawChosen();
       const empty = S.byId("runs-empty");
       S.show(empty, list.length === 0);
       if (!list.length) this.drawEmpty(empty);
@@ -135,16 +142,38 @@
       if (rows.length !== body.children.length || rows.some((row, index) => row !== body.children[index])) S.fill(body, rows);
     }
 
+    /** Choose a run for the comparison, or not. */
+    choose(id, on) {
+      if (on && this.chosen.size < COMPARED) this.chosen.add(id);
+      else this.chosen.delete(id);
+      if (on && !this.chosen.has(id)) S.toast(`${COMPARED} runs at most are compared at once.`, "warning");
+      this.draw();
+    }
+
+    drawChosen() {
+      for (const id of this.chosen) if (!this.runs.has(id)) this.chosen.delete(id);
+      const count = this.chosen.size;
+      S.text(this.compareWords, count === 0 ? "Tick runs to compare them" : count === 1 ? "1 chosen, tick another" : `${count} chosen`);
+      this.compare.disabled = count < 2;
+      S.cls(this.compare, `button${count > 1 ? " primary" : ""}`);
+      S.show(S.byId("runs-compare"), this.runs.size > 1);
+    }
+
     row(run) {
       const age = this.live.now() - run.updated;
       const spark = this.sparks.get(run.run_id);
-      const key = JSON.stringify([run, S.age(age), S.theme.name(), spark && spark.values.length]);
+      const chosen = this.chosen.has(run.run_id);
+      const key = JSON.stringify([run, chosen, S.age(age), S.theme.name(), spark && spark.values.length]);
       const known = this.rows.get(run.run_id);
       if (known && known.key === key) return known.element;
       const metric = spark ? spark.metric : S.focusMetric(run.metrics || []);
       const loss = S.number((run.latest || {})[metric]);
       const href = `/runs/${encodeURIComponent(run.run_id)}`;
+      // The box stays the same element: whoever stands on it with the keyboard stays there.
+      const box = (known && known.box) || S.h("input", { type: "checkbox", "aria-label": `Choose ${run.name || run.run_id} to compare`, data: { choose: run.run_id }, on: { change: (event) => this.choose(run.run_id, event.target.checked) } });
+      box.checked = chosen;
       const cells = [
+        S.h("td", { class: "pick" }, box),
         S.h("td", {}, S.h("a", { href, class: "run-link" }, run.name || run.run_id), S.h("div", { class: "sub" }, run.project || "no project")),
         S.h("td", {}, S.h("span", { class: `pill ${S.tone(run.status)}`, title: run.note || "" }, run.status)),
         S.h("td", { class: "num" }, S.count(run.last_step)),
@@ -154,9 +183,9 @@
         S.h("td", { class: "num" }, run.rollbacks ? S.count(run.rollbacks) : S.h("span", { class: "sub" }, "0")),
         S.h("td", { class: "num sub" }, S.ago(age)),
       ];
-      const element = known ? known.element : S.h("tr", { data: { run: run.run_id }, on: { click: (event) => event.target.closest("a") || S.go(href) } });
+      const element = known ? known.element : S.h("tr", { data: { run: run.run_id }, on: { click: (event) => event.target.closest("a, .pick") || S.go(href) } });
       S.fill(element, cells);
-      this.rows.set(run.run_id, { key, element });
+      this.rows.set(run.run_id, { key, element, box });
       return element;
     }
 

@@ -18,13 +18,6 @@
       this.uses = 0;
     }
 
-    /** Forget every point, keep the wishes: used after a `reset`. */
-    clear() {
-      for (const metric of this.metrics.values()) metric.entries.clear();
-      this.details.clear();
-      this.latest.clear();
-    }
-
     setSegments(head, segments) {
       this.head = head;
       this.segments = new Map(segments.map((segment) => [segment.id, segment]));
@@ -74,32 +67,70 @@
       for (const [name] of loose.slice(0, this.metrics.size - this.limits.live_metrics)) this.metrics.delete(name);
     }
 
+    /** Merge an answer of /series, the whole history of its names or only what is new. */
+    take(answer, points) {
+      if (answer.complete === false) this.merge(answer.series);
+      else {
+        for (const name of answer.names) this.forget(name);
+        this.fill(answer.names, answer.series, points, answer.level);
+      }
+    }
+
+    /** Forget the points of a metric: its history comes anew. */
+    forget(name) {
+      if (this.metrics.has(name)) this.metrics.get(name).entries.clear();
+      this.details.delete(name);
+      this.latest.delete(name);
+    }
+
     /** Merge what /series answered for `names`; a metric that is not in the answer has no points yet. */
-    fill(names, series, points) {
+    fill(names, series, points, level) {
       for (const name of names) if (this.metrics.has(name)) this.metrics.get(name).asked = true;
-      for (const group of grouped(series)) {
+      for (const group of S.grouped(series)) {
         const [one] = group;
         const metric = this.metrics.get(one.metric);
         if (!metric) continue;
-        const entry = this.entry(metric.entries, one.segment, one.rank, one.node, group.stray);
-        const { steps, values } = joined(group);
+        const entry = S.entryOf(metric.entries, one.segment, one.rank, one.node, group.stray);
+        const { steps, values } = S.joined(group);
         // What came live meanwhile is newer than the answer and stays.
         const later = steps.length ? S.lowerBound(entry.steps, steps[steps.length - 1] + 1) : 0;
         entry.steps = steps.concat(entry.steps.slice(later));
         entry.values = values.concat(entry.values.slice(later));
         const span = steps.length ? steps[steps.length - 1] - steps[0] + 1 : 0;
-        if (points && steps.length >= 0.3 * points && span > steps.length) entry.thinned = true;
+        if (level > 0 || (level === undefined && points && steps.length >= 0.3 * points && span > steps.length)) entry.thinned = true;
         this.bound(entry);
       }
       for (const name of names) this.findLatest(name);
     }
 
+    /** Add points that are new: those of an outage. Their segment may be one that is not known yet. */
+    merge(series) {
+      const touched = new Set();
+      for (const one of series) {
+        const metric = this.metrics.get(one.metric);
+        if (!metric) continue;
+        touched.add(one.metric);
+        const [group] = S.grouped([one]);
+        const { steps, values } = S.joined(group);
+        const entry = S.entryOf(metric.entries, one.segment, one.rank, one.node);
+        const detail = this.details.get(one.metric);
+        const close = detail && S.entryOf(detail.entries, one.segment, one.rank, one.node);
+        steps.forEach((step, index) => {
+          S.put(entry, step, values[index]);
+          if (close && step >= detail.start && step <= detail.stop) S.put(close, step, values[index]);
+        });
+        this.bound(entry);
+        if (close) this.bound(close);
+      }
+      for (const name of touched) this.findLatest(name);
+    }
+
     /** Points of a window in full detail, shown while the zoom lies inside it. */
     setDetail(name, start, stop, series) {
       const entries = new Map();
-      for (const group of grouped(series)) {
-        const entry = this.entry(entries, group[0].segment, group[0].rank, group[0].node, group.stray);
-        Object.assign(entry, joined(group));
+      for (const group of S.grouped(series)) {
+        const entry = S.entryOf(entries, group[0].segment, group[0].rank, group[0].node, group.stray);
+        Object.assign(entry, S.joined(group));
       }
       this.details.set(name, { start, stop, entries });
     }
@@ -107,16 +138,6 @@
     isThinned(name) {
       const metric = this.metrics.get(name);
       return Boolean(metric) && [...metric.entries.values()].some((entry) => entry.thinned);
-    }
-
-    entry(entries, segment, rank, node, stray) {
-      const key = `${stray ? "stray|" : ""}${segment}|${rank === null || rank === undefined ? "" : rank}|${rank === null || rank === undefined ? node || "" : ""}`;
-      let entry = entries.get(key);
-      if (!entry) {
-        entry = { segment, rank: rank === undefined ? null : rank, node: node || "", stray: Boolean(stray), steps: [], values: [], thinned: false };
-        entries.set(key, entry);
-      }
-      return entry;
     }
 
     bound(entry) {
@@ -133,16 +154,16 @@
       for (const [name, column] of Object.entries(block.values)) {
         touched.push(name);
         const metric = this.metrics.get(name);
-        const entry = metric && this.entry(metric.entries, block.segment, block.rank, block.node);
+        const entry = metric && S.entryOf(metric.entries, block.segment, block.rank, block.node);
         const detail = this.details.get(name);
         for (let index = 0; index <= last; index += 1) {
           const value = S.number(column[index]);
           if (value === null) continue; // missing: not logged at this step
           const step = block.steps[index];
-          if (entry) put(entry, step, value);
+          if (entry) S.put(entry, step, value);
           if (detail && step >= detail.start && step <= detail.stop) {
-            const close = this.entry(detail.entries, block.segment, block.rank, block.node);
-            put(close, step, value);
+            const close = S.entryOf(detail.entries, block.segment, block.rank, block.node);
+            S.put(close, step, value);
             this.bound(close);
           }
           if (step <= alive) this.setLatest(name, block, step, value, block.times[index]);
@@ -205,40 +226,19 @@
       return metric ? metric.entries : new Map();
     }
 
-    /**
-     * The effective lines of a metric, one per rank (or node), lowest rank first:
-     * `{rank, node, pieces: [{segment, steps, values, from, to}]}` with pieces in step order and no step twice.
-     */
+    /** The effective lines of a metric (see group.js), in full detail where a window lies inside what was fetched. */
     effective(name, window) {
-      const lines = new Map();
-      for (const entry of this.source(name, window).values()) {
-        const to = entry.stray ? 0 : S.lowerBound(entry.steps, this.aliveUpTo(entry.segment) + 1);
-        if (to <= 0) continue;
-        const key = entry.rank === null ? `n${entry.node}` : entry.rank;
-        if (!lines.has(key)) lines.set(key, { rank: entry.rank, node: entry.node, pieces: [] });
-        lines.get(key).pieces.push({ segment: entry.segment, steps: entry.steps, values: entry.values, from: 0, to });
-      }
-      for (const line of lines.values()) {
-        line.pieces.sort((a, b) => a.segment - b.segment);
-        // Points of a new segment may come before the news that it forked: what it repeats gives way to it.
-        for (let index = line.pieces.length - 2; index >= 0; index -= 1) {
-          const piece = line.pieces[index];
-          const next = line.pieces[index + 1];
-          piece.to = Math.min(piece.to, S.lowerBound(piece.steps, next.steps[next.from]));
-          if (piece.to <= piece.from) line.pieces.splice(index, 1);
-        }
-      }
-      return [...lines.values()].sort((a, b) => (a.rank === null ? 1e9 : a.rank) - (b.rank === null ? 1e9 : b.rank));
+      return S.effectiveLines(this.source(name, window).values(), (segment) => this.aliveUpTo(segment));
     }
 
     /** The dead stretches of a metric: `{segment, rank, node, steps, values, from, to}`. */
     dead(name, window) {
-      const stretches = [];
-      for (const entry of this.source(name, window).values()) {
-        const from = entry.stray ? 0 : S.lowerBound(entry.steps, this.aliveUpTo(entry.segment) + 1);
-        if (from < entry.steps.length) stretches.push({ ...entry, from, to: entry.steps.length });
-      }
-      return stretches.sort((a, b) => a.segment - b.segment || (a.rank || 0) - (b.rank || 0));
+      return S.deadStretches(this.source(name, window).values(), (segment) => this.aliveUpTo(segment));
+    }
+
+    /** The lines of one segment alone. */
+    alone(name, segment, window) {
+      return S.segmentLines(this.source(name, window).values(), segment);
     }
 
     /** The newest `count` values of the lowest rank's effective line, in step order. */
@@ -271,53 +271,6 @@
         }
       }
       return low <= high ? [low, high] : null;
-    }
-  }
-
-  /**
-   * Answers of /series by metric, segment and rank: a segment's dead points come as an entry of their own. Dead ones
-   * among the steps of another entry are strays, low steps that nothing followed: a group of their own, never a line.
-   */
-  function grouped(series) {
-    const groups = new Map();
-    for (const one of series) {
-      const key = JSON.stringify([one.metric, one.segment, one.rank, one.node]);
-      if (!groups.has(key)) groups.set(key, []);
-      groups.get(key).push(one);
-    }
-    const found = [];
-    for (const group of groups.values()) {
-      const strays = group.filter((one) => one.dead && group.some((other) => other !== one && covers(other, one)));
-      found.push(group.filter((one) => !strays.includes(one)));
-      if (strays.length) found.push(Object.assign(strays.slice(0, 1), { stray: true }));
-    }
-    return found.filter((group) => group.length);
-  }
-
-  /** Whether `other` is the line beside whose steps the dead entry `one` stands. */
-  function covers(other, one) {
-    if (!other.steps.length || !one.steps.length || other.steps[other.steps.length - 1] < one.steps[0]) return false;
-    return !other.dead || other.steps.length > one.steps.length;
-  }
-
-  function joined(group) {
-    const parts = group.filter((one) => one.steps.length).sort((a, b) => a.steps[0] - b.steps[0]);
-    return { steps: parts.flatMap((one) => one.steps), values: parts.flatMap((one) => one.values.map(S.number)) };
-  }
-
-  function put(entry, step, value) {
-    const { steps, values } = entry;
-    const last = steps.length - 1;
-    if (last < 0 || step > steps[last]) {
-      steps.push(step);
-      values.push(value);
-      return;
-    }
-    const at = S.lowerBound(steps, step);
-    if (steps[at] === step) values[at] = value;
-    else {
-      steps.splice(at, 0, step);
-      values.splice(at, 0, value);
     }
   }
 

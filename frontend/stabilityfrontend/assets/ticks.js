@@ -37,6 +37,37 @@
     return ticks;
   };
 
+  /** Distances of ticks on a clock, seconds; beyond them whole days. */
+  const CLOCK = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
+  const clockStep = (span, count) => CLOCK.find((step) => span / step <= count) || 86400 * Math.ceil(span / count / 86400);
+
+  /** Milliseconds that a clock here shows, as if it stood in UTC: Plotly knows no other time zone. */
+  S.clockMs = (seconds) => 1000 * seconds - 60000 * new Date(1000 * seconds).getTimezoneOffset();
+
+  /** Ticks of an axis of `clockMs`: the hour, and the day where one begins. */
+  S.clockTicks = function (range, count) {
+    const step = 1000 * clockStep((range[1] - range[0]) / 1000 || 1, count);
+    const ticks = [];
+    for (let value = Math.ceil(range[0] / step) * step; value <= range[1] && ticks.length < 50; value += step) {
+      const date = new Date(value);
+      const day = date.toLocaleDateString("en-US", { month: "short", day: "numeric", timeZone: "UTC" });
+      const time = date.toISOString().slice(11, step < 60000 ? 19 : 16);
+      ticks.push({ value, words: value % 86400000 === 0 ? day : time });
+    }
+    return ticks;
+  };
+
+  /** Ticks of an axis of seconds since something: `90 s`, `15 min`, `2 h`, `3 d`. */
+  S.durationTicks = function (range, count) {
+    const step = clockStep(range[1] - range[0] || 1, count);
+    const [unit, letters] = step >= 86400 ? [86400, " d"] : step >= 3600 ? [3600, " h"] : step >= 60 ? [60, " min"] : [1, " s"];
+    const ticks = [];
+    for (let value = Math.ceil(range[0] / step) * step; value <= range[1] && ticks.length < 50; value += step) {
+      ticks.push({ value, words: value === 0 ? "0" : `${Number((value / unit).toFixed(2))}${letters}`.replace("-", "−") });
+    }
+    return ticks;
+  };
+
   /** Ticks of a logarithmic axis; `range` holds exponents of ten. */
   S.logTicks = function (range) {
     const [low, high] = range;

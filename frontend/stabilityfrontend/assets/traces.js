@@ -4,8 +4,12 @@
   const S = (window.stability = window.stability || {});
   /** Newest incidents that get a band; older ones stand in the list. */
   const BANDS = 40;
-  /** More forks than this and their lines are drawn fainter. */
+  /** The newest forks that get a line over the whole height when there are more. */
   const CROWD = 6;
+  /** Height of an older fork's tick, as a share of the chart's. */
+  const TICK = 0.025;
+  /** A gap between two pieces greater than this share of the line so far is a jump. */
+  const JUMP = 0.002;
   /** Marks of NaN and Inf in one chart. */
   const MARKS = 400;
 
@@ -17,21 +21,37 @@
     return [from, Math.max(from, to)];
   }
 
-  /** x and y of an effective line. Pieces are thinned one by one: nothing is ever bucketed across a fork. */
-  S.lineXY = function (line, window, budget) {
+  /** The x of every point of a piece: its step, or where the server placed it on another axis. */
+  const xsOf = (piece) => piece.xs || piece.steps;
+
+  /**
+   * x and y of an effective line, and the steps where x is something else. Pieces are thinned one by one: nothing is ever
+   * bucketed across a fork. `column`: `values` or `smoothed`.
+   */
+  S.lineXY = function (line, window, budget, column) {
     const x = [];
     const y = [];
+    const steps = line.pieces.some((piece) => piece.xs) ? [] : null;
     const cuts = line.pieces.map((piece) => [piece, ...cut(piece, window)]);
     const total = cuts.reduce((sum, [, from, to]) => sum + to - from, 0);
     for (const [piece, from, to] of cuts) {
+      // On another axis than steps a fork may be a jump: what was discarded took time. There the line is open.
+      const last = x.length - 1;
+      if (steps && to > from && last >= 0 && x[last] !== null && Math.abs(piece.xs[from] - x[last]) > JUMP * Math.abs(x[last] - x[0])) {
+        x.push(x[last]);
+        y.push(null);
+        steps.push(steps[last]);
+      }
       const share = total <= budget ? to - from : Math.max(4, Math.floor((budget * (to - from)) / total));
-      S.thinInto(piece.steps, piece.values, from, to, share, x, y);
+      const values = piece[column || "values"] || piece.values;
+      S.thinInto(xsOf(piece), values, from, to, share, x, y);
+      if (steps) S.thinInto(piece.steps, values, from, to, share, steps, []);
     }
-    return { x, y };
+    return steps ? { x, y, steps } : { x, y };
   };
 
   /** x and y of dead stretches, with a gap between each two: a ghost is never joined to anything. */
-  S.ghostXY = function (stretches, window, budget) {
+  S.ghostXY = function (stretches, window, budget, column) {
     const x = [];
     const y = [];
     const each = Math.max(20, Math.floor(budget / Math.max(1, stretches.length)));
@@ -39,10 +59,10 @@
       const [from, to] = cut(stretch, window);
       if (to <= from) continue;
       if (x.length) {
-        x.push(stretch.steps[from]);
+        x.push(xsOf(stretch)[from]);
         y.push(null);
       }
-      S.thinInto(stretch.steps, stretch.values, from, to, each, x, y);
+      S.thinInto(xsOf(stretch), stretch[column || "values"] || stretch.values, from, to, each, x, y);
     }
     return { x, y };
   };
@@ -56,7 +76,7 @@
         const value = piece.values[index];
         if (Number.isFinite(value)) continue;
         const down = value === -Infinity;
-        marks.x.push(piece.steps[index]);
+        marks.x.push(xsOf(piece)[index]);
         marks.y.push(value === Infinity ? 0.97 : 0.03);
         marks.symbols.push(Number.isNaN(value) ? "x-thin" : down ? "triangle-down" : "triangle-up");
         marks.text.push(`${S.value(value)} at step ${S.count(piece.steps[index])}${rank === null ? "" : `, rank ${rank}`}${dead ? " (discarded)" : ""}`);
@@ -108,20 +128,28 @@
     return Math.max(lastStep === null ? -Infinity : lastStep, incident.step, incident.onset_step);
   };
 
-  /** Bands of incidents and lines of forks, as Plotly shapes over the whole height. */
-  S.shapes = function (view, colors, strong) {
+  /** Where a step is drawn when the x axis is the steps themselves. */
+  S.atStep = (step) => step;
+
+  /**
+   * Bands of incidents and lines of forks, as Plotly shapes over the whole height.
+   * `place(step, segment)`: where a step of a segment is on the x axis; null where that is not known.
+   */
+  S.shapes = function (view, colors, strong, place = S.atStep) {
     const shapes = [];
     for (const incident of view.incidents.slice(0, BANDS)) {
       if (incident.onset_step === null || incident.onset_step === undefined) continue;
-      const end = S.bandEnd(incident, view.segments, view.lastStep);
+      const onset = place(incident.onset_step, incident.segment);
+      const end = place(S.bandEnd(incident, view.segments, view.lastStep), incident.segment);
+      if (onset === null || end === null) continue;
       const color = colors[S.severity(incident)];
       const open = incident.state === "open";
       shapes.push({
         type: "rect",
         xref: "x",
         yref: "paper",
-        x0: incident.onset_step,
-        x1: Math.max(end, incident.onset_step + 0.5),
+        x0: onset,
+        x1: place === S.atStep ? Math.max(end, onset + 0.5) : end,
         y0: 0,
         y1: 1,
         layer: "below",
@@ -129,16 +157,19 @@
         opacity: (open ? 0.15 : 0.08) * (strong ? 1 : 0.8),
         line: { width: 0 },
       });
-      if (strong && open) shapes.push(vertical(incident.onset_step, color, "dot", 1, 0.8));
+      if (strong && open) shapes.push(vertical(onset, color, "dot", 1, 0.8));
     }
-    // Many of them side by side would be a fence in front of the curve.
-    const faint = view.forks.length > CROWD ? 0.5 : 1;
-    for (const fork of view.forks) shapes.push(vertical(fork.step, colors.accent, "dash", 1, faint * (strong ? 0.9 : 0.45)));
+    // Many of them side by side would be a fence in front of the curve: older ones are a tick at its foot.
+    const old = view.forks.length > CROWD ? view.forks.length - CROWD : 0;
+    view.forks.forEach((fork, index) => {
+      const x = place(fork.step, fork.segment && fork.segment.id);
+      if (x !== null) shapes.push(vertical(x, colors.accent, index < old ? "solid" : "dash", 1, (old ? 0.6 : 1) * (strong ? 0.9 : 0.45), index < old ? TICK : 1));
+    });
     return shapes;
   };
 
-  function vertical(step, color, dash, width, opacity) {
-    return { type: "line", xref: "x", yref: "paper", x0: step, x1: step, y0: 0, y1: 1, layer: "below", opacity, line: { color, width, dash } };
+  function vertical(step, color, dash, width, opacity, height = 1) {
+    return { type: "line", xref: "x", yref: "paper", x0: step, x1: step, y0: 0, y1: height, layer: "below", opacity, line: { color, width, dash } };
   }
 
   /**

@@ -1,0 +1,179 @@
+// The ledger of rollbacks: what each one cost and why it was done, newest first, and what all of them leave of the time.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Rows before "Show all" is pressed, and at most ever. */
+  const FEW = 8;
+  const MOST = 500;
+  /** While a run goes on its totals change by themselves. */
+  const AGAIN_MS = 15000;
+  /** After a fork its first numbers are there when its first points are. */
+  const SOON_MS = 1500;
+
+  const CAUSES = { command: "ordered", declared: "by the job", restart: "restart" };
+
+  const missing = (value) => value === null || value === undefined;
+  const percent = (share) => (missing(share) ? "–" : `${(100 * share).toFixed(share > 0.9995 || share === 0 ? 0 : 1)} %`);
+  /** GPU-hours: seconds matter in a small job, hours in a large one. */
+  const hours = (value) => (missing(value) ? "–" : value === 0 ? "0" : value < 0.01 ? "< 0.01" : value < 10 ? value.toFixed(2) : S.count(value));
+  const seconds = (value) => (missing(value) ? "–" : value === 0 ? "0" : S.duration(value));
+
+  class Ledger {
+    constructor(page) {
+      this.page = page;
+      this.all = false;
+      this.answer = null;
+      S.byId("ledger-all").addEventListener("click", () => {
+        this.all = !this.all;
+        this.draw();
+      });
+    }
+
+    async fetch() {
+      clearTimeout(this.timer);
+      const { page } = this;
+      try {
+        const answer = await S.api.ledger(page.id);
+        if (page.gone) return;
+        if (answer === null) return; // a server without a ledger: no panel, no more questions
+        this.answer = answer;
+        this.draw();
+        page.dirty("kpis");
+      } catch (error) {
+        if (page.gone) return; // the server is away: what was said last stays
+      }
+      this.timer = setTimeout(() => (document.hidden ? this.wait() : this.fetch()), AGAIN_MS);
+    }
+
+    wait() {
+      this.timer = setTimeout(() => (document.hidden ? this.wait() : this.fetch()), AGAIN_MS);
+    }
+
+    soon() {
+      if (this.answer === null) return;
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.fetch(), SOON_MS);
+    }
+
+    /** Goodput as words for the strip; "" while it is not known. */
+    goodput() {
+      const totals = this.answer && this.answer.totals;
+      return totals && !missing(totals.goodput) ? `goodput ${percent(totals.goodput)}` : "";
+    }
+
+    draw() {
+      const { page, answer } = this;
+      const panel = S.byId("ledger-panel");
+      if (!panel || !answer) return;
+      S.show(panel, true);
+      const { totals } = answer;
+      const rollbacks = [...answer.rollbacks].sort((a, b) => b.segment - a.segment);
+      const counted = rollbacks.filter((one) => !one.undone);
+      this.drawTotals(totals, counted.length);
+      S.text(S.byId("ledger-note"), counted.length ? S.plural(counted.length, "rollback") : "");
+      const toggle = S.byId("ledger-all");
+      S.show(toggle, rollbacks.length > FEW);
+      S.text(toggle, this.all ? "Newest only" : `Show all ${S.count(rollbacks.length)}`);
+      const shown = rollbacks.slice(0, this.all ? MOST : FEW);
+      const key = JSON.stringify([shown, this.all, page.forkList.map((fork) => fork.label)]);
+      if (key === this.key) return;
+      this.key = key;
+      const place = S.byId("ledger");
+      if (!rollbacks.length) {
+        S.fill(place, S.h("div", { class: "nothing" }, "No rollback so far. Each one will stand here: what it threw away, what that cost, who asked for it and why."));
+        return;
+      }
+      const heads = [
+        ["", ""],
+        ["From → to", "The newest step before it and the step whose state training went back to"],
+        ["Steps lost", "Steps that were on the timeline and were discarded"],
+        ["Wall time lost", "Time that the discarded steps had taken"],
+        ["Down", "From the last discarded point to the first new one"],
+        ["GPU-hours", "(Wall time lost + down) × GPUs of the run"],
+        ["Skipped", "Batches that were skipped, so that they are not seen"],
+        ["Changes", ""],
+        ["Who and why", ""],
+        ["Incident", "The incident that it answers"],
+      ];
+      S.fill(
+        place,
+        S.h(
+          "table",
+          { class: "table dense ledger" },
+          S.h("thead", {}, S.h("tr", {}, heads.map(([head, title], index) => S.h("th", { class: index >= 1 && index <= 6 ? "num" : "", title: title || null }, head)))),
+          S.h("tbody", {}, shown.map((one) => this.row(one))),
+        ),
+      );
+    }
+
+    row(one) {
+      const { page } = this;
+      const fork = page.forkList.find((each) => each.segment.id === one.segment);
+      const label = fork ? fork.label : `#${one.segment}`;
+      const changes = S.changes(Object.fromEntries(Object.entries(one.changes || {}).filter(([key]) => key !== "skip_batches")));
+      const why = [one.issuer ? `${one.issuer}: ` : "", one.reason || ""].join("");
+      const num = (words, title) => S.h("td", { class: "num", title: title || null }, words);
+      return S.h(
+        "tr",
+        { class: one.undone ? "undone" : "", data: { rollback: one.segment } },
+        S.h("td", {}, S.h("button", { type: "button", class: "flag", title: "Show its steps", on: { click: () => this.zoom(one) } }, label)),
+        num([S.h("span", { class: "sub" }, `${S.count(one.last_dead_step)} → `), S.h("b", {}, S.count(one.fork_step))]),
+        num(S.count(one.steps_lost)),
+        num(seconds(one.wall_lost_s)),
+        num(seconds(one.downtime_s)),
+        num(hours(one.gpu_hours_lost)),
+        num(one.batches_skipped ? S.count(one.batches_skipped) : S.h("span", { class: "sub" }, "–")),
+        S.h("td", { class: "words" }, changes || S.h("span", { class: "sub" }, "none")),
+        S.h(
+          "td",
+          { class: "words wide", title: why || null },
+          S.h("span", { class: "fact-chip" }, one.undone ? "taken back" : CAUSES[one.cause] || one.cause),
+          why ? ` ${why}` : "",
+          S.h("span", { class: "sub" }, one.created ? ` ${S.ago(page.now() - one.created)}` : ""),
+        ),
+        S.h("td", {}, this.incidents(one)),
+      );
+    }
+
+    incidents(one) {
+      const { page } = this;
+      const found = (one.incidents || []).map((id) => page.incidentMap.get(id) || { incident_id: id, title: "incident" });
+      if (!found.length) return S.h("span", { class: "sub" }, "–");
+      return found.slice(0, 2).map((incident) =>
+        S.h("button", { type: "button", class: "link", title: incident.text || null, on: { click: () => page.zoomTo(incident) } }, incident.kind ? S.words(incident.kind) : incident.title),
+      );
+    }
+
+    /** Show what a rollback threw away. */
+    zoom(one) {
+      const end = Math.max(one.last_dead_step ?? one.fork_step, one.fork_step + 10);
+      const air = Math.max(20, 0.6 * (end - one.fork_step));
+      this.page.zoom.set([Math.max(0, one.fork_step - air), end + air]);
+      S.byId("focus-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
+    }
+
+    drawTotals(totals, count) {
+      S.show(S.byId("ledger-totals"), count > 0);
+      const set = (id, value, unit, note) => {
+        const cell = S.byId(`total-${id}`);
+        if (!cell) return;
+        S.text(cell.querySelector(".kpi-value"), value);
+        S.text(cell.querySelector(".kpi-unit"), unit);
+        S.text(cell.querySelector(".kpi-note"), note);
+      };
+      const share = (value) => percent(value).replace(" %", "");
+      set("goodput", share(totals.goodput), missing(totals.goodput) ? "" : "%", missing(totals.wall_s) ? "" : `${S.duration(totals.effective_s)} of ${S.duration(totals.wall_s)}`);
+      set("ettr", share(totals.ettr), missing(totals.ettr) ? "" : "%", missing(totals.idle_s) ? "" : `${seconds(totals.idle_s)} idle`);
+      set("steps", S.count(totals.steps_lost), "", S.plural(count, "rollback"));
+      set("wall", seconds(totals.wall_lost_s), "", missing(totals.downtime_s) ? "" : `and ${seconds(totals.downtime_s)} down`);
+      set("gpu", hours(totals.gpu_hours_lost), "", totals.gpus ? `on ${S.plural(totals.gpus, "GPU")}` : "");
+      set("data", S.count(totals.batches_skipped), "", "");
+    }
+
+    close() {
+      clearTimeout(this.timer);
+    }
+  }
+
+  S.Ledger = Ledger;
+})();

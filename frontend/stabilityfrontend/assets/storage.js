@@ -1,0 +1,74 @@
+// Where a run's points lie: how full the hot window is, what is archived, and what is wrong with it, in one line.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  const AGAIN_MS = 20000;
+  /** Problems named in the strip; the rest is counted. */
+  const NAMED = 2;
+
+  /** Bytes as people read them: `512 KiB`, `12.3 MiB`, `1.20 GiB`. */
+  S.bytes = function (count) {
+    if (count === null || count === undefined) return "–";
+    const [unit, letters] = count >= 2 ** 30 ? [2 ** 30, "GiB"] : count >= 2 ** 20 ? [2 ** 20, "MiB"] : count >= 1024 ? [1024, "KiB"] : [1, "B"];
+    const value = count / unit;
+    return `${unit === 1 ? value : value >= 100 ? Math.round(value) : Number(value.toPrecision(3))} ${letters}`;
+  };
+
+  class StorageLine {
+    constructor(page) {
+      this.page = page;
+      this.problems = [];
+    }
+
+    async fetch() {
+      clearTimeout(this.timer);
+      const { page } = this;
+      try {
+        const answer = await S.api.storage(page.id);
+        if (page.gone || answer === null) return; // a server without an archive says nothing
+        this.answer = answer;
+        this.draw();
+      } catch (error) {
+        if (page.gone) return;
+      }
+      this.timer = setTimeout(() => this.fetch(), AGAIN_MS);
+    }
+
+    /** Parts of the history that could not be read. */
+    setProblems(problems) {
+      this.problems = problems;
+      this.draw();
+    }
+
+    draw() {
+      const line = S.byId("storage");
+      const { answer, problems } = this;
+      if (!line) return;
+      if (answer) {
+        const { hot, cold, state } = answer;
+        const full = hot.limit_bytes ? Math.min(1, hot.bytes / hot.limit_bytes) : 0;
+        S.fill(
+          line,
+          S.h("span", { class: "gauge", style: { "--share": full }, title: `${S.count(hot.frames)} frames in Redis; older ones are moved to the archive` }),
+          S.h("span", {}, `Hot ${S.bytes(hot.bytes)}${hot.limit_bytes ? ` of ${S.bytes(hot.limit_bytes)}` : ""}`),
+          S.h("span", { title: cold.location || null }, cold.parts ? `archive ${S.plural(cold.parts, "part")}, ${S.bytes(cold.bytes)}${cold.rows ? `, ${S.count(cold.rows)} points` : ""}` : "nothing archived yet"),
+          S.h("span", { class: `state ${state === "failed" ? "critical" : state === "behind" ? "warning" : "calm"}` }, { ok: "up to date", archiving: "archiving", behind: "archive behind", failed: "archive failed" }[state] || state),
+        );
+      }
+      const bad = answer && (answer.state === "behind" || answer.state === "failed");
+      const words = [];
+      if (bad) words.push(`${answer.state === "failed" ? "The archive failed" : "The archive is behind"}: ${S.sentence(answer.problem || "no reason given")} Nothing is lost: the points stay in Redis and it goes on by itself.`);
+      if (problems.length) words.push(`Part of the history can't be read and is missing here: ${problems.slice(0, NAMED).map(S.sentence).join(" ")}${problems.length > NAMED ? ` And ${problems.length - NAMED} more.` : ""}`);
+      const note = S.byId("storage-note");
+      S.text(note, words.join(" "));
+      S.cls(note, `note ${(bad && answer.state === "failed") || problems.length ? "critical" : "warning"}`);
+      S.show(note, words.length > 0);
+    }
+
+    close() {
+      clearTimeout(this.timer);
+    }
+  }
+
+  S.StorageLine = StorageLine;
+})();

@@ -1,0 +1,81 @@
+"""The skeleton of the page that lays runs over each other: their lines, how they are aligned, their numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import html
+
+from stabilityfrontend.controls import panel_head, segmented
+
+__all__ = ["bar", "body"]
+
+
+def bar() -> list[Any]:
+    """Return what the page puts into the top bar."""
+    return [
+        html.A("Runs", href="/", className="crumb", id="crumb-runs"),
+        html.Span("/", className="crumb-sep"),
+        html.Span("Compare", className="crumb-here"),
+        html.Span(id="compare-count", className="chip"),
+        html.Span(className="grow"),
+        html.Span(id="live-pill", className="pill quiet"),
+    ]
+
+
+def body() -> list[Any]:
+    """Return the regions below the top bar."""
+    return [
+        html.Div(id="banner", role="alert", hidden=True),
+        html.Main(
+            [
+                html.Section(
+                    [
+                        # Made by the script: what is chosen there is of no interest to Dash.
+                        html.Div(
+                            [
+                                html.Div(id="compare-metric", className="tool"),
+                                html.Div(
+                                    [
+                                        html.Span("Align by", className="tool-label"),
+                                        segmented(
+                                            "compare-align",
+                                            "What the lines have in common at zero",
+                                            [("step", "Step"), ("fork", "Last fork"), ("time", "Time")],
+                                        ),
+                                    ],
+                                    className="tool",
+                                ),
+                                html.Div(id="compare-smooth", className="tool"),
+                                html.Span(className="grow"),
+                                segmented("compare-scale", "Value axis", [("linear", "Linear"), ("log", "Log")]),
+                                html.Button(
+                                    "Reset zoom", id="zoom-reset", className="toggle", type="button", hidden=True
+                                ),
+                            ],
+                            className="tools first",
+                        ),
+                        html.Div(id="compare-legend", className="legend wide"),
+                        html.Div(id="compare-chart", className="chart compare"),
+                        html.Div(id="compare-note", className="panel-note", hidden=True),
+                    ],
+                    className="panel",
+                    id="compare-panel",
+                ),
+                html.Section(
+                    [
+                        panel_head(
+                            "Runs",
+                            html.Span(id="compare-cursor", className="sub"),
+                            html.Span(className="grow"),
+                            html.Div(id="compare-add", className="tool"),
+                        ),
+                        html.Div(id="compare-table", className="wide-table"),
+                    ],
+                    className="panel",
+                ),
+                html.Div(id="compare-empty", hidden=True),
+            ],
+            className="list stack",
+        ),
+    ]
