@@ -170,7 +170,7 @@ def test_the_spike_that_a_rollback_answers_is_named_and_one_that_was_over_before
     loss[99:102] = [9.0] * 3  # comes back by itself
     loss[190:] = [9.0] * 10
     frames = [job.rows([step], {"loss": [value]}) for step, value in enumerate(loss, 1)]
-    state = _run(*frames, job.rolled_back(150, "a"), job.rows([151, 152]))
+    state = _run(*frames, job.rolled_back(150, "a"), job.rows([151, 152], {"loss": [2.0, 2.0]}))
     (entry,) = ledger_of(state, 5_000.0)()["rollbacks"]
     onsets = {i["incident_id"]: i["onset_step"] for i in state.incidents.all()}
     assert sorted(onsets.values()) == [100, 191]
@@ -253,8 +253,8 @@ def test_after_any_story_each_dead_step_is_booked_once_and_no_time_is_negative(t
     for segment in tree:
         if segment.last_step is not None and segment.first_step is not None and not segment.undone:
             limit = tree.dead_after(segment.id)
-            low = segment.fork_step if segment.parent is not None else segment.first_step - 1
-            dead += 0 if limit is None else max(0, segment.last_step - max(limit, low))
+            low = segment.first_step - 1 if limit == -1 else limit
+            dead += 0 if low is None else max(0, segment.last_step - low)
     totals = book["totals"]
     assert totals["steps_lost"] == dead
     numbers = [v for row in (totals, *book["rollbacks"]) for v in row.values() if isinstance(v, float)]
