@@ -13,10 +13,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.archive.aggregates import Aggs, aggregate, row_counts
+from stabilitybackend.archive.aggregates import AGG, EMPTY_AGGS, Aggs, aggregate, row_counts
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 
-__all__ = ["ONE_BLOCK", "Drawn", "Piece", "SeriesReader", "StoreReader", "draw_line", "expected_rows", "grid_level"]
+__all__ = [
+    "ONE_BLOCK",
+    "Drawn",
+    "Piece",
+    "SeriesReader",
+    "StoreReader",
+    "draw_line",
+    "expected_rows",
+    "grid_level",
+    "join_aggs",
+]
 
 #: A level at which any series is a single block.
 ONE_BLOCK = 62
@@ -72,15 +82,21 @@ class Drawn:
     """The points of one piece, steps strictly rising, and what they were chosen from.
 
     Attributes:
-        rows: all rows of the piece where these are the points.
-        aggs: the buckets where they are not.
+        rows: all rows of the piece where these are the points; none where ``aggs`` is there.
+        aggs: the buckets from which they were chosen, None where they are all rows.
     """
 
     piece: Piece
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
-    rows: Rows | None
+    rows: Rows
     aggs: Aggs | None
+
+
+def join_aggs(aggs: Sequence[Aggs]) -> Aggs:
+    """Return buckets one after the other. NumPy compares structured types field by field: 20 us for each array."""
+    words = [np.ascontiguousarray(each).view(np.int64) for each in aggs]
+    return np.concatenate(words).view(AGG) if words else EMPTY_AGGS
 
 
 def expected_rows(pieces: Iterable[Piece]) -> float:
@@ -120,7 +136,7 @@ def draw_line(store: SeriesReader, pieces: Sequence[Piece], level: int, points: 
         raw = _raw(store, pieces)
         if sum(len(drawn.steps) for drawn in raw) <= points:
             return raw, 0
-        aggs = [aggregate(drawn.rows or Rows.EMPTY, level) for drawn in raw]
+        pieces, aggs = [drawn.piece for drawn in raw], [aggregate(drawn.rows, level) for drawn in raw]
     else:
         aggs = [_buckets(store, piece, level) for piece in pieces]
         if sum(int(row_counts(agg).sum()) for agg in aggs) <= points:
@@ -151,7 +167,7 @@ def _extremes(pieces: Sequence[Piece], aggs: Sequence[Aggs]) -> list[Drawn]:
     sizes = np.array([len(agg) for agg in aggs])
     if not sizes.sum():
         return []
-    every = np.concatenate(aggs)
+    every = join_aggs(aggs)
     owner = np.repeat(np.arange(len(aggs)), sizes)
     ends = np.cumsum(sizes)
     firsts, lasts = (ends - sizes)[sizes > 0], (ends - 1)[sizes > 0]
@@ -173,7 +189,7 @@ def _extremes(pieces: Sequence[Piece], aggs: Sequence[Aggs]) -> list[Drawn]:
     who, steps, values = who[keep], steps[keep], values[keep]
     bounds = np.searchsorted(who, np.arange(len(aggs) + 1))
     return [
-        Drawn(piece, steps[bounds[i] : bounds[i + 1]], values[bounds[i] : bounds[i + 1]], None, aggs[i])
+        Drawn(piece, steps[bounds[i] : bounds[i + 1]], values[bounds[i] : bounds[i + 1]], Rows.EMPTY, aggs[i])
         for i, piece in enumerate(pieces)
         if sizes[i]
     ]

@@ -53,7 +53,7 @@ class Series:
     level: int
     steps: NDArray[np.int64]
     values: NDArray[np.float64]
-    xs: NDArray[np.float64] | None = None
+    xs: NDArray[np.float64] | NDArray[np.int64] | None = None
     smoothed: NDArray[np.float64] | None = None
 
     def as_dict(self) -> dict[str, Any]:

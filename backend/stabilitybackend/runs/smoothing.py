@@ -184,13 +184,19 @@ def _forgets_before(
     if rows < memory_rows:
         return None
     size = max(abs(float(near["min"][0])), abs(float(near["max"][0])))
-    past = _largest_before(store, lineage, key, read_from)
-    # exp of a large negative number is 0, and 0 times a large number is what is left of it
-    return read_from if past * math.exp(rows * math.log(weight)) <= _FORGOTTEN * size else None
+    share = math.exp(rows * math.log(weight))  # 0 where that is very small
+    for exactly in (False, True):
+        if share * _largest_before(store, lineage, key, read_from, exactly) <= _FORGOTTEN * size:
+            return read_from
+    return None
 
 
-def _largest_before(store: SeriesReader, lineage: LineageView, key: SeriesKey, step: int) -> float:
-    """Return the greatest finite magnitude on the path of a segment before ``step``."""
+def _largest_before(store: SeriesReader, lineage: LineageView, key: SeriesKey, step: int, exactly: bool) -> float:
+    """Return the greatest finite magnitude on the path of a segment before ``step``.
+
+    Args:
+        exactly: else that of whole segments, dead ends included: more than enough most times, and no row is read.
+    """
     largest = 0.0
     for part in lineage.path_of(key.segment):
         there = replace(key, segment=part.segment)
@@ -198,7 +204,8 @@ def _largest_before(store: SeriesReader, lineage: LineageView, key: SeriesKey, s
         last = step - 1 if part.last is None else part.last
         if extent is None or extent.first_step > last:
             continue
-        whole = store.aggregates(there, extent.first_step, min(extent.last_step, last), ONE_BLOCK)
+        last = min(extent.last_step, last) if exactly else extent.last_step
+        whole = store.aggregates(there, extent.first_step, last, ONE_BLOCK)
         some = whole[whole["count"] > 0]
         if len(some):
             largest = max(largest, float(np.abs(some["min"]).max()), float(np.abs(some["max"]).max()))

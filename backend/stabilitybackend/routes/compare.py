@@ -1,0 +1,59 @@
+"""Several runs in one chart: ``GET /api/v1/compare``. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Query, Response
+
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.routes.access import Manager, Reader
+from stabilitybackend.runs.compare import MAX_RUNS, Align, ComparedRun, compare, parse_forks
+from stabilitybackend.runs.lineage_view import LineageView
+from stabilitybackend.runs.series_request import SeriesRequest
+from stabilitybackend.runs.worker import RunWorker
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/compare", tags=["runs"])
+
+
+@router.get("")
+async def compared(
+    manager: Manager,
+    reader: Reader,
+    run: Annotated[list[str], Query(description="run ids; repeat the parameter")],
+    metric: Annotated[list[str], Query(description="metric names; repeat the parameter")],
+    align: Annotated[Align, Query(description="what x = 0 means")] = "step",
+    fork: Annotated[list[str] | None, Query(description="by run: a segment's id, or newest")] = None,
+    start: Annotated[int | None, Query(description="first step, inclusive")] = None,
+    stop: Annotated[int | None, Query(description="last step, inclusive")] = None,
+    points: Annotated[int | None, Query(description="at most about this many a run and metric")] = None,
+    smooth: Annotated[float | None, Query(description="weight of the past, 0 to 0.9999")] = None,
+) -> Response:
+    """The effective curves of several runs, of each metric's lowest rank, each run with its own x = 0."""
+    names = list(dict.fromkeys(run))
+    if len(names) > MAX_RUNS:
+        raise BadRequest(f"{len(names)} runs asked for, expected at most {MAX_RUNS}", hint="compare fewer at a time")
+    request = SeriesRequest.of(metric, start=start, stop=stop, points=points, rank="primary", smooth=smooth)
+    forks = parse_forks(fork or [], names, align)
+    workers = await asyncio.gather(*(manager.get(name) for name in names))
+    runs = [_compared(worker, request, at) for worker, at in zip(workers, forks, strict=True)]
+    found = await asyncio.gather(*(asyncio.to_thread(compare, one, request, align) for one in runs))
+    return Response(
+        orjson.dumps({"align": align, "runs": found}, option=orjson.OPT_SERIALIZE_NUMPY),
+        media_type="application/json",
+    )
+
+
+def _compared(worker: RunWorker, request: SeriesRequest, fork: int | None) -> ComparedRun:
+    """Return the run as it is now."""
+    state = worker.state
+    origin = next(
+        (name for name in state.store.metrics() if any(key.rank is not None for key in state.store.keys(name))), None
+    )
+    view = state.store.view([*request.metrics, *([] if origin is None else [origin])])
+    name = str(worker.run().get("name") or worker.run_id)
+    return ComparedRun(worker.run_id, name, view, LineageView.of(state.fold), origin, fork)

@@ -1,0 +1,90 @@
+"""What charts ask for over HTTP: real server, real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway_stack import RawAgent
+from job import Job
+from server_stack import RunningServer
+from stabilityclient.wire import Ack, Frame
+
+
+@pytest.fixture
+def server(redis_url: str, tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(redis_url, tmp_path) as running:
+        yield running
+
+
+async def _feed(server: RunningServer, run_id: str, agent: RawAgent, *frames: Frame) -> None:
+    """Send frames and wait until the run shows the last of their steps."""
+    for frame in frames:
+        await agent.send(frame)
+        while not isinstance(await asyncio.wait_for(agent.receive(), 10), Ack):
+            pass
+
+
+async def _until(server: RunningServer, run_id: str, step: int) -> None:
+    await asyncio.to_thread(server.wait_for, f"/runs/{run_id}", lambda r: r["last_step"] == step, f"step {step}")
+
+
+def _refused(server: RunningServer, path: str, **params: Any) -> tuple[int, str]:
+    answer = server.client.get(f"/api/v1{path}", params=params)
+    return answer.status_code, answer.json()["error"]["message"]
+
+
+async def test_a_browser_reads_history_once_and_then_only_news(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await agent.hello("run-1", sources=[job.info])
+        await _feed(server, "run-1", agent, job.rows(range(1, 101)), job.rolled_back(50, "k"), job.rows([51, 52]))
+        await _until(server, "run-1", 52)
+        first = server.get("/runs/run-1/series", metric="loss", view="all", points=20)
+        assert first["complete"]
+        assert {s["level"] for s in first["series"]} == {first["level"]} != {0}
+        await _feed(server, "run-1", agent, job.rows([53, 54]))
+        await _until(server, "run-1", 54)
+        ask = {"metric": "loss", "points": 20, "x": "time", "smooth": 0.9}
+        news = server.get("/runs/run-1/series", cursor=first["cursor"], **ask)
+        (entry,) = news["series"]
+        assert (news["complete"], entry["segment"], entry["steps"]) == (False, 1, [53, 54])
+        assert len(entry["xs"]) == len(entry["smoothed"]) == 2
+        assert server.get("/runs/run-1/series", cursor=news["cursor"], **ask)["series"] == []
+        too_old = server.get("/runs/run-1/series", cursor="not-a-cursor", **ask)
+        assert (too_old["complete"], [s["segment"] for s in too_old["series"]]) == (True, [0, 1])
+
+
+async def test_wrong_parameters_are_answered_with_422_and_what_is_expected(server: RunningServer) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await agent.hello("run-1", sources=[job.info])
+        await _feed(server, "run-1", agent, job.rows([1, 2]))
+        await _until(server, "run-1", 2)
+    path = "/runs/run-1/series"
+    assert _refused(server, path, metric="loss", view="segment:3") == (
+        422, "view is segment:3, expected segment:0 to segment:0 in this run"
+    )  # fmt: skip
+    assert _refused(server, path, metric="loss", points=2) == (422, "points is 2, expected 4 to 1000000")
+    assert _refused(server, path, metric="loss", x="tokens")[0] == 422
+    assert _refused(server, path, metric="loss", smooth="much")[0] == 422
+
+
+async def test_runs_are_compared_by_their_forks_and_who_is_missing_is_named(server: RunningServer) -> None:
+    for run_id, fork in (("run-a", 5), ("run-b", 8)):
+        job = Job()
+        async with RawAgent(server.agent_url) as agent:
+            await agent.hello(run_id, sources=[job.info])
+            await _feed(server, run_id, agent, job.rows(range(1, 11)), job.rolled_back(fork, "k"), job.rows([fork + 1]))
+            await _until(server, run_id, fork + 1)
+    found = server.get("/compare", run=["run-a", "run-b"], metric="loss", align="fork")
+    assert [(r["run_id"], r["fork_step"], r["series"][-1]["xs"]) for r in found["runs"]] == [
+        ("run-a", 5, [1]),
+        ("run-b", 8, [1]),
+    ]
+    assert _refused(server, "/compare", run=["run-a", "run-c"], metric="loss") == (404, "there is no run 'run-c'")
+    assert _refused(server, "/compare", run=["run-a"], metric="loss", align="forks")[0] == 422
