@@ -253,6 +253,19 @@ async def test_an_idle_run_leaves_redis_whole_and_is_served_from_files(stage: St
     assert _points(worker) == {(0, False, s): job.value(s) for s in range(1, 201)}
 
 
+async def test_a_run_that_was_over_before_the_server_started_leaves_redis_too(stage: Stage) -> None:
+    job = Job()
+    worker = await stage.send(*_rows(job, 1, 40), job.event("end", 40))
+    expected = _points(worker)
+    await worker.tick()
+    stage.now += 2 * 86_400.0
+    await stage.restart()
+    await stage.manager.start()
+    await stage.manager._archive_leftover()
+    assert await stage.redis.xlen(KEYS.frames) == 0
+    assert _points(await stage.manager.get("run-1")) == expected
+
+
 async def test_compaction_makes_one_part_of_small_ones_and_changes_no_answer(stage: Stage) -> None:
     job = Job()
     worker = await stage.send(*_rows(job, 1, 1_500))

@@ -66,6 +66,10 @@ class RunIndex:
             **view,
         }
 
+    async def has_frames(self, run_id: str) -> bool:
+        """Return whether the stream of a run holds anything."""
+        return bool(await self._redis.xlen(RunKeys(run_id).frames))
+
     async def forget(self, run_id: str) -> None:
         """Remove every key of a run, and it from the list."""
         await self._redis.unlink(*RunKeys(run_id).all())

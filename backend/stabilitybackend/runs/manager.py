@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import ArchiveError, Conflict, NotFound
+from stabilitybackend.errors import ArchiveError, Conflict, NotFound, StabilityBoardError
 from stabilitybackend.keys import check_run_id
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles
@@ -52,6 +52,8 @@ class RunManager:
         self._index = RunIndex(redis)
         self._workers: dict[str, RunWorker] = {}
         self._sweeper: asyncio.Task[None] | None = None
+        #: Runs that were over before the server started, and may still lie in Redis.
+        self._leftover: list[str] = []
 
     async def start(self) -> None:
         """Watch the runs that were under way when the server stopped."""
@@ -61,6 +63,8 @@ class RunManager:
                 stored = await self._index.stored(run_id)
                 if stored["status"] in LIVE_STATES and self._clock() - stored["updated"] < WATCH_AGAIN_S:
                     self._worker(run_id)
+                else:
+                    self._leftover.append(run_id)
         except (RedisError, OSError) as error:
             _log.warning("runs under way are watched when they are asked for; Redis is away: %s", error)
 
@@ -88,6 +92,20 @@ class RunManager:
                 idle = self._clock() - worker.used > IDLE_S
                 if idle and not worker.busy and worker.is_ready and worker.run()["status"] not in LIVE_STATES:
                     await self._let_go(run_id, worker)
+            try:
+                await self._archive_leftover()
+            except (RedisError, OSError, StabilityBoardError) as error:
+                _log.warning("runs that are over stay in Redis for now: %s", error)
+
+    async def _archive_leftover(self) -> None:
+        """Archive one run that was over before the server started, if it still has frames in Redis."""
+        while self._leftover:
+            run_id = self._leftover.pop()
+            if run_id in self._workers or not await self._index.has_frames(run_id):
+                continue
+            worker = await self.get(run_id)
+            await self._let_go(run_id, worker)
+            return
 
     async def _let_go(self, run_id: str, worker: RunWorker) -> None:
         try:
