@@ -23,7 +23,7 @@ from stabilitybackend.archive.location import open_location
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
-from stabilitybackend.routes import commands, compare, ledger, live, runs, server, storage
+from stabilitybackend.routes import commands, compare, export, ledger, live, runs, server, storage
 from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.settings import Settings
@@ -95,6 +95,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         ledger.router,
         live.router,
         storage.router,
+        export.router,
         agent_router(gateway),
         server.fallback,
     ):

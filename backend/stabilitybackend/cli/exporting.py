@@ -2,10 +2,178 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import httpx
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.errors import BadRequest, StabilityBoardError, Unavailable
+from stabilitybackend.settings import Settings
 
 __all__ = ["register"]
+
+_FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+_VIEWS = ("effective", "all")
+#: Seconds between two looks at how far the server is.
+_LOOK_S = 0.5
+#: Seconds without a byte after which an export is given up: the server may have to read files from far away.
+_STALLED_S = 120.0
+_COLUMNS = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+_ID_HEADER = "X-Export-Id"
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
+    app.command("export")(export_run)
+
+
+def export_run(
+    run_id: Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")],
+    to: Annotated[str, typer.Option("--to", metavar="FILE", help="FILE.parquet, FILE.jsonl, or - (standard output).")],
+    view: Annotated[str, typer.Option(help="all, or effective: without dead points.")] = "all",
+    metric: Annotated[list[str] | None, typer.Option(help="Only this metric; repeat it for several.")] = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", help="jsonl or parquet. [default: by the end of FILE; jsonl for -]")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(help="The server. [default: STABILITY_URL, or the one running here]")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")
+    ] = None,
+) -> None:
+    """Write a run to a file, with its segments and dead points; stabilityboard import reads it again.
+
+    The file has its name only once it is whole.
+    """
+    wanted = _format_of(to, file_format)
+    if view not in _VIEWS:
+        raise BadRequest(f"--view is {view!r}, expected all or effective")
+    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
+    target = server_url(url, os.environ, settings.data_dir)
+    with ApiClient(target, api_key) as client:
+        client.get(f"/api/v1/runs/{run_id}")  # says in its own words what is wrong with the URL, the key or the run
+        with _destination(to) as file, _bar(run_id) as show:
+            facts = _download(client, f"/api/v1/runs/{run_id}/export", wanted, view, metric or [], file, show, api_key)
+    rows = facts.get("rows")
+    known = "" if rows is None else f"{rows} rows ({facts['points']} points), "
+    typer.echo(f"{run_id}: {known}{facts['bytes']} bytes of {wanted} to {to}", err=to == "-")
+    if facts.get("problems"):
+        typer.echo(f"{run_id}: could not be read on the server:", err=True)
+        for problem in facts["problems"]:
+            typer.echo(f"  {problem}", err=True)
+        raise typer.Exit(1)
+
+
+def _format_of(to: str, given: str | None) -> str:
+    found = given or ("jsonl" if to == "-" else _FORMATS.get(Path(to).suffix.lower()))
+    if found not in ("jsonl", "parquet"):
+        what = f"--format is {given!r}" if given else f"--to is {to!r}"
+        raise BadRequest(f"{what}, expected FILE.parquet or FILE.jsonl", hint="or say --format jsonl or parquet")
+    return found
+
+
+@contextlib.contextmanager
+def _destination(to: str) -> Iterator[BinaryIO]:
+    """Give a file to write to that takes its name at the end, or none is left."""
+    if to == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    final = Path(to)
+    part = final.with_name(f".{final.name}.{os.getpid()}.part")
+    try:
+        file = part.open("wb")
+    except OSError as error:
+        raise StabilityBoardError(f"{part} can't be written: {error.strerror}", hint="is the folder there?") from error
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(final)
+    except OSError as error:
+        raise StabilityBoardError(f"{final} can't be written: {error.strerror}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _bar(run_id: str) -> Iterator[Callable[[int, int], None]]:
+    with Progress(*_COLUMNS, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"{run_id}: points", total=None)
+        yield lambda done, total: progress.update(task, completed=min(done, total), total=total or None)
+
+
+def _download(
+    client: ApiClient,
+    place: str,
+    wanted: str,
+    view: str,
+    metrics: list[str],
+    file: BinaryIO,
+    show: Callable[[int, int], None],
+    api_key: str | None,
+) -> dict[str, Any]:
+    """Copy the answer into ``file`` and return what is known of it: ``rows``, ``points``, ``problems``, ``bytes``.
+
+    Raises:
+        Unavailable: the connection broke, so the file is not whole.
+        StabilityBoardError: the server refused.
+    """
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    query: dict[str, Any] = {"format": wanted, "view": view, "metric": metrics}
+    size, looked = 0, time.monotonic()
+    try:
+        with (
+            httpx.Client(base_url=client.url, headers=headers, timeout=_STALLED_S, trust_env=False) as http,
+            http.stream("GET", place, params=query) as answer,
+        ):
+            if not answer.is_success:
+                answer.read()
+                raise _refusal(answer)
+            state = f"{place}/{answer.headers.get(_ID_HEADER, '')}"
+            for chunk in answer.iter_raw():
+                file.write(chunk)
+                size += len(chunk)
+                if time.monotonic() - looked > _LOOK_S:
+                    looked = time.monotonic()
+                    facts = _facts(client, state)
+                    show(facts.get("points", 0), facts.get("total", 0))
+    except httpx.HTTPError as error:
+        raise Unavailable(
+            f"the export broke off after {size} bytes ({error or type(error).__name__}); no file is left",
+            hint="the server's log says why; try again",
+        ) from error
+    facts = _facts(client, state)
+    if facts and not facts["done"]:
+        raise Unavailable("the server did not finish the export; no file is left", hint="its log says why; try again")
+    return {**facts, "bytes": size}
+
+
+def _facts(client: ApiClient, place: str) -> dict[str, Any]:
+    try:
+        facts: dict[str, Any] = client.get(place)
+    except StabilityBoardError:
+        return {}  # another process behind the same address answered: it knows nothing of this export
+    return facts
+
+
+def _refusal(answer: httpx.Response) -> StabilityBoardError:
+    try:
+        problem = answer.json()["error"]
+        return StabilityBoardError(problem["message"], hint=problem.get("hint", ""), code=problem.get("code"))
+    except (ValueError, KeyError, TypeError):
+        return StabilityBoardError(f"the server answered {answer.status_code} to the export")

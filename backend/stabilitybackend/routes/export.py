@@ -1,0 +1,79 @@
+"""``GET /api/v1/runs/{id}/export``: a whole run as one file, streamed. Shapes: docs/import-export.md."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from stabilitybackend.errors import NotFound
+from stabilitybackend.routes.access import Reader, Worker
+from stabilitybackend.runs.export import Export, ExportView, Progress
+from stabilitybackend.runs.jsonl_export import jsonl_export
+from stabilitybackend.runs.lineage_view import LineageView
+from stabilitybackend.runs.parquet_export import parquet_export
+
+__all__ = ["EXPORT_ID_HEADER", "router"]
+
+#: Header of the answer: under this id the export tells how far it is, and what it could not read.
+EXPORT_ID_HEADER = "X-Export-Id"
+#: Exports whose progress is remembered, newest ones.
+MAX_REMEMBERED = 64
+_TYPES = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
+
+router = APIRouter(prefix="/api/v1/runs/{run_id}/export", tags=["export"])
+
+
+@router.get("")
+async def export(
+    request: Request,
+    reader: Reader,
+    worker: Worker,
+    format: Literal["jsonl", "parquet"] = "jsonl",
+    view: Annotated[ExportView, Query(description="effective: without dead points")] = "all",
+    metric: Annotated[list[str] | None, Query(description="metric names; repeat it; all without")] = None,
+) -> Response:
+    """The points of a run as one file, made while it is read."""
+    state, cursor = worker.state, worker.cursor
+    stored, lineage = state.store.view(metric), LineageView.of(state.fold)
+    run, segments = dict(worker.run()), worker.segments()["segments"]
+
+    def begin() -> tuple[Export, Iterator[bytes]]:
+        made = Export(stored, lineage, run, segments, view=view, metrics=metric or [], cursor=cursor, now=time.time())
+        return made, jsonl_export(made) if format == "jsonl" else parquet_export(made)
+
+    made, chunks = await asyncio.to_thread(begin)
+    name = uuid.uuid4().hex
+    remembered = _remembered(request)
+    remembered[name] = made.progress
+    while len(remembered) > MAX_REMEMBERED:
+        remembered.popitem(last=False)
+    headers = {
+        EXPORT_ID_HEADER: name,
+        "Content-Disposition": f'attachment; filename="{made.run_id}.{format}"',
+    }
+    return StreamingResponse(chunks, media_type=_TYPES[format], headers=headers)
+
+
+@router.get("/{export_id}")
+async def progress(request: Request, export_id: str, reader: Reader) -> Response:
+    """How far an export is: points in all (about) and written, and what could not be read."""
+    found = _remembered(request).get(export_id)
+    if found is None:
+        raise NotFound(f"there is no export {export_id!r}", hint="only the newest ones of this server are remembered")
+    return Response(orjson.dumps(found.as_dict()), media_type="application/json")
+
+
+def _remembered(request: Request) -> OrderedDict[str, Progress]:
+    state: Any = request.app.state
+    if not hasattr(state, "exports"):
+        state.exports = OrderedDict()
+    exports: OrderedDict[str, Progress] = state.exports
+    return exports
