@@ -10,7 +10,8 @@ A part holds the frames of a run in the half-open range ``(from_id, to_id]`` of 
     <stem>.series.json      which series lies where in the first two, and their checksums (``table.py``)
 
 Parquet has no checksum that Polars writes or reads, so a flipped bit may come back as another number. Points and levels
-are therefore read in chunks of a fixed number of rows, and each chunk has a sum that is compared whenever it is read.
+are therefore read in chunks of a fixed number of rows, frames a row group at a time, and each of these has a checksum
+that is compared whenever it is read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import builtins
 import json
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -42,6 +44,7 @@ __all__ = [
     "Part",
     "file_checksum",
     "levels_sum",
+    "messages_sum",
     "rows_sum",
 ]
 
@@ -160,6 +163,11 @@ def rows_sum(rows: Rows) -> int:
 def levels_sum(aggs: Aggs) -> int:
     """Return the checksum of aggregates."""
     return int(np.ascontiguousarray(aggs).view(np.uint64).sum(dtype=np.uint64))
+
+
+def messages_sum(ids: Sequence[str], messages: Sequence[bytes]) -> int:
+    """Return the checksum of messages and their stream ids, a CRC-32."""
+    return zlib.crc32(b"".join(messages), zlib.crc32("\n".join(ids).encode()))
 
 
 def file_checksum(data: bytes) -> int:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stabilitybackend.archive.aggregates import AGG, EMPTY_AGGS, Aggs, aggregate, regroup, row_counts
 from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.layout import Files, Part, file_checksum, levels_sum, rows_sum
+from stabilitybackend.archive.layout import Files, Part, file_checksum, levels_sum, messages_sum, rows_sum
 from stabilitybackend.archive.location import Location
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.archive.table import Entry, SeriesTable, read_table
@@ -87,11 +87,16 @@ class PartReader:
 
     def frames(self) -> Iterator[tuple[str, bytes]]:
         """Yield the messages with their stream ids, in the order of the stream, some MiB in memory at a time."""
-        group = self._table().frames_group
-        for begin in range(0, self.part.frames, group):
-            count = min(group, self.part.frames - begin)
+        table = self._table()
+        for number, expected in enumerate(table.frames_sums):
+            begin = number * table.frames_group
+            count = min(table.frames_group, self.part.frames - begin)
             frame = self._read(self._files.frames, ["id", "frame"], begin, count)
-            yield from frame.iter_rows()
+            ids, messages = frame["id"].to_list(), frame["frame"].to_list()
+            if messages_sum(ids, messages) != expected:
+                path = self._location.path(self._files.frames)
+                raise damaged(path, f"row group {number} has another checksum than what was written")
+            yield from zip(ids, messages, strict=True)
 
     def state(self) -> bytes:
         """Return the fold's state at the end of the part."""

@@ -28,6 +28,7 @@ from stabilitybackend.archive.layout import (
     Part,
     file_checksum,
     levels_sum,
+    messages_sum,
     rows_sum,
 )
 from stabilitybackend.archive.location import Location
@@ -42,9 +43,9 @@ _KEY_COLUMNS = ("metric", "segment", "rank", "node", "stray")
 
 #: Rows that go to Polars in one frame: large enough that 25,000 series of a few rows cost no frame each.
 BATCH_ROWS = 16 * POINTS_CHUNK
-#: Bytes of messages that are held at a time, and about the size of a row group of the frames file.
-FRAMES_BATCH_BYTES = 8 * 2**20
-FRAMES_BATCH = 8_192
+#: Bytes of messages in the first row group of the frames file, and its most messages. The others get as many.
+FRAMES_GROUP_BYTES = 8 * 2**20
+FRAMES_GROUP = 8_192
 
 
 def write_part(
@@ -103,7 +104,7 @@ def write_from(
     messages = _Messages(frames)
     size += _write(location, files.frames, messages.frames(), FRAMES_SCHEMA, messages.group_rows, statistics=False)
     size += location.write_bytes(files.state, state)
-    table = contents.table(messages.group_rows)
+    table = contents.table(messages)
     size += location.write_bytes(files.series, table)
     return Part(
         stem=stem, from_id=from_id, to_id=to_id, rows=contents.rows, frames=messages.count, bytes=size,
@@ -173,7 +174,7 @@ class _Contents:
             schema=LEVELS_SCHEMA,
         )
 
-    def table(self, frames_group: int) -> bytes:
+    def table(self, messages: _Messages) -> bytes:
         """Return the series file."""
         metrics = {metric: i for i, metric in enumerate(dict.fromkeys(key.metric for key in self.keys))}
         nodes = {node: i for i, node in enumerate(dict.fromkeys(key.node for key in self.keys))}
@@ -193,7 +194,8 @@ class _Contents:
                 levels=self._places,
                 points_chunks=Chunks(POINTS_CHUNK, self._sums, self._first_steps),
                 levels_chunks=self._level_chunks,
-                frames_group=frames_group,
+                frames_group=messages.group_rows,
+                frames_sums=messages.sums,
             )
         )
 
@@ -252,34 +254,34 @@ class _Contents:
 
 
 class _Messages:
-    """The frames of a part on their way to the file, a batch at a time."""
+    """The frames of a part on their way to the file, a row group at a time."""
 
     def __init__(self, frames: Iterable[tuple[str, bytes]]) -> None:
         self._frames = iter(frames)
-        self._ahead = self._batch()
+        self._group: list[tuple[str, bytes]] = []
+        size = 0
+        for item in islice(self._frames, FRAMES_GROUP):
+            self._group.append(item)
+            size += len(item[1])
+            if size >= FRAMES_GROUP_BYTES:
+                break
         self.count = 0
-        #: Rows of a row group: as many as the first batch has, so that reading a group takes about as much memory.
-        self.group_rows = max(1, len(self._ahead))
+        #: Messages of a row group: as many as it takes to fill the first one, all have the same number.
+        self.group_rows = max(1, len(self._group))
+        self.sums: list[int] = []
 
     def frames(self) -> Iterator[pl.DataFrame]:
         """Yield the rows of the frames file, at least one (empty) frame."""
-        batch = self._ahead
+        group = self._group
         while True:
-            self.count += len(batch)
-            yield pl.DataFrame(batch, schema=FRAMES_SCHEMA, orient="row")
-            batch = self._batch()
-            if not batch:
+            self.count += len(group)
+            ids, messages = [item[0] for item in group], [item[1] for item in group]
+            if group:
+                self.sums.append(messages_sum(ids, messages))
+            yield pl.DataFrame({"id": ids, "frame": messages}, schema=FRAMES_SCHEMA)
+            group = list(islice(self._frames, self.group_rows))
+            if not group:
                 return
-
-    def _batch(self) -> list[tuple[str, bytes]]:
-        batch: list[tuple[str, bytes]] = []
-        size = 0
-        for item in islice(self._frames, FRAMES_BATCH):
-            batch.append(item)
-            size += len(item[1])
-            if size >= FRAMES_BATCH_BYTES:
-                break
-        return batch
 
 
 def _write(
