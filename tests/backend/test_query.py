@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from naive_store import NaiveRun
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.runs.query import Answer, Series, json_numbers, select
 from stabilitybackend.runs.series_request import SeriesRequest
+from stabilitybackend.runs.store import RunStore
 
 
 def _ask(run: NaiveRun, metric: str = "loss", **wish: Any) -> Answer:
@@ -210,6 +212,17 @@ def test_the_answer_is_json_whose_numbers_are_those_of_the_points() -> None:
         "steps": [1, 2, 3], "values": [0.1, "NaN", 1e300], "xs": pytest.approx([1000.1, 1000.2, 1000.3]),
     }  # fmt: skip
     assert smoothed[:2] == pytest.approx([0.1, 0.1])
+
+
+def test_ten_thousand_metrics_of_one_point_take_little_memory() -> None:
+    store = RunStore()
+    placed = NaiveRun().feed(Job().rows([1], {f"layer/{n}": [0.0] for n in range(10_000)}))
+    tracemalloc.start()
+    for rows in placed:
+        store.add(rows)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 20e6
 
 
 @settings(max_examples=100, deadline=None)

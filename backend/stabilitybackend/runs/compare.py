@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.runs.grid import StoreReader
 from stabilitybackend.runs.lineage_view import LineageView
-from stabilitybackend.runs.query import select
+from stabilitybackend.runs.query import Series, select
 from stabilitybackend.runs.series_request import SeriesRequest
 
 __all__ = ["MAX_RUNS", "Align", "ComparedRun", "compare", "parse_forks"]
@@ -79,9 +80,7 @@ def compare(run: ComparedRun, request: SeriesRequest, align: Align) -> dict[str,
     fork_step = _fork_step(run) if align == "fork" else None
     answer = select(run.store, run.lineage, replace(request, x="time" if align == "time" else "step"))
     offset = _began(run) if align == "time" else fork_step or 0
-    moved = [
-        replace(each, xs=(each.steps if each.xs is None else each.xs) - offset).as_dict() for each in answer.series
-    ]
+    moved = [replace(each, xs=_moved(each, offset)).as_dict() for each in answer.series]
     return {
         "run_id": run.run_id,
         "name": run.name,
@@ -91,6 +90,12 @@ def compare(run: ComparedRun, request: SeriesRequest, align: Align) -> dict[str,
         "problems": answer.problems,
         "series": moved,
     }
+
+
+def _moved(series: Series, offset: float) -> NDArray[np.float64] | NDArray[np.int64]:
+    moved: NDArray[np.float64] | NDArray[np.int64]
+    moved = series.steps - int(offset) if series.xs is None else np.subtract(series.xs, offset, dtype=np.float64)
+    return moved
 
 
 def _fork_step(run: ComparedRun) -> int:

@@ -24,10 +24,8 @@ from stabilitybackend.runs.smoothing import smooth_line
 if TYPE_CHECKING:
     from stabilitybackend.runs.store import RunStore
 
-__all__ = ["Answer", "Series", "effective_rows", "json_numbers", "select", "summary"]
+__all__ = ["Answer", "Series", "effective_rows", "json_numbers", "select"]
 
-#: Metrics whose newest value a summary holds: the first ones that the run logged. It is made every second.
-MAX_LATEST = 200
 #: Points of one answer, about 25 bytes of JSON each. More is what an export is for.
 MAX_ANSWER_POINTS = 5_000_000
 
@@ -310,37 +308,3 @@ def effective_rows(
             ]
     rows.sort(key=lambda row: (row[0], row[1], row[2]))
     return rows
-
-
-def summary(store: RunStore, fold: LineageFold) -> dict[str, Any]:
-    """Return what the run list shows: newest effective values, and how many points of ``loss`` live and are dead."""
-    latest: dict[str, float | str] = {}
-    path = fold.tree.path()
-    # A metric beyond the first MAX_LATEST counts here too.
-    ends = [(store.newest[part.segment], part.last) for part in path if part.segment in store.newest]
-    newest = max((step for step, last in ends if last is None or step <= last), default=None)
-    names = store.metrics()
-    for metric in ["loss"] * ("loss" in names) + [name for name in names if name != "loss"][:MAX_LATEST]:
-        best: tuple[int, int] | None = None
-        for key in store.keys(metric):
-            part = next((p for p in path if p.segment == key.segment), None)
-            if part is None or key.stray:
-                continue
-            rows = store.rows(key, None, part.last)
-            if not len(rows):
-                continue
-            order = (int(rows.steps[-1]), -(key.rank or 0))
-            if best is None or order > best:
-                best = order
-                latest[metric] = json_numbers(rows.values[-1:])[0]
-            if key.rank is not None:
-                newest = order[0] if newest is None else max(newest, order[0])
-    counted = "loss" if "loss" in latest else next(iter(latest), "")
-    view = store.view([counted])
-    every = select(view, LineageView.of(fold), SeriesRequest((counted,), "all")).series if counted else []
-    return {
-        "latest": latest,
-        "last_step": newest,
-        "effective_points": sum(len(s.steps) for s in every if not s.dead),
-        "dead_points": sum(len(s.steps) for s in every if s.dead),
-    }
