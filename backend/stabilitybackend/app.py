@@ -23,9 +23,11 @@ from stabilitybackend.archive.location import open_location
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
-from stabilitybackend.routes import commands, compare, export, ledger, live, runs, server, storage
+from stabilitybackend.routes import commands, compare, export, ledger, live, retention, runs, server, storage
 from stabilitybackend.runs.archiver import ArchiveFiles
+from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.retention import Retention
 from stabilitybackend.settings import Settings
 from stabilityfrontend import attach
 
@@ -49,6 +51,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     ingest = Ingest(redis)
     files = ArchiveFiles(open_location(settings.archive), ByteCache(int(settings.cache_mib * MIB)), time.time)
     manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB))
+    keeper = Retention(manager, RunIndex(redis), time.time)
     ours = version("stabilityboard")
 
     @asynccontextmanager
@@ -59,13 +62,17 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         await manager.start()
         stop = asyncio.Event()
         alerts = asyncio.create_task(alerting_service(redis, settings).run(stop), name="alerting")
+        others: list[asyncio.Task[None]] = []
+        if settings.retention_days is not None:
+            others.append(asyncio.create_task(keeper.follow(settings.retention_days), name="retention"))
         try:
             yield
         finally:
             stop.set()
             await asyncio.wait({alerts}, timeout=2.0)
-            alerts.cancel()
-            await asyncio.gather(alerts, return_exceptions=True)
+            for task in (alerts, *others):
+                task.cancel()
+            await asyncio.gather(alerts, *others, return_exceptions=True)
             await manager.stop()
             await ingest.stop()
             await redis.aclose()
@@ -82,6 +89,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     app.state.redis = redis
     app.state.authenticator = authenticator
     app.state.manager = manager
+    app.state.retention = keeper
     app.state.ingest = ingest
     app.state.version = ours
     app.state.started = time.monotonic()
@@ -95,6 +103,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         ledger.router,
         live.router,
         storage.router,
+        retention.router,
         export.router,
         agent_router(gateway),
         server.fallback,

@@ -27,6 +27,7 @@ _ENVIRONMENT = {
     "archive_url": "STABILITY_ARCHIVE_URL",
     "window_mib": "STABILITY_WINDOW_MIB",
     "cache_mib": "STABILITY_CACHE_MIB",
+    "retention_days": "STABILITY_RETENTION_DAYS",
 }
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
@@ -50,6 +51,8 @@ class Settings:
             older is archived.
         cache_mib: MiB of archived points that all runs together keep decoded in memory, >= 0
             (``STABILITY_CACHE_MIB``).
+        retention_days: runs of which nothing was heard for so many days, >= 1, are deleted for good
+            (``STABILITY_RETENTION_DAYS``). None keeps them for ever.
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug`` (``STABILITY_LOG_LEVEL``).
 
     Raises:
@@ -65,6 +68,7 @@ class Settings:
     archive_url: str | None = None
     window_mib: float = 32.0
     cache_mib: float = 256.0
+    retention_days: float | None = None
 
     def __post_init__(self) -> None:
         if not self.host or any(character.isspace() for character in self.host):
@@ -79,6 +83,8 @@ class Settings:
             raise _wrong("window_mib", self.window_mib, "MiB above 0, for example 32")
         if not 0 <= self.cache_mib < float("inf"):
             raise _wrong("cache_mib", self.cache_mib, "MiB, 0 or more, for example 256")
+        if self.retention_days is not None and not 1 <= self.retention_days < float("inf"):
+            raise _wrong("retention_days", self.retention_days, "days, 1 or more, or nothing to keep runs for ever")
         if self.log_level not in _LOG_LEVELS:
             raise _wrong("log_level", self.log_level, "one of " + ", ".join(_LOG_LEVELS))
         if self.data_dir.exists() and not self.data_dir.is_dir():
@@ -101,12 +107,13 @@ class Settings:
                 values["port"] = int(values["port"])
             except ValueError:
                 raise _wrong("port", values["port"], "a number from 0 to 65535") from None
-        for name in ("window_mib", "cache_mib"):
+        for name in ("window_mib", "cache_mib", "retention_days"):
             if name in values:
                 try:
                     values[name] = float(values[name])
                 except ValueError:
-                    raise _wrong(name, values[name], "a number of MiB") from None
+                    unit = "days" if name == "retention_days" else "MiB"
+                    raise _wrong(name, values[name], f"a number of {unit}") from None
         values["data_dir"] = Path(values.get("data_dir") or _default_data_dir(env)).expanduser().absolute()
         return cls(**values)
 

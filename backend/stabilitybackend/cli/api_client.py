@@ -51,15 +51,20 @@ class ApiClient:
         """Send ``body`` as JSON and return the answer's JSON. Raises as ``call`` does."""
         return self.call("POST", path, body)
 
-    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    def call(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_s: float | None = TIMEOUT_S
+    ) -> Any:
         """Make one call and return the answer's JSON.
+
+        Args:
+            timeout_s: seconds; None for a call that may take as long as it takes.
 
         Raises:
             Unavailable: no answer came.
             StabilityBoardError: the server refused; code, message, hint and status are its own.
         """
         try:
-            answer = self._http.request(method, path, json=body)
+            answer = self._http.request(method, path, json=body, timeout=timeout_s)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Unavailable(
                 f"no server answers at {self.url} ({error or type(error).__name__})",

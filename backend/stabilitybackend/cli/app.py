@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from stabilitybackend.cli import archive as cli_archive
 from stabilitybackend.cli import doctor as cli_doctor
 from stabilitybackend.cli import exporting as cli_exporting
 from stabilitybackend.cli import importing as cli_importing
@@ -110,6 +111,7 @@ cli_runs.register(app)
 cli_importing.register(app)
 cli_exporting.register(app)
 app.add_typer(cli_keys.app, name="keys")
+app.add_typer(cli_archive.app, name="archive")
 cli_doctor.register(app)
 
 

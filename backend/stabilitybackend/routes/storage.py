@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import orjson
@@ -10,6 +11,8 @@ from fastapi import APIRouter, Query, Response
 from stabilitybackend.routes.access import Commander, Manager, Reader
 
 __all__ = ["router"]
+
+_log = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["storage"])
 
@@ -35,4 +38,5 @@ async def delete(
 ) -> Response:
     """Remove the run for good."""
     await manager.delete_run(run_id, force)
+    _log.warning("run %s: deleted by %s%s", run_id, commander.name, " (forced)" if force else "")
     return Response(orjson.dumps({"deleted": run_id}), media_type="application/json")

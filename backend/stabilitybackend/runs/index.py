@@ -49,6 +49,11 @@ class RunIndex:
         found: Any = await self._redis.zrevrange(RUNS, 0, MAX_LISTED - 1)
         return [run_id.decode() for run_id in found]
 
+    async def created_before(self, time: float, offset: int, count: int) -> list[str]:
+        """Return ``count`` ids of the runs created before ``time`` (unix seconds), oldest first, from ``offset`` on."""
+        found: Any = await self._redis.zrangebyscore(RUNS, "-inf", f"({time!r}", start=offset, num=count)
+        return [run_id.decode() for run_id in found]
+
     async def stored(self, run_id: str) -> dict[str, Any]:
         """Return the Run of docs/api.md as it was stored last."""
         found: Any = await self._redis.hgetall(RunKeys(run_id).meta)

@@ -1,0 +1,154 @@
+"""``stabilityboard archive``: where runs are stored, merging files, deleting runs. Asks the running server."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.settings import Settings
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Where runs are stored: sizes, merging files, deleting runs.", no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)  # fmt: skip
+
+_STATE_STYLE = {"ok": "green", "archiving": "cyan", "behind": "yellow", "failed": "red"}
+_MIB = 1024.0 * 1024.0
+
+_Run = Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")]
+_Url = Annotated[str | None, typer.Option(help="The server. [default: STABILITY_URL, or the one running here]")]
+_ApiKey = Annotated[str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")]
+_DataDir = Annotated[Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@app.command()
+def status(
+    run_id: Annotated[str | None, typer.Argument(help="One run. [default: the newest 500]")] = None,
+    url: _Url = None,
+    api_key: _ApiKey = None,
+    data_dir: _DataDir = None,
+) -> None:
+    """Show how much of each run is in Redis and how much in files."""
+    with _client(url, api_key, data_dir) as client:
+        ids = [run_id] if run_id is not None else [run["run_id"] for run in client.get("/api/v1/runs")["runs"]]
+        found = [(run, client.get(f"{_place(run)}/storage")) for run in ids]
+    if not found:
+        typer.echo(f"no runs yet at {client.url}")
+        return
+    table = Table("run", "state", "in Redis", "limit", "in files", "parts", "values in files", "location")
+    for run, facts in found:
+        hot, cold, state = facts["hot"], facts["cold"], str(facts["state"])
+        table.add_row(
+            escape(run), f"[{_STATE_STYLE.get(state, 'default')}]{escape(state)}[/]", _size(hot["bytes"]),
+            _size(hot["limit_bytes"]), _size(cold["bytes"]), str(cold["parts"]), f"{cold['rows']:,}",
+            escape(str(cold["location"])),
+        )  # fmt: skip
+    Console().print(table)
+    problems = [(run, facts["problem"]) for run, facts in found if facts["problem"]]
+    for run, problem in problems:
+        typer.echo(f"{run}: {problem}", err=True)
+    if problems:
+        raise typer.Exit(1)
+
+
+@app.command()
+def compact(run_id: _Run, url: _Url = None, api_key: _ApiKey = None, data_dir: _DataDir = None) -> None:
+    """Merge the small files of a run; one that is over is moved out of Redis first."""
+    with _client(url, api_key, data_dir) as client:
+        before = client.get(f"{_place(run_id)}/storage")["cold"]
+        facts = client.call("POST", f"{_place(run_id)}/compact", timeout_s=None)
+    cold = facts["cold"]
+    typer.echo(
+        f"{run_id}: {before['parts']} parts of {_size(before['bytes'])} are {cold['parts']} of {_size(cold['bytes'])}"
+    )
+
+
+@app.command()
+def delete(
+    run_id: _Run,
+    force: Annotated[
+        bool, typer.Option(help="Also while its job is live; an agent that goes on makes it anew.")
+    ] = False,
+    yes: _Yes = False,
+    url: _Url = None,
+    api_key: _ApiKey = None,
+    data_dir: _DataDir = None,
+) -> None:
+    """Delete a run for good: points, files, incidents, commands."""
+    with _client(url, api_key, data_dir) as client:
+        run = client.get(_place(run_id))
+        if not yes:
+            points = run.get("effective_points", 0) + run.get("dead_points", 0)
+            what = f"{run_id} ({run.get('name') or run_id}, {run.get('status')}, {points:,} points of its loss)"
+            typer.confirm(f"Delete {what} for good?", abort=True, err=True)
+        client.call("DELETE", f"{_place(run_id)}?{urlencode({'force': str(force).lower()})}", timeout_s=None)
+    typer.echo(f"{run_id}: deleted")
+
+
+@app.command()
+def retain(
+    days: Annotated[float, typer.Option(min=1, help="Delete runs of which nothing was heard for so many days.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
+    yes: _Yes = False,
+    url: _Url = None,
+    api_key: _ApiKey = None,
+    data_dir: _DataDir = None,
+) -> None:
+    """Delete the runs that ended some days ago. With STABILITY_RETENTION_DAYS the server does it by itself."""
+    with _client(url, api_key, data_dir) as client:
+        found = _retain(client, days, dry_run=True)
+        if not found:
+            typer.echo(f"no run ended more than {days:g} days ago")
+            return
+        if dry_run or not yes:
+            _show(found)
+        if dry_run:
+            return
+        if not yes:
+            typer.confirm(f"Delete these {len(found)} runs for good?", abort=True, err=True)
+        found = _retain(client, days, dry_run=False)
+    kept = [run for run in found if not run["deleted"]]
+    typer.echo(f"{len(found) - len(kept)} runs deleted")
+    for run in kept:
+        typer.echo(f"{run['run_id']}: not deleted: {run['problem']}", err=True)
+    if kept:
+        raise typer.Exit(1)
+
+
+def _retain(client: ApiClient, days: float, *, dry_run: bool) -> list[dict[str, Any]]:
+    query = urlencode({"days": days, "dry_run": str(dry_run).lower()})
+    runs: list[dict[str, Any]] = client.call("POST", f"/api/v1/retention?{query}", timeout_s=None)["runs"]
+    return runs
+
+
+def _show(runs: list[dict[str, Any]]) -> None:
+    table = Table("run", "project", "name", "status", "last heard of")
+    for run in runs:
+        heard = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["updated"]))
+        table.add_row(*(escape(str(run[name])) for name in ("run_id", "project", "name", "status")), heard)
+    Console().print(table)
+
+
+def _place(run_id: str) -> str:
+    return f"/api/v1/runs/{quote(run_id, safe='')}"
+
+
+def _size(size: float) -> str:
+    return f"{size / _MIB:.1f} MiB"
+
+
+def _client(url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:
+    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
+    return ApiClient(server_url(url, os.environ, settings.data_dir), api_key)

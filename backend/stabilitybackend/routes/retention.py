@@ -1,0 +1,28 @@
+"""Removing old runs by command: ``POST /api/v1/retention``. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Query, Request, Response
+
+from stabilitybackend.routes.access import Commander
+from stabilitybackend.runs.retention import Retention
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1", tags=["storage"])
+
+
+@router.post("/retention")
+async def retain(
+    request: Request,
+    commander: Commander,
+    days: Annotated[float, Query(description="delete runs of which nothing was heard for so many days, >= 1")],
+    dry_run: Annotated[bool, Query(description="delete nothing, only say what would go")] = False,
+) -> Response:
+    """Delete the runs that ended more than some days ago, for good."""
+    retention: Retention = request.app.state.retention
+    runs = await retention.apply(days, who=commander.name, dry_run=dry_run)
+    return Response(orjson.dumps({"days": days, "dry_run": dry_run, "runs": runs}), media_type="application/json")

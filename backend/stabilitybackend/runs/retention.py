@@ -1,0 +1,119 @@
+"""Removes runs that ended long ago, by a setting once an hour or by command; the removal stands in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from stabilitybackend.errors import BadRequest, NotFound, StabilityBoardError
+from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.manager import RunManager
+
+__all__ = ["MIN_DAYS", "Retention"]
+
+#: Shortest time that can be asked for, days: a run that nobody heard of for a night is not over.
+MIN_DAYS = 1.0
+#: How often the setting is acted on, and how long after the start for the first time, seconds.
+SWEEP_S = 3_600.0
+FIRST_SWEEP_S = 60.0
+#: Runs looked at in one call to Redis.
+_BATCH = 200
+_DAY_S = 86_400.0
+
+_log = logging.getLogger(__name__)
+
+
+class Retention:
+    """Finds and removes runs of which nothing was heard for some days.
+
+    A run counts from its last frame. It is over when it says so, and also when no agent of it is connected: a job
+    that was cut off from us for so long and comes back makes its run anew, from what its spool still has.
+
+    Args:
+        manager: deletes runs.
+        index: lists them.
+        clock: unix seconds now.
+    """
+
+    def __init__(self, manager: RunManager, index: RunIndex, clock: Callable[[], float]) -> None:
+        self._manager = manager
+        self._index = index
+        self._clock = clock
+
+    async def apply(self, days: float, *, who: str, dry_run: bool = False) -> list[dict[str, Any]]:
+        """Delete the runs that ended more than ``days`` ago; return them, oldest first.
+
+        Args:
+            days: >= MIN_DAYS.
+            who: who asks, for the log.
+            dry_run: delete nothing, only say what would go.
+
+        Returns:
+            ``{"run_id", "project", "name", "status", "updated", "deleted": bool, "problem": str | None}`` each.
+
+        Raises:
+            BadRequest: ``days`` is too small.
+            Unavailable: Redis is away.
+        """
+        check_days(days)
+        found = []
+        with redis_errors():
+            over = [run async for run in self._over(self._clock() - days * _DAY_S)]
+        for run in over:
+            entry = {name: run[name] for name in ("run_id", "project", "name", "status", "updated")}
+            found.append(entry | {"deleted": False, "problem": None})
+            if not dry_run:
+                found[-1] |= await self._delete(run, days, who)
+        return found
+
+    async def _over(self, before: float) -> AsyncIterator[dict[str, Any]]:
+        """Yield the runs of which nothing came since ``before``."""
+        offset = 0
+        while ids := await self._index.created_before(before, offset, _BATCH):
+            offset += len(ids)
+            for run_id in ids:
+                run = await self._index.stored(run_id)
+                if run["updated"] < before and not run["agents"]:
+                    yield run
+
+    async def _delete(self, run: dict[str, Any], days: float, who: str) -> dict[str, Any]:
+        run_id = run["run_id"]
+        try:
+            if (await self._manager.get(run_id)).has_agents:
+                return {"problem": "an agent has just connected"}
+            # Forced, because a run whose job vanished without a word stays "unreachable" for ever.
+            await self._manager.delete_run(run_id, force=True)
+        except NotFound:
+            return {"problem": "it was deleted by somebody else"}
+        except StabilityBoardError as error:
+            _log.warning("run %s: not deleted: %s", run_id, error.message)
+            return {"problem": error.message}
+        _log.warning(
+            "run %s (%s, %s) deleted by %s: nothing heard for more than %g days", run_id, run["name"], run["status"],
+            who, days,
+        )  # fmt: skip
+        return {"deleted": True}
+
+    async def follow(self, days: float) -> None:
+        """Act on the setting for ever; cancel it to stop."""
+        await asyncio.sleep(FIRST_SWEEP_S)
+        while True:
+            try:
+                await self.apply(days, who="the setting STABILITY_RETENTION_DAYS")
+            except (StabilityBoardError, RedisError, OSError) as error:
+                _log.warning("old runs stay for now: %s", error)
+            await asyncio.sleep(SWEEP_S)
+
+
+def check_days(days: float) -> None:
+    """Raise BadRequest where ``days`` is no time after which a run may be deleted."""
+    if not MIN_DAYS <= days < float("inf"):
+        raise BadRequest(
+            f"days is {days:g}, expected {MIN_DAYS:g} or more",
+            hint="to delete one run now: stabilityboard archive delete RUN",
+        )
