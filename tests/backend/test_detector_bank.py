@@ -160,3 +160,37 @@ def test_a_metric_that_nobody_wants_costs_no_snapshot() -> None:
 def test_a_wrong_setting_is_refused() -> None:
     with pytest.raises(ValueError, match="snapshot_every_steps is 0, expected at least 1"):
         DetectorBank(DETECTORS, snapshot_every_steps=0)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    blocks=st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 60), min_size=1, max_size=12),
+            st.lists(st.sampled_from(["loss", "grad_norm", "lr", "a", "b", "c", "d"]), min_size=1, unique=True),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    every=st.integers(1, 8),
+)
+def test_whole_rows_say_the_same_as_their_points_one_by_one_also_where_steps_go_back(
+    blocks: list[tuple[list[int], list[str]]], every: int
+) -> None:
+    whole, single = (DetectorBank(DETECTORS, snapshot_every_steps=every) for _ in range(2))
+    rng = random.Random(1)
+    for steps, names in blocks:
+        columns = {n: [rng.choice([2.0, 2.1, 9.0, float("nan")]) for _ in steps] for n in names}
+        times = [float(i) for i in range(len(steps))]
+        wanted = {name: column for name, column in columns.items() if whole.wants(name)}
+        said = whole.feed_rows(names, steps, times, wanted)
+        one_by_one = [
+            (time, finding)
+            for i, (step, time) in enumerate(zip(steps, times, strict=True))
+            for name in names
+            for finding in single.feed(Point(step, name, columns[name][i], time))
+        ]
+        assert said == one_by_one
+    assert whole.state() == single.state()
+    assert (whole.last_step, whole.late_points) == (single.last_step, single.late_points)
+    assert whole.snapshot_steps() == single.snapshot_steps()
