@@ -106,3 +106,11 @@ def test_by_another_metric_a_thinned_line_is_within_a_pixel(shape: str) -> None:
     assert series.level > 4
     off = [abs(x - tokens[step - 1]) for step, x in _xs(series).items()]
     assert max(off) <= float(np.ptp(tokens)) / 2_000
+
+
+def test_older_points_come_as_news_once_x_says_where_they_stand() -> None:
+    job = Job()
+    run = NaiveRun([job.rows(range(1, 26)), job.rows([10], {"tokens": [100.0]})])
+    newer = run.feed(job.rows([20], {"tokens": [200.0]}))
+    (series,) = select(run.store, run.lineage, SeriesRequest.of(["loss"], x="tokens"), newer).series
+    assert _xs(series) == pytest.approx({step: 10.0 * step for step in range(11, 21)})

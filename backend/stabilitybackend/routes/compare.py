@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated
 
 import orjson
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Query, Response
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.routes.access import Manager, Reader
+from stabilitybackend.routes.reading import Threads
 from stabilitybackend.runs.compare import MAX_RUNS, Align, ComparedRun, compare, parse_forks
 from stabilitybackend.runs.lineage_view import LineageView
 from stabilitybackend.runs.series_request import SeriesRequest
@@ -24,6 +26,7 @@ router = APIRouter(prefix="/api/v1/compare", tags=["runs"])
 async def compared(
     manager: Manager,
     reader: Reader,
+    threads: Threads,
     run: Annotated[list[str], Query(description="run ids; repeat the parameter")],
     metric: Annotated[list[str], Query(description="metric names; repeat the parameter")],
     align: Annotated[Align, Query(description="what x = 0 means")] = "step",
@@ -41,7 +44,7 @@ async def compared(
     forks = parse_forks(fork or [], names, align)
     workers = await asyncio.gather(*(manager.get(name) for name in names))
     runs = [_compared(worker, request, at) for worker, at in zip(workers, forks, strict=True)]
-    found = await asyncio.gather(*(asyncio.to_thread(compare, one, request, align) for one in runs))
+    found = await asyncio.gather(*(threads.run(partial(compare, one, request, align)) for one in runs))
     return Response(
         orjson.dumps({"align": align, "runs": found}, option=orjson.OPT_SERIALIZE_NUMPY),
         media_type="application/json",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Query, Response
 
 from stabilitybackend.routes.access import Commander, Manager, Reader, Worker
+from stabilitybackend.routes.reading import Threads
 from stabilitybackend.runs import query
 from stabilitybackend.runs.lineage_view import LineageView
 from stabilitybackend.runs.series_request import SeriesRequest
@@ -50,6 +50,7 @@ async def undo_segment(segment: int, commander: Commander, worker: Worker) -> Re
 async def series(
     reader: Reader,
     worker: Worker,
+    threads: Threads,
     metric: Annotated[list[str], Query(description="metric names; repeat the parameter")],
     view: Annotated[str, Query(description="effective, all or segment:<id>")] = "effective",
     start: Annotated[int | None, Query(description="first step, inclusive")] = None,
@@ -70,7 +71,7 @@ async def series(
     def answer() -> bytes:
         return query.select(stored, lineage, request, newer).as_json(cursor=newest)
 
-    return Response(await asyncio.to_thread(answer), media_type="application/json")
+    return Response(await threads.run(answer), media_type="application/json")
 
 
 @router.get("/{run_id}/incidents")

@@ -19,7 +19,7 @@ from stabilitybackend.lineage.tree import PathRange
 from stabilitybackend.runs.grid import ONE_BLOCK, Drawn, SeriesReader, join_aggs
 from stabilitybackend.runs.lineage_view import LineageView
 
-__all__ = ["metric_line", "time_line"]
+__all__ = ["metric_line", "row_before", "time_line"]
 
 #: Part of the line's whole x by which an interpolated point may be off: half a pixel of a wide chart.
 _FINE_PART = 1 / 4_000
@@ -177,7 +177,7 @@ def _reach(store: SeriesReader, lineage: LineageView, key: SeriesKey, drawn: Dra
     path = lineage.path_of(key.segment) if drawn.piece.dead else lineage.path
     first, last = int(drawn.steps[0]), int(drawn.steps[-1])
     if not len(known.steps) or known.steps[0] > first:
-        before = _row_before(store, path, key, first)
+        before = row_before(store, path, key, first)
         if before is not None:
             known = _Known(np.append(before[0], known.steps), np.append(before[1], known.xs))
     if not len(known.steps) or known.steps[-1] < last:
@@ -187,7 +187,7 @@ def _reach(store: SeriesReader, lineage: LineageView, key: SeriesKey, drawn: Dra
     return known
 
 
-def _row_before(store: SeriesReader, path: Sequence[PathRange], key: SeriesKey, step: int) -> tuple[int, float] | None:
+def row_before(store: SeriesReader, path: Sequence[PathRange], key: SeriesKey, step: int) -> tuple[int, float] | None:
     """Return step and value of the last finite row before ``step`` on the path, None where none is."""
     for part in reversed(path):
         there = replace(key, segment=part.segment)

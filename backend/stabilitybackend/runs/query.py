@@ -136,12 +136,13 @@ def select(
         BadRequest: the run has no such segment or x metric, or the answer would be larger than people can use.
     """
     request.check(lineage)
-    if request.x not in ("step", "time") and not store.keys(request.x):
+    x = None if request.x in ("step", "time") else request.x
+    if x is not None and not store.keys(x):
         raise BadRequest(
             f"x is {request.x!r}, expected step, time or a metric that this run has logged",
             hint="GET .../runs/{run_id} lists its metrics",
         )
-    reader: SeriesReader = store if newer is None else Increment(store, newer, request.metrics)
+    reader: SeriesReader = store if newer is None else Increment(store, lineage, newer, request.metrics, x)
     by_metric = [_lines(reader, lineage, request, metric, newer is None) for metric in request.metrics]
     _check_size(by_metric, request.points)
     found: list[Series] = []
