@@ -16,7 +16,7 @@ from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.runs.books import ledger_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.store import StoreView
-from stabilityclient.wire import Frame
+from stabilityclient.wire import Frame, Health
 from stories import Story, stories, tell
 
 
@@ -215,11 +215,16 @@ def test_a_clock_that_goes_back_makes_no_negative_time_and_is_named() -> None:
     assert min(v for v in book["totals"].values() if isinstance(v, float)) >= 0.0
 
 
-def test_while_the_new_segment_has_no_point_the_time_down_goes_on() -> None:
+def test_while_the_new_segment_has_no_point_the_time_down_goes_on_as_long_as_somebody_is_there() -> None:
     job = _Rank()
-    frames = [job.at(1_000.0).steps(1, 50), job.at(1_059.99).rolled_back(40, "a")]
-    waits = [_ledger(*frames, now=now)["rollbacks"][0]["downtime_s"] for now in (1_070.0, 1_100.0)]
-    assert waits == [20.0, 50.0]
+    state = _run(job.at(1_000.0).steps(1, 50), job.at(1_059.99).rolled_back(40, "a"))
+    (alone,) = ledger_of(state, 1_070.0)()["rollbacks"]
+    slot = {"rank": 0, "source": job.info.source, "pid": 1, "alive": True, "state": "running", "step": 41}
+    waits = []
+    for now in (1_070.0, 1_100.0):
+        state.on_health(Health("a1", "n0", now, [slot]))
+        waits.append(ledger_of(state, now)()["rollbacks"][0]["downtime_s"])
+    assert (alone["downtime_s"], waits) == (None, [20.0, 50.0])
 
 
 def test_what_was_looked_up_once_is_not_read_again_unless_something_came(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,12 +54,14 @@ def ledger_of(state: RunState, now: float) -> Callable[[], dict[str, Any]]:
     found = state.times
     keys = found.keys(state.store, segments)
     view = state.store.view_of(keys.values())
+    # A server that has just started calls a run "running" until it has waited for agents: that is not the job's time.
+    seen = any(agent["connected"] for agent in state.agents.values())
     starts = [time for time in state.fold.starts.values() if time > 0]
     job = JobFacts(
         world_size=state.world_size,
         gpus=_gpus(state),
         started=min(starts, default=None),
-        until=now if state.liveness.status(now)[0] in _UNDER_WAY else None,
+        until=now if seen and state.liveness.status(now)[0] in _UNDER_WAY else None,
     )
     heads = [segment for _, segment in state.fold.heads]
     incidents = state.incidents.all()
