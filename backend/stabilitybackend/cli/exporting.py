@@ -154,7 +154,7 @@ def _download(
                     show(facts.get("points", 0), facts.get("total", 0))
     except httpx.HTTPError as error:
         raise Unavailable(
-            f"the export broke off after {size} bytes ({error or type(error).__name__}); no file is left",
+            f"the export broke off after {size} bytes ({str(error) or type(error).__name__}); no file is left",
             hint="the server's log says why; try again",
         ) from error
     facts = _facts(client, state)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -116,8 +116,19 @@ def _import(plan: Plan, options: Options, url: str, api_key: str | None, bar: _B
 
     job = ImportJob(plan, options)
     job.look()
-    result = asyncio.run(job.send(agent_url(url), api_key, lambda: bar.show(job.reading.bytes_read)))
+    config = _stored_config(job.run_id, url, api_key)
+    result = asyncio.run(job.send(agent_url(url), api_key, lambda: bar.show(job.reading.bytes_read), config))
     return _tell(result, _KINDS[plan.kind])
+
+
+def _stored_config(run_id: str, url: str, api_key: str | None) -> dict[str, Any] | None:
+    """Return the run's config at the server, None for a new run or a key that may only send."""
+    try:
+        with ApiClient(url, api_key) as client:
+            config = client.get(f"/api/v1/runs/{run_id}").get("config")
+    except StabilityBoardError:
+        return None
+    return config if isinstance(config, dict) else None
 
 
 def _tell(result: Result, kind: str) -> bool:

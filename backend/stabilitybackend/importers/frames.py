@@ -8,13 +8,15 @@ has grown goes on where it was, and what the server holds is never sent again.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.batches import Batch, Who
+from stabilitybackend.importers.checks import RowCheck
 from stabilitybackend.importers.names import Names
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import FRAME_TARGET_BYTES, EventBlock, Frame, PointsBlock, SourceInfo
@@ -37,8 +39,8 @@ class _Stream:
     info: SourceInfo
     held: int
     sent: int
+    check: RowCheck
     items: int = 0
-    forks: int = 0
     blocks: list[PointsBlock | EventBlock] = field(default_factory=list)
     size: int = 0
 
@@ -50,7 +52,8 @@ class FrameMaker:
         held: source -> last number that the server holds, of all sources of the run.
         names: what metrics are called at the server.
         reading: gets the places where rows have to be cut.
-        starts: file -> (host, process id) where the file says so.
+        paths: the files, for messages. starts: file -> (host, process id) where the file says so.
+        checks: source -> what the last import left, see ``checks.py``.
 
     Attributes:
         rows, values: that went into frames. already: rows that the server held before.
@@ -61,12 +64,16 @@ class FrameMaker:
         held: Mapping[str, int],
         names: Names,
         reading: Reading,
+        paths: Sequence[Path] = (),
         starts: Mapping[int, tuple[str, int]] | None = None,
+        checks: Mapping[str, tuple[int, str]] | None = None,
     ) -> None:
         self._held = held
         self._names = names
         self._reading = reading
+        self._paths = paths
         self._starts = starts or {}
+        self._checks = checks or {}
         self._streams: dict[Who, _Stream] = {}
         self._files: dict[int, tuple[str, float, bool]] = {}
         self._waiting: dict[Who, None] = {}
@@ -92,9 +99,15 @@ class FrameMaker:
         for who in last.values():
             yield from self._goodbye(self._streams[who])
 
+    @property
+    def checks(self) -> dict[str, tuple[int, str]]:
+        """What to leave for the next import: source -> (records, sum)."""
+        return {stream.info.source: stream.check.entry for stream in self._streams.values()}
+
     def _add(self, stream: _Stream, batch: Batch) -> None:
         first = int(np.searchsorted(batch.items, stream.held // 2, side="right"))
         self.already += first
+        stream.check.add(batch)
         stream.items = max(stream.items, batch.last_item)
         if batch.last_item * 2 <= stream.held:
             return
@@ -142,6 +155,7 @@ class FrameMaker:
         return frame
 
     def _goodbye(self, stream: _Stream) -> Iterator[Frame]:
+        stream.check.settle()
         last = 2 * stream.items + 1
         if stream.sent < last:
             stream.blocks.append(EventBlock("finish", stream.info.started))
@@ -161,11 +175,12 @@ class FrameMaker:
         start_ns = max(0, int(started * 1e9)) if timed else 0
         name = self._source(who, start_ns, mark, batch.edition)
         held = self._held.get(name, 0)
+        path = self._paths[who.file] if who.file < len(self._paths) else f"file {who.file}"
         # The start is cut to what the id says: a file without times was written later when it has grown.
         info = SourceInfo(
             name, rank=who.rank, local_rank=who.rank, node=who.node or host, pid=pid, started=started,
         )  # fmt: skip
-        stream = self._streams[who] = _Stream(info, held, held)
+        stream = self._streams[who] = _Stream(info, held, held, RowCheck(str(path), self._checks.get(name)))
         self._reading.cut[who.file] = held // 2
         return stream
 

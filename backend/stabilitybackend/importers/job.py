@@ -6,9 +6,11 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.batches import Batch
+from stabilitybackend.importers.checks import CHECK_KEY, MAX_CHECKS, stored_checks
 from stabilitybackend.importers.csv_files import read_csv
 from stabilitybackend.importers.detect import Plan, slug
 from stabilitybackend.importers.frames import FrameMaker, fingerprint
@@ -84,6 +86,7 @@ class ImportJob:
         self._seen: set[str] = set()
         self._mark = ""
         self._exported = False
+        self._checks: dict[str, tuple[int, str]] = {}
         self._maker: FrameMaker | None = None
         self._names = Names(options.renames)
         #: Id of the run; known after ``look``.
@@ -113,12 +116,18 @@ class ImportJob:
             self.run_id = f"{slug(self._plan.name)[-_SLUG_CHARS:].lstrip('-._')}-{self._mark[1:]}"[:MAX_ID_CHARS]
         self._exported = edition is not None
 
-    async def send(self, url: str, api_key: str | None, progress: Callable[[], None] = lambda: None) -> Result:
+    async def send(
+        self,
+        url: str,
+        api_key: str | None,
+        progress: Callable[[], None] = lambda: None,
+        stored: Mapping[str, Any] | None = None,
+    ) -> Result:
         """Send everything that the server does not hold.
 
         Args:
             url: of the agents' door. progress: called now and then; ``reading.bytes_read`` is how far the files are
-                read.
+                read. stored: config of the run at the server, where it is known.
 
         Raises:
             StabilityBoardError: see ``deliver``.
@@ -133,9 +142,15 @@ class ImportJob:
             name=options.name or plan.name,
             config={**plan.config, "imported_from": plan.kind},
         )
+        self._checks = stored_checks(stored)
+        hello.config[CHECK_KEY] = self._checks
         await deliver(hello, self._frames, url, api_key, progress)
         maker = self._maker
         assert maker is not None
+        left = {**self._checks, **maker.checks}
+        if left != self._checks:
+            hello.config[CHECK_KEY] = dict(list(left.items())[-MAX_CHECKS:])
+            await deliver(hello, lambda held: iter(()), url, api_key)
         return Result(self.run_id, maker.rows, maker.values, maker.already, self.reading, self._names.renames)
 
     def _frames(self, held: Mapping[str, int]) -> Iterator[Frame]:
@@ -143,7 +158,9 @@ class ImportJob:
         self.reading = Reading(notes=list(self._plan.notes))
         starts = {at: start_of_file(path) for at, path in enumerate(self._plan.paths)}
         before = self._maker
-        self._maker = FrameMaker(held, self._names, self.reading, starts if self._plan.kind == "tensorboard" else None)
+        if self._plan.kind != "tensorboard":
+            starts = {}
+        self._maker = FrameMaker(held, self._names, self.reading, self._plan.paths, starts, self._checks)
         if before is not None:  # what went out on the connection before counts as sent
             self._maker.rows, self._maker.values = before.rows, before.values
             self._maker.already = -before.rows

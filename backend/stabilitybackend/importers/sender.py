@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import websockets
@@ -72,12 +73,21 @@ async def deliver(
         except (OSError, TimeoutError, websockets.WebSocketException, BadMessage, _Again) as error:
             if time.monotonic() - sending.moved > max_silence_s:
                 raise Unavailable(
-                    f"nothing was confirmed for {max_silence_s:.0f} s by {url}: {error or type(error).__name__}",
+                    f"nothing was confirmed for {max_silence_s:.0f} s by {url}: {str(error) or type(error).__name__}",
                     hint="import again later: what was confirmed is not sent again",
                 ) from error
             await asyncio.sleep(RETRY_S)
         else:
             return sending.confirmed
+
+
+class _Waiting(NamedTuple):
+    """A frame without an answer."""
+
+    source: str
+    first_seq: int
+    last_seq: int
+    message: bytes
 
 
 class _Sending:
@@ -87,10 +97,14 @@ class _Sending:
         self, hello: Hello, frames: MakeFrames, url: str, api_key: str | None, progress: Callable[[], None]
     ) -> None:
         self._hello = hello
-        self._frames = frames
+        self._make = frames
         self._url = url
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._progress = progress
+        self._frames: Iterator[Frame] | None = None
+        #: Sent or not, not confirmed; at most WINDOW.
+        self._waiting: deque[_Waiting] = deque()
+        self._acked: dict[str, int] = {}
         #: Monotonic seconds when something was confirmed last.
         self.moved = time.monotonic()
         self.confirmed = 0
@@ -99,18 +113,35 @@ class _Sending:
         """Send everything that the server does not hold, over one connection."""
         socket = await self._connect()
         try:
-            frames = self._frames(await self._shake_hands(socket))
-            waiting: deque[tuple[str, int]] = deque()
-            for frame in frames:
-                while len(waiting) >= WINDOW:
-                    await self._take_answer(socket, waiting)
-                await socket.send(encode_message(frame))
-                waiting.append((frame.source.source, frame.last_seq))
+            held = await self._shake_hands(socket)
+            if self._frames is None or not self._goes_on(held):
+                self._waiting.clear()
+                self._frames = self._make(held)
+            for waiting in list(self._waiting):
+                await socket.send(waiting.message)
+            for frame in self._frames:
+                message = encode_message(frame)
+                self._waiting.append(_Waiting(frame.source.source, frame.first_seq, frame.last_seq, message))
+                while len(self._waiting) > WINDOW:
+                    await self._take_answer(socket)
+                await socket.send(message)
                 self._progress()
-            while waiting:
-                await self._take_answer(socket, waiting)
+            while self._waiting:
+                await self._take_answer(socket)
         finally:
             await socket.close()
+
+    def _goes_on(self, held: Mapping[str, int]) -> bool:
+        """Return whether what waits here follows what the server holds; else the files are read again."""
+        if any(held.get(source, 0) < last for source, last in self._acked.items()):
+            return False  # the server lost what it had confirmed
+        self._waiting = deque(each for each in self._waiting if each.last_seq > held.get(each.source, 0))
+        following = dict(held)
+        for each in self._waiting:
+            if each.first_seq != following.get(each.source, 0) + 1:
+                return False
+            following[each.source] = each.last_seq
+        return True
 
     async def _connect(self) -> ClientConnection:
         try:
@@ -147,15 +178,17 @@ class _Sending:
             raise _Again(f"{type(answer).__name__} came before Welcome")
         return answer.last_seq
 
-    async def _take_answer(self, socket: ClientConnection, waiting: deque[tuple[str, int]]) -> None:
-        """Take the next answer; answers come in the frames' order."""
+    async def _take_answer(self, socket: ClientConnection) -> None:
+        """Take the next answer. One Ack confirms all frames of a source up to its number."""
         answer = await _answer(socket, MAX_SILENCE_S)
         if isinstance(answer, Ack):
-            source, last = waiting[0]
-            if answer.source == source and answer.last_seq >= last:
-                waiting.popleft()
-                self.confirmed += 1
-                self.moved = time.monotonic()
+            before = len(self._waiting)
+            self._waiting = deque(
+                each for each in self._waiting if each.source != answer.source or each.last_seq > answer.last_seq
+            )
+            self._acked[answer.source] = max(answer.last_seq, self._acked.get(answer.source, 0))
+            self.confirmed += before - len(self._waiting)
+            self.moved = time.monotonic()
         elif isinstance(answer, Nack):
             raise _Again(answer.message)
         elif isinstance(answer, Error):
