@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +30,7 @@ COUNTED = "loss"
 _Who = tuple[bool, int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Newest:
+class _Newest(NamedTuple):
     step: int
     who: _Who
     segment: int
@@ -51,7 +50,9 @@ class RunSummary:
     """The summary of one run. Call ``add`` for rows before the store gets them, ``forked`` when the tree changed."""
 
     def __init__(self) -> None:
+        #: The metrics whose newest value is kept, in the order in which they appeared, and as a set.
         self._names: dict[str, None] = {}
+        self._shown: set[str] = set()
         self._newest: dict[str, _Newest] = {}
         #: Metrics whose newest value is on a dead branch now: looked up when they are asked for.
         self._lost: set[str] = set()
@@ -77,7 +78,8 @@ class RunSummary:
         if self._stale:
             self._regroup(store, tree)
         who: _Who = (placed.rank is None, placed.rank or 0, "" if placed.rank is not None else placed.node)
-        if len(self._names) <= MAX_LATEST or COUNTED in placed.names:
+        room = len(self._names) <= MAX_LATEST or COUNTED in placed.names
+        if room and not self._shown.issuperset(placed.names):
             self._take_names(placed.names)
         if self._counted is not None and self._counted in placed.names:
             self._count(placed, who, store)
@@ -88,6 +90,7 @@ class RunSummary:
         for name in names:
             if name == COUNTED or len(self._names) - (COUNTED in self._names) < MAX_LATEST:
                 self._names.setdefault(name)
+                self._shown.add(name)
         if self._counted != COUNTED:
             counted = COUNTED if COUNTED in self._names else next(iter(self._names))
             if counted != self._counted:
@@ -100,7 +103,7 @@ class RunSummary:
             return
         step, at_head = int(placed.steps[row]), placed.segment == self._head
         for i, name in enumerate(placed.names):
-            if name not in self._names:
+            if name not in self._shown:
                 continue
             if name in self._lost:
                 if not at_head:
@@ -216,7 +219,7 @@ class RunSummary:
         """Return the whole state as plain containers, for ``restore``."""
         return {
             "names": list(self._names),
-            "newest": {name: (n.step, n.who, n.segment, n.value) for name, n in self._newest.items()},
+            "newest": {name: tuple(newest) for name, newest in self._newest.items()},
             "lost": list(self._lost),
             "counted": self._counted,
             "counts": {
@@ -231,6 +234,7 @@ class RunSummary:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over what ``saved`` returned."""
         self._names = dict.fromkeys(saved["names"])
+        self._shown = set(saved["names"])
         self._newest = {name: _Newest(*newest) for name, newest in saved["newest"].items()}
         self._lost = set(saved["lost"])
         self._counted = saved["counted"]
