@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 import tracemalloc
 from typing import Any
 
@@ -212,6 +213,22 @@ def test_the_answer_is_json_whose_numbers_are_those_of_the_points() -> None:
         "steps": [1, 2, 3], "values": [0.1, "NaN", 1e300], "xs": pytest.approx([1000.1, 1000.2, 1000.3]),
     }  # fmt: skip
     assert smoothed[:2] == pytest.approx([0.1, 0.1])
+
+
+def test_what_could_not_be_read_is_said_beside_the_rest() -> None:
+    run = _run([1.0, 2.0])
+    run.store.problems.append("part p1 is cut short")
+    answer = _ask(run)
+    assert (answer.problems, answer.series[0].values.tolist()) == (["part p1 is cut short"], [1.0, 2.0])
+
+
+@pytest.mark.parametrize("wish", [{"x": "huge"}, {"x": "time"}, {"smooth": 0.5}, {"smooth": 0.9999}])
+def test_the_largest_numbers_there_are_break_nothing(wish: dict[str, Any]) -> None:
+    huge = [sys.float_info.max, -sys.float_info.max, 5e-324, math.nan] * 500
+    run = NaiveRun([Job().rows(range(1, 2_001), {"loss": huge, "huge": huge[::-1]})])
+    for points in (20, None):
+        (series,) = _ask(run, points=points, **wish).series
+        assert {sys.float_info.max, -sys.float_info.max} <= set(series.values.tolist())
 
 
 def test_ten_thousand_metrics_of_one_point_take_little_memory() -> None:

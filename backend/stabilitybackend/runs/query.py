@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Series", "effective_rows", "json_numbers", "select"]
 
-#: Points of one answer, about 25 bytes of JSON each. More is what an export is for.
-MAX_ANSWER_POINTS = 5_000_000
+#: Points of one answer, about 25 bytes of JSON each: 50 MB. More is what an export is for.
+MAX_ANSWER_POINTS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
