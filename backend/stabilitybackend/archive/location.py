@@ -158,6 +158,7 @@ class LocalFolder(Location):
 
         def write() -> int:
             try:
+                fresh = not path.parent.exists()
                 path.parent.mkdir(parents=True, exist_ok=True)
                 fill(temporary)
                 # In this order a power cut leaves the old state or the new one, never half a file under its name.
@@ -165,7 +166,8 @@ class LocalFolder(Location):
                 size = temporary.stat().st_size
                 os.replace(temporary, path)
                 _sync(path.parent)
-                _sync(path.parent.parent)
+                if fresh:
+                    _sync(path.parent.parent)
                 return size
             except READ_TROUBLE:
                 with contextlib.suppress(OSError):

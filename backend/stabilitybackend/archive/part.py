@@ -73,7 +73,7 @@ class PartReader:
         """
         table = self._table()
         entry = table.entry(key)
-        if entry is None or last < entry.first_step or first > entry.last_step:
+        if entry is None or first > last or last < entry.first_step or first > entry.last_step:
             return EMPTY_AGGS
         finest = sum(stored.level <= level for stored in entry.levels) - 1
         pieces: list[Aggs] = []

@@ -1,0 +1,207 @@
+"""What goes into a part's files, a batch at a time, and what the table has to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import polars as pl
+
+from stabilitybackend.archive.aggregates import AGG, EMPTY_AGGS, LEVEL_STEP, Aggs, aggregate, base_level, regroup
+from stabilitybackend.archive.layout import (
+    FRAMES_SCHEMA,
+    LEVELS_CHUNK,
+    LEVELS_SCHEMA,
+    POINTS_CHUNK,
+    POINTS_SCHEMA,
+    levels_sum,
+    messages_sum,
+    rows_sum,
+)
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey
+from stabilitybackend.archive.table import Chunks, TableFile, write_table
+
+__all__ = ["Contents", "Messages"]
+
+_KEY_COLUMNS = ("metric", "segment", "rank", "node", "stray")
+
+#: Rows that go to Polars in one frame: large enough that 25,000 series of a few rows cost no frame each.
+BATCH_ROWS = 16 * POINTS_CHUNK
+#: Bytes of messages in the first row group of the frames file, and its most messages. The others get as many.
+FRAMES_GROUP_BYTES = 8 * 2**20
+FRAMES_GROUP = 8_192
+
+
+class Contents:
+    """The rows of a part on their way to the file; remembers what the other files say about them."""
+
+    def __init__(self, keys: Sequence[SeriesKey], rows_of: Callable[[SeriesKey], Rows]) -> None:
+        self._rows_of = rows_of
+        self._ordinal = {key: i for i, key in enumerate(keys)}
+        metrics = {metric: i for i, metric in enumerate(dict.fromkeys(key.metric for key in keys))}
+        #: One metric's series lie side by side, a rank's segments among them, as a chart reads them.
+        self._wanted = sorted(keys, key=lambda k: (metrics[k.metric], k.stray, _rank(k), k.node, k.segment))
+        self.keys: list[SeriesKey] = []
+        self.extents: list[Extent] = []
+        self.rows = 0
+        self._sums: list[int] = []
+        self._first_steps: list[int] = []
+        #: For each series its stored levels, finest first: (level, offset, blocks).
+        self._places: list[list[tuple[int, int, int]]] = []
+        self._level_chunks = Chunks(LEVELS_CHUNK, [], [])
+        #: Level -> (series, aggregates), in the order of the series.
+        self._levels: dict[int, list[tuple[int, Aggs]]] = {}
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """Yield the rows of the points file."""
+        batch: list[tuple[SeriesKey, Rows]] = []
+        size = 0
+        for key in self._wanted:
+            rows = self._rows_of(key)
+            if not len(rows):
+                continue
+            self._note(key, rows)
+            batch.append((key, rows))
+            size += len(rows)
+            if size >= BATCH_ROWS:
+                yield self._frame(batch)
+                batch, size = [], 0
+        yield self._frame(batch)
+
+    def levels(self) -> pl.DataFrame:
+        """Return the levels file: coarsest level first, so that a chart of the whole run reads one chunk for all."""
+        pieces: list[Aggs] = []
+        owners: list[tuple[int, int]] = []
+        offset = 0
+        for level in sorted(self._levels, reverse=True):
+            for number, aggs in self._levels[level]:
+                self._places[number].insert(0, (level, offset, len(aggs)))
+                owners.append((number, level))
+                pieces.append(aggs)
+                offset += len(aggs)
+        aggs = np.concatenate(pieces) if pieces else EMPTY_AGGS
+        self._levels = {}
+        chunks = range(0, len(aggs), LEVELS_CHUNK)
+        sums = [levels_sum(aggs[i : i + LEVELS_CHUNK]) for i in chunks]
+        self._level_chunks = Chunks(LEVELS_CHUNK, sums, [int(aggs["first_step"][i]) for i in chunks])
+        series, levels = np.repeat(np.array(owners, np.int32).reshape(-1, 2), [len(p) for p in pieces], axis=0).T
+        return pl.DataFrame(
+            {"series": series, "level": levels.astype(np.int8)}
+            | {name: np.ascontiguousarray(aggs[name]) for name in AGG.names or ()},
+            schema=LEVELS_SCHEMA,
+        )
+
+    def table(self, messages: Messages) -> bytes:
+        """Return the series file."""
+        metrics = {metric: i for i, metric in enumerate(dict.fromkeys(key.metric for key in self.keys))}
+        nodes = {node: i for i, node in enumerate(dict.fromkeys(key.node for key in self.keys))}
+        return write_table(
+            TableFile(
+                metrics=list(metrics),
+                nodes=list(nodes),
+                metric=[metrics[key.metric] for key in self.keys],
+                segment=[key.segment for key in self.keys],
+                rank=[key.rank for key in self.keys],
+                node=[nodes[key.node] for key in self.keys],
+                stray=[key.stray for key in self.keys],
+                ordinal=[self._ordinal[key] for key in self.keys],
+                rows=[extent.rows for extent in self.extents],
+                first_step=[extent.first_step for extent in self.extents],
+                last_step=[extent.last_step for extent in self.extents],
+                levels=self._places,
+                points_chunks=Chunks(POINTS_CHUNK, self._sums, self._first_steps),
+                levels_chunks=self._level_chunks,
+                frames_group=messages.group_rows,
+                frames_sums=messages.sums,
+            )
+        )
+
+    def _note(self, key: SeriesKey, rows: Rows) -> None:
+        number = len(self.keys)
+        self.keys.append(key)
+        self.extents.append(Extent(int(rows.steps[0]), int(rows.steps[-1]), len(rows)))
+        self._places.append([])
+        self._sum(rows)
+        self.rows += len(rows)
+        level = base_level(rows.steps)
+        aggs = aggregate(rows, level)
+        self._levels.setdefault(level, []).append((number, aggs))
+        while len(aggs) > 1:
+            level += LEVEL_STEP
+            coarse = regroup(aggs, level)
+            # A level that saves nothing is not worth its place: readers regroup the one below.
+            if 2 * len(coarse) <= len(aggs) or len(coarse) == 1:
+                self._levels.setdefault(level, []).append((number, coarse))
+                aggs = coarse
+
+    def _sum(self, rows: Rows) -> None:
+        """Add the rows that come next in the file to the checksums of its chunks."""
+        begin = 0
+        while begin < len(rows):
+            room = POINTS_CHUNK - (self.rows + begin) % POINTS_CHUNK
+            end = begin + room
+            total = rows_sum(Rows(rows.steps[begin:end], rows.values[begin:end], rows.times[begin:end]))
+            if room == POINTS_CHUNK:
+                self._sums.append(total)
+                self._first_steps.append(int(rows.steps[begin]))
+            else:
+                self._sums[-1] = (self._sums[-1] + total) % 2**64
+            begin = end
+
+    @staticmethod
+    def _frame(batch: list[tuple[SeriesKey, Rows]]) -> pl.DataFrame:
+        """Return the rows of some series as the file has them."""
+        keys = pl.DataFrame(
+            [(k.metric, k.segment, k.rank, k.node, k.stray) for k, _ in batch],
+            schema={name: POINTS_SCHEMA[name] for name in _KEY_COLUMNS},
+            orient="row",
+        )
+        if len(batch) == 1:
+            rows = batch[0][1]
+            columns = pl.DataFrame({"step": rows.steps, "time": rows.times, "value": rows.values})
+            # Literals: Polars then holds one value for the whole column.
+            literals = [pl.lit(keys[name][0], dtype=POINTS_SCHEMA[name]).alias(name) for name in _KEY_COLUMNS]
+            return columns.select(*literals, pl.all())
+        named = keys[np.repeat(np.arange(len(batch)), [len(rows) for _, rows in batch])]
+        return named.with_columns(
+            pl.Series("step", np.concatenate([rows.steps for _, rows in batch] or [Rows.EMPTY.steps])),
+            pl.Series("time", np.concatenate([rows.times for _, rows in batch] or [Rows.EMPTY.times])),
+            pl.Series("value", np.concatenate([rows.values for _, rows in batch] or [Rows.EMPTY.values])),
+        )
+
+
+class Messages:
+    """The frames of a part on their way to the file, a row group at a time."""
+
+    def __init__(self, frames: Iterable[tuple[str, bytes]]) -> None:
+        self._frames = iter(frames)
+        self._group: list[tuple[str, bytes]] = []
+        size = 0
+        for item in islice(self._frames, FRAMES_GROUP):
+            self._group.append(item)
+            size += len(item[1])
+            if size >= FRAMES_GROUP_BYTES:
+                break
+        self.count = 0
+        #: Messages of a row group: as many as it takes to fill the first one, all have the same number.
+        self.group_rows = max(1, len(self._group))
+        self.sums: list[int] = []
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """Yield the rows of the frames file, at least one (empty) frame."""
+        group = self._group
+        while True:
+            self.count += len(group)
+            ids, messages = [item[0] for item in group], [item[1] for item in group]
+            if group:
+                self.sums.append(messages_sum(ids, messages))
+            yield pl.DataFrame({"id": ids, "frame": messages}, schema=FRAMES_SCHEMA)
+            group = list(islice(self._frames, self.group_rows))
+            if not group:
+                return
+
+
+def _rank(key: SeriesKey) -> int:
+    """Return the rank for sorting, an agent's series last."""
+    return key.rank if key.rank is not None else 2**31
