@@ -133,3 +133,19 @@ def test_a_spike_so_large_that_it_still_counts_is_not_forgotten() -> None:
     values = np.random.default_rng(5).normal(2.0, 1.0, 10_000).tolist()
     values[8_500] = 1e70  # after 1,500 rows at 0.9 it is still worth 20
     assert _window(values)[0] == pytest.approx(_tensorboard(values, 0.9)[-10:], rel=1e-9)
+
+
+def test_the_past_is_forgotten_across_short_segments_too_but_not_over_rows_that_are_nan() -> None:
+    job, run, at, values = Job(), NaiveRun(), 0, []
+    run.store = store = _Counting()
+    noise = np.random.default_rng(8).normal(2.0, 1.0, 4_000)
+    for number, piece in enumerate(np.split(noise, 20)):
+        piece[:150] = math.nan if number >= 18 else piece[:150]
+        run.feed(job.rows(range(at + 1, at + 231), {"loss": [*piece.tolist(), *[77.0] * 30]}))
+        values += piece.tolist()
+        at += 200
+        run.feed(job.rolled_back(at, f"r{number}"))
+    run.feed(job.rows([at + 1], {"loss": [2.5]}))
+    (series,) = _ask(run, smooth=0.9, start=at + 1).series
+    assert list(_smoothed(series).values()) == pytest.approx(_tensorboard([*values, 2.5], 0.9)[-1:], rel=1e-12)
+    assert store.read < 1_500

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.archive.series import SeriesKey
+from stabilitybackend.archive.aggregates import Aggs
+from stabilitybackend.archive.series import Extent, SeriesKey
 from stabilitybackend.runs.grid import ONE_BLOCK, Drawn, SeriesReader
 from stabilitybackend.runs.lineage_view import LineageView
 
@@ -32,10 +33,18 @@ _STRETCH = 1.5
 
 @dataclass(slots=True)
 class _Wanted:
-    """The steps of one segment at which its average is asked for; ``read_from`` None: read it from its first step."""
+    """The steps of one segment at which its average is asked for.
 
-    first: int
+    Attributes:
+        last: no later step is.
+        demands: (step, rows): from that step on the average must be right; so many finite rows before it are enough, if
+            the values before them were no greater.
+        read_from: what is before this step is forgotten; None: the segment counts from its first step on, and so does
+            its parent.
+    """
+
     last: int
+    demands: list[tuple[int, int]] = field(default_factory=list)
     read_from: int | None = None
 
 
@@ -105,108 +114,137 @@ def smooth_line(
         weight: of the past, > 0 and <= MAX_WEIGHT.
     """
     curves = [drawn for drawn in line if not drawn.piece.key.stray]
-    if not curves:
-        return [None] * len(line)
-    key = curves[0].piece.key
-    wanted: dict[int, _Wanted] = {}
-    for drawn in curves:
-        _extend(wanted, drawn.piece.key.segment, int(drawn.steps[0]), int(drawn.steps[-1]))
-    for segment in range(max(wanted), -1, -1):  # children before their parents
-        if segment in wanted:
-            _plan(store, lineage, weight, replace(key, segment=segment), wanted)
-    averages: dict[int, _Average] = {}
-    for segment in sorted(wanted):
-        averages[segment] = _average(store, lineage, weight, replace(key, segment=segment), wanted[segment], averages)
+    averages = _Smoother(store, lineage, weight, curves[0].piece.key).averages(curves) if curves else {}
     return [
         None if drawn.piece.key.stray else averages[drawn.piece.key.segment].debiased(drawn.steps, weight)
         for drawn in line
     ]
 
 
-def _extend(wanted: dict[int, _Wanted], segment: int, first: int, last: int) -> None:
-    known = wanted.setdefault(segment, _Wanted(first, last))
-    known.first, known.last = min(known.first, first), max(known.last, last)
-
-
-def _plan(store: SeriesReader, lineage: LineageView, weight: float, key: SeriesKey, wanted: dict[int, _Wanted]) -> None:
-    """Say from where on a segment is read, and what its parent is needed for."""
-    here = wanted[key.segment]
-    here.read_from = _forgets_before(store, lineage, weight, key, here)
-    parent = lineage.parents[key.segment]
-    if here.read_from is None and parent is not None:
-        _extend(wanted, parent, lineage.forks[key.segment], lineage.forks[key.segment])
-
-
-def _average(
-    store: SeriesReader,
-    lineage: LineageView,
-    weight: float,
-    key: SeriesKey,
-    here: _Wanted,
-    averages: dict[int, _Average],
-) -> _Average:
-    rows = store.rows(key, here.read_from, here.last)
-    finite = np.isfinite(rows.values)
-    steps, values = (rows.steps, rows.values) if finite.all() else (rows.steps[finite], rows.values[finite])
-    start, before = 0.0, 0
-    parent = lineage.parents[key.segment]
-    if here.read_from is not None:
-        start, before = float(values[0]), _memory_rows(weight)
-    elif parent is not None:
-        start, before = averages[parent].at(lineage.forks[key.segment])
-    return _Average(steps, scan(values * (1.0 - weight), weight, start), start, before)
-
-
-def _memory_rows(weight: float) -> int:
-    """Return after how many rows the past is forgotten, if it was no greater than what came later."""
-    return math.ceil(math.log(_FORGOTTEN) / math.log(weight))
-
-
-def _forgets_before(
-    store: SeriesReader, lineage: LineageView, weight: float, key: SeriesKey, here: _Wanted
-) -> int | None:
-    """Return a step from which on reading is enough for the averages that are wanted; None: all of the past counts.
-
-    The rows from there to the first wanted step must outweigh all that was before, whatever its size: a spike of 1e30
-    is remembered longer than a loss of 2.
-    """
-    extent = store.extent(key)
-    memory_rows = _memory_rows(weight)
-    if extent is None or extent.rows <= memory_rows:
-        return None
-    first = min(here.first, extent.last_step)
-    stride = (extent.last_step - extent.first_step + 1) / extent.rows
-    read_from = math.floor(first - _STRETCH * stride * memory_rows)
-    if read_from - extent.first_step < here.last - read_from:
-        return None  # it would spare less than half of the rows
-    near = store.aggregates(key, read_from, first, ONE_BLOCK)
-    rows = int(near["count"].sum())
-    if rows < memory_rows:
-        return None
-    size = max(abs(float(near["min"][0])), abs(float(near["max"][0])))
-    share = math.exp(rows * math.log(weight))  # 0 where that is very small
-    for exactly in (False, True):
-        if share * _largest_before(store, lineage, key, read_from, exactly) <= _FORGOTTEN * size:
-            return read_from
-    return None
-
-
-def _largest_before(store: SeriesReader, lineage: LineageView, key: SeriesKey, step: int, exactly: bool) -> float:
-    """Return the greatest finite magnitude on the path of a segment before ``step``.
+class _Smoother:
+    """Smooths one line.
 
     Args:
-        exactly: else that of whole segments, dead ends included: more than enough most times, and no row is read.
+        like: any key of the line.
     """
-    largest = 0.0
-    for part in lineage.path_of(key.segment):
-        there = replace(key, segment=part.segment)
-        extent = store.extent(there)
-        last = step - 1 if part.last is None else part.last
-        if extent is None or extent.first_step > last:
-            continue
-        last = min(extent.last_step, last) if exactly else extent.last_step
-        whole = store.aggregates(there, extent.first_step, last, ONE_BLOCK)
-        some = whole[whole["count"] > 0]
-        if len(some):
-            largest = max(largest, float(np.abs(some["min"]).max()), float(np.abs(some["max"]).max()))
-    return largest
+
+    def __init__(self, store: SeriesReader, lineage: LineageView, weight: float, like: SeriesKey) -> None:
+        self._store = store
+        self._lineage = lineage
+        self._weight = weight
+        self._like = like
+        #: Finite rows after which the past is forgotten, if it was no greater than what came later.
+        self._memory_rows = math.ceil(math.log(_FORGOTTEN) / math.log(weight))
+
+    def averages(self, line: Sequence[Drawn]) -> dict[int, _Average]:
+        """Return by segment the averages that the drawn pieces ask for."""
+        wanted: dict[int, _Wanted] = {}
+        for drawn in line:
+            self._want(wanted, drawn.piece.key.segment, int(drawn.steps[-1]), (int(drawn.steps[0]), self._memory_rows))
+        for segment in range(max(wanted), -1, -1):  # children before their parents
+            if segment in wanted:
+                self._plan(segment, wanted)
+        averages: dict[int, _Average] = {}
+        for segment in sorted(wanted):
+            averages[segment] = self._average(segment, wanted[segment], averages)
+        return averages
+
+    @staticmethod
+    def _want(wanted: dict[int, _Wanted], segment: int, last: int, demand: tuple[int, int]) -> None:
+        known = wanted.setdefault(segment, _Wanted(last))
+        known.last = max(known.last, last)
+        known.demands.append(demand)
+
+    def _key(self, segment: int) -> SeriesKey:
+        return replace(self._like, segment=segment)
+
+    def _plan(self, segment: int, wanted: dict[int, _Wanted]) -> None:
+        """Say from where on a segment is read, and what its parent is needed for."""
+        here, key = wanted[segment], self._key(segment)
+        extent = self._store.extent(key)
+        here.read_from = None if extent is None else self._start(key, extent, here.demands)
+        parent = self._lineage.parents[segment]
+        if here.read_from is None and parent is not None:
+            first = min(step for step, _ in here.demands)
+            rows = max(rows for _, rows in here.demands)
+            if extent is not None and first >= extent.first_step:
+                rows -= self._finite_rows(key, extent.first_step, min(first, extent.last_step))
+            fork = self._lineage.forks[segment]
+            self._want(wanted, parent, fork, (fork, max(rows, 1)))
+
+    def _average(self, segment: int, here: _Wanted, averages: dict[int, _Average]) -> _Average:
+        rows = self._store.rows(self._key(segment), here.read_from, here.last)
+        finite = np.isfinite(rows.values)
+        steps, values = (rows.steps, rows.values) if finite.all() else (rows.steps[finite], rows.values[finite])
+        start, before = 0.0, 0
+        parent = self._lineage.parents[segment]
+        if here.read_from is not None:
+            start, before = float(values[0]), self._memory_rows
+        elif parent is not None:
+            start, before = averages[parent].at(self._lineage.forks[segment])
+        return _Average(steps, scan(values * (1.0 - self._weight), self._weight, start), start, before)
+
+    # --- what is forgotten ---------------------------------------------------------------------------------------
+
+    def _start(self, key: SeriesKey, extent: Extent, demands: Sequence[tuple[int, int]]) -> int | None:
+        """Return a step from which on reading is enough for all demands; None: all of the segment counts."""
+        starts = []
+        for first, rows in sorted(demands):
+            start = self._forgets_before(key, extent, min(first, extent.last_step), rows)
+            if start is None:
+                return None
+            starts.append(start)
+        return min(starts)
+
+    def _forgets_before(self, key: SeriesKey, extent: Extent, first: int, needed: int) -> int | None:
+        """Return a step so that the rows from there to ``first`` outweigh all that was before, whatever its size.
+
+        A spike of 1e30 is remembered longer than a loss of 2.
+
+        Args:
+            needed: finite rows before ``first`` that are still missing, at least.
+        """
+        stride = (extent.last_step - extent.first_step + 1) / extent.rows
+        read_from = math.floor(first - _STRETCH * stride * needed)
+        if read_from <= extent.first_step:
+            return None
+        near = self._store.aggregates(key, read_from, first, ONE_BLOCK)
+        rows = int(near["count"].sum())
+        if rows < needed:
+            return None
+        since = rows + max(self._memory_rows - needed, 0)
+        return read_from if self._outweighed(key, read_from, since, _largest(near)) else None
+
+    def _outweighed(self, key: SeriesKey, step: int, since: int, size: float) -> bool:
+        """Return whether what is on the path of a segment before ``step`` is forgotten ``since`` finite rows later.
+
+        Args:
+            size: of the values since then.
+        """
+        for part in reversed(self._lineage.path_of(key.segment)):
+            share = math.exp(since * math.log(self._weight))
+            if share == 0.0:
+                return True  # no number is so large
+            there = self._key(part.segment)
+            extent = self._store.extent(there)
+            last = step - 1 if part.last is None else part.last
+            if extent is None or extent.first_step > last:
+                continue
+            # Most times the whole segment, dead end included, says enough, and no row is read for it.
+            for end in dict.fromkeys((extent.last_step, min(extent.last_step, last))):
+                past = self._store.aggregates(there, extent.first_step, end, ONE_BLOCK)
+                if share * _largest(past) <= _FORGOTTEN * size:
+                    break
+            else:
+                return False
+            since += max(int(past["count"].sum()) - max(end - last, 0), 0)
+        return True
+
+    def _finite_rows(self, key: SeriesKey, first: int, last: int) -> int:
+        return int(self._store.aggregates(key, first, last, ONE_BLOCK)["count"].sum())
+
+
+def _largest(aggs: Aggs) -> float:
+    """Return the greatest magnitude of a finite value, 0 where there is none."""
+    some = aggs[aggs["count"] > 0]
+    return max((float(np.abs(some[name]).max()) for name in ("min", "max")), default=0.0) if len(some) else 0.0
