@@ -96,7 +96,7 @@ class Batch:
 
 
 class _Lane:
-    __slots__ = ("flat", "items", "names", "notes", "steps", "times", "who")
+    __slots__ = ("flat", "forks", "items", "names", "notes", "steps", "times", "who")
 
     def __init__(self, who: Who) -> None:
         self.who = who
@@ -106,6 +106,7 @@ class _Lane:
         self.times: list[float] = []
         self.flat = array("d")
         self.notes: list[Note] = []
+        self.forks: list[Fork] = []
 
 
 class Grouper:
@@ -138,6 +139,8 @@ class Grouper:
             if lane.items:
                 yield self._take(lane)
             lane.names = names
+        if self._forks:  # of this rank: another one must not carry them
+            lane.forks, self._forks = self._forks, []
         lane.items.append(item)
         lane.steps.append(step)
         lane.times.append(time)
@@ -184,12 +187,12 @@ class Grouper:
             np.array(lane.times, np.float64),
             np.frombuffer(lane.flat, np.float64).reshape(count, -1).T.copy(),
             lane.notes,
-            self._forks,
+            lane.forks,
             self.timed,
             self.edition,
         )
-        self._forks = []
         self._waiting -= count
+        lane.forks = []
         lane.items, lane.steps, lane.times, lane.notes = [], [], [], []
         lane.flat = array("d")
         return batch

@@ -144,16 +144,33 @@ class ImportJob:
         )
         self._checks = stored_checks(stored)
         hello.config[CHECK_KEY] = self._checks
-        await deliver(hello, self._frames, url, api_key, progress)
+        await deliver(hello, self.frames, url, api_key, progress)
+        left = self.checks
+        if left != self._checks:
+            hello.config[CHECK_KEY] = left
+            await deliver(hello, lambda held: iter(()), url, api_key)
+        return self.result()
+
+    @property
+    def checks(self) -> dict[str, tuple[int, str]]:
+        """What to leave with the run for the next import, see ``checks.py``."""
+        assert self._maker is not None
+        return dict(list({**self._checks, **self._maker.checks}.items())[-MAX_CHECKS:])
+
+    def result(self) -> Result:
+        """Return what came of it, after the last frame."""
         maker = self._maker
         assert maker is not None
-        left = {**self._checks, **maker.checks}
-        if left != self._checks:
-            hello.config[CHECK_KEY] = dict(list(left.items())[-MAX_CHECKS:])
-            await deliver(hello, lambda held: iter(()), url, api_key)
         return Result(self.run_id, maker.rows, maker.values, maker.already, self.reading, self._names.renames)
 
-    def _frames(self, held: Mapping[str, int]) -> Iterator[Frame]:
+    def frames(self, held: Mapping[str, int], checks: dict[str, tuple[int, str]] | None = None) -> Iterator[Frame]:
+        """Yield the frames that the server does not hold.
+
+        Args:
+            held: source -> last number, of all sources of the run.
+            checks: what the last import left; None: as given to ``send``.
+        """
+        self._checks = self._checks if checks is None else checks
         self._names = self._choose_names(held)
         self.reading = Reading(notes=list(self._plan.notes))
         starts = {at: start_of_file(path) for at, path in enumerate(self._plan.paths)}

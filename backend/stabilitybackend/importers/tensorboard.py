@@ -216,7 +216,7 @@ def _of_tensor(tensor: Any) -> float | None:
 
 
 def _span(path: Path) -> tuple[float, float, set[str]]:
-    """Return first and last time of a file and its tags; (inf, -inf, none) for one without events."""
+    """Return first and last time of a file's values and their tags; (inf, -inf, none) for one without any."""
     event_of = event_class().FromString
     first, last = math.inf, -math.inf
     tags: set[str] = set()
@@ -225,6 +225,7 @@ def _span(path: Path) -> tuple[float, float, set[str]]:
             event = event_of(record.data)
         except Exception:  # told when the file is read
             continue
-        first, last = min(first, event.wall_time), max(last, event.wall_time)
+        if event.summary.value:
+            first, last = min(first, event.wall_time), max(last, event.wall_time)
         tags.update(value.tag for value in event.summary.value)
     return first, last, tags

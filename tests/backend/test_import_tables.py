@@ -1,0 +1,193 @@
+"""W&B files, CSV, Parquet, trainer_state.json: real files where a library writes them, with holes and damage."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from imported import ImportedRun
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.importers.detect import find_plans
+
+
+@pytest.fixture(scope="module")
+def wandb_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that W&B wrote offline: 300 rows, one NaN, one infinity, a nested key, a text."""
+    wandb = pytest.importorskip("wandb", reason="pip install wandb (62 MB; not in requirements/test.txt)")
+    folder = tmp_path_factory.mktemp("wandb")
+    before = dict(os.environ)
+    try:
+        options = wandb.Settings(console="off", x_disable_stats=True, x_disable_meta=True, silent=True)
+        run = wandb.init(
+            mode="offline", project="p", name="n", id="abc123", dir=str(folder), config={"lr": 0.1}, settings=options
+        )
+        for step in range(300):
+            loss = {7: math.nan, 8: math.inf}.get(step, step / 2)
+            run.log({"train/loss": loss, "deep": {"a": step}, "text": "hello", "train/global_step": step * 10})
+        run.finish()
+        wandb.teardown()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    [path] = folder.rglob("*.wandb")
+    return path
+
+
+def test_a_wandb_file_is_the_run_that_it_says_it_is(wandb_file: Path) -> None:
+    [plan] = find_plans([wandb_file.parents[1]])
+    assert (plan.run_id, plan.name, plan.project, plan.config) == ("abc123", "n", "p", {"lr": 0.1})
+    run = ImportedRun()
+
+    result = run.take(wandb_file)
+
+    line = run.line()
+    assert [line[6], str(line[7]), line[8], line[9]] == [3.0, "nan", math.inf, 4.5]
+    assert run.line("deep.a")[299] == 299.0
+    assert result.reading.count == 0
+    assert result.reading.notes[0].endswith("no numbers, so left out: text")
+    assert result.reading.notes[1].endswith("for the training step: --step-key train/global_step")
+
+
+def test_the_training_step_of_a_wandb_file_can_be_named(wandb_file: Path) -> None:
+    run = ImportedRun()
+    run.take(wandb_file, step_key="train/global_step")
+    assert max(run.line()) == 2990
+
+
+def test_a_wandb_file_with_damage_names_the_byte_and_goes_on_behind_it(wandb_file: Path, tmp_path: Path) -> None:
+    data = bytearray(wandb_file.read_bytes())
+    assert len(data) > 3 * 32 * 1024
+    data[40_000] ^= 0xFF
+    damaged = tmp_path / "run-abc123.wandb"
+    damaged.write_bytes(data[:-100])
+    run = ImportedRun()
+
+    result = run.take(damaged)
+
+    first, last = result.reading.named
+    assert int(first.place.removeprefix("byte ")) <= 40_000
+    assert first.reason == "damaged; skipped to byte 65536"
+    assert "the last record is cut" in last.reason
+    assert 100 < len(run.line()) < 300
+    assert run.line()[250] == 125.0
+
+
+def write_lightning(path: Path) -> Path:
+    path.write_text(
+        "epoch,step,train_loss,val_loss\n0,0,1.5,\n0,1,oops,\n0,2,nan,\n0,2,,0.75\n1,3,-inf,\n1,x,1,1\n1,4,0.5\n1,5,0.25,\n"
+    )
+    return path
+
+
+def test_lightning_leaves_cells_empty_and_what_is_no_number_is_named_by_line_and_column(tmp_path: Path) -> None:
+    file = write_lightning(tmp_path / "metrics.csv")
+    run = ImportedRun()
+
+    result = run.take(tmp_path)
+
+    line = run.line()
+    assert {step: str(value) for step, value in line.items()} == {0: "1.5", 2: "nan", 3: "-inf", 5: "0.25"}
+    assert run.line("val_loss") == {2: 0.75}
+    assert [str(trouble) for trouble in result.reading.named] == [
+        f"{file}, line 7: the step is 'x', expected a whole number",
+        f"{file}, line 8: 3 cells, expected 4 as in the first line",
+        f"{file}, line 3, train_loss: 'oops' is no number",
+    ]
+    assert run.take(tmp_path).rows == 0
+
+
+def test_a_csv_without_a_step_column_says_which_columns_it_has(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(BadRequest, match=r"a\.csv has no step column: its columns are a, b") as refused:
+        ImportedRun().take(tmp_path / "a.csv")
+    assert refused.value.hint == "name it: --step-key COLUMN"
+
+
+def wide() -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "_step": [0, 1, 2, 3, None, 5],
+            "_timestamp": [1e9, 1e9 + 1, 1e9 + 2, None, 1e9 + 4, 1e9 + 5],
+            "_runtime": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
+            "loss": [1.0, math.nan, None, math.inf, 9.0, 0.5],
+            "acc": [None, None, 0.5, 0.6, 0.7, None],
+            "text": ["a", "b", "c", "d", "e", "f"],
+        }
+    )
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_an_exported_wandb_history_keeps_nan_apart_from_missing(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / f"history.{kind}"
+    wide().write_parquet(file) if kind == "parquet" else wide().write_csv(file)
+    run = ImportedRun()
+
+    result = run.take(file)
+
+    assert {s: str(v) for s, v in run.line().items()} == {0: "1.0", 1: "nan", 3: "inf", 5: "0.5"}
+    assert run.line("acc") == {2: 0.5, 3: 0.6}
+    assert run.store.metrics() == ["loss", "acc"]
+    assert result.reading.count == 1
+    assert result.reading.notes[0] == f"{file}: no numbers, so left out: text"
+    [key] = run.store.keys("loss")
+    assert run.store.rows(key).times.tolist() == [1e9, 1e9 + 1, 1e9 + 2, 1e9 + 5]
+
+
+def test_a_truncated_parquet_file_is_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "history.parquet"
+    wide().write_parquet(file)
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(BadRequest, match=r"history\.parquet can't be read as Parquet"):
+        ImportedRun().take(file)
+
+
+def history(steps: int, **extra: Any) -> list[dict[str, Any]]:
+    entries = [
+        {"epoch": s / 10, "step": s, "loss": 1 / (s + 1), "grad_norm": 1.0, "learning_rate": 1e-4}
+        for s in range(1, steps)
+    ]
+    return [*entries, {"epoch": 1.0, "step": steps, "eval_loss": 0.5, "eval_runtime": 2.0}, {**extra, "step": steps}]
+
+
+def write_state(folder: Path, entries: list[dict[str, Any]]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "trainer_state.json").write_text(json.dumps({"best_metric": None, "log_history": entries}, indent=2))
+    return folder
+
+
+def test_the_longest_trainer_state_of_an_output_folder_is_the_run(tmp_path: Path) -> None:
+    write_state(tmp_path / "out/checkpoint-5", history(5))
+    write_state(tmp_path / "out/checkpoint-20", history(20, train_loss=0.3, train_runtime=9.0))
+    run = ImportedRun()
+
+    [plan] = find_plans([tmp_path / "out"])
+    result = run.take(*plan.paths)
+
+    assert plan.name == "out"
+    assert plan.notes[0].startswith(f"{tmp_path / 'out/checkpoint-20/trainer_state.json'} is taken")
+    assert run.line()[19] == 1 / 20
+    assert run.line("eval_loss") == {20: 0.5}
+    assert run.line("train_loss") == {20: 0.3}
+    assert run.line("lr")[1] == 1e-4
+    assert result.renames == {"learning_rate": "lr"}
+    assert run.forks() == []
+
+
+def test_a_trainer_state_of_a_run_that_went_back_is_refused_as_written_anew(tmp_path: Path) -> None:
+    run = ImportedRun()
+    run.take(write_state(tmp_path, history(20)))
+    again = [*history(20)[:9], *({**entry, "loss": 7.0} for entry in history(20)[9:19]), *history(20)[19:]]
+    with pytest.raises(BadRequest, match="was written anew"):
+        run.take(write_state(tmp_path, again))
+
+
+def test_a_trainer_state_that_was_cut_is_named(tmp_path: Path) -> None:
+    (tmp_path / "trainer_state.json").write_bytes(b'{"log_history": [')
+    with pytest.raises(BadRequest, match=r"trainer_state\.json is no JSON"):
+        ImportedRun().take(tmp_path / "trainer_state.json")
