@@ -150,7 +150,8 @@ def measure(rows: int, seconds: float, settings: dict[str, str], profile: Path |
             "feeder_cpu_s": sum(each["cpu_s"] for each in said) / points * 1e6,
             "server_peak_mib": now[0].peak_mib,
             "redis_peak_mib": now[1].peak_mib,
-            "window_max_mib": window.highest / 2**20,
+            "window_max_mib": window.stream / 2**20,
+            "redis_max_mib": window.all / 2**20,
             "window_limit_mib": storage.get("hot", {}).get("limit_bytes", 0) / 2**20,
             "redis_bytes_point": hot["bytes"] / max(1, hot["values"]),
             "disk_bytes_point": storage.get("cold", {}).get("bytes", 0)
@@ -161,22 +162,19 @@ def measure(rows: int, seconds: float, settings: dict[str, str], profile: Path |
 
 
 class Window(threading.Thread):
-    """Samples what the run's stream holds in Redis, ten times a second."""
+    """Samples what Redis holds, ten times a second: the run's stream, and everything."""
 
     def __init__(self, server: ServerProcess) -> None:
         super().__init__(daemon=True)
         self._redis, self._over = server.redis(), threading.Event()
-        #: Greatest number of bytes seen: Redis's memory less what it had at the start.
-        self.highest = 0
-        self._idle = self._used()
-
-    def _used(self) -> int:
-        info: Any = self._redis.info("memory")
-        return int(info["used_memory_dataset"])
+        #: Greatest number of bytes seen of the stream, and of all that Redis uses (buffers of clients and of its file).
+        self.stream = self.all = 0
 
     def run(self) -> None:
         while not self._over.wait(0.1):
-            self.highest = max(self.highest, self._used() - self._idle)
+            size: Any = self._redis.memory_usage(RunKeys(RUN_ID).frames)
+            info: Any = self._redis.info("memory")
+            self.stream, self.all = max(self.stream, size or 0), max(self.all, int(info["used_memory"]))
 
     def stop(self) -> None:
         self._over.set()
@@ -299,7 +297,7 @@ def table(rows: int, figures: list[dict[str, Any]], floors: list[dict[str, float
         f"  peak memory, MiB                 server {spread('server_peak_mib', 1, 0)}, "
         f"Redis {spread('redis_peak_mib', 1, 0)}",
         f"  window in Redis, MiB             at most {spread('window_max_mib', 1, 0)}, "
-        f"limit {figures[0]['window_limit_mib']:.0f}",
+        f"limit {figures[0]['window_limit_mib']:.0f}; all that Redis uses at most {spread('redis_max_mib', 1, 0)}",
         f"  bytes per point                  Redis {spread('redis_bytes_point', 1, 1)}, "
         f"archive {spread('disk_bytes_point', 1, 1)} in {figures[-1]['parts']} parts",
     ]

@@ -64,6 +64,7 @@ class Figures:
     wrong: list[str] = field(default_factory=list)
     rss_mib: dict[str, float] = field(default_factory=dict)
     storage: dict[str, Any] = field(default_factory=dict)
+    files_mib: dict[str, float] = field(default_factory=dict)
     answer_kib: float = 0.0
     peers: dict[str, Any] = field(default_factory=dict)
 
@@ -190,6 +191,15 @@ def measure_cold(server: ServerProcess, story: Story, figures: Figures) -> None:
             times.append(ask(server, (metric,), first, last)[0])
 
 
+def files_mib(folder: Path) -> dict[str, float]:
+    """Return MiB on disk by what the files hold."""
+    sizes: dict[str, float] = {}
+    for path in folder.glob("*"):
+        kind = path.name.removesuffix(".parquet").rpartition(".")[2]
+        sizes[kind] = sizes.get(kind, 0.0) + path.stat().st_size / 2**20
+    return dict(sorted(sizes.items(), key=lambda item: -item[1]))
+
+
 def drop_from_cache(folder: Path) -> None:
     """Take the files of a folder out of the page cache, as far as they are on disk; needs no rights beyond ours."""
     for path in folder.rglob("*"):
@@ -214,6 +224,7 @@ def measure(steps: int, folder: Path, repeats: int, settings: dict[str, str], *,
             figures.rss_mib["peak of feeding"] = usage(server.pid).peak_mib
         answer = server.try_ask(f"/runs/{RUN_ID}/storage")
         figures.storage = answer.json() if answer is not None else {}
+        figures.files_mib = files_mib(data / "archive" / RUN_ID)
         check_lineage(server, story, figures)
         check_shown(server, story, figures)
         measure_warm(server, story, figures, repeats)
@@ -250,7 +261,8 @@ def table(figures: Figures) -> str:
         lines.append(
             f"  archive: {cold['rows']:,} points in {cold['parts']} parts, {cold['bytes'] / 2**20:.0f} MiB "
             f"({cold['bytes'] / max(1, cold['rows']):.1f} bytes a point); in Redis {hot['bytes'] / 2**20:.0f} of "
-            f"{hot['limit_bytes'] / 2**20:.0f} MiB"
+            f"{hot['limit_bytes'] / 2**20:.0f} MiB; files: "
+            + ", ".join(f"{kind} {mib:.1f}" for kind, mib in figures.files_mib.items() if mib >= 0.05)
         )
     lines.append(
         f"  {'one metric, 2,000 points, ms':<30}{'warm p50':>10}{'p95':>8}{'max':>8}"
