@@ -11,6 +11,7 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-input --
 DEMO_ARGS   ?=
 UP_ARGS     ?=
 PYTEST_ARGS ?=
+BENCH       ?= client_overhead live_latency rollback_peers fold timeline page_open ingest
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test check fix soak bench screenshots docs clean
@@ -42,9 +43,10 @@ fix: $(VENV)/.test ## repair what the linter can, and format
 soak: $(VENV)/.test ## the long tests: minutes to hours
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
 
-bench: $(VENV)/.bench ## measure what the client costs and how fast a point becomes a pixel
-	@missed=0; for script in benchmarks/client_overhead.py benchmarks/live_latency.py; do \
-	echo "== $$script"; $(BIN)/python $$script || missed=1; done; exit $$missed
+bench: $(VENV)/.bench ## measure against peers and floors, about 25 minutes (BENCH="timeline ingest" for a part; docs/benchmarks.md)
+	@$(MAKE) --no-print-directory $(VENV)/.peers || echo "== MLflow, Aim and W&B could not be installed: they are left out" >&2
+	@missed=0; for name in $(BENCH); do echo "== benchmarks/$$name.py"; \
+	STABILITY_PEERS_PYTHON="$(CURDIR)/$(VENV)/peers/bin/python" $(BIN)/python benchmarks/$$name.py || missed=1; done; exit $$missed
 
 screenshots: $(VENV)/.test ## take the pictures of docs/screenshots again (needs Chromium)
 	@STABILITY_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/browser -k screenshot
@@ -85,4 +87,11 @@ $(VENV)/.test: $(VENV)/.demo requirements/test.txt
 $(VENV)/.bench: $(VENV)/.test requirements/bench.txt
 	@echo "== Installing the trackers that the benchmarks compare with" >&2
 	@$(PIP) -r requirements/bench.txt >&2
+	@touch $@
+
+# In an environment of its own: what these trackers need does not fit together with what ours needs.
+$(VENV)/.peers: $(VENV)/.made requirements/peers.txt
+	@echo "== Installing MLflow, Aim and W&B into $(VENV)/peers" >&2
+	@$(BIN)/python -m venv $(VENV)/peers
+	@$(VENV)/peers/bin/python -m pip install --disable-pip-version-check --no-input $(PIP_ARGS) -r requirements/peers.txt >&2
 	@touch $@

@@ -8,7 +8,7 @@ whether it shows what the model in memory learned (first attempt up to 80, secon
 points are kept, and whether they are told apart.
 
 Each tracker works in a process of its own, in a fresh folder. ``--peers-python`` is the interpreter of an environment
-with ``requirements/peers.txt`` (default: the one that runs this, where TensorBoard and trackio are). A tracker that
+with ``requirements/peers.txt`` (default: STABILITY_PEERS_PYTHON, else the one that runs this). A tracker that
 can't be run is named with the reason. Returns 0 when ours is right at every step, whatever the others do.
 """
 
@@ -336,7 +336,8 @@ def run_one(name: str, python: str) -> Found | str:
 def main() -> int:
     """Run all, print, and return 0 when ours is right."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers-python", default=sys.executable, help="interpreter that has requirements/peers.txt")
+    given = os.environ.get("STABILITY_PEERS_PYTHON", sys.executable)
+    parser.add_argument("--peers-python", default=given, help="interpreter that has requirements/peers.txt")
     parser.add_argument("--only", help="contenders whose name contains this")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", choices=CONTENDERS, help=argparse.SUPPRESS)
