@@ -176,11 +176,9 @@ class _Smoother:
         rows = self._store.rows(self._key(segment), here.read_from, here.last)
         finite = np.isfinite(rows.values)
         steps, values = (rows.steps, rows.values) if finite.all() else (rows.steps[finite], rows.values[finite])
-        start, before = 0.0, 0
+        start, before = 0.0, 0  # also where the past is forgotten: as if the run began there
         parent = self._lineage.parents[segment]
-        if here.read_from is not None:
-            start, before = float(values[0]), self._memory_rows
-        elif parent is not None:
+        if here.read_from is None and parent is not None:
             start, before = averages[parent].at(self._lineage.forks[segment])
         return _Average(steps, scan(values * (1.0 - self._weight), self._weight, start), start, before)
 
@@ -212,14 +210,16 @@ class _Smoother:
         rows = int(near["count"].sum())
         if rows < needed:
             return None
+        recent = math.floor(first - _STRETCH * stride / (1.0 - self._weight))
+        size = _largest(self._store.aggregates(key, max(recent, read_from), first, ONE_BLOCK))
         since = rows + max(self._memory_rows - needed, 0)
-        return read_from if self._outweighed(key, read_from, since, _largest(near)) else None
+        return read_from if self._outweighed(key, read_from, since, size) else None
 
     def _outweighed(self, key: SeriesKey, step: int, since: int, size: float) -> bool:
         """Return whether what is on the path of a segment before ``step`` is forgotten ``since`` finite rows later.
 
         Args:
-            size: of the values since then.
+            size: of the values that make up most of the average then.
         """
         for part in reversed(self._lineage.path_of(key.segment)):
             share = math.exp(since * math.log(self._weight))
