@@ -217,6 +217,14 @@ def test_files_named_by_rank_are_the_ranks_of_one_run(tmp_path: Path) -> None:
     assert len(run.fold.tree) == 1
 
 
+def test_two_files_that_begin_alike_are_not_mixed_into_one_run(tmp_path: Path) -> None:
+    first = {"step": 0, "t": 0, "loss": 1.0}
+    write(tmp_path / "a.jsonl", first, {"step": 1, "t": 1, "loss": 2.0})
+    write(tmp_path / "b.jsonl", first, {"step": 1, "t": 1, "loss": 3.0})
+    with pytest.raises(BadRequest, match=r"a\.jsonl and .*b\.jsonl begin with the same row"):
+        ImportedRun().take(tmp_path)
+
+
 def test_a_run_is_called_after_its_file_and_its_first_row(tmp_path: Path) -> None:
     def run_id(*rows: object) -> str:
         [plan] = find_plans([write(tmp_path / "log.jsonl", *rows)])

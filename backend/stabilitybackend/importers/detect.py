@@ -86,6 +86,7 @@ def find_plans(paths: list[Path], *, run_id: str | None = None) -> list[Plan]:
         BadRequest: a path is not there or holds nothing that is known; kinds are mixed under one ``run_id``.
     """
     plans: list[Plan] = []
+    paths = list({path.resolve(): path for path in paths}.values())
     event_files: list[Path] = []  # those of one folder are one run, also when they are named one by one
     for path in paths:
         if path.is_dir():

@@ -174,15 +174,26 @@ class FrameMaker:
             self._world_size = max(self._world_size, who.rank + 1)
         start_ns = max(0, int(started * 1e9)) if timed else 0
         name = self._source(who, start_ns, mark, batch.edition)
+        twin = next((other for other, stream in self._streams.items() if stream.info.source == name), None)
+        if twin is not None:
+            raise BadRequest(
+                f"{self._name_of(twin.file)} and {self._name_of(who.file)} begin with the same row: they can't be told "
+                "apart in one run",
+                hint="import them as runs of their own, without --run-id, or name them by rank (rank0.jsonl, ...)",
+            )
         held = self._held.get(name, 0)
-        path = self._paths[who.file] if who.file < len(self._paths) else f"file {who.file}"
         # The start is cut to what the id says: a file without times was written later when it has grown.
         info = SourceInfo(
             name, rank=who.rank, local_rank=who.rank, node=who.node or host, pid=pid, started=started,
         )  # fmt: skip
-        stream = self._streams[who] = _Stream(info, held, held, RowCheck(str(path), self._checks.get(name)))
+        stream = self._streams[who] = _Stream(
+            info, held, held, RowCheck(self._name_of(who.file), self._checks.get(name))
+        )
         self._reading.cut[who.file] = held // 2
         return stream
+
+    def _name_of(self, file: int) -> str:
+        return str(self._paths[file]) if file < len(self._paths) else f"file {file}"
 
     def _source(self, who: Who, start_ns: int, mark: str, edition: tuple[str, str] | None) -> str:
         """Return the source id, after a look at what else the server holds of this file."""
