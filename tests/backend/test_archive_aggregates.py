@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from archived import MAX_STEP, assert_aggs, levels, naive, rows, same_rows, steps, table
@@ -26,6 +26,7 @@ _NEGATIVE_ZERO = table({5: (0.0, 1.0), 6: (-0.0, 2.0), 7: (0.0, 3.0)})
 _NOTHING_FINITE = table({0: (math.nan, 1.0), 1: (math.inf, 2.0), 2: (-math.inf, 3.0), MAX_STEP: (math.nan, 4.0)})
 
 
+@settings(max_examples=60)
 @given(rows(), levels)
 @example(_NEGATIVE_ZERO, 4)
 @example(_NOTHING_FINITE, 1)
@@ -34,6 +35,7 @@ def test_a_block_says_what_its_rows_say(found: Rows, level: int) -> None:
     assert_aggs(aggregate(found, level), naive(found, level))
 
 
+@settings(max_examples=60)
 @given(rows(), st.data())
 def test_blocks_of_mixed_size_regroup_to_what_the_rows_say(found: Rows, data: st.DataObject) -> None:
     level = data.draw(levels)
@@ -46,6 +48,7 @@ def test_blocks_of_mixed_size_regroup_to_what_the_rows_say(found: Rows, data: st
     assert_aggs(regroup(np.concatenate([*pieces, EMPTY_AGGS]), level), naive(found, level))
 
 
+@settings(max_examples=30)
 @given(rows(), levels)
 def test_every_row_is_counted_in_one_block(found: Rows, level: int) -> None:
     assert int(row_counts(aggregate(found, level)).sum()) == len(found)

@@ -158,8 +158,8 @@ def test_a_store_that_is_away_is_named_and_left_alone_for_a_while(settings: pyte
 
 
 def _hang_up(server: socket.socket) -> None:
-    """Accept one connection after the other and close it at once, until nobody has come for a second."""
-    server.settimeout(1.0)
+    """Accept one connection after the other and close it at once, until nobody comes any more."""
+    server.settimeout(0.5)
     try:
         while True:
             server.accept()[0].close()

@@ -17,12 +17,12 @@ that is compared whenever it is read.
 from __future__ import annotations
 
 import builtins
-import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -112,11 +112,11 @@ class Part:
     last_step: int | None
     series_sum: int
     state_sum: int
-    version: int = FORMAT_VERSION
+    version: int
 
     def as_json(self) -> str:
         """Return it as one JSON object."""
-        return json.dumps(asdict(self))
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, data: str | builtins.bytes) -> Part:
@@ -126,11 +126,10 @@ class Part:
             ArchiveError: it is none, or its files are of a newer format.
         """
         try:
-            found = json.loads(data)
-            part = cls(**{field.name: found[field.name] for field in fields(cls)})
-        except (ValueError, TypeError, KeyError) as error:
+            part = msgspec.json.decode(data, type=cls)
+        except (msgspec.MsgspecError, UnicodeError) as error:
             raise ArchiveError(
-                f"an entry of the list of parts can't be read ({error!r}): expected the JSON of a part, "
+                f"an entry of the list of parts can't be read ({error}): expected the JSON of a part, "
                 f"got {str(data)[:200]!r}",
                 hint="Another program wrote to this Redis, or the entry is of a version that was never released.",
                 code="archive_damaged",

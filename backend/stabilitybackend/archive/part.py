@@ -150,8 +150,7 @@ class PartReader:
             for name in names:
                 aggs[name] = frame[name].to_numpy()
             self._check(self._files.levels, chunk, levels_sum(aggs), table.levels.sums)
-            aggs.flags.writeable = False
-            return aggs, aggs.nbytes
+            return _read_only(aggs), aggs.nbytes
 
         return self._cache.load((*self._at, "levels", chunk), read)
 
@@ -200,13 +199,13 @@ class PartReader:
         size = table.points.rows
         columns = ["step", "value", "time"]
         frame = self._read(self._files.points, columns, chunks.start * size, len(chunks) * size, whole=False)
-        rows = Rows(*(_array(frame[name]) for name in columns))
+        rows = Rows(*(_read_only(frame[name].to_numpy()) for name in columns))
         for i, chunk in enumerate(chunks):
             piece = _cut(rows, i * size, (i + 1) * size)
             self._check(self._files.points, chunk, rows_sum(piece), table.points.sums)
             if keep:
                 # A copy: a view would hold the memory of all chunks for as long as one of them is in the cache.
-                copy = Rows(piece.steps.copy(), piece.values.copy(), piece.times.copy())
+                copy = Rows(*(_read_only(column.copy()) for column in (piece.steps, piece.values, piece.times)))
                 self._cache.put((*self._at, "points", chunk), copy, len(copy) * ROW_BYTES)
         return [rows]
 
@@ -250,8 +249,7 @@ def _finer(cut: Aggs, i: int) -> int:
     return -1 if int(row_counts(cut).sum()) <= EDGE_ROWS else i - 1
 
 
-def _array(column: pl.Series) -> NDArray[Any]:
-    array: NDArray[Any] = column.to_numpy()
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     array.flags.writeable = False
     return array
 

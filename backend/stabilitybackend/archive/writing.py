@@ -9,6 +9,7 @@ from polars.io.plugins import register_io_source
 
 from stabilitybackend.archive.contents import Contents, Messages
 from stabilitybackend.archive.layout import (
+    FORMAT_VERSION,
     FRAMES_SCHEMA,
     LEVELS_CHUNK,
     POINTS_CHUNK,
@@ -88,7 +89,7 @@ def write_from(
         series=len(contents.keys), created=created,
         first_step=min((extent.first_step for extent in contents.extents), default=None),
         last_step=max((extent.last_step for extent in contents.extents), default=None),
-        series_sum=file_checksum(table), state_sum=file_checksum(state),
+        series_sum=file_checksum(table), state_sum=file_checksum(state), version=FORMAT_VERSION,
     )  # fmt: skip
 
 
