@@ -76,29 +76,39 @@ class Total:
     how: str
 
 
+#: What they mean is docs/api.md's ("Ledger"); these are its words for people who have no time to look there.
 TOTALS = (
     Total(
         "goodput",
         "Goodput",
-        "Time spent on steps that count, divided by the wall time of the whole run. A step's time is from the point "
-        "before it to its own, within its segment; steps that a rollback discarded do not count, nor does the time "
-        "between two segments.",
+        "Effective time / wall time. Effective: the time of the steps that the model in memory still has. Wall time: "
+        "from the first logged row to the last one, or to now while the job runs.",
     ),
     Total(
         "ettr",
-        "Effective training time",
-        "Effective training time ratio: time spent on steps that count, divided by the time in which the job was "
-        "meant to train (wall time without the pauses in which nothing was scheduled).",
+        "ETTR",
+        "Effective training time ratio: effective time / (start-up + wall time). Start-up: from the start of the first process to its first row, so "
+        "this is never above the goodput. Waiting in a queue before the first process is not seen.",
     ),
-    Total("steps", "Steps lost", "Sum over all rollbacks of the steps that were on the timeline and were discarded."),
+    Total(
+        "steps",
+        "Steps lost",
+        "Training steps that rollbacks killed, by their numbers. A step that died counts once, for the rollback that "
+        "killed it.",
+    ),
     Total(
         "wall",
         "Wall time lost",
-        "Sum over all rollbacks: the time that the discarded steps had taken. Under it the downtime: from the last "
-        "discarded point to the first new one.",
+        "Time of the steps that were lost, by the log times of the job. Below it the downtime: from the last row of "
+        "the old segment to the first row of the new one.",
     ),
-    Total("gpu", "GPU-hours lost", "Wall time lost and downtime, times the GPUs of the run (one a rank if unknown)."),
-    Total("data", "Batches skipped", "Sum of the batches that rollbacks were told to skip, so that they are not seen."),
+    Total(
+        "gpu",
+        "GPU-hours lost",
+        "(Wall time lost + downtime) x GPUs: those that agents report, at most one a rank; one a rank where no agent "
+        "sees any.",
+    ),
+    Total("data", "Batches skipped", "Sum of skip_batches of all rollbacks: data that the job was told to leave out."),
 )
 
 KPIS = (

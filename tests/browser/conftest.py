@@ -77,7 +77,7 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
-        origin = "/".join(url.split("/")[:3])
+        origin = "/".join(url.split("/")[:3]) if url.startswith("http") else "http"
         page.on(
             "request",
             lambda request: (

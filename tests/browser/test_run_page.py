@@ -174,11 +174,20 @@ def test_a_server_that_goes_away_is_named_and_nothing_is_missing_afterwards(stac
     page.wait_for_selector("#banner:not([hidden])", timeout=15_000)
     assert "The server does not answer" in page.inner_text("#banner")
     gone_at = newest(page)
+    answers: list[Any] = []
+    page.on("response", lambda response: answers.append(response) if "/series?" in response.url else None)
     stack.server.start()
     page.wait_for_selector("#banner", state="hidden", timeout=30_000)
     wait_until(lambda: newest(page) > gone_at + 40, 30, "points go on")
     steps = steps_of(wait_until(lambda: page.evaluate(DRAWN), 30, "the large chart is drawn, wherever plotly.js was"))
     assert steps == list(range(1, steps[-1] + 1))
+    # What was here is not fetched again: only what came since.
+    assert answers
+    for response in answers:
+        answer = response.json()
+        assert "cursor=" in response.url
+        assert answer["complete"] is False
+        assert all(step > gone_at - 20 for one in answer["series"] for step in one["steps"])
 
 
 def test_a_zoom_is_shared_by_all_charts_and_double_click_ends_it(watched: Stack, open_page: OpenPage) -> None:

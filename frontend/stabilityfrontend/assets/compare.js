@@ -29,6 +29,7 @@
       this.all = [];
       this.runs = [];
       this.off = new Set();
+      this.slots = new Map();
       this.memory = new Map();
       this.asks = 0;
       this.range = null;
@@ -131,8 +132,10 @@
       clearTimeout(this.timer);
       const { settings } = this;
       const ask = (this.asks += 1);
-      if (this.ids.length && settings.metric) {
-        const query = new URLSearchParams(this.ids.map((id) => ["run", id]));
+      const asked = this.asked();
+      if (!asked.length) this.runs = [];
+      if (asked.length && settings.metric) {
+        const query = new URLSearchParams(asked.map((id) => ["run", id]));
         query.set("metric", settings.metric);
         query.set("align", settings.align);
         query.set("points", POINTS);
@@ -142,17 +145,24 @@
           const answer = await S.api.compare(query);
           if (this.gone || ask !== this.asks) return;
           this.runs = answer.runs;
-          this.trouble = null;
+          this.trouble = this.refused = null;
         } catch (error) {
           if (this.gone || ask !== this.asks) return;
-          this.trouble = S.errorText(error);
           // A run of the address that is gone: the others are shown.
           if (error.status === 404) this.dropUnknown();
+          if (error.status >= 400 && error.status < 500) this.refused = S.errorText(error);
+          else this.trouble = S.errorText(error);
         }
         this.draw();
       }
       const live = this.all.some((run) => this.ids.includes(run.run_id) && run.status === "running");
       if (live || this.trouble) this.timer = setTimeout(() => (document.hidden ? this.later() : this.fetch()), AGAIN_MS);
+    }
+
+    /** Runs that can be aligned as people want: one that never forked has no fork to be aligned by. */
+    asked() {
+      const forked = (id) => (this.all.find((run) => run.run_id === id) || {}).rollbacks > 0;
+      return this.settings.align === "fork" ? this.ids.filter(forked) : this.ids;
     }
 
     later() {
@@ -188,7 +198,15 @@
 
     colour(id) {
       const { series } = this.config.themes[S.theme.name()].colors;
-      return series[this.ids.indexOf(id) % series.length];
+      // A run keeps its colour while others come and go.
+      for (const known of [...this.slots.keys()]) if (!this.ids.includes(known)) this.slots.delete(known);
+      if (!this.slots.has(id)) {
+        const taken = new Set(this.slots.values());
+        let free = 0;
+        while (taken.has(free)) free += 1;
+        this.slots.set(id, free);
+      }
+      return series[this.slots.get(id) % series.length];
     }
 
     nameOf(id) {
@@ -220,8 +238,8 @@
       const others = this.all.filter((run) => !this.ids.includes(run.run_id)).map((run) => ({ value: run.run_id, text: run.name || run.run_id }));
       this.addList.options([{ value: "", text: this.ids.length >= RUNS ? `${RUNS} at most` : others.length ? "Choose …" : "No other run" }, ...(this.ids.length < RUNS ? others : [])], "");
       this.drawLegend();
-      S.drawCompared(this);
       this.paint();
+      S.drawCompared(this);
       this.drawTop();
     }
 
@@ -261,6 +279,11 @@
       for (const part of parts) {
         const xs = part.xs || part.steps;
         const values = part[column] || part.values;
+        // In time a fork is a gap: what was discarded took its time, and the restart took some.
+        if (this.settings.align === "time" && x.length) {
+          x.push(x[x.length - 1]);
+          y.push(null);
+        }
         for (let index = 0; index < xs.length; index += 1) {
           const value = S.number(values[index]);
           x.push(xs[index]);
@@ -297,7 +320,7 @@
         }
       }
       const there = lines.some((line) => line.x.length);
-      element.dataset.empty = there ? "" : this.ids.length ? (this.runs.length ? `None of these runs has logged ${settings.metric}.` : "Fetching …") : "";
+      element.dataset.empty = there ? "" : this.ids.length ? (this.refused || (this.runs.length ? `None of these runs has logged ${settings.metric}.` : this.all.length && !this.asked().length ? "None of these runs has forked: there is nothing to align by." : "Fetching …")) : "";
       const span = high - low || 1;
       const y = S.axisRange(ranges.length ? [Math.min(...ranges.map((one) => one[0])), Math.max(...ranges.map((one) => one[1]))] : [0, 1], settings.log);
       this.plot.draw({
@@ -315,9 +338,10 @@
         xKind: settings.align === "time" ? "duration" : "step",
         xName: settings.align === "fork" ? "fork" : settings.align,
       });
-      const missing = this.runs.filter((run) => settings.align === "fork" && (run.fork_step === null || run.fork_step === undefined));
+      const missing = this.ids.filter((id) => !this.asked().includes(id));
       const note = S.byId("compare-note");
-      S.text(note, `x: ${ALIGNS[settings.align]}${missing.length ? `. ${missing.map((run) => this.nameOf(run.run_id)).join(", ")}: never forked, shown from its own step 0` : ""}`);
+      const words = [`x: ${ALIGNS[settings.align]}`, missing.length ? `without a fork and so left out: ${missing.map((id) => this.nameOf(id)).join(", ")}` : "", ...new Set(this.runs.flatMap((run) => run.problems || []))];
+      S.text(note, words.filter(Boolean).join(" · "));
       S.show(note, this.ids.length > 0);
     }
 

@@ -201,7 +201,7 @@
       if (!page.charted) return;
       const missing = names.filter((name) => page.store.want(name));
       if (!missing.length) return;
-      const points = page.config.limits.panel_points;
+      const points = S.first.points.panel;
       try {
         const answers = await S.api.series(page.id, missing, { view: "all", points });
         if (page.gone) return;
@@ -222,7 +222,7 @@
       const start = Math.max(0, Math.floor(range[0] - 0.1 * span));
       const stop = Math.ceil(range[1] + 0.1 * span);
       try {
-        const answers = await S.api.series(page.id, names, { view: "all", start, stop, points: page.config.limits.focus_points });
+        const answers = await S.api.series(page.id, names, { view: "all", start, stop, points: S.first.points.fine });
         if (page.gone || page.zoom.range !== range) return;
         const series = answers.flatMap((answer) => answer.series);
         for (const name of names) page.store.setDetail(name, start, stop, series.filter((one) => one.metric === name));

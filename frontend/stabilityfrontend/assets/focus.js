@@ -124,7 +124,7 @@
     const lines = alone === null ? source.effective(metric, window) : source.alone(metric, alone, window);
     const dead = alone === null ? source.dead(metric, window) : [];
     const shown = view === "all" || ghosts ? dead : [];
-    const budget = config.limits.focus_points;
+    const budget = S.first.points.fine;
     const mine = { yaxis: axis };
     if (view === "all") everySegment(data, dead, page, colors, { metric, axis, window, budget, column });
     else if (shown.length) data.push(S.ghostTrace(S.ghostXY(shown, window, budget / 2, column), colors, { ...mine, hoverinfo: axis === "y" ? undefined : "skip" }));

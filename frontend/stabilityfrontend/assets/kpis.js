@@ -111,7 +111,7 @@
     S.text(parts.value, S.count(forks.length));
     const words = gone ? `${gone < 1000 ? S.plural(gone, "step") : S.count(gone)} discarded` : page.ready ? "nothing discarded" : "";
     const goodput = page.ledger.goodput();
-    note(parts, goodput && forks.length ? `${goodput} · −${S.count(gone)}` : words, `${S.plural(gone, "step")} discarded${restarts ? `; ${S.plural(restarts, "restart")} among the forks` : ""}${goodput ? `; ${goodput} (see the ledger)` : ""}`);
+    note(parts, goodput && forks.length ? goodput : words, `${S.plural(gone, "step")} discarded${restarts ? `; ${S.plural(restarts, "restart")} among the forks` : ""}${goodput ? `; ${goodput} (see the ledger)` : ""}`);
     const last = page.lastStep();
     const share = last ? gone / (last + gone) : 0;
     S.fill(parts.spark, gone ? S.h("div", { class: "bar", title: `${percent(share)} of all steps` }, S.h("i", { style: { width: `${100 * share}%` } })) : null);

@@ -86,10 +86,10 @@
       const heads = [
         ["", ""],
         ["From → to", "The newest step before it and the step whose state training went back to"],
-        ["Steps lost", "Steps that were on the timeline and were discarded"],
-        ["Wall time lost", "Time that the discarded steps had taken"],
-        ["Down", "From the last discarded point to the first new one"],
-        ["GPU-hours", "(Wall time lost + down) × GPUs of the run"],
+        ["Steps lost", "Steps that this rollback killed; one that an earlier rollback had killed is not counted again"],
+        ["Time lost", "From the log time of the fork step to that of the last dead step, without the time that the job stood"],
+        ["Down", "From the last row of the old segment to the first row of the new one"],
+        ["GPU-hours", "(Time lost + down) × GPUs"],
         ["Skipped", "Batches that were skipped, so that they are not seen"],
         ["Changes", ""],
         ["Who and why", ""],
@@ -111,6 +111,7 @@
       const fork = page.forkList.find((each) => each.segment.id === one.segment);
       const label = fork ? fork.label : `#${one.segment}`;
       const changes = S.changes(Object.fromEntries(Object.entries(one.changes || {}).filter(([key]) => key !== "skip_batches")));
+      const notes = (one.notes || []).map(S.sentence).join(" ");
       const why = [one.issuer ? `${one.issuer}: ` : "", one.reason || ""].join("");
       const num = (words, title) => S.h("td", { class: "num", title: title || null }, words);
       return S.h(
@@ -119,7 +120,7 @@
         S.h("td", {}, S.h("button", { type: "button", class: "flag", title: "Show its steps", on: { click: () => this.zoom(one) } }, label)),
         num([S.h("span", { class: "sub" }, `${S.count(one.last_dead_step)} → `), S.h("b", {}, S.count(one.fork_step))]),
         num(S.count(one.steps_lost)),
-        num(seconds(one.wall_lost_s)),
+        num([seconds(one.wall_lost_s), notes ? S.h("span", { class: "sub" }, " *") : ""], notes),
         num(seconds(one.downtime_s)),
         num(hours(one.gpu_hours_lost)),
         num(one.batches_skipped ? S.count(one.batches_skipped) : S.h("span", { class: "sub" }, "–")),
@@ -163,10 +164,10 @@
       };
       const share = (value) => percent(value).replace(" %", "");
       set("goodput", share(totals.goodput), missing(totals.goodput) ? "" : "%", missing(totals.wall_s) ? "" : `${S.duration(totals.effective_s)} of ${S.duration(totals.wall_s)}`);
-      set("ettr", share(totals.ettr), missing(totals.ettr) ? "" : "%", missing(totals.idle_s) ? "" : `${seconds(totals.idle_s)} idle`);
+      set("ettr", share(totals.ettr), missing(totals.ettr) ? "" : "%", missing(totals.startup_s) ? "" : `${seconds(totals.startup_s)} of start-up`);
       set("steps", S.count(totals.steps_lost), "", S.plural(count, "rollback"));
       set("wall", seconds(totals.wall_lost_s), "", missing(totals.downtime_s) ? "" : `and ${seconds(totals.downtime_s)} down`);
-      set("gpu", hours(totals.gpu_hours_lost), "", totals.gpus ? `on ${S.plural(totals.gpus, "GPU")}` : "");
+      set("gpu", hours(totals.gpu_hours_lost), "", totals.gpus ? (totals.gpus_from === "agents" ? `on ${S.plural(totals.gpus, "GPU")}` : `one GPU a rank: ${S.count(totals.gpus)}`) : "");
       set("data", S.count(totals.batches_skipped), "", "");
     }
 

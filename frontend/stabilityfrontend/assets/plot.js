@@ -69,7 +69,7 @@
       context.lineWidth = 1;
       context.textBaseline = "middle";
       context.textAlign = "right";
-      const rows = Math.max(2, Math.floor((inner.bottom - inner.top) / 36));
+      const rows = Math.min(10, Math.max(2, Math.floor((inner.bottom - inner.top) / 36)));
       for (const { value, words } of spec.log ? S.logTicks(spec.yRange) : S.ticks(spec.yRange, rows)) {
         const y = Math.round(this.toY(value)) + 0.5;
         context.strokeStyle = colors.grid;

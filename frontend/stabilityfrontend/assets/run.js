@@ -6,7 +6,7 @@
   /** Regions other than charts are brought up to date this often at most. */
   const TICK_MS = 250;
   /** plotly.js waits for a quiet moment this long after the first chart. */
-  const PLOTLY_WAIT_MS = 1500;
+  const PLOTLY_WAIT_MS = 800;
   /** A zoom rests this long before its detail is fetched. */
   const DETAIL_MS = 180;
   /** Between two tries to load plotly.js. */
@@ -65,6 +65,7 @@
       this.plotlyComing = true;
       try {
         await S.loadPlotly(this.config.plotly);
+        performance.mark("stability-plotly");
         if (!this.gone) this.board.markAll();
       } catch (error) {
         if (!this.gone) this.plotlyTimer = setTimeout(() => this.loadPlotly(), PLOTLY_AGAIN_MS);

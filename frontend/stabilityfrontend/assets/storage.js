@@ -56,12 +56,14 @@
         );
       }
       const bad = answer && (answer.state === "behind" || answer.state === "failed");
+      // One file that can't be read is one fact, however many of its users say so.
+      const fresh = [...new Set(problems)].filter((one) => !bad || one !== answer.problem);
       const words = [];
-      if (bad) words.push(`${answer.state === "failed" ? "The archive failed" : "The archive is behind"}: ${S.sentence(answer.problem || "no reason given")} Nothing is lost: the points stay in Redis and it goes on by itself.`);
-      if (problems.length) words.push(`Part of the history can't be read and is missing here: ${problems.slice(0, NAMED).map(S.sentence).join(" ")}${problems.length > NAMED ? ` And ${problems.length - NAMED} more.` : ""}`);
+      if (bad) words.push(`${answer.state === "failed" ? "The archive failed" : "The archive is behind"}: ${S.sentence(answer.problem || "no reason given")} What is not archived stays in Redis; it is tried again.`);
+      if (fresh.length) words.push(`Part of the history can't be read and is missing here: ${fresh.slice(0, NAMED).map(S.sentence).join(" ")}${fresh.length > NAMED ? ` And ${fresh.length - NAMED} more.` : ""}`);
       const note = S.byId("storage-note");
       S.text(note, words.join(" "));
-      S.cls(note, `note ${(bad && answer.state === "failed") || problems.length ? "critical" : "warning"}`);
+      S.cls(note, `note ${(bad && answer.state === "failed") || fresh.length ? "critical" : "warning"}`);
       S.show(note, words.length > 0);
     }
 

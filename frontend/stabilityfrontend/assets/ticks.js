@@ -60,7 +60,8 @@
   /** Ticks of an axis of seconds since something: `90 s`, `15 min`, `2 h`, `3 d`. */
   S.durationTicks = function (range, count) {
     const step = clockStep(range[1] - range[0] || 1, count);
-    const [unit, letters] = step >= 86400 ? [86400, " d"] : step >= 3600 ? [3600, " h"] : step >= 60 ? [60, " min"] : [1, " s"];
+    const top = Math.max(Math.abs(range[0]), Math.abs(range[1]));
+    const [unit, letters] = top >= 2 * 86400 ? [86400, " d"] : top >= 7200 ? [3600, " h"] : top >= 180 ? [60, " min"] : [1, " s"];
     const ticks = [];
     for (let value = Math.ceil(range[0] / step) * step; value <= range[1] && ticks.length < 50; value += step) {
       ticks.push({ value, words: value === 0 ? "0" : `${Number((value / unit).toFixed(2))}${letters}`.replace("-", "−") });
