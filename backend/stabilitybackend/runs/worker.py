@@ -11,7 +11,6 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import ArchiveError, Conflict, NotFound, Unavailable
-from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.policy.commands import Order
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
@@ -19,7 +18,7 @@ from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.keeper import WindowKeeper
 from stabilitybackend.runs.live import Channel, stream_order
-from stabilitybackend.runs.query import json_numbers
+from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.restore import restored
 from stabilitybackend.runs.state import Changes, RunState
 from stabilityclient.wire import BadMessage, Frame, Health, decode_message
@@ -30,8 +29,6 @@ __all__ = ["RunWorker"]
 TICK_S = 1.0
 #: Pause after the archive could not be read at the start, seconds.
 ARCHIVE_PAUSE_S = 2.0
-#: More values than this at once are not pushed to browsers: they fetch again, down-sampled.
-MAX_PUSHED_VALUES = 20_000
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 _log = logging.getLogger(__name__)
@@ -249,40 +246,9 @@ class RunWorker:
             unsaved, self._unsaved = self._unsaved, Changes()
             await self._journal.save(unsaved.incidents.values(), unsaved.commands.values(), self._concluded)
         if changes:
-            self._publish(changes)
+            publish(self.channel, self.state, changes, self.cursor)
         for command in changes.commands.values():
             await self._deliver(command)
-
-    def _publish(self, changes: Changes) -> None:
-        if changes.segments:
-            self.channel.publish({"type": "segments", **self.segments()}, self.cursor)
-        for checkpoint in self.state.checkpoints() if changes.checkpoints else ():
-            if checkpoint["path"] in changes.checkpoints:
-                self.channel.publish({"type": "checkpoint", "checkpoint": checkpoint}, self.cursor)
-        if sum(p.values.size for p in changes.placed) > MAX_PUSHED_VALUES:
-            self.channel.publish({"type": "reset", "reason": "much arrived at once; fetch again"}, self.cursor)
-        elif changes.placed:
-            self.channel.publish(self._points_message(changes.placed), self.cursor)
-        for incident in changes.incidents.values():
-            self.channel.publish({"type": "incident", "incident": incident}, self.cursor)
-        for command in changes.commands.values():
-            self.channel.publish({"type": "command", "command": command}, self.cursor)
-
-    def _points_message(self, placed: list[Placed]) -> dict[str, Any]:
-        blocks = [
-            {
-                "segment": p.segment,
-                "rank": p.rank,
-                "node": None if p.rank is not None else p.node,
-                "steps": p.steps.tolist(),
-                "times": p.times.tolist(),
-                "values": {name: json_numbers(p.values[i]) for i, name in enumerate(p.names)},
-            }
-            for p in placed
-            if not p.stray
-        ]
-        newest = max(float(p.times[-1]) for p in placed)
-        return {"type": "points", "cursor": self.cursor, "time": newest, "blocks": blocks}
 
     async def _deliver(self, command: dict[str, Any]) -> None:
         """Hand a command to every agent of the run; one that is away gets it when it comes back."""
