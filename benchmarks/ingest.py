@@ -16,10 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
-import shutil
 import statistics
-import string
 import subprocess
 import sys
 import tempfile
@@ -31,10 +28,10 @@ from typing import Any
 import numpy as np
 from big_run import METRICS, row_values
 from feeder import WireAgent
+from redis_floor import floor
 from server_process import ServerProcess, usage
 
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo, encode_message
 
 AGENTS = 8
@@ -45,13 +42,6 @@ RUN_ID = "ingest"
 AIM_RATIO, AIM_POINTS_S = 0.5, 2.5e6
 #: Longest wait after the last frame until everything is folded and archived, seconds.
 SETTLE_S = 600.0
-#: redis-benchmark: connections, and requests on their way on each: an agent may have 16 frames on its way; rows as many
-#: as still make it faster.
-FLOOR_CLIENTS, FLOOR_PIPELINE, FLOOR_PIPELINE_ROWS = 8, 16, 100
-#: Bytes sent for each floor.
-FLOOR_FRAMES_BYTES, FLOOR_ROWS_BYTES = 3 * 2**30, 512 * 2**20
-#: The floor's stream is bounded as ours is.
-FLOOR_WINDOW_BYTES = 64 * 2**20
 _BATCH_ROWS = 8_192
 
 
@@ -221,48 +211,6 @@ def redis_bytes(server: ServerProcess) -> dict[str, float]:
         "values": statistics.median(rows) * len(METRICS) * length if rows else 0,
         "frame_bytes": mean,
     }
-
-
-# --- the floors ---------------------------------------------------------------------------------------------------
-
-
-def floor(frame_bytes: int, rows: int) -> dict[str, float] | str:
-    """Return points/s of redis-benchmark's XADD, a row a message and a frame a message; or why it can't be run."""
-    program = shutil.which("redis-benchmark")
-    if program is None:
-        return "redis-benchmark is not installed"
-    row_bytes = 8 * (2 + len(METRICS))  # step, time and the values
-    with tempfile.TemporaryDirectory(prefix="floor-") as folder, EmbeddedRedis(Path(folder)) as redis:
-        base = [program, "-s", redis.url.removeprefix("unix://"), "-c", str(FLOOR_CLIENTS), "-q", "--csv"]
-        return {
-            "rows": _messages_s(base, FLOOR_PIPELINE_ROWS, row_bytes, FLOOR_ROWS_BYTES) * len(METRICS),
-            "frames": _messages_s(base, FLOOR_PIPELINE, frame_bytes, min(FLOOR_FRAMES_BYTES, 1_000_000 * frame_bytes))
-            * rows
-            * len(METRICS),
-        }
-
-
-def _messages_s(base: list[str], pipeline: int, size: int, total: int) -> float:
-    """Return XADDs per second of messages of ``size`` bytes, to a stream that is bounded as ours is."""
-    text = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=size))
-    count, keep = total // size, max(64, FLOOR_WINDOW_BYTES // size)
-    command = [
-        *base,
-        "-n",
-        str(count),
-        "-P",
-        str(pipeline),
-        "-x",
-        "XADD",
-        "{bench}:frames",
-        "MAXLEN",
-        "~",
-        str(keep),
-        "*",
-    ]
-    command += ["s", "r0-18b2f0c5a1-1000", "a", "1000000", "z", "1000511", "b"]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-    return float(done.stdout.strip().splitlines()[-1].split(",")[1].strip('"'))
 
 
 # --- the table ----------------------------------------------------------------------------------------------------

@@ -20,18 +20,16 @@ import argparse
 import json
 import math
 import os
-import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from big_run import METRICS, Story, feed, tell_story
 from peer_readers import peer_times
 from server_process import ServerProcess, usage
+from timeline_figures import Figures, growth, quantile, table, together
 
 RUN_ID = "big"
 POINTS = 2_000
@@ -40,34 +38,6 @@ PARTS = (1, 4, 16, 64, 256)
 #: The aims of the product, ms and ratio.
 AIM_WARM_MS, AIM_COLD_MS, AIM_GROWTH = 30.0, 200.0, 2.0
 SETTLE_S = 900.0
-
-
-@dataclass
-class Figures:
-    """What was measured of one run.
-
-    Attributes:
-        warm, cold: ms by name of the window.
-        hidden: planted values that an answer did not show. shown: how many answers did.
-    """
-
-    points: int
-    steps: int
-    feed_s: float = 0.0
-    settle_s: float = 0.0
-    up_s: list[float] = field(default_factory=list)
-    restored_s: list[float] = field(default_factory=list)
-    warm: dict[str, list[float]] = field(default_factory=dict)
-    cold: dict[str, list[float]] = field(default_factory=dict)
-    all_at_once_ms: list[float] = field(default_factory=list)
-    shown: int = 0
-    hidden: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    rss_mib: dict[str, float] = field(default_factory=dict)
-    storage: dict[str, Any] = field(default_factory=dict)
-    files_mib: dict[str, float] = field(default_factory=dict)
-    answer_kib: float = 0.0
-    peers: dict[str, Any] = field(default_factory=dict)
 
 
 def windows(steps: int) -> dict[str, int]:
@@ -236,70 +206,12 @@ def measure(steps: int, folder: Path, repeats: int, settings: dict[str, str], *,
         figures.rss_mib["restarted, after cold reads"] = usage(server.pid).rss_mib
         if peers:
             name = "whole run"
-            ours = statistics.median(figures.warm[name])
+            ours = quantile(figures.warm[name], 0.5)
             figures.peers = {"ours": ours} | peer_times(story, data)
     return figures
 
 
-# --- the table ----------------------------------------------------------------------------------------------------
-
-
-def spread(values: list[float]) -> str:
-    """Return the median, and the lowest and highest."""
-    return f"{statistics.median(values):.1f} [{min(values):.1f}..{max(values):.1f}]"
-
-
-def together(times: dict[str, list[float]]) -> list[float]:
-    """Return the times of all windows."""
-    return [one for some in times.values() for one in some]
-
-
-def quantile(values: list[float], part: float) -> float:
-    """Return the smallest value that at least ``part`` of the values do not exceed."""
-    return sorted(values)[min(len(values) - 1, math.ceil(part * len(values)) - 1)]
-
-
-def table(figures: Figures) -> str:
-    """Return the figures of one run as text."""
-    hot, cold = figures.storage.get("hot", {}), figures.storage.get("cold", {})
-    lines = [f"\n{figures.points / 1e6:.1f} M points, {figures.steps:,} steps, {len(METRICS)} metrics"]
-    if figures.feed_s:
-        lines[0] += f"; confirmed in {figures.feed_s:.1f} s, folded and archived {figures.settle_s:.1f} s later"
-    if cold:
-        lines.append(
-            f"  archive: {cold['rows']:,} points in {cold['parts']} parts, {cold['bytes'] / 2**20:.0f} MiB "
-            f"({cold['bytes'] / max(1, cold['rows']):.1f} bytes a point); in Redis {hot['bytes'] / 2**20:.0f} of "
-            f"{hot['limit_bytes'] / 2**20:.0f} MiB; files: "
-            + ", ".join(f"{kind} {mib:.1f}" for kind, mib in figures.files_mib.items() if mib >= 0.05)
-        )
-    lines.append(
-        f"  {'one metric, 2,000 points, ms':<30}{'warm p50':>10}{'p95':>8}{'max':>8}"
-        f"{'cold p50':>11}{'p95':>8}{'max':>8}"
-    )
-    rows = {name: (figures.warm[name], figures.cold[name]) for name in figures.warm}
-    for name, both in (rows | {"all windows": (together(figures.warm), together(figures.cold))}).items():
-        cells = "".join(
-            f"{quantile(times, 0.5):>{width}.1f}{quantile(times, 0.95):>8.1f}{max(times):>8.1f}"
-            for times, width in zip(both, (10, 11), strict=True)
-        )
-        lines.append(f"  {name:<30}{cells}")
-    lines.append(
-        f"  all {len(METRICS)} metrics in one request: {statistics.median(figures.all_at_once_ms):.0f} ms; "
-        f"an answer is at most {figures.answer_kib:.0f} KiB"
-    )
-    lines.append(
-        f"  restart: the server is up after {spread(figures.up_s)} s, the run answers after {spread(figures.restored_s)} s more"
-    )
-    lines.append("  server memory, MiB: " + ", ".join(f"{name} {mib:.0f}" for name, mib in figures.rss_mib.items()))
-    lines.append(f"  planted values shown: {figures.shown} of {figures.shown + len(figures.hidden)} answers")
-    lines += [f"  HIDDEN: {text}" for text in figures.hidden[:20]]
-    lines += [f"  WRONG: {text}" for text in figures.wrong]
-    if figures.peers:
-        lines.append("  the loss of the whole run, 2,000 points or what the peer offers instead:")
-        for name, found in figures.peers.items():
-            text = found if isinstance(found, str) else f"{found:>10.1f} ms{found / figures.peers['ours']:>8.1f}x"
-            lines.append(f"    {name:<86}{text}")
-    return "\n".join(lines)
+# --- the verdict ---------------------------------------------------------------------------------------------------
 
 
 def verdicts(every: list[Figures]) -> dict[str, bool]:
@@ -312,13 +224,6 @@ def verdicts(every: list[Figures]) -> dict[str, bool]:
     if len(every) > 1:
         held[f"growth < {AIM_GROWTH:.0f}x"] = max(map(max, growth(every).values())) < AIM_GROWTH
     return held
-
-
-def growth(every: list[Figures]) -> dict[str, list[float]]:
-    """Return, by the window's name, each run's median warm time divided by that of the first run."""
-    names = [name for name in every[0].warm if all(name in one.warm for one in every)]
-    medians = {name: [statistics.median(one.warm[name]) for one in every] for name in names}
-    return {name: [value / values[0] for value in values] for name, values in medians.items()}
 
 
 def main() -> int:
