@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -19,6 +20,8 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.cli import app as cli
 from stabilitybackend.errors import BadRequest
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.runs import retention
 from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
@@ -126,6 +129,29 @@ async def test_a_run_with_an_agent_stays_however_long_it_is_silent(stage: Stage)
     found = await stage.retention.apply(30.0, who="ada")
     assert [run["deleted"] for run in found] in ([], [False])
     assert await stage.left() == ["hangs"]
+
+
+async def test_the_setting_is_acted_on_again_and_again_also_after_trouble(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retention, "FIRST_SWEEP_S", 0.0)
+    monkeypatch.setattr(retention, "SWEEP_S", 0.01)
+    await stage.run("one", *_ended(), day=1.0)
+    await stage.redis.hset(RunKeys("one").meta, "config", "no JSON")
+    stage.now = 40.0
+    following = asyncio.create_task(stage.retention.follow(30.0))
+
+    async def in_trouble() -> bool:
+        return any("old runs stay" in line for line in caplog.messages)
+
+    async def gone() -> bool:
+        return await stage.left() == []
+
+    await until(in_trouble, 10, "the trouble is in the log")
+    await stage.redis.hdel(RunKeys("one").meta, "config")
+    await until(gone, 10, "the run is gone")
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
 
 
 @pytest.mark.parametrize("days", [0.0, 0.5, -3.0, float("nan"), float("inf")])

@@ -113,16 +113,41 @@ def _who_killed_what(segments: Sequence[Segment], heads: Sequence[int]) -> list[
             rollback.losses.append(_Loss(segment.id, segment.fork_step, math.inf))
             continue
         rollback.left = head
-        after = _path(segments, segment.id)
-        for touched in {*limits, *after} - {segment.id}:
-            fork = segments[touched].fork_step  # off the path nothing of a segment lives: all its steps are after this
-            before, now = limits.get(touched, fork), after.get(touched, fork)
+        for touched, before, now in _moved(segments, limits, head, segment):
             if now < before:
                 rollback.losses.append(_Loss(touched, now, before))
             elif now > before:
                 _revive(rollbacks, touched, before, now)
-        limits, head = after, segment.id
+        head = segment.id
     return rollbacks
+
+
+def _moved(
+    segments: Sequence[Segment], limits: dict[int, float], head: int, segment: Segment
+) -> list[tuple[int, float, float]]:
+    """Let ``segment`` follow ``head``; return (segment, its greatest effective step before, and now) for what changed.
+
+    Off the path nothing of a segment lives: that is its fork step, because all its own steps are after it.
+
+    Args:
+        limits: of the path to ``head``; becomes that of the path to ``segment``.
+    """
+    parent = segment.parent
+    if parent in limits and segment.fork_step <= limits[parent]:  # nearly always: only what was left changes
+        moved: list[tuple[int, float, float]] = []
+        while head != parent:
+            moved.append((head, limits.pop(head), segments[head].fork_step))
+            head = segments[head].parent or 0
+        moved.append((parent, limits[parent], segment.fork_step))
+        limits[parent] = segment.fork_step
+        limits[segment.id] = math.inf
+        return moved
+    after = _path(segments, segment.id)
+    forks = {touched: float(segments[touched].fork_step) for touched in {*limits, *after} - {segment.id}}
+    found = [(touched, limits.get(touched, fork), after.get(touched, fork)) for touched, fork in forks.items()]
+    limits.clear()
+    limits.update(after)
+    return found
 
 
 def _revive(rollbacks: Sequence[_Rollback], segment: int, low: float, high: float) -> None:

@@ -6,7 +6,8 @@ elsewhere, and what was seen of agents and slots, which does not stand in frames
 
 Bytes: magic ``SBST``, version (u16), shape (8 bytes), length of the pickle (u64), all little-endian, then the pickle
 compressed with zlib, whose checksum finds damage. The pickle is read by an unpickler that knows only our classes of
-state, plain containers and numpy arrays: an archive may lie on a disk or in a bucket that others can write.
+state, plain containers and numpy arrays: an archive may lie on a disk or in a bucket that others can write. So a
+foreign snapshot runs no code; what a run says of itself is as true as its archive is.
 """
 
 from __future__ import annotations
