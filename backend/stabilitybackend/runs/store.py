@@ -17,6 +17,7 @@ from stabilitybackend.archive.aggregates import AGG, aggregate, regroup
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.runs.grid import join_aggs
 from stabilitybackend.runs.hot import Generation
 from stabilitybackend.runs.live import stream_order
 
@@ -101,6 +102,8 @@ class StoreView:
 
     def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> Aggregates:
         """Return one aggregate per block of ``2**level`` steps over exactly the rows of ``first <= step <= last``."""
+        if first > last:
+            return np.empty(0, dtype=AGG)
         pieces: list[Aggregates] = []
         for low, high, sources in _stretches(self._sources.get(key, ()), first, last):
             if len(sources) == 1:
@@ -111,7 +114,7 @@ class StoreView:
         pieces = [piece for piece in pieces if len(piece)]
         if len(pieces) <= 1:
             return pieces[0] if pieces else np.empty(0, dtype=AGG)
-        return regroup(np.concatenate(pieces), level)
+        return regroup(join_aggs(pieces), level)
 
     def since(self, cursor: str) -> list[Placed] | None:
         """Return the rows that came after the stream id ``cursor``; None when they are no longer all at hand."""
