@@ -25,6 +25,7 @@ __all__ = [
     "levels",
     "make_part",
     "naive",
+    "overlapping_rows",
     "rows",
     "same_rows",
     "spread",
@@ -81,6 +82,12 @@ def rows(draw: st.DrawFn, max_size: int = 200) -> Rows:
         values[begin:end] = [math.nan] * (end - begin)
     shift = draw(st.floats(0, 1e9))
     return table({step: (value, shift + 0.25 * i) for i, (step, value) in enumerate(zip(found, values, strict=True))})
+
+
+#: Rows of a few hundred steps, so that two draws have steps in common.
+overlapping_rows = st.dictionaries(
+    st.integers(0, 300), st.tuples(_VALUES, st.floats(0, 1e9)), min_size=1, max_size=120
+).map(lambda points: table(points))
 
 
 def table(points: Mapping[int, tuple[float, float]]) -> Rows:

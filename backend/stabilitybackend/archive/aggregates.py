@@ -157,7 +157,6 @@ def _block_starts(steps: NDArray[np.int64], level: int) -> NDArray[np.int64]:
     first, last = int(steps[0]) >> level, int(steps[-1]) >> level
     if last - first < len(steps) >> 4:  # few and long: look for the borders, not at every step
         starts = np.searchsorted(steps, np.arange(first, last + 1, dtype=np.int64) << level)
-        starts[0] = 0
         some: NDArray[np.int64] = starts[np.append(starts[1:] != starts[:-1], True)]
         return some
     return _groups(steps >> level)[0]
