@@ -14,6 +14,8 @@ import pytest
 from imported import ImportedRun
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.detect import find_plans
+from stabilitybackend.importers.job import ImportJob, Options
+from stabilityclient.wire import FRAME_TARGET_BYTES, encode_message
 
 
 @pytest.fixture(scope="module")
@@ -191,3 +193,15 @@ def test_a_trainer_state_that_was_cut_is_named(tmp_path: Path) -> None:
     (tmp_path / "trainer_state.json").write_bytes(b'{"log_history": [')
     with pytest.raises(BadRequest, match=r"trainer_state\.json is no JSON"):
         ImportedRun().take(tmp_path / "trainer_state.json")
+
+
+def test_a_table_of_many_rows_leaves_in_frames_of_the_usual_size(tmp_path: Path) -> None:
+    file = tmp_path / "wide.parquet"
+    pl.DataFrame({"step": range(50_000), "t": range(50_000), "loss": [0.5] * 50_000}).write_parquet(file)
+    job = ImportJob(find_plans([file])[0], Options())
+    job.look()
+
+    sizes = [len(encode_message(frame)) for frame in job.frames({})]
+
+    assert max(sizes) < 2 * FRAME_TARGET_BYTES
+    assert job.result().rows == 50_000

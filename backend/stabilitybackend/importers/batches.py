@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,6 +85,23 @@ class Batch:
     timed: bool = True
     edition: tuple[str, str] | None = None
     at_item: int = 0
+
+    def parts(self, rows: int) -> Iterator[Batch]:
+        """Yield the batch in pieces of at most ``rows`` rows: forks with the first, each note with its record's row."""
+        if len(self) <= rows:
+            yield self
+            return
+        notes, forks = self.notes, self.forks
+        for start in range(0, len(self), rows):
+            part = slice(start, start + rows)
+            items = self.items[part]
+            due = [note for note in notes if note.item <= items[-1]]
+            notes = notes[len(due) :]
+            yield replace(
+                self, items=items, steps=self.steps[part], times=self.times[part], values=self.values[:, part],
+                notes=due, forks=forks,
+            )  # fmt: skip
+            forks = []
 
     @property
     def last_item(self) -> int:

@@ -27,8 +27,6 @@ __all__ = ["FrameMaker", "fingerprint"]
 MOST_WAITING_BYTES = 16 * 1024 * 1024
 #: About what an event takes, bytes.
 _EVENT_BYTES = 200
-#: Points of one block, bytes: a block is never cut between two rows of one record.
-_BLOCK_BYTES = FRAME_TARGET_BYTES
 _BYTES = 8
 
 
@@ -86,7 +84,7 @@ class FrameMaker:
     def frames(self, batches: Iterable[Batch]) -> Iterator[Frame]:
         """Yield the frames of all batches, and at the end the goodbye of each rank's newest process."""
         last: dict[int, Who] = {}
-        for batch in batches:
+        for batch in (part for whole in batches for part in whole.parts(_most_rows(whole))):
             if batch.forks:
                 yield from self._flush()
             stream = self._stream(batch)
@@ -209,6 +207,11 @@ class FrameMaker:
                 hint="import with the same --rename and --step-key as before, or as another run: --run-id NEW",
             )
         return f"{family}.{last}"
+
+
+def _most_rows(batch: Batch) -> int:
+    """Return how many rows of this kind go into one frame."""
+    return max(1, FRAME_TARGET_BYTES // (2 * _BYTES * (len(batch.names) + 2)))
 
 
 def fingerprint(batch: Batch) -> str:

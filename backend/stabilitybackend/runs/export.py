@@ -23,6 +23,8 @@ __all__ = ["EXPORT_VERSION", "PIECE_ROWS", "Export", "ExportView", "Piece", "Pro
 EXPORT_VERSION = 1
 #: Points in memory at a time, about: 24 bytes each, a few times over while they are turned into rows.
 PIECE_ROWS = 400_000
+#: The same for pieces of one series: a row of a long table takes 100 bytes and more.
+SERIES_PIECE_ROWS = 131_072
 #: A stretch of steps that holds too much is cut into about this many blocks, and those put together again.
 _BLOCKS = 4_096
 #: Fields of a segment that an export tells (docs/api.md).
@@ -161,14 +163,14 @@ class Export:
         """Yield pieces with all series of a segment in them: segments in their order, in each the steps in theirs."""
         for segment in sorted(self._keys):
             keys = self._keys[segment]
-            yield from self._pieces(segment, tuple(keys))
+            yield from self._pieces(segment, tuple(keys), PIECE_ROWS)
 
     def by_series(self) -> Iterator[Piece]:
         """Yield pieces of one series each: by segment, metric, rank and node."""
         order = {metric: at for at, metric in enumerate(self.metrics)}
         for segment in sorted(self._keys):
             for key in sorted(self._keys[segment], key=lambda key: (order[key.metric], *_rank_order(key))):
-                yield from self._pieces(segment, (key,))
+                yield from self._pieces(segment, (key,), SERIES_PIECE_ROWS)
 
     def _range(self, key: SeriesKey, extent: Extent) -> tuple[int, int] | None:
         """Return the first and last step to export of a series, None for none."""
@@ -181,17 +183,17 @@ class Export:
             last = last if part.last is None else min(last, part.last)
         return (first, last) if first <= last else None
 
-    def _pieces(self, segment: int, keys: tuple[SeriesKey, ...]) -> Iterator[Piece]:
+    def _pieces(self, segment: int, keys: tuple[SeriesKey, ...], most: int) -> Iterator[Piece]:
         extents = {key: extent for key in keys if (extent := self.store.extent(key)) is not None}
         ranges = [found for key, extent in extents.items() if (found := self._range(key, extent)) is not None]
         first, last = min(r[0] for r in ranges), max(r[1] for r in ranges)
         total = sum(extent.rows for extent in extents.values())
-        if total <= PIECE_ROWS:
+        if total <= most:
             yield Piece(segment, keys, first, last)
             return
         largest = max(extents, key=lambda key: extents[key].rows)
         # The other series of the segment are as dense as its largest one, or sparser.
-        share = max(256, PIECE_ROWS * extents[largest].rows // total)
+        share = max(256, most * extents[largest].rows // total)
         low = first
         for high in self._cuts(largest, first, last, share):
             yield Piece(segment, keys, low, high)
