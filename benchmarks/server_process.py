@@ -139,6 +139,13 @@ class ServerProcess:
             raise SystemExit(f"GET {response.url} answered {response.status_code}: {response.text[:500]}")
         return response
 
+    def ping_ms(self) -> float:
+        """Return the ms until ``GET /healthz`` was answered: a request with next to nothing in it."""
+        assert self._client is not None
+        begin = time.perf_counter()
+        self._client.get("/healthz").raise_for_status()
+        return (time.perf_counter() - begin) * 1e3
+
     def try_ask(self, path: str) -> httpx.Response | None:
         """Return the answer of ``GET /api/v1{path}``, None where the server does not have it (an older one)."""
         assert self._client is not None

@@ -137,6 +137,7 @@ def measure_warm(server: ServerProcess, story: Story, figures: Figures, repeats:
             for _ in range(repeats):
                 first, last = place(random, story.steps, width)
                 ask(server, (metric,), first, last)
+                figures.floor.append(server.ping_ms())
                 took_ms, body = ask(server, (metric,), first, last)
                 times.append(took_ms)
                 if name == "whole run":

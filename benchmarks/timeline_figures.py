@@ -17,7 +17,7 @@ class Figures:
     """What was measured of one run.
 
     Attributes:
-        warm, cold: ms by name of the window.
+        warm, cold: ms by name of the window. floor: ms of an answer with nothing in it, taken in between.
         hidden: planted values that an answer did not show. shown: how many answers did.
     """
 
@@ -29,6 +29,7 @@ class Figures:
     restored_s: list[float] = field(default_factory=list)
     warm: dict[str, list[float]] = field(default_factory=dict)
     cold: dict[str, list[float]] = field(default_factory=dict)
+    floor: list[float] = field(default_factory=list)
     all_at_once_ms: list[float] = field(default_factory=list)
     shown: int = 0
     hidden: list[str] = field(default_factory=list)
@@ -68,11 +69,11 @@ def table(figures: Figures) -> str:
     lines = [f"\n{figures.points / 1e6:.1f} M points, {figures.steps:,} steps, {len(METRICS)} metrics"]
     if figures.feed_s:
         lines[0] += f"; confirmed in {figures.feed_s:.1f} s, folded and archived {figures.settle_s:.1f} s later"
-    if cold:
+    if cold.get("parts"):
         lines.append(
             f"  archive: {cold['rows']:,} points in {cold['parts']} parts, {cold['bytes'] / 2**20:.0f} MiB "
             f"({cold['bytes'] / max(1, cold['rows']):.1f} bytes a point); in Redis {hot['bytes'] / 2**20:.0f} of "
-            f"{hot['limit_bytes'] / 2**20:.0f} MiB; files: "
+            f"{hot['limit_bytes'] / 2**20:.0f} MiB; files, MiB: "
             + ", ".join(f"{kind} {mib:.1f}" for kind, mib in figures.files_mib.items() if mib >= 0.05)
         )
     lines.append(
@@ -86,6 +87,10 @@ def table(figures: Figures) -> str:
             for times, width in zip(both, (10, 11), strict=True)
         )
         lines.append(f"  {name:<30}{cells}")
+    lines.append(
+        f"  {'GET /healthz (floor)':<30}{quantile(figures.floor, 0.5):>10.1f}{quantile(figures.floor, 0.95):>8.1f}"
+        f"{max(figures.floor):>8.1f}"
+    )
     lines.append(
         f"  all {len(METRICS)} metrics in one request: {statistics.median(figures.all_at_once_ms):.0f} ms; "
         f"an answer is at most {figures.answer_kib:.0f} KiB"
