@@ -11,7 +11,7 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-input --
 DEMO_ARGS   ?=
 UP_ARGS     ?=
 PYTEST_ARGS ?=
-BENCH       ?= client_overhead live_latency rollback_peers fold timeline page_open ingest
+BENCH       ?= client_overhead live_latency rollback_peers fold archive timeline page_open ingest
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test check fix soak bench screenshots docs clean

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import httpx
 import numpy as np
 from feeder import WireAgent
 from numpy.typing import NDArray
@@ -270,7 +271,7 @@ def feed(story: Story, host: str, port: int, run_id: str, rows_a_frame: int = MA
 
 
 def main() -> int:
-    """Send a run to a server that is there already."""
+    """Send a run to a server that is there already, and return when its charts show all of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--run-id", default="big")
@@ -280,9 +281,12 @@ def main() -> int:
     story = tell_story(options.steps, options.rollbacks)
     address = urlsplit(options.url)
     took_s = feed(story, address.hostname or "127.0.0.1", address.port or 80, options.run_id)
+    begin = time.perf_counter()
+    while (httpx.get(f"{options.url}/api/v1/runs/{options.run_id}").json()["last_step"] or 0) < story.steps:
+        time.sleep(0.2)
     print(
-        f"{story.points:,} points, {story.rows:,} rows, {story.rollbacks} rollbacks, last step {story.steps:,}: "
-        f"confirmed in {took_s:.1f} s ({story.points / took_s / 1e6:.2f} M points/s)"
+        f"{story.points:,} points, {story.rows:,} rows, {story.rollbacks} rollbacks, last step {story.steps:,}: confirmed "
+        f"in {took_s:.1f} s ({story.points / took_s / 1e6:.2f} M points/s), folded {time.perf_counter() - begin:.1f} s later"
     )
     return 0
 
