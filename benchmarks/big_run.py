@@ -284,9 +284,10 @@ def main() -> int:
     begin = time.perf_counter()
     while (httpx.get(f"{options.url}/api/v1/runs/{options.run_id}").json()["last_step"] or 0) < story.steps:
         time.sleep(0.2)
+    folded_s = time.perf_counter() - begin
     print(
-        f"{story.points:,} points, {story.rows:,} rows, {story.rollbacks} rollbacks, last step {story.steps:,}: confirmed "
-        f"in {took_s:.1f} s ({story.points / took_s / 1e6:.2f} M points/s), folded {time.perf_counter() - begin:.1f} s later"
+        f"{story.points:,} points, {story.rows:,} rows, {story.rollbacks} rollbacks, last step {story.steps:,}: "
+        f"confirmed in {took_s:.1f} s ({story.points / took_s / 1e6:.2f} M points/s), folded {folded_s:.1f} s later"
     )
     return 0
 
