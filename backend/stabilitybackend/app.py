@@ -29,6 +29,7 @@ from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.retention import Retention
 from stabilitybackend.settings import Settings
+from stabilitybackend.tasks import end
 from stabilityfrontend import attach
 
 __all__ = ["create_app"]
@@ -70,9 +71,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         finally:
             stop.set()
             await asyncio.wait({alerts}, timeout=2.0)
-            for task in (alerts, *others):
-                task.cancel()
-            await asyncio.gather(alerts, *others, return_exceptions=True)
+            await end(alerts, *others)
             await manager.stop()
             await ingest.stop()
             await redis.aclose()

@@ -17,6 +17,7 @@ from stabilitybackend.agents.frame_checks import check_data, check_frame
 from stabilitybackend.agents.ingest import Duplicate, Gap, Outcome, Stored
 from stabilitybackend.errors import AgentGone, BadRequest, Unavailable
 from stabilitybackend.keys import check_run_id, check_source_id
+from stabilitybackend.tasks import end
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
     Ack,
@@ -83,8 +84,7 @@ class AgentConnection:
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for part in parts:
-                part.cancel()
+            await end(*parts)
             ends = await asyncio.gather(*parts, return_exceptions=True)
             self._gateway.counts.connections -= 1
             if self._gateway.connections.get(name) is self:
@@ -97,12 +97,12 @@ class AgentConnection:
 
     async def _end(self, ends: list[BaseException | None]) -> None:
         """Close the connection, with a word about it where there is a reason that the agent can't know."""
-        for end in ends:
-            if isinstance(end, AgentGone | WebSocketDisconnect | asyncio.CancelledError) or end is None:
+        for how in ends:
+            if isinstance(how, AgentGone | WebSocketDisconnect | asyncio.CancelledError) or how is None:
                 continue
-            if not isinstance(end, Unavailable):
-                _LOG.error("run %s: the connection ended on a defect of ours", self._run_id, exc_info=end)
-            text = end.message if isinstance(end, Unavailable) else "the server made a mistake; see its log"
+            if not isinstance(how, Unavailable):
+                _LOG.error("run %s: the connection ended on a defect of ours", self._run_id, exc_info=how)
+            text = how.message if isinstance(how, Unavailable) else "the server made a mistake; see its log"
             await self._say_and_close(Error("busy", text), _CLOSE_TRY_LATER)
         await self.close(_CLOSE_NORMAL, "")
 

@@ -10,7 +10,6 @@ again is always right.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -22,6 +21,7 @@ from redis.asyncio import Redis
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_link import as_unavailable, redis_errors
+from stabilitybackend.tasks import end
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["QUEUE_BYTES", "Duplicate", "Gap", "Ingest", "Outcome", "Stored"]
@@ -110,10 +110,7 @@ class Ingest:
     async def stop(self) -> None:
         """Stop the writer. Frames that still wait fail with Unavailable: their agents send them again."""
         writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await writer
+        await end(writer)
         while not self._queue.empty():  # reading wakes those who wait to put, so it ends only when all have failed
             waiting = self._queue.get_nowait()
             self._waiting_bytes -= len(waiting.message)

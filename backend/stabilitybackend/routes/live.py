@@ -16,6 +16,7 @@ from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.routes.access import identify
 from stabilitybackend.runs.live import Channel, Subscriber
 from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.tasks import end
 
 __all__ = ["router"]
 
@@ -43,9 +44,7 @@ async def live(socket: WebSocket) -> None:
         await asyncio.wait({sender, receiver}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         feed.leave()
-        for task in (sender, receiver):
-            task.cancel()
-        await asyncio.gather(sender, receiver, return_exceptions=True)
+        await end(sender, receiver)
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
             await socket.close()
 

@@ -15,6 +15,7 @@ from stabilitybackend.runs.archiver import RunArchive
 from stabilitybackend.runs.live import stream_order
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.store import RunStore
+from stabilitybackend.tasks import end
 
 __all__ = ["FRAME_OVERHEAD_BYTES", "WindowKeeper"]
 
@@ -214,8 +215,7 @@ class WindowKeeper:
         """Stop archiving, after the part that is being written when that does not take long."""
         if self._task is not None and not self._task.done():
             await asyncio.wait({self._task}, timeout=STOP_TIMEOUT_S)
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end(self._task)
 
     # --- what people ask -----------------------------------------------------------------------------------------
 

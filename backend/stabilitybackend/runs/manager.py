@@ -17,6 +17,7 @@ from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.live import Channel
 from stabilitybackend.runs.worker import RunWorker, Send
+from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunManager"]
@@ -70,9 +71,7 @@ class RunManager:
 
     async def stop(self) -> None:
         """Stop all workers."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await end(self._sweeper)
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         self._workers.clear()
 

@@ -21,6 +21,7 @@ from stabilitybackend.runs.live import Channel, stream_order
 from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.restore import restored
 from stabilitybackend.runs.state import Changes, RunState
+from stabilitybackend.tasks import end
 from stabilityclient.wire import BadMessage, Frame, Health, decode_message
 
 __all__ = ["RunWorker"]
@@ -104,9 +105,7 @@ class RunWorker:
 
     async def stop(self) -> None:
         """Stop following; what is not stored yet is found again in the stream by the next worker."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await end(self._task)
         await self._keeper.stop()
 
     @property
