@@ -42,7 +42,7 @@ class RunServices(Protocol):
         """Take the newest slots of the agent's ranks."""
 
     async def room(self, run_id: str) -> None:
-        """Wait some seconds for room in the run's window; raise Unavailable when there is none: the archive is behind."""
+        """Wait some seconds for room in the run's window; raise Unavailable while there is none."""
 
     async def frame_stored(self, run_id: str, size: int) -> None:
         """A hint that the run's stream has grown by ``size`` bytes. Must return at once: answers wait for it."""

@@ -11,7 +11,7 @@ from .contract import Detector, Finding, Point
 
 #: Snapshots kept. A detector set pickles to a few KiB, so that this is well below 1 MiB a run.
 MAX_SNAPSHOTS = 64
-#: Steps with points between two snapshots: a rollback feeds at most about so many again near the head, in a millisecond.
+#: Steps with points between two snapshots: near the head a rollback feeds about so many again, in a millisecond.
 SNAPSHOT_EVERY_STEPS = 32
 #: So many points in a row behind the newest step mean that the order began anew, not that they are late.
 LATE_POINTS_ACCEPTED_AFTER = 32
