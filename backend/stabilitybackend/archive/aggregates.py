@@ -7,12 +7,25 @@ million rows is on the screen at every zoom, and NaN, +Inf and -Inf are counted 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.archive.series import Rows
 
-__all__ = ["AGG", "EMPTY_AGGS", "LEVEL_STEP", "MIN_LEVEL", "Aggs", "aggregate", "base_level", "regroup", "row_counts"]
+__all__ = [
+    "AGG",
+    "EMPTY_AGGS",
+    "LEVEL_STEP",
+    "MIN_LEVEL",
+    "Aggs",
+    "aggregate",
+    "base_level",
+    "join_aggs",
+    "regroup",
+    "row_counts",
+]
 
 #: One block. ``first`` and ``last`` are the values of the first and the last row, finite or not; min, max and sum are
 #: over the finite values only (NaN, step -1 and sum 0.0 where there are none) and ``count`` counts these. Where the
@@ -144,6 +157,15 @@ def regroup(aggs: Aggs, level: int) -> Aggs:
             has = result[count] > 0
             result[step][has] = aggs[step][where[at[has]]]
     return result
+
+
+def join_aggs(pieces: Sequence[Aggs]) -> Aggs:
+    """Return blocks one piece after the other."""
+    if len(pieces) == 1:
+        return pieces[0]
+    # As words: NumPy compares structured types field by field, 20 us for each piece.
+    words = [np.ascontiguousarray(piece).view(np.int64) for piece in pieces]
+    return np.concatenate(words).view(AGG) if words else EMPTY_AGGS
 
 
 def row_counts(aggs: Aggs) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import polars as pl
 
-from stabilitybackend.archive.aggregates import AGG, EMPTY_AGGS, LEVEL_STEP, Aggs, aggregate, base_level, regroup
+from stabilitybackend.archive.aggregates import AGG, LEVEL_STEP, Aggs, aggregate, base_level, join_aggs, regroup
 from stabilitybackend.archive.layout import (
     FRAMES_SCHEMA,
     LEVELS_CHUNK,
@@ -80,7 +80,7 @@ class Contents:
                 owners.append((number, level))
                 pieces.append(aggs)
                 offset += len(aggs)
-        aggs = np.concatenate(pieces) if pieces else EMPTY_AGGS
+        aggs = join_aggs(pieces)
         self._levels = {}
         chunks = range(0, len(aggs), LEVELS_CHUNK)
         sums = [levels_sum(aggs[i : i + LEVELS_CHUNK]) for i in chunks]

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from stabilitybackend.archive.aggregates import AGG, EMPTY_AGGS, Aggs, aggregate, regroup, row_counts
+from stabilitybackend.archive.aggregates import AGG, EMPTY_AGGS, Aggs, aggregate, join_aggs, regroup, row_counts
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.layout import Files, Part, file_checksum, levels_sum, messages_sum, rows_sum
 from stabilitybackend.archive.location import Location
@@ -91,7 +91,7 @@ class PartReader:
         self._gather(table, entry, max(first, entry.first_step), min(last, entry.last_step), level, finest, pieces)
         if not pieces:
             return EMPTY_AGGS
-        aggs = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        aggs = join_aggs(pieces)
         if len(pieces) == 1 and bool((aggs["block"] == aggs["first_step"] >> level).all()):
             return aggs
         return regroup(aggs, level)
@@ -151,7 +151,7 @@ class PartReader:
             at = chunk * table.levels.rows
             aggs = self._level_chunk(table, chunk)
             pieces.append(aggs[max(0, stored.offset - at) : stored.offset + stored.blocks - at])
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        return join_aggs(pieces)
 
     def _level_chunk(self, table: SeriesTable, chunk: int) -> Aggs:
         def read() -> tuple[Aggs, int]:
