@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.runs.export import Export, ExportView
 from stabilitybackend.runs.lineage_view import LineageView
-from stabilitybackend.runs.store import RunStore
+from stabilitybackend.runs.store import RunStore, StoreView
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, decode_message, encode_message
 
 __all__ = ["ImportedRun", "export_of", "points_of"]
@@ -85,13 +85,18 @@ class ImportedRun:
 
 
 def export_of(
-    store: RunStore, fold: LineageFold, view: ExportView = "all", metrics: Sequence[str] = (), run_id: str = "run"
+    store: RunStore,
+    fold: LineageFold,
+    view: ExportView = "all",
+    metrics: Sequence[str] = (),
+    run_id: str = "run",
+    refresh: Callable[[], StoreView] | None = None,
 ) -> Export:
     """Return the export of a run that only lives in this process."""
     run = {"run_id": run_id, "name": "n", "project": "p", "config": {"lr": 1.0}, "metrics": store.metrics()}
     return Export(
         store.view(), LineageView.of(fold), run, fold.tree.as_dicts(),
-        view=view, metrics=metrics, cursor="1-0", now=1e9,
+        view=view, metrics=metrics, cursor="1-0", now=1e9, refresh=refresh,
     )  # fmt: skip
 
 

@@ -6,12 +6,17 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from archived import make_part
 from imported import ImportedRun, export_of, points_of
 from job import Job
+from stabilitybackend.archive.location import Location, open_location
+from stabilitybackend.archive.part import Part
+from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
 from stabilitybackend.errors import BadRequest, NotFound
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
@@ -135,6 +140,40 @@ def test_progress_ends_at_all_points_and_says_that_it_is_done(tmp_path: Path) ->
         export = export_of(*forked())
         write(export, tmp_path / f"run.{suffix}")
         assert (export.progress.points, export.progress.total, export.progress.done) == (32, 32, True)
+
+
+def archived(folder: Path) -> tuple[Location, RunStore, RunStore, Part]:
+    """A run of two parts, the same run after they were merged into one, and the second of the two."""
+    location = open_location(folder)
+    key = SeriesKey("loss", 0, 0, "")
+    both = [Rows(np.arange(n, n + 10), np.full(10, float(n)), np.arange(n, n + 10.0)) for n in (0, 10)]
+    _, first = make_part(location, [(key, both[0])], "p1", to_id="5-0")
+    part, second = make_part(location, [(key, both[1])], "p2", from_id="5-0")
+    _, merged = make_part(location, [(key, join_rows(both))], "p3")
+    return location, RunStore([first, second], "9-0"), RunStore([merged], "9-0"), part
+
+
+def test_files_that_are_merged_while_a_run_is_exported_cost_nothing(tmp_path: Path) -> None:
+    location, before, after, part = archived(tmp_path)
+    export = export_of(before, LineageFold(), refresh=after.view)
+    Part.delete_files(location, "run", part.stem)
+
+    lines = [json.loads(line) for line in b"".join(jsonl_export(export)).splitlines()]
+
+    assert [(line["step"], line["loss"]) for line in lines] == [(s, float(s // 10 * 10)) for s in range(20)]
+    assert export.progress.problems == []
+
+
+def test_a_file_that_is_gone_is_named_and_the_rest_is_exported(tmp_path: Path) -> None:
+    location, before, _, part = archived(tmp_path)
+    export = export_of(before, LineageFold())
+    Part.delete_files(location, "run", part.stem)
+
+    lines = b"".join(jsonl_export(export)).splitlines()
+
+    assert len(lines) == 10
+    [problem] = export.progress.problems
+    assert "p2" in problem
 
 
 def test_a_parquet_export_that_nobody_takes_any_more_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import polars as pl
 import pytest
 
 from imported import ImportedRun
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.importers.detect import find_plans
 from stabilitybackend.importers.job import ImportJob, Options
 from stabilityclient.wire import FRAME_TARGET_BYTES, encode_message
@@ -205,3 +206,20 @@ def test_a_table_of_many_rows_leaves_in_frames_of_the_usual_size(tmp_path: Path)
 
     assert max(sizes) < 2 * FRAME_TARGET_BYTES
     assert job.result().rows == 50_000
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "content"),
+    [
+        ("wandb.proto.wandb_internal_pb2", "run-x.wandb", b":W&B\xe1\xbe\x00"),
+        ("tensorboard.compat.proto.event_pb2", "events.out.tfevents.1.n.2.0", b""),
+    ],
+)
+def test_a_reader_without_its_package_says_how_to_get_it(
+    module: str, name: str, content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(StabilityBoardError, match="read with the package") as refused:
+        ImportedRun().take(tmp_path / name)
+    assert refused.value.hint == 'pip install "stabilityboard[import]"'

@@ -89,8 +89,13 @@ def _format_of(to: str, given: str | None) -> str:
 def _destination(to: str) -> Iterator[BinaryIO]:
     """Give a file to write to that takes its name at the end, or none is left."""
     if to == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        try:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        except BrokenPipeError:
+            # ``export - | head``: nobody reads on. Python would complain once more when it flushes at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
         return
     final = Path(to)
     part = final.with_name(f".{final.name}.{os.getpid()}.part")

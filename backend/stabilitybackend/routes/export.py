@@ -19,6 +19,7 @@ from stabilitybackend.runs.export import Export, ExportView, Progress
 from stabilitybackend.runs.jsonl_export import jsonl_export
 from stabilitybackend.runs.lineage_view import LineageView
 from stabilitybackend.runs.parquet_export import parquet_export
+from stabilitybackend.runs.store import StoreView
 
 __all__ = ["EXPORT_ID_HEADER", "router"]
 
@@ -26,6 +27,8 @@ __all__ = ["EXPORT_ID_HEADER", "router"]
 EXPORT_ID_HEADER = "X-Export-Id"
 #: Exports whose progress is remembered, newest ones.
 MAX_REMEMBERED = 64
+#: Seconds for a look at the points of now.
+REFRESH_TIMEOUT_S = 10.0
 _TYPES = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}/export", tags=["export"])
@@ -45,8 +48,27 @@ async def export(
     stored, lineage = state.store.view(metric), LineageView.of(state.fold)
     run, segments = dict(worker.run()), worker.segments()["segments"]
 
+    loop = asyncio.get_running_loop()
+
+    async def view_now() -> StoreView:
+        return worker.state.store.view(metric)
+
+    def refresh() -> StoreView:
+        """Called in the thread that makes the file; the points are looked up where they change."""
+        return asyncio.run_coroutine_threadsafe(view_now(), loop).result(REFRESH_TIMEOUT_S)
+
     def begin() -> tuple[Export, Iterator[bytes]]:
-        made = Export(stored, lineage, run, segments, view=view, metrics=metric or [], cursor=cursor, now=time.time())
+        made = Export(
+            stored,
+            lineage,
+            run,
+            segments,
+            view=view,
+            metrics=metric or [],
+            cursor=cursor,
+            now=time.time(),
+            refresh=refresh,
+        )
         return made, jsonl_export(made) if format == "jsonl" else parquet_export(made)
 
     made, chunks = await asyncio.to_thread(begin)

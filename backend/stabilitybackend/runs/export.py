@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +28,17 @@ PIECE_ROWS = 400_000
 SERIES_PIECE_ROWS = 131_072
 #: A stretch of steps that holds too much is cut into about this many blocks, and those put together again.
 _BLOCKS = 4_096
+#: Looks at the points of now, and the pause between two, seconds: merging removes the old files a moment before it says
+#: where the points are.
+_FRESH_LOOKS = 5
+_FRESH_PAUSE_S = 0.2
 #: Fields of a segment that an export tells (docs/api.md).
 _SEGMENT_FIELDS = (
     "id", "key", "parent", "fork_step", "cause", "reason", "command_id", "issuer", "changes", "created",
 )  # fmt: skip
 
 ExportView = Literal["effective", "all"]
+_Read = TypeVar("_Read")
 
 
 class _Store(Protocol):
@@ -91,6 +97,7 @@ class Export:
         view: effective leaves dead points out.
         metrics: only these; empty for all.
         cursor: stream id up to which the run is exported. now: unix seconds.
+        refresh: gives the points as they are then: files that were merged into others meanwhile are gone.
 
     Raises:
         NotFound: the run has none of that metric.
@@ -107,8 +114,10 @@ class Export:
         metrics: Collection[str],
         cursor: str,
         now: float,
+        refresh: Callable[[], _Store] | None = None,
     ) -> None:
         self.store = store
+        self._refresh = refresh
         self.run_id = str(run["run_id"])
         self._limits = lineage.limits
         self._path = {part.segment: part for part in lineage.path}
@@ -157,7 +166,7 @@ class Export:
         if inside is None:
             return Rows.EMPTY
         first, last = max(piece.first, inside[0]), min(piece.last, inside[1])
-        return self.store.rows(key, first, last) if first <= last else Rows.EMPTY
+        return self._fresh(lambda store: store.rows(key, first, last)) if first <= last else Rows.EMPTY
 
     def by_segment(self) -> Iterator[Piece]:
         """Yield pieces with all series of a segment in them: segments in their order, in each the steps in theirs."""
@@ -171,6 +180,25 @@ class Export:
         for segment in sorted(self._keys):
             for key in sorted(self._keys[segment], key=lambda key: (order[key.metric], *_rank_order(key))):
                 yield from self._pieces(segment, (key,), SERIES_PIECE_ROWS)
+
+    def _fresh(self, read: Callable[[_Store], _Read]) -> _Read:
+        """Return what ``read`` gives; where a file can't be read, ask for the points anew before that is told.
+
+        A live run merges its small files: those that this export began with may be gone, and the points lie in others.
+        """
+        known = len(self.store.problems)
+        found = read(self.store)
+        if len(self.store.problems) == known or self._refresh is None:
+            return found
+        for _ in range(_FRESH_LOOKS):
+            store = self._refresh()
+            known = len(store.problems)
+            again = read(store)
+            if len(store.problems) == known:
+                self.store = store
+                return again
+            time.sleep(_FRESH_PAUSE_S)
+        return found
 
     def _range(self, key: SeriesKey, extent: Extent) -> tuple[int, int] | None:
         """Return the first and last step to export of a series, None for none."""
@@ -204,7 +232,7 @@ class Export:
     def _cuts(self, key: SeriesKey, first: int, last: int, most: int) -> Iterator[int]:
         """Yield the last steps of stretches of ``first..last`` with about ``most`` points of a series each."""
         level = max(0, ((last - first + 1) // _BLOCKS).bit_length())
-        blocks = self.store.aggregates(key, first, last, level)
+        blocks = self._fresh(lambda store: store.aggregates(key, first, last, level))
         counts = row_counts(blocks)
         held = 0
         for block, count in zip(blocks["block"].tolist(), counts.tolist(), strict=True):
