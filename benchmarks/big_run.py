@@ -127,6 +127,23 @@ class Story:
             path.append((stretch.number, stretch.first, stretch.last))
         return path
 
+    def effective_values(self, metric: str, first: int, last: int) -> list[tuple[int, float]]:
+        """Return (step, value) of a metric as the model learned it, for steps ``first..last``."""
+        found: list[tuple[int, float]] = []
+        for number, low, high in self.effective():
+            stretch = self.stretches[number]
+            low, high = max(low, first), min(high, last)
+            for batch in range((low - stretch.first) // _BATCH_ROWS, (high - stretch.first) // _BATCH_ROWS + 1):
+                if low > high:
+                    break
+                begin = stretch.first + batch * _BATCH_ROWS
+                row = self.values(stretch, batch)[METRICS.index(metric)]
+                found += [
+                    (step, float(row[step - begin]))
+                    for step in range(max(low, begin), min(high, begin + len(row) - 1) + 1)
+                ]
+        return found
+
     def values(self, stretch: Stretch, batch: int) -> NDArray[np.float64]:
         """Return the values of rows ``batch * 8192 ...`` of a stretch: float64 (metrics, rows)."""
         first = stretch.first + batch * _BATCH_ROWS

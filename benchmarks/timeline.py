@@ -8,7 +8,8 @@ over the whole range and in windows down to 2,000 steps:
 
 warm    the same server, everything asked for once before
 cold    a new server process for each window width; the files are dropped from the page cache before each request
-shown   every planted value must stand in the answer at its step, in every window around it, or the exit code is 1
+shown   every planted value must stand in the answer at its step, in every window around it; around every fork and in
+        60 other places the raw points are compared with what was sent; anything else makes the exit code 1
 
 Peers read the loss of the same run (the second one of --steps, or the first): Polars a plain scan of the archived
 points, TensorBoard its server and its EventAccumulator, trackio its own reader.
@@ -38,6 +39,8 @@ PARTS = (1, 4, 16, 64, 256)
 #: The aims of the product, ms and ratio.
 AIM_WARM_MS, AIM_COLD_MS, AIM_GROWTH = 30.0, 200.0, 2.0
 SETTLE_S = 900.0
+#: Windows that are compared value by value besides those around forks, and their width: narrow enough to come raw.
+RAW_WINDOWS, RAW_STEPS = 60, 1_500
 
 
 def windows(steps: int) -> dict[str, int]:
@@ -98,6 +101,27 @@ def check_lineage(server: ServerProcess, story: Story, figures: Figures) -> None
     answer = server.get(f"/runs/{RUN_ID}")
     if answer["effective_points"] != effective:
         figures.wrong.append(f"effective points are {answer['effective_points']}, expected {effective}")
+
+
+def check_exact(server: ServerProcess, story: Story, figures: Figures) -> None:
+    """Compare raw windows with what was sent, value by value: around every fork, and anywhere (so also at seams)."""
+    random = np.random.default_rng(4)
+    width = min(RAW_STEPS, story.steps)
+    middles = [stretch.first for stretch in story.stretches]
+    middles += random.integers(1, story.steps, RAW_WINDOWS).tolist()
+    for middle in middles:
+        metric = METRICS[int(random.integers(len(METRICS)))]
+        first = min(max(1, middle - width // 2), story.steps - width + 1)
+        answer = json.loads(ask(server, (metric,), first, first + width - 1)[1])
+        found = {
+            step: float(value)
+            for entry in answer["series"]
+            for step, value in zip(entry["steps"], entry["values"], strict=True)
+        }
+        expected = story.effective_values(metric, first, first + width - 1)
+        figures.compared += len(expected)
+        if [(s, str(v)) for s, v in sorted(found.items())] != [(s, str(v)) for s, v in expected]:
+            figures.wrong.append(f"{metric} in steps {first}..{first + width - 1} is not what was sent")
 
 
 def check_shown(server: ServerProcess, story: Story, figures: Figures) -> None:
@@ -200,6 +224,7 @@ def measure(steps: int, folder: Path, repeats: int, settings: dict[str, str], *,
         figures.storage = answer.json() if answer is not None else {}
         figures.files_mib = files_mib(data / "archive" / RUN_ID)
         check_lineage(server, story, figures)
+        check_exact(server, story, figures)
         check_shown(server, story, figures)
         measure_warm(server, story, figures, repeats)
         figures.rss_mib["after warm reads"] = usage(server.pid).rss_mib

@@ -19,6 +19,7 @@ class Figures:
     Attributes:
         warm, cold: ms by name of the window. floor: ms of an answer with nothing in it, taken in between.
         hidden: planted values that an answer did not show. shown: how many answers did.
+        wrong: where an answer is not what was sent. compared: raw values that were.
     """
 
     points: int
@@ -32,6 +33,7 @@ class Figures:
     floor: list[float] = field(default_factory=list)
     all_at_once_ms: list[float] = field(default_factory=list)
     shown: int = 0
+    compared: int = 0
     hidden: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     rss_mib: dict[str, float] = field(default_factory=dict)
@@ -101,6 +103,9 @@ def table(figures: Figures) -> str:
     )
     lines.append("  server memory, MiB: " + ", ".join(f"{name} {mib:.0f}" for name, mib in figures.rss_mib.items()))
     lines.append(f"  planted values shown: {figures.shown} of {figures.shown + len(figures.hidden)} answers")
+    lines.append(
+        f"  raw values compared with what was sent: {figures.compared:,}, windows that differ: {len(figures.wrong)}"
+    )
     lines += [f"  HIDDEN: {text}" for text in figures.hidden[:20]]
     lines += [f"  WRONG: {text}" for text in figures.wrong]
     if figures.peers:
