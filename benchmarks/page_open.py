@@ -99,7 +99,8 @@ def _measure(browser: Browser, url: str, options: argparse.Namespace) -> int:
         if number:  # the first one fills the cache
             warm.append(found)
             floor.append(bare)
-    print(f"{options.times} navigations of each kind, {VIEWPORT['width']} x {VIEWPORT['height']}, ms from the navigation")
+    size = f"{VIEWPORT['width']} x {VIEWPORT['height']}"
+    print(f"{options.times} navigations of each kind, {size}, ms from the navigation")
     print(f"{'cache':<7}{'':<28}{'median':>8}{'lowest':>8}{'highest':>9}{'stdev':>8}{'x floor':>9}")
     base = statistics.median(floor)
     _line("warm", "a page without charts", floor, base)

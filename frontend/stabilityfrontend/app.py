@@ -104,12 +104,6 @@ def register(pages: Dash, api: FastAPI) -> None:
         Output("page", "children"),
         Input("location", "pathname"),
         State("skeletons", "data"),
-    )
-    pages.clientside_callback(
-        ClientsideFunction("stability", "mount"),
-        Output("mounted", "data"),
-        Input("page", "children"),
-        State("location", "pathname"),
         State("chart-config", "data"),
     )
 

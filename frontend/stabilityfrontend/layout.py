@@ -28,7 +28,6 @@ def layout(config: dict[str, Any]) -> html.Div:
             dcc.Location(id="location", refresh=False),
             dcc.Store(id="chart-config", data=config),
             dcc.Store(id="skeletons", data=skeletons()),
-            dcc.Store(id="mounted"),
             html.Div(id="page"),
             html.Div(id="toasts", role="status", **{"aria-live": "polite"}),
         ],

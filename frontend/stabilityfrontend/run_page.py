@@ -87,8 +87,9 @@ TOTALS = (
     Total(
         "ettr",
         "ETTR",
-        "Effective training time ratio: effective time / (start-up + wall time). Start-up: from the start of the first process to its first row, so "
-        "this is never above the goodput. Waiting in a queue before the first process is not seen.",
+        "Effective training time ratio: effective time / (start-up + wall time). Start-up: from the start of the first "
+        "process to its first row, so this is never above the goodput. Waiting in a queue before the first process is "
+        "not seen.",
     ),
     Total(
         "steps",

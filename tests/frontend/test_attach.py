@@ -78,7 +78,7 @@ def test_the_theme_is_set_before_anything_is_painted(client: httpx.Client) -> No
 def test_the_layout_is_ready_at_the_first_request_of_any_kind(client: httpx.Client) -> None:
     assert re.fullmatch(r"/_stability/plotly-[0-9a-f]{16}\.min\.js", plotly_url(client))
     dependencies = client.get("/_dash-dependencies").json()
-    assert {one["output"] for one in dependencies} == {"page.children", "mounted.data"}
+    assert {one["output"] for one in dependencies} == {"page.children"}
 
 
 def test_plotly_is_packed_kept_for_a_year_and_whole(client: httpx.Client) -> None:

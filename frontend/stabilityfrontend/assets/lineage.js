@@ -38,7 +38,7 @@
     if (!place) return;
     const { segments, forks } = page.view();
     const list = [...segments.values()].sort((a, b) => a.id - b.id);
-    const key = JSON.stringify([page.allSegments, list.map((one) => [one, page.lastStep() && one.id === page.head() ? page.lastStep() : 0])]);
+    const key = JSON.stringify([page.ready, page.allSegments, list.map((one) => [one, page.lastStep() && one.id === page.head() ? page.lastStep() : 0])]);
     if (keyOf.get(place) === key) return;
     keyOf.set(place, key);
     const older = list.length > MOST_SHOWN && !page.allSegments ? list.slice(0, list.length - SHOWN) : [];

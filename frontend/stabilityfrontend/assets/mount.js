@@ -44,13 +44,11 @@
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.stability = {
-    show: (pathname, skeletons) => S.route(pathname, skeletons),
-    mount(children, pathname, config) {
-      if (children && config) {
-        waiting = 0;
-        requestAnimationFrame(() => open(config));
-      }
-      return window.dash_clientside.no_update;
+    /** The skeleton of an address for Dash to put there; as soon as it stands, it comes to life. */
+    show(pathname, skeletons, config) {
+      waiting = 0;
+      requestAnimationFrame(() => open(config));
+      return S.route(pathname, skeletons);
     },
   };
 })();

@@ -106,7 +106,7 @@
     if (!place) return;
     const list = page.checkpointList();
     const shown = list.slice(0, 40);
-    const key = JSON.stringify(shown.map((one) => [one, S.age(page.now() - one.time)]));
+    const key = JSON.stringify([page.ready, shown.map((one) => [one, S.age(page.now() - one.time)])]);
     if (keyOf.get(place) === key) return;
     keyOf.set(place, key);
     const usable = list.filter((one) => one.available && !one.dead).length;

@@ -92,6 +92,9 @@
     values.splice(0, values.length, ...y);
   };
 
+  /** Points at the end of a line that set its range whatever they are. */
+  const NEWEST = 100;
+
   /** Quantile of a sorted list. */
   function quantile(sorted, share) {
     const place = share * (sorted.length - 1);
@@ -103,7 +106,8 @@
   /**
    * The y range that shows the line and not its worst moment.
    * `values`: the effective line in step order. `ghosts`: dead points; they may widen the range by at most 40 %.
-   * The newest fifth is always whole: a spike that is happening is what people came to see.
+   * The newest points, a fifth of few and a hundred of many, are always whole: a spike that is happening is what people
+   * came to see; one that has been over for a day must not flatten the curve, and leaves the picture upwards.
    */
   S.robustRange = function (values, ghosts) {
     const finite = values.filter((value) => Number.isFinite(value));
@@ -119,7 +123,7 @@
       const usual = quantile(sorted, 0.98);
       high = Math.min(high, usual + (usual - low));
     }
-    for (let index = Math.floor(finite.length * 0.8); index < finite.length; index += 1) {
+    for (let index = Math.max(Math.floor(finite.length * 0.8), finite.length - NEWEST); index < finite.length; index += 1) {
       if (finite[index] > high) high = finite[index];
       if (finite[index] < low) low = finite[index];
     }

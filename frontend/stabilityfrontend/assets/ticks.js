@@ -18,7 +18,7 @@
       const digits = Math.floor(Math.log10(Math.abs(value)) + 1e-9) - Math.floor(Math.log10(step) + 1e-9);
       return value.toExponential(Math.max(0, Math.min(4, digits))).replaceAll("-", "−");
     }
-    const [unit, letter] = top >= 1e9 ? [1e9, "G"] : top >= 1e6 ? [1e6, "M"] : top >= 1e4 ? [1e3, "k"] : [1, ""];
+    const [unit, letter] = top >= 1e12 ? [1e12, "T"] : top >= 1e9 ? [1e9, "G"] : top >= 1e6 ? [1e6, "M"] : top >= 1e4 ? [1e3, "k"] : [1, ""];
     const digits = Math.min(6, Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9)));
     return `${(value / unit).toFixed(digits).replace("-", "−")}${letter}`;
   };
