@@ -112,6 +112,17 @@ def test_a_csv_without_a_step_column_says_which_columns_it_has(tmp_path: Path) -
     assert refused.value.hint == "name it: --step-key COLUMN"
 
 
+@pytest.mark.parametrize(
+    "written", ["1700000000.5", "1700000000500", "1700000000500000", "2023-11-14T22:13:20.5+00:00"]
+)
+def test_times_in_other_units_are_unix_seconds(tmp_path: Path, written: str) -> None:
+    (tmp_path / "a.csv").write_text(f"step,timestamp,loss\n0,{written},1\n")
+    run = ImportedRun()
+    run.take(tmp_path / "a.csv")
+    [key] = run.store.keys("loss")
+    assert run.store.rows(key).times.tolist() == [1700000000.5]
+
+
 def wide() -> pl.DataFrame:
     return pl.DataFrame(
         {

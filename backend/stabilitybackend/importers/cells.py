@@ -21,6 +21,10 @@ _NONFINITE = {
 }  # fmt: skip
 
 
+#: Above so many "seconds" a time is counted in smaller units: how many of them make a second.
+_TIME_UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+
+
 class NotAStep(ValueError):
     """What stands where the step belongs is none; the text says what was found."""
 
@@ -56,7 +60,9 @@ def as_time(value: Any) -> float | None:
                 return None
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
+        # Nobody trains in the year 5138: larger numbers are milli-, micro- or nanoseconds.
+        scale = next((unit for limit, unit in _TIME_UNITS if abs(value) > limit), 1.0)
+        return float(value) / scale
     return None
 
 

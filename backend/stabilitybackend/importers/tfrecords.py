@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,7 +76,7 @@ def read_records(path: Path, reading: Reading) -> Iterator[EventRecord]:
         while True:
             more = file.read(_CHUNK_BYTES)
             data, base, at = data[at:] + more, base + at, 0
-            whole: list[EventRecord] = []
+            whole: list[tuple[int, int, bytes]] = []
             while (length := _length(data, at)) is not None:
                 if length < 0:
                     found = _next_header(data, at + 1)
@@ -92,7 +93,7 @@ def read_records(path: Path, reading: Reading) -> Iterator[EventRecord]:
                 if end > len(data):
                     break
                 number += 1
-                whole.append(EventRecord(number, base + at, data[at + _HEADER.size : end]))
+                whole.append((number, base + at, data[at + _HEADER.size : end]))
                 at = end
             reading.bytes_read = before + base + at
             yield from _checked(path, whole, reading)
@@ -105,12 +106,16 @@ def read_records(path: Path, reading: Reading) -> Iterator[EventRecord]:
     reading.bytes_read = before + base + len(data)
 
 
+# A file has few lengths: most of its records are scalars of a few tags.
+_length_check = lru_cache(maxsize=4_096)(crc32c)
+
+
 def _length(data: bytes, at: int) -> int | None:
     """Return the length of the data of the record at ``at``, -1 where its header is damaged, None for too few bytes."""
     if len(data) - at < _HEADER.size:
         return None
     length, check = _HEADER.unpack_from(data, at)
-    if length > MAX_RECORD_BYTES or crc32c(data[at : at + 8]) != check:
+    if length > MAX_RECORD_BYTES or _length_check(data[at : at + 8]) != check:
         return -1
     return int(length)
 
@@ -126,22 +131,22 @@ def _next_header(data: bytes, start: int) -> int | None:
     return start + int(right[0]) if len(right) else None
 
 
-def _checked(path: Path, records: list[EventRecord], reading: Reading) -> Iterator[EventRecord]:
+def _checked(path: Path, records: list[tuple[int, int, bytes]], reading: Reading) -> Iterator[EventRecord]:
     """Yield the records whose data has the right checksum; records of one length are checked together."""
     by_length: dict[int, list[int]] = {}
     for at, record in enumerate(records):
-        if len(record.data) - _FOOTER_BYTES <= MAX_CHECKED_BYTES:
-            by_length.setdefault(len(record.data), []).append(at)
+        if len(record[2]) - _FOOTER_BYTES <= MAX_CHECKED_BYTES:
+            by_length.setdefault(len(record[2]), []).append(at)
     bad: set[int] = set()
     for length, places in by_length.items():
-        joined = np.frombuffer(b"".join([records[at].data for at in places]), np.uint8).reshape(-1, length)
+        joined = np.frombuffer(b"".join([records[at][2] for at in places]), np.uint8).reshape(-1, length)
         wrong = _masked(joined[:, :-_FOOTER_BYTES]) != _words(joined[:, -_FOOTER_BYTES:])
         bad.update(places[i] for i in np.flatnonzero(wrong).tolist())
-    for at, record in enumerate(records):
+    for at, (number, offset, data) in enumerate(records):
         if at in bad:
-            reading.trouble(path, f"byte {record.offset}", f"record {record.number} has a wrong checksum")
+            reading.trouble(path, f"byte {offset}", f"record {number} has a wrong checksum")
         else:
-            yield EventRecord(record.number, record.offset, record.data[:-_FOOTER_BYTES])
+            yield EventRecord(number, offset, data[:-_FOOTER_BYTES])
 
 
 def _masked(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
