@@ -81,18 +81,6 @@ def test_what_is_larger_than_the_bound_is_returned_and_not_kept() -> None:
     assert (cache.bytes, len(cache)) == (0, 0)
 
 
-def test_the_entries_of_deleted_files_are_forgotten() -> None:
-    cache = ByteCache(100_000)
-    for stem in ("a", "b"):
-        for chunk in range(3):
-            cache.put(("base", "run", stem, "points", chunk), chunk + 1, 10)
-
-    cache.forget(("base", "run", "a"))
-
-    assert (len(cache), cache.bytes) == (3, 3 * (ENTRY_BYTES + 10))
-    assert cache.get(("base", "run", "b", "points", 2)) == 3
-
-
 def test_a_negative_bound_is_refused() -> None:
     with pytest.raises(ValueError, match="expected 0 or more"):
         ByteCache(-1)

@@ -84,13 +84,6 @@ class ByteCache:
                     self._loading.pop(key, None)
         return value
 
-    def forget(self, prefix: tuple[Hashable, ...]) -> None:
-        """Drop all entries whose key is a tuple that begins with ``prefix``: their files are gone."""
-        with self._lock:
-            gone = [key for key in self._entries if isinstance(key, tuple) and key[: len(prefix)] == prefix]
-            for key in gone:
-                self.bytes -= self._entries.pop(key)[1]
-
     def _find(self, key: Hashable) -> Any | None:
         entry = self._entries.get(key)
         if entry is None:

@@ -113,10 +113,6 @@ class PartReader:
         """Return the fold's state at the end of the part."""
         return self._read_whole(self._files.state, self.part.state_sum)
 
-    def scan(self) -> pl.LazyFrame:
-        """Return the points file as Polars sees it; checksums are not looked at."""
-        return self._location.scan(self._files.points)
-
     # --- aggregates --------------------------------------------------------------------------------------------------
 
     def _gather(
