@@ -28,7 +28,7 @@ from archived import (
 )
 from stabilitybackend.archive import aggregates, contents, location
 from stabilitybackend.archive import part as reading
-from stabilitybackend.archive.aggregates import aggregate, row_counts
+from stabilitybackend.archive.aggregates import Aggs, aggregate, row_counts
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.compaction import compact
 from stabilitybackend.archive.layout import Files
@@ -139,21 +139,21 @@ def test_windows_of_a_long_series_are_exact_with_chunks_of_the_real_size(place: 
     assert part.rows == 130_000
 
 
-def same_aggs(a: np.ndarray, b: np.ndarray) -> None:
+def same_aggs(a: Aggs, b: Aggs) -> None:
     """Fail unless both are the same, sums to rounding. ``aggregate`` itself is held against the model elsewhere."""
-    for name in aggregates.AGG.names or ():
-        if name == "sum":
-            np.testing.assert_allclose(a[name], b[name], rtol=1e-12, atol=1e-9)
-        else:
-            np.testing.assert_array_equal(a[name], b[name], err_msg=name)
+    np.testing.assert_allclose(a["sum"], b["sum"], rtol=1e-12, atol=1e-9)
+    without_sums = [aggs.copy() for aggs in (a, b)]
+    for aggs in without_sums:
+        aggs["sum"] = 0
+    assert without_sums[0].tobytes() == without_sums[1].tobytes()
 
 
 def test_blocks_of_every_level_count_all_rows(place: LocalFolder) -> None:
     _, reader = make_part(place, [(LOSS, dense(70_000))])
 
-    counted = [int(row_counts(reader.aggregates(LOSS, 0, MAX_STEP, level)).sum()) for level in range(4, 30)]
+    counted = [int(row_counts(reader.aggregates(LOSS, 0, MAX_STEP, level)).sum()) for level in range(4, 30, 3)]
 
-    assert counted == [70_000] * 26
+    assert counted == [70_000] * 9
 
 
 def test_series_are_listed_in_the_order_in_which_they_appeared(place: LocalFolder) -> None:
@@ -240,7 +240,7 @@ def test_many_threads_read_the_same_part_at_once(place: LocalFolder) -> None:
     def read(seed: int) -> None:
         wrong.extend(
             first
-            for first, last in spread(8, 70_000, seed)
+            for first, last in spread(6, 70_000, seed)
             if not same_rows(reader.rows(LOSS, first, last), found.between(first, last))
         )
 
