@@ -112,6 +112,8 @@ def test_a_spike_is_seen_and_a_click_stitches_the_curve(stack: Stack, open_page:
     sentence = page.inner_text("#rollback-sentence")
     assert sentence.startswith(f"Both ranks stop at the next common step boundary, load checkpoint {chosen}, discard")
     assert "reseed with 7, skip 40 batches and go on with the LR × 0.5." in sentence
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/series" in request.url else None)
     page.click("#rollback-confirm")
 
     # Its progress goes on to the first new point.
@@ -122,6 +124,9 @@ def test_a_spike_is_seen_and_a_click_stitches_the_curve(stack: Stack, open_page:
     assert "Ranks acted: 2 of 2" in stages[3]
     assert f"First new point: step {chosen + 1}" in stages[4]
     page.click("#rollback-close")
+
+    # The news of the fork regrouped what was here: nobody fetched the history again.
+    assert asked == []
 
     # The effective line is stitched: each step once, calm after the fork; the spike is a ghost and sets no scale.
     wait_until(lambda: max(steps_of(page.evaluate(DRAWN))) > chosen + 10, 20, "the new branch is drawn")

@@ -97,14 +97,17 @@
   let legendKey = "";
   function legend(page, forks) {
     const incidents = page.incidentMap.size > 0;
-    const key = `${forks > 0} ${incidents}`;
+    const { view, ghosts } = page.settings;
+    const alone = page.look.segment() !== null;
+    const discarded = forks === 0 || alone ? "" : view === "all" ? "discarded, each its own colour" : ghosts ? "discarded" : "";
+    const key = `${discarded} ${alone} ${incidents}`;
     const place = S.byId("focus-legend");
     if (key === legendKey && place.children.length) return;
     legendKey = key;
     S.fill(
       place,
-      S.h("span", { class: "key" }, S.h("i", { class: "line" }), "effective"),
-      forks ? S.h("span", { class: "key" }, S.h("i", { class: "ghost" }), "discarded") : null,
+      S.h("span", { class: "key" }, S.h("i", { class: "line" }), alone ? "this segment" : "effective"),
+      discarded ? S.h("span", { class: "key" }, view === "all" ? null : S.h("i", { class: "ghost" }), discarded) : null,
       incidents ? S.h("span", { class: "key" }, S.h("i", { class: "band" }), "incident") : null,
     );
   }

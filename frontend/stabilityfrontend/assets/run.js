@@ -131,7 +131,8 @@
         if (this.derived.ready()) this.derived.fetchMore();
         else this.derived.change();
       }
-      if (this.zoom.range) this.fetchDetail(this.zoom.range);
+      if (!this.zoom.range && this.look.segment() !== null) this.look.showSegment();
+      else if (this.zoom.range) this.fetchDetail(this.zoom.range);
       this.ledger.fetch();
       this.storage.fetch();
       this.loadPlotlySoon(); // also where there is no point yet

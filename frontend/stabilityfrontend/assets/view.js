@@ -60,6 +60,7 @@
       this.part = S.choice(S.byId("focus-view"), "view-part", "What is shown", (value) => {
         settings.view = value;
         changed();
+        this.showSegment();
         this.draw();
       }, true);
       this.axis = S.choice(S.byId("focus-x"), "view-x", "X axis", (value) => {
@@ -108,6 +109,22 @@
     segment() {
       const { view } = this.settings;
       return view.startsWith("segment:") ? Number(view.slice(8)) : null;
+    }
+
+    /** Go to the steps of the segment that is shown alone, and back when it no longer is. */
+    showSegment() {
+      const { page } = this;
+      const id = this.segment();
+      const segment = id === null ? null : page.store.segments.get(id);
+      if (!segment) {
+        if (page.zoom.range && page.zoom.range === this.segmentZoom) page.resetZoom();
+        return;
+      }
+      const first = segment.first_step ?? (segment.fork_step ?? -1) + 1;
+      const last = Math.max(id === page.store.head ? page.lastStep() ?? first : segment.last_step ?? first, first + 10);
+      const air = 0.02 * (last - first);
+      this.segmentZoom = [Math.max(0, first - air), last + air];
+      page.zoom.set(this.segmentZoom);
     }
 
     /** Bring the lists and the title up to date. */
