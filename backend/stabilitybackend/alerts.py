@@ -18,9 +18,17 @@ __all__ = ["alerting_service"]
 def alerting_service(redis: Redis, settings: Settings) -> AlertingService:
     """Return the service that turns incident events into messages; idle where no sink is configured."""
     index = RunIndex(redis)
+    imported: dict[str, bool] = {}
 
     async def streams() -> list[str]:
-        return [RunKeys(run_id).incident_events for run_id in await index.ids()]
+        ids = await index.ids()
+        for gone in imported.keys() - set(ids):
+            del imported[gone]
+        for run_id in ids:
+            if run_id not in imported:
+                imported[run_id] = "imported_from" in (await index.stored(run_id))["config"]
+        # What happened in a run that was imported happened long ago: its page shows it, nobody is woken for it.
+        return [RunKeys(run_id).incident_events for run_id in ids if not imported[run_id]]
 
     base_url = os.environ.get("STABILITY_PUBLIC_URL") or f"http://{settings.host}:{settings.port}"
     return AlertingService(redis, streams, sinks_from_env(os.environ), base_url=base_url, clock=time.time)

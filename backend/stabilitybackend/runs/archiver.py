@@ -138,7 +138,7 @@ class RunArchive:
         return self._reader(part)
 
     async def replace(self, old: Sequence[PartReader], new: Sequence[PartReader]) -> None:
-        """Let the parts ``new`` take the place of ``old`` in the list, all or nothing, and remove the old files."""
+        """Let the parts ``new`` take the place of ``old`` in the list, all or nothing. ``sweep`` removes the old files."""
         pipe = self._redis.pipeline(transaction=True)
         for reader in old:
             pipe.hdel(self._keys.parts, reader.part.stem)
@@ -148,7 +148,6 @@ class RunArchive:
             pipe.srem(self._keys.garbage, reader.part.stem)
         pipe.delete(self._keys.parts_next)
         await pipe.execute()
-        await self.sweep()
 
     def mergeable(self, readers: Sequence[PartReader], *, everything: bool = False) -> list[PartReader]:
         """Return adjacent parts that should become one, none where there are none.
@@ -167,7 +166,7 @@ class RunArchive:
         return []
 
     async def merge(self, group: Sequence[PartReader]) -> PartReader:
-        """Make one part of adjacent ones and put it into the list in their place; their files go.
+        """Make one part of adjacent ones and put it into the list in their place. ``sweep`` removes their files.
 
         Raises:
             ArchiveError: a file could not be read or written. Nothing changed.

@@ -31,6 +31,8 @@ FULL_AT_WINDOWS = 2.0
 ROOM_TIMEOUT_S = 5.0
 #: Pause after the archive could not be written, seconds.
 AGAIN_AFTER_S = 5.0
+#: Files that were merged into others are kept for charts that are being read, seconds.
+SWEEP_AFTER_S = 10.0
 #: Longest time that stopping waits for a part that is being written, seconds. Killed halfway it is only garbage.
 STOP_TIMEOUT_S = 2.0
 
@@ -65,6 +67,7 @@ class WindowKeeper:
         self._changed = changed
         self._task: asyncio.Task[None] | None = None
         self._again_at = float("-inf")
+        self._sweep_at = float("inf")
         #: Bytes that agents have stored and the worker has not read yet.
         self._ahead = 0
         self._room = asyncio.Event()
@@ -122,9 +125,15 @@ class WindowKeeper:
         """
         self._weigh(state.store)
         busy = self._task is not None and not self._task.done()
-        if busy or state.store.hot_bytes <= self.limit_bytes or self._clock() < self._again_at:
+        if busy or self._clock() < self._again_at:
             return
-        self._task = asyncio.create_task(self._shrink(state.store, stored_to), name=f"archive-{self._run_id}")
+        if state.store.hot_bytes > self.limit_bytes:
+            self._task = asyncio.create_task(self._shrink(state.store, stored_to), name=f"archive-{self._run_id}")
+        elif self._clock() >= self._sweep_at:
+            self._sweep_at = float("inf")
+            self._task = asyncio.create_task(self._sweep(), name=f"sweep-{self._run_id}")
+        else:
+            return
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -176,9 +185,17 @@ class WindowKeeper:
     async def _merge(self, store: RunStore, group: list[Any]) -> None:
         try:
             store.compacted(group, await self._archive.merge(group))
+            self._sweep_at = self._clock() + SWEEP_AFTER_S  # a chart that is being read still reads the old files
         except (ArchiveError, RedisError, OSError) as error:
             _log.warning("run %s: %d small parts stay as they are for now: %s", self._run_id, len(group), error)
             self._again_at = self._clock() + AGAIN_AFTER_S
+
+    async def _sweep(self) -> None:
+        try:
+            await self._archive.sweep()
+        except (RedisError, OSError) as error:
+            _log.warning("run %s: files of merged parts stay for now: %s", self._run_id, error)
+            self._sweep_at = self._clock() + SWEEP_AFTER_S
 
     async def flush(self, state: RunState, stored_to: str) -> None:
         """Archive everything that is stored: the run is idle.
@@ -204,6 +221,7 @@ class WindowKeeper:
         before = len(store.parts)
         while group := self._archive.mergeable(store.parts, everything=True):
             store.compacted(group, await self._archive.merge(group))
+            await self._archive.sweep()
         return before - len(store.parts)
 
     async def settle(self) -> None:
