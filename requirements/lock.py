@@ -16,7 +16,18 @@ from packaging.utils import canonicalize_name
 _HERE = Path(__file__).parent
 #: Ours: installed from the working tree, never from a registry.
 _OURS = frozenset({"stabilityboard", "stabilityclient"})
-_TESTS = ("hypothesis", "import-linter", "flask-cors", "moto[s3]", "mypy", "obstore", "playwright", "ruff", "tensorboard", "wandb")
+_TESTS = (
+    "hypothesis",
+    "import-linter",
+    "flask-cors",
+    "moto[s3]",
+    "mypy",
+    "obstore",
+    "playwright",
+    "ruff",
+    "tensorboard",
+    "wandb",
+)
 _PYTEST = ("pytest", "pytest-asyncio", "pytest-cov", "pytest-randomly")
 _BENCH = ("tensorboard", "trackio")
 

@@ -138,7 +138,7 @@ class RunArchive:
         return self._reader(part)
 
     async def replace(self, old: Sequence[PartReader], new: Sequence[PartReader]) -> None:
-        """Let the parts ``new`` take the place of ``old`` in the list, all or nothing. ``sweep`` removes the old files."""
+        """Let the parts ``new`` take the place of ``old`` in the list, all or nothing; ``sweep`` removes the files."""
         pipe = self._redis.pipeline(transaction=True)
         for reader in old:
             pipe.hdel(self._keys.parts, reader.part.stem)

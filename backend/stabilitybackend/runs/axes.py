@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.archive.aggregates import Aggs
+from stabilitybackend.archive.aggregates import Aggs, join_aggs
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.lineage.tree import PathRange
-from stabilitybackend.runs.grid import ONE_BLOCK, Drawn, SeriesReader, join_aggs
+from stabilitybackend.runs.grid import ONE_BLOCK, Drawn, SeriesReader
 from stabilitybackend.runs.lineage_view import LineageView
 
 __all__ = ["metric_line", "row_before", "time_line"]

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.archive.aggregates import AGG, aggregate, regroup
+from stabilitybackend.archive.aggregates import AGG, aggregate, join_aggs, regroup
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.runs.grid import join_aggs
 from stabilitybackend.runs.hot import Generation
 from stabilitybackend.runs.live import stream_order
 
