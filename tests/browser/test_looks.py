@@ -175,3 +175,33 @@ def test_a_short_lineage_is_shown_whole(scripts: Page) -> None:
 def test_bytes_are_written_in_binary_units(scripts: Page) -> None:
     said = scripts.evaluate("(counts) => counts.map(stability.bytes)", [0, 1023, 1536, 12_900_000, 3 * 2**30])
     assert said == ["0 B", "1023 B", "1.5 KiB", "12.3 MiB", "3 GiB"]
+
+
+#: Draws the storage line of a page for an answer of /storage and what queries could not read.
+STORAGE = """([answer, problems]) => {
+  const S = window.stability;
+  const missing = ["storage", "storage-note"].filter((id) => !S.byId(id));
+  document.body.append(...missing.map((id) => S.h("div", { id, hidden: true })));
+  const line = new S.StorageLine({});
+  line.answer = answer;
+  line.setProblems(problems);
+  const note = S.byId("storage-note");
+  return { line: S.byId("storage").textContent, note: note.hidden ? null : note.textContent };
+}"""
+PART = "archive/r/1.points.parquet is damaged: truncated"
+
+
+def test_an_archive_that_is_behind_or_damaged_is_said_and_one_that_is_well_is_not(scripts: Page) -> None:
+    def storage(state: str, problem: str | None) -> dict[str, object]:
+        hot = {"bytes": 2**20, "limit_bytes": 2**25, "frames": 7, "values": 70}
+        cold = {"parts": 2, "rows": 5000, "bytes": 2**21, "location": "x"}
+        return {"hot": hot, "cold": cold, "state": state, "problem": problem}
+
+    well = scripts.evaluate(STORAGE, [storage("ok", None), []])
+    assert well == {"line": "Hot 1 MiB of 32 MiBarchive 2 parts, 2 MiB, 5,000 pointsup to date", "note": None}
+    behind = scripts.evaluate(STORAGE, [storage("behind", "disk full"), []])
+    assert behind["note"].startswith("The archive is behind: Disk full.")
+    damaged = scripts.evaluate(STORAGE, [storage("ok", None), [PART, PART]])
+    assert damaged["note"].count("truncated") == 1
+    both = scripts.evaluate(STORAGE, [storage("failed", PART), [PART]])
+    assert both["note"].count("truncated") == 1

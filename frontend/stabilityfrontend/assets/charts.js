@@ -24,6 +24,9 @@
     return loading;
   };
 
+  /** A chart rests this many times as long as its drawing took: fifty forks in Plotly cost 30 to 60 ms. */
+  const REST = 5;
+
   /** What was drawn and when, for benchmarks and tests: the newest records, `drawnAt` in unix seconds. */
   const hook = (window.__stability = window.__stability || { lastDrawn: null, drawn: [], frames: 0, first: {} });
 
@@ -142,7 +145,9 @@
       const drawn = [];
       for (const chart of due) {
         if (drawn.length && performance.now() - start > this.config.limits.frame_budget_ms) break;
+        const began = performance.now();
         this.draw(chart);
+        chart.cost = 0.5 * (chart.cost || 0) + 0.5 * (performance.now() - began);
         drawn.push(chart);
       }
       if (drawn.length) this.record(drawn);
@@ -152,9 +157,10 @@
       else this.sleeping = true;
     }
 
-    /** Under the pointer Plotly's hover holds still enough to be read. */
+    /** Under the pointer Plotly's hover holds still enough to be read; a chart that costs much is drawn less often. */
     pace(chart) {
-      return chart.build && chart.born && chart.element.matches(":hover") ? Math.max(chart.interval, 500) : chart.interval;
+      const interval = Math.max(chart.interval, REST * (chart.cost || 0));
+      return chart.build && chart.born && chart.element.matches(":hover") ? Math.max(interval, 500) : interval;
     }
 
     /** Put the crosshair of every chart in sight at a step; null takes it away. */

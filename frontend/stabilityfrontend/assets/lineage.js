@@ -5,6 +5,8 @@
   /** With more segments than this, only the newest few are shown until "All" is pressed. */
   const MOST_SHOWN = 8;
   const SHOWN = 4;
+  /** And at most ever: the tree is drawn anew with every step. */
+  const MOST = 300;
   /** Levels of indentation. */
   const DEEPEST = 6;
   let keyOf = new WeakMap();
@@ -41,7 +43,8 @@
     const key = JSON.stringify([page.ready, page.allSegments, list.map((one) => [one, page.lastStep() && one.id === page.head() ? page.lastStep() : 0])]);
     if (keyOf.get(place) === key) return;
     keyOf.set(place, key);
-    const older = list.length > MOST_SHOWN && !page.allSegments ? list.slice(0, list.length - SHOWN) : [];
+    const few = list.length > MOST_SHOWN && !page.allSegments;
+    const older = list.slice(0, Math.max(0, list.length - (few ? SHOWN : MOST)));
     const toggle = S.byId("lineage-all");
     S.show(toggle, list.length > MOST_SHOWN);
     S.text(toggle, page.allSegments ? "Newest only" : `All ${S.count(list.length)}`);
