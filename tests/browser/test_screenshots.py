@@ -78,6 +78,8 @@ def test_screenshots_of_the_demo(server: Server, run_id: str, open_page: OpenPag
     wait_until(lambda: last_step(page) > forked + 60, 120, "the new branch has some length")
     page.wait_for_selector("#command-strip", state="hidden", timeout=60_000)
     take(page, "run-dark")
+    page.locator("#ledger-panel").scroll_into_view_if_needed()
+    take(page, "ledger-dark")
     light = open_page(f"{server.url}/runs/{run_id}", scheme="light", width=1440, height=1700)
     wait_until(lambda: light.evaluate("(window.__stability?.drawn.length || 0) > 30"), 60, "the charts are drawn")
     take(light, "run-light")

@@ -57,7 +57,9 @@
         if (!this.gone && !this.plotlyComing) this.loadPlotly();
       };
       this.focus.element.addEventListener("pointerenter", load, { once: true });
-      requestIdleCallback(load, { timeout: PLOTLY_WAIT_MS });
+      // Safari has no idle callback.
+      if (window.requestIdleCallback) requestIdleCallback(load, { timeout: PLOTLY_WAIT_MS });
+      else setTimeout(load, PLOTLY_WAIT_MS / 2);
     }
 
     /** Again and again while the server is away: without it the large chart can't be zoomed. */

@@ -92,8 +92,8 @@
     values.splice(0, values.length, ...y);
   };
 
-  /** Points at the end of a line that set its range whatever they are. */
-  const NEWEST = 100;
+  /** Up to so many points a line is a short one. */
+  const FEW = 500;
 
   /** Quantile of a sorted list. */
   function quantile(sorted, share) {
@@ -106,8 +106,8 @@
   /**
    * The y range that shows the line and not its worst moment.
    * `values`: the effective line in step order. `ghosts`: dead points; they may widen the range by at most 40 %.
-   * The newest points, a fifth of few and a hundred of many, are always whole: a spike that is happening is what people
-   * came to see; one that has been over for a day must not flatten the curve, and leaves the picture upwards.
+   * The newest fifth of few points, the newest twentieth of many, is always whole: a spike that is happening is what
+   * people came to see; one that has been over for a day must not flatten the curve, and leaves the picture upwards.
    */
   S.robustRange = function (values, ghosts) {
     const finite = values.filter((value) => Number.isFinite(value));
@@ -123,7 +123,8 @@
       const usual = quantile(sorted, 0.98);
       high = Math.min(high, usual + (usual - low));
     }
-    for (let index = Math.max(Math.floor(finite.length * 0.8), finite.length - NEWEST); index < finite.length; index += 1) {
+    const newest = finite.length <= FEW ? 0.2 * finite.length : Math.max(0.1 * FEW, 0.05 * finite.length);
+    for (let index = Math.floor(finite.length - newest); index < finite.length; index += 1) {
       if (finite[index] > high) high = finite[index];
       if (finite[index] < low) low = finite[index];
     }
