@@ -189,3 +189,16 @@ def test_runs_are_chosen_in_the_list_and_laid_over_each_other(server: Server, op
 
     again = open_page(f"{server.url}/compare{search}")
     wait_until(lambda: len(again.evaluate(COMPARED) or []) == 2, 20, "the link shows the same")
+
+
+def test_the_page_of_a_run_that_comes_later_shows_it_and_is_live(
+    server: Server, open_page: OpenPage, tmp_path: Path
+) -> None:
+    page = open_page(f"{server.url}/runs/r-later", quiet=False)
+    page.wait_for_selector("#run-empty:not([hidden])")
+    with Ranks(JOB, ["120"], url=server.url, folder=tmp_path, run_id="r-later", world_size=1, STABILITY_DRAIN_S="2"):
+        page.wait_for_function(
+            "window.stability.page.ready && window.stability.page.lastStep() === 120", timeout=20_000
+        )
+    wait_until(lambda: page.evaluate("stability.page.state") == "live", 10, "the feed has begun")
+    assert page.is_visible("#run-main")

@@ -82,7 +82,11 @@
     for (const { path } of S.seriesPaths(id, S.first.fine, { view: "all", points: S.first.points.fine })) ask(path);
     if (view.x !== "step" || view.smooth) for (const { path } of S.seriesPaths(id, S.first.fine, S.derivedOptions(view))) ask(path);
     run
-      .then((response) => (response && response.ok ? response.clone().json() : null))
+      .then((response) => {
+        if (response && response.ok) return response.clone().json();
+        answers.clear(); // the others are as bad, and would be old news when the run is there
+        return null;
+      })
       .then((facts) => {
         const names = facts ? S.firstMetrics(facts.metrics || []) : [];
         for (const { path } of S.seriesPaths(id, names, { view: "all", points: S.first.points.panel })) ask(path);

@@ -70,6 +70,7 @@
         page.setRun(run);
         await this.fetchPoints();
         this.begin(this.cursor);
+        this.live.subscribe(this.cursor);
         await this.said;
         if (page.gone) return;
         await this.fetchLists();

@@ -51,9 +51,10 @@
       const scheme = location.protocol === "https:" ? "wss" : "ws";
       const socket = new WebSocket(`${scheme}://${location.host}/api/v1/live`);
       this.socket = socket;
+      this.asked = false;
       socket.onopen = async () => {
         await this.begin;
-        if (socket === this.socket && socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ type: "subscribe", run_id: this.runId, cursor: this.cursor }));
+        if (socket === this.socket) this.subscribe();
       };
       socket.onmessage = (event) => {
         if (socket !== this.socket) return;
@@ -72,6 +73,7 @@
           if (typeof message.server_time === "number") this.clockOffset = message.server_time - Date.now() / 1000;
           this.onState("live");
         }
+        if (message.type === "error") this.asked = false;
         // A hello's cursor is where the feed begins; with an older one of ours, what lies between follows it.
         if (message.cursor && !(message.type === "hello" && this.cursor)) this.cursor = message.cursor;
         if (message.type === "reset") this.cursor = message.cursor || null;
@@ -79,6 +81,14 @@
       };
       socket.onclose = () => this.onClose(socket);
       socket.onerror = () => {};
+    }
+
+    /** Ask for the messages after a cursor, unless that has been done: a run that nobody knew may be there by now. */
+    subscribe(cursor) {
+      this.cursor = this.cursor || cursor || null;
+      if (this.asked || !this.socket || this.socket.readyState !== WebSocket.OPEN) return;
+      this.asked = true;
+      this.socket.send(JSON.stringify({ type: "subscribe", run_id: this.runId, cursor: this.cursor }));
     }
 
     onClose(socket) {
