@@ -105,7 +105,7 @@ def test_every_line_that_cannot_be_read_is_named_and_the_others_are_imported(tmp
         ("line 5", "the step is 1.5, expected a whole number"),
         ("line 6", "the step is -1, expected 0 to 9007199254740991"),
         ("line 7", "[1, 2] is no JSON object"),
-        ("line 8", "the rank is 'x', expected a number from 0"),
+        ("line 8", "the rank is 'x', expected a whole number from 0 to 1048575"),
         ("line 12", """the last line is cut: '{"step": 3, "t": 3, "lo'"""),
         ("line 9, loss", "'oops' is no number"),
     ]
@@ -152,6 +152,16 @@ def test_a_file_imported_while_it_grew_is_the_same_run_as_the_whole_file_importe
     before = grown.rows
     assert grown.take(file).rows == 0
     assert grown.rows == before
+
+
+def test_the_first_row_names_the_file_whatever_other_ranks_log_behind_it(tmp_path: Path) -> None:
+    rows = [{"step": 0, "loss": 1.0}, {"step": 0, "rank": 1, "loss": 2.0}, {"step": 1, "rank": 1, "lr": 0.5}]
+    run = ImportedRun()
+    run.take(write(tmp_path / "log.jsonl", *rows[:1]))
+
+    run.take(write(tmp_path / "log.jsonl", *rows))
+
+    assert run.rows == 3
 
 
 def test_a_file_that_was_written_anew_is_refused(tmp_path: Path) -> None:
@@ -274,3 +284,64 @@ def test_a_time_that_is_not_finite_is_taken_from_the_row_before(tmp_path: Path) 
     [key] = run.store.keys("loss")
     assert all(math.isfinite(time) for time in run.store.rows(key).times.tolist())
     assert run.store.rows(key).times.tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"step": ' + "9" * 400 + ', "t": 1, "loss": NaN}',
+        '{"step": 1, "t": 1, "\\ud800": 1, "loss": 1}',
+        '{"step": 1, "t": 1, "batch_fp": "\\ud800", "loss": 1}',
+        '{"step": 1, "t": 1, "rank": 4294967296, "loss": 1}',
+    ],
+    ids=["step too long for a float", "half a character as name", "half a character as text", "rank of no job"],
+)
+def test_a_line_that_no_wire_can_carry_is_named_and_the_next_is_imported(tmp_path: Path, line: str) -> None:
+    file = write(tmp_path / "log.jsonl", {"step": 0, "t": 0, "loss": 1.0}, line, {"step": 2, "t": 2, "loss": 2.0})
+    run = ImportedRun()
+
+    result = run.take(file)
+
+    assert run.line() == {0: 1.0, 2: 2.0}
+    assert [trouble.place for trouble in result.reading.named] == ["line 2"]
+
+
+def test_bare_nan_and_milliseconds_are_no_seconds(tmp_path: Path) -> None:
+    times = ["1700000000.5", "NaN", "1700000001500.0", "9" * 400]
+    file = write(tmp_path / "log.jsonl", *(f'{{"step": {s}, "t": {t}, "loss": NaN}}' for s, t in enumerate(times)))
+    run = ImportedRun()
+    run.take(file)
+    [key] = run.store.keys("loss")
+    assert run.store.rows(key).times.tolist() == [1700000000.5, 1700000000.5, 1700000001.5, 1700000001.5]
+
+
+@pytest.mark.parametrize("damaged", ['8, "loss": 1.0}', '{"step": 8, "lo', "garbage"])
+def test_a_first_line_that_is_damaged_costs_only_itself(tmp_path: Path, damaged: str) -> None:
+    run = ImportedRun()
+    result = run.take(write(tmp_path / "log.jsonl", damaged, {"step": 9, "t": 9, "loss": 1.0}))
+    assert run.line() == {9: 1.0}
+    assert [trouble.place for trouble in result.reading.named] == ["line 1"]
+
+
+def test_a_first_line_of_ten_thousand_metrics_is_json_lines(tmp_path: Path) -> None:
+    metrics = {f"layer/{n:05d}/norm": float(n) for n in range(10_000)}
+    run = ImportedRun()
+    run.take(write(tmp_path / "log.jsonl", *({"step": s, "t": s, **metrics} for s in range(2))))
+    assert len(run.store.metrics()) == 10_000
+
+
+def test_a_file_whose_rows_hold_no_number_makes_no_run(tmp_path: Path) -> None:
+    with pytest.raises(BadRequest, match="has no row that can be imported"):
+        ImportedRun().take(write(tmp_path / "log.jsonl", {"step": 1}, {"step": 2}))
+
+
+def test_damaged_files_of_a_folder_are_named_and_the_rest_is_imported(tmp_path: Path) -> None:
+    write(tmp_path / "good.jsonl", {"step": 0, "t": 0, "loss": 1.0})
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "half.wandb").touch()
+    run = ImportedRun()
+
+    result = run.take(tmp_path)
+
+    assert run.line() == {0: 1.0}
+    assert [trouble.file.name for trouble in result.reading.named] == ["empty.jsonl", "half.wandb"]

@@ -207,6 +207,51 @@ def test_a_trainer_state_that_was_cut_is_named(tmp_path: Path) -> None:
         ImportedRun().take(tmp_path / "trainer_state.json")
 
 
+def test_a_trainer_state_that_was_cut_leaves_those_of_older_checkpoints(tmp_path: Path) -> None:
+    write_state(tmp_path / "checkpoint-5", history(5))
+    cut = write_state(tmp_path / "checkpoint-20", history(20)) / "trainer_state.json"
+    cut.write_bytes(cut.read_bytes()[:300])
+    run = ImportedRun()
+
+    result = run.take(tmp_path)
+
+    assert list(run.line()) == [1, 2, 3, 4]
+    assert [trouble.file for trouble in result.reading.named] == [cut]
+
+
+def test_a_table_without_a_column_of_numbers_is_refused_with_its_columns(tmp_path: Path) -> None:
+    pl.DataFrame({"step": [1, 2], "loss": ["a", "b"]}).write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(BadRequest, match="no column of numbers beside the step: its columns are step, loss"):
+        ImportedRun().take(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_row_of_a_rank_that_no_job_has_is_named(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / f"a.{kind}"
+    table = pl.DataFrame({"step": [1, 2, 3, 4], "rank": [0, -1, 2**40, None], "loss": [1.0, 2.0, 3.0, 4.0]})
+    table.write_parquet(file) if kind == "parquet" else table.write_csv(file)
+    run = ImportedRun()
+
+    result = run.take(file)
+
+    assert run.line() == {1: 1.0, 4: 4.0}
+    assert result.reading.count == 2
+
+
+def test_times_of_a_table_are_unix_seconds_whatever_they_are_written_in(tmp_path: Path) -> None:
+    written = {
+        "ms": [1.7e12, math.nan, math.inf, None, 1.7e12 + 1_000],
+        "iso": ["2023-11-14T22:13:20", "soon", None, "NaN", "2023-11-14T22:13:21Z"],
+    }
+    for name, times in written.items():
+        table = pl.DataFrame({"step": range(5), "loss": [1.0] * 5, "time": times})
+        table.write_parquet(tmp_path / f"{name}.parquet")
+        run = ImportedRun()
+        run.take(tmp_path / f"{name}.parquet")
+        [key] = run.store.keys("loss")
+        assert run.store.rows(key).times.tolist() == [1.7e9, 1.7e9, 1.7e9, 1.7e9, 1.7e9 + 1]
+
+
 def test_a_table_of_many_rows_leaves_in_frames_of_the_usual_size(tmp_path: Path) -> None:
     file = tmp_path / "wide.parquet"
     pl.DataFrame({"step": range(50_000), "t": range(50_000), "loss": [0.5] * 50_000}).write_parquet(file)

@@ -91,6 +91,8 @@ def import_paths(
             except StabilityBoardError as error:
                 hint = f" ({error.hint})" if error.hint else ""
                 typer.echo(f"{plan.name}: failed: {error.message}{hint}", err=True)
+                for said in [*plan.notes, *map(str, plan.refused)]:
+                    typer.echo(f"  note: {said}", err=True)
                 good = False
             progress.remove_task(bar)
     if not good:

@@ -141,6 +141,7 @@ class Grouper:
         self._lanes: dict[Who, _Lane] = {}
         self._forks: list[Fork] = []
         self._waiting = 0
+        self._first = True
 
     def add(
         self, who: Who, item: int, names: tuple[str, ...], step: int, time: float, values: array[float]
@@ -163,7 +164,9 @@ class Grouper:
         lane.times.append(time)
         lane.flat.extend(values)
         self._waiting += 1
-        if self._waiting >= BATCH_ROWS:
+        if self._waiting >= BATCH_ROWS or self._first:
+            # The first row goes alone: it names the file, and no other rank may come before it when the file has grown.
+            self._first = False
             yield from self.flush()
 
     def note(self, who: Who, note: Note) -> Iterator[Batch]:

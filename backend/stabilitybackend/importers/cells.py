@@ -12,7 +12,7 @@ from typing import Any
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
-__all__ = ["NotAStep", "as_number", "as_step", "as_time", "row_of"]
+__all__ = ["MAX_RANK", "MAX_TIME", "TIME_UNITS", "NotAStep", "as_number", "as_rank", "as_step", "as_time", "row_of"]
 
 #: How JSON, W&B, NumPy and Excel spell what is not finite. Lower case.
 _NONFINITE = {
@@ -21,12 +21,16 @@ _NONFINITE = {
 }  # fmt: skip
 
 
+#: Greatest rank: far above any job's, far below what would make pages count ranks for hours.
+MAX_RANK = 2**20 - 1
 #: Above so many "seconds" a time is counted in smaller units: how many of them make a second.
-_TIME_UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+TIME_UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+#: From here on a number is no time in any unit; it is the year 5138 in nanoseconds.
+MAX_TIME = 1e20
 
 
 class NotAStep(ValueError):
-    """What stands where the step belongs is none; the text says what was found."""
+    """What stands where the step or the rank belongs is none; the text says what was found."""
 
 
 def as_step(value: Any) -> int:
@@ -40,12 +44,26 @@ def as_step(value: Any) -> int:
             value = float(value)
         except ValueError:
             pass
-    whole = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not whole or value != int(value):
+    if not _is_finite(value) or value != int(value):
         raise NotAStep(f"the step is {shown(value)}, expected a whole number" if value is not None else "no step")
     if not 0 <= value <= MAX_STEP:
         raise NotAStep(f"the step is {shown(value)}, expected 0 to {MAX_STEP}")
     return int(value)
+
+
+def as_rank(value: Any) -> int:
+    """Return a rank given as a whole number, a float without fraction or a text of one.
+
+    Raises:
+        NotAStep: it is none, or outside 0..MAX_RANK.
+    """
+    try:
+        rank = as_step(value)
+    except NotAStep:
+        rank = -1
+    if not 0 <= rank <= MAX_RANK:
+        raise NotAStep(f"the rank is {shown(value)}, expected a whole number from 0 to {MAX_RANK}")
+    return rank
 
 
 def as_time(value: Any) -> float | None:
@@ -59,11 +77,16 @@ def as_time(value: Any) -> float | None:
             except ValueError:
                 return None
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    if _is_finite(value):
         # Nobody trains in the year 5138: larger numbers are milli-, micro- or nanoseconds.
-        scale = next((unit for limit, unit in _TIME_UNITS if abs(value) > limit), 1.0)
-        return float(value) / scale
+        scale = next((unit for limit, unit in TIME_UNITS if abs(value) > limit), 1.0)
+        return float(value) / scale if abs(value) < MAX_TIME else None
     return None
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether a value is a finite number; Python's own whole numbers may be too long for a float."""
+    return type(value) is int or (isinstance(value, float) and math.isfinite(value))
 
 
 def as_number(value: Any) -> float | None:
@@ -87,6 +110,8 @@ def row_of(
         if number is None:
             if value is not None:
                 reading.odd_value(file, place, key, value)
+        elif not _is_text(key):
+            reading.trouble(file, place, f"the metric name {shown(key)} is no text: half of a character pair")
         elif not 1 <= len(key) <= MAX_NAME_CHARS:
             reading.trouble(
                 file, place, f"the metric name {shown(key)} has {len(key)} characters, expected 1 to {MAX_NAME_CHARS}"
@@ -95,3 +120,12 @@ def row_of(
             names.append(key)
             values.append(number)
     return tuple(names), values
+
+
+def _is_text(name: str) -> bool:
+    """Return whether a name can be written as UTF-8; JSON's ``\\ud800`` alone can't."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.batches import Batch, Grouper, Who
-from stabilitybackend.importers.cells import NotAStep, as_step, as_time
+from stabilitybackend.importers.cells import NotAStep, as_rank, as_step, as_time
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS
 
@@ -108,7 +108,7 @@ def read_csv(
                 continue
             try:
                 step = as_step(cells[step_at])
-                at_rank = as_step(cells[rank_at]) if rank_at >= 0 and cells[rank_at] else rank
+                at_rank = as_rank(cells[rank_at]) if rank_at >= 0 and cells[rank_at] else rank
             except NotAStep as error:
                 reading.trouble(path, place, str(error))
                 continue

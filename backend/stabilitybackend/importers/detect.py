@@ -12,10 +12,11 @@ from typing import Any
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.csv_files import sniff_columns
-from stabilitybackend.importers.jsonl import export_header
+from stabilitybackend.importers.jsonl import MAX_LINE_BYTES, export_header
 from stabilitybackend.importers.parquet import parquet_header
 from stabilitybackend.importers.tfrecords import is_event_file
 from stabilitybackend.importers.trainer_state import trainer_state
+from stabilitybackend.importers.troubles import Trouble
 from stabilitybackend.importers.wandb_files import MAGIC, wandb_run
 
 __all__ = ["KNOWN", "Part", "Plan", "find_plans"]
@@ -32,6 +33,8 @@ KNOWN = (
 _KINDS = ("spool", "tensorboard", "wandb", "trainer_state", "parquet", "jsonl", "csv")
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv"}
 _HEAD_BYTES = 64 * 1024
+#: A byte order mark and white space.
+_BLANK = b"\xef\xbb\xbf \t\r\n"
 #: Files of a folder that are looked at.
 MAX_FILES = 100_000
 _RANK = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
@@ -54,6 +57,7 @@ class Plan:
     Attributes:
         kind: one of the readers. parts: its files, in order. name: for people.
         run_id: None: made from the name and the content. project, config: what the files say.
+        notes: what was decided. refused: files beside these that can't be read.
     """
 
     kind: str
@@ -63,6 +67,7 @@ class Plan:
     project: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    refused: list[Trouble] = field(default_factory=list)
 
     @property
     def paths(self) -> list[Path]:
@@ -111,14 +116,24 @@ def _of_folder(folder: Path) -> list[Plan]:
         found = [folder] if (folder / "run.json").is_file() else sorted(p.parent for p in folder.glob("*/run.json"))
         return [Plan("spool", [Part((path,))], path.name) for path in found]
     by_kind: dict[str, list[Path]] = {}
+    refused: list[Trouble] = []
     for path in _files(folder):
-        kind = _kind_by_name(path)
-        if kind:
-            by_kind.setdefault(kind, []).append(path)
+        try:
+            kind = _kind_by_name(path)
+            if kind in _LOOKS:
+                _LOOKS[kind](path)
+        except BadRequest as error:
+            refused.append(Trouble(path, "the whole file", error.message.removeprefix(f"{path} ")))
+        else:
+            if kind:
+                by_kind.setdefault(kind, []).append(path)
     kinds = [kind for kind in _KINDS if kind in by_kind]
     if not kinds:
+        if refused:
+            raise BadRequest(f"{refused[0].file} {refused[0].reason}", hint=f"known are: {KNOWN}")
         raise BadRequest(f"{folder} holds nothing that can be imported", hint=f"known are: {KNOWN}")
     plans = _PLANNERS[kinds[0]](by_kind[kinds[0]], folder)
+    plans[0].refused = refused
     for kind in kinds[1:]:
         rest = by_kind[kind]
         plans[0].notes.append(
@@ -140,7 +155,11 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _kind_by_name(path: Path) -> str:
-    """Return what a file in a folder probably is; most files there are none of ours and are not opened."""
+    """Return what a file in a folder probably is; most files there are none of ours and are not opened.
+
+    Raises:
+        BadRequest: it has a name that we know, and holds nothing that we do.
+    """
     if "tfevents" in path.name:
         return "tensorboard"
     if path.suffix == ".wandb":
@@ -148,12 +167,7 @@ def _kind_by_name(path: Path) -> str:
     if path.name == "trainer_state.json":
         return "trainer_state"
     kind = _SUFFIXES.get(path.suffix.lower(), "")
-    if kind:
-        try:
-            return kind if _kind_of(path) == kind else ""
-        except BadRequest:
-            return ""
-    return ""
+    return kind if kind and _kind_of(path) == kind else ""
 
 
 def _kind_of(path: Path) -> str:
@@ -170,24 +184,34 @@ def _kind_of(path: Path) -> str:
         return "wandb"
     if is_event_file(head) or ("tfevents" in path.name and not head):
         return "tensorboard"
-    text = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if text[:1] == b"{":
-        if b'"log_history"' in head and not _is_object(text.partition(b"\n")[0]):
-            return "trainer_state"
-        if path.name == "trainer_state.json" or not _is_object(text.partition(b"\n")[0]):
-            trainer_state(path)
-            return "trainer_state"
+    text = head.lstrip(_BLANK)
+    if path.name == "trainer_state.json" or (text[:1] == b"{" and b'"log_history"' in head):
+        trainer_state(path)
+        return "trainer_state"
+    if any(_is_object(line) for line in _first_lines(path)):
         return "jsonl"
+    if text[:1] == b"{":
+        trainer_state(path)
+        return "trainer_state"
     if text and b"\0" not in head and sniff_columns(path)[0]:
         return "csv"
     what = "is empty" if not head else f"begins with {head[:20]!r}"
     raise BadRequest(f"{path} {what}: nothing that can be imported", hint=f"known are: {KNOWN}")
 
 
+def _first_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines that begin in the head of a file: the first one may be damaged, or very long."""
+    with path.open("rb") as file:
+        while file.tell() < _HEAD_BYTES and (line := file.readline(MAX_LINE_BYTES)):
+            yield line.strip(_BLANK)
+
+
 def _is_object(line: bytes) -> bool:
+    if line[:1] != b"{":
+        return False
     try:
         return isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -242,6 +266,8 @@ _HEADERS: dict[str, Callable[[Path], dict[str, Any] | None]] = {
     "jsonl": export_header,
     "parquet": parquet_header,
 }
+#: What tells whether a file of a kind can be read at all, where a damaged one would stop its whole folder.
+_LOOKS: dict[str, Callable[[Path], object]] = {"wandb": wandb_run, "trainer_state": trainer_state}
 _PLANNERS: dict[str, Callable[[list[Path], Path], list[Plan]]] = {
     "tensorboard": _tensorboard,
     "wandb": _wandb,
@@ -275,6 +301,7 @@ def _by_wandb_run(plans: list[Plan]) -> list[Plan]:
         known = runs.setdefault(plan.run_id, plan)
         if known is not plan:
             known.parts += plan.parts
+            known.refused += plan.refused
             known.parts.sort(key=lambda part: wandb_run(part.paths[0]).started)
     return rest + list(runs.values())
 
@@ -296,6 +323,7 @@ def _newest_states(plans: list[Plan]) -> list[Plan]:
         longest[folder] = kept
         kept.notes = [f"{kept.paths[0]} is taken: of the states in {folder.name} it has the longest history"]
         kept.name = other.name
+        kept.refused = known.refused + plan.refused
     return rest + list(longest.values())
 
 
@@ -319,6 +347,8 @@ def _merged(plans: list[Plan], run_id: str) -> Plan:
             prefix = f"{below}/" if len(plans) > 1 and rank is None and below != "." else ""
             parts.append(Part(part.paths, rank or 0, prefix))
     merged.parts, merged.run_id = parts, run_id
+    merged.notes = [note for plan in plans for note in plan.notes]
+    merged.refused = [trouble for plan in plans for trouble in plan.refused]
     if len(plans) > 1 and merged.kind == "tensorboard":
         merged.name = common.name
     return merged

@@ -104,7 +104,7 @@ class FrameMaker:
 
     def _add(self, stream: _Stream, batch: Batch) -> None:
         first = int(np.searchsorted(batch.items, stream.held // 2, side="right"))
-        self.already += first
+        self.already += first if batch.names else 0  # a row without a number is never sent
         stream.check.add(batch)
         stream.items = max(stream.items, batch.last_item)
         if batch.last_item * 2 <= stream.held:

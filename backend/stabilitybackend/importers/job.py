@@ -104,9 +104,9 @@ class ImportJob:
                 self._mark, edition = fingerprint(batch), batch.edition
             self._seen.update(batch.names)
             rows += len(batch)
-            if rows >= LOOK_ROWS:
+            if rows >= LOOK_ROWS and self._seen:
                 break
-        if not self._mark:
+        if not self._seen and edition is None:
             reading = Reading()
             for _ in self._batches(reading):
                 pass
@@ -173,6 +173,8 @@ class ImportJob:
         self._checks = self._checks if checks is None else checks
         self._names = self._choose_names(held)
         self.reading = Reading(notes=list(self._plan.notes))
+        for trouble in self._plan.refused:
+            self.reading.trouble(trouble.file, trouble.place, trouble.reason)
         starts = {at: start_of_file(path) for at, path in enumerate(self._plan.paths)}
         before = self._maker
         if self._plan.kind != "tensorboard":

@@ -17,12 +17,12 @@ from typing import Any, BinaryIO
 import orjson
 
 from stabilitybackend.importers.batches import Batch, Grouper, Note, Who
-from stabilitybackend.importers.cells import NotAStep, as_step, as_time, row_of
+from stabilitybackend.importers.cells import MAX_RANK, TIME_UNITS, NotAStep, as_rank, as_step, as_time, row_of
 from stabilitybackend.importers.lineage import Lineage
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS
 
-__all__ = ["TIME_KEYS", "export_header", "read_jsonl"]
+__all__ = ["MAX_LINE_BYTES", "TIME_KEYS", "export_header", "read_jsonl"]
 
 #: Longest line, bytes: more is no row of metrics, and must not fill the memory.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -97,7 +97,7 @@ def _rows(
                 reading.trouble(path, f"line {item}", str(error))
                 continue
         time = row.pop("t", None)
-        if type(time) is not float:
+        if type(time) is not float or not 0.0 <= time < TIME_UNITS[-1][0]:
             time = _time_of(time, row)
         time = clock.at(item, time)
         groups.timed = not clock.made_up
@@ -107,11 +107,14 @@ def _rows(
             node = row.pop("node", None)
             if given is None and isinstance(node, str) and node:
                 who = Who(number, None, node)
-            elif type(given) is int and 0 <= given < 2**31:
+            elif type(given) is int and 0 <= given <= MAX_RANK:
                 who = Who(number, given)
             elif given is not None:
-                reading.trouble(path, f"line {item}", f"the rank is {shown(given)}, expected a number from 0")
-                continue
+                try:
+                    who = Who(number, as_rank(given))
+                except NotAStep as error:
+                    reading.trouble(path, f"line {item}", str(error))
+                    continue
         if lineage is not None:
             segment = row.pop("segment", 0)
             row.pop("dead", None)
@@ -193,9 +196,12 @@ class _Lines:
         if not line.strip():
             return None
         try:
-            return json.loads(line)
+            found = json.loads(line)
+            json.dumps(found, ensure_ascii=False).encode()  # half of a character pair can be stored nowhere
         except (ValueError, RecursionError):
             pass
+        else:
+            return found
         place = f"line {self.count}"
         if len(line) == MAX_LINE_BYTES:
             self.reading.trouble(self.path, place, f"longer than {MAX_LINE_BYTES >> 20} MiB")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.batches import Batch, Who
+from stabilitybackend.importers.cells import MAX_RANK, MAX_TIME, TIME_UNITS, as_time
 from stabilitybackend.importers.csv_files import LEFT_OUT, find_columns
 from stabilitybackend.importers.lineage import Lineage
 from stabilitybackend.importers.troubles import Reading
@@ -94,6 +95,12 @@ class _Wide:
             for name, kind in self._schema.items()
             if name not in own and (kind.is_numeric() or kind == pl.Boolean) and len(prefix + name) <= MAX_NAME_CHARS
         ]
+        if not metrics:
+            raise BadRequest(
+                f"{self._path} has no column of numbers beside the step: its columns are {', '.join(self._schema)}"[
+                    :400
+                ]
+            )
         texts = [name for name in self._schema if name not in own and name not in metrics]
         if texts:
             self._reading.note(f"{self._path}: no numbers, so left out: {', '.join(texts[:5])}")
@@ -106,7 +113,8 @@ class _Wide:
         if time_name is not None:
             columns.append(_seconds(time_name, self._schema[time_name]).alias("time"))
         if "rank" in self._schema:
-            columns.append(pl.col("rank").cast(pl.Int64, strict=False).alias("rank"))
+            given = pl.col("rank").cast(pl.Float64, strict=False).fill_null(np.nan)
+            columns.append(pl.when(pl.col("rank").is_null()).then(float(rank)).otherwise(given).alias("rank"))
         lazy = pl.scan_parquet(self._path)
         total = int(lazy.select(pl.len()).collect().item())
         size, begun, written = self._path.stat().st_size, self._reading.bytes_read, self._path.stat().st_mtime
@@ -124,7 +132,12 @@ class _Wide:
             times = written - total + items
             if time_name is not None:
                 times = frame["time"].fill_null(strategy="forward").fill_null(written).to_numpy()
-            ranks = frame["rank"].fill_null(rank).to_numpy() if "rank" in frame.columns else np.full(len(frame), rank)
+            ranks = frame["rank"].to_numpy() if "rank" in frame.columns else np.full(len(frame), float(rank))
+            known = (ranks >= 0) & (ranks <= MAX_RANK) & (ranks == np.floor(ranks))
+            for row in np.flatnonzero(good & ~known).tolist():
+                what = f"the rank is {ranks[row]}, expected a whole number from 0 to {MAX_RANK}"
+                self._reading.trouble(self._path, f"row {items[row]}", what)
+            good &= known
             values = frame.select(f"m{at}" for at in range(len(metrics)))
             present = values.select(pl.all().is_not_null()).to_numpy()
             cells = values.to_numpy()
@@ -260,7 +273,14 @@ def _seconds(name: str, kind: pl.DataType) -> pl.Expr:
     column = pl.col(name)
     if kind.is_temporal():
         return column.cast(pl.Datetime("us"), strict=False).dt.epoch("us") / 1e6
-    return column.cast(pl.Float64, strict=False)
+    if kind == pl.String:
+        return column.map_elements(as_time, pl.Float64)
+    seconds = column.cast(pl.Float64, strict=False)
+    size = seconds.abs()
+    scaled = seconds
+    for limit, unit in reversed(TIME_UNITS):  # the largest unit last: it decides
+        scaled = pl.when(size > limit).then(seconds / unit).otherwise(scaled)
+    return pl.when(size < MAX_TIME).then(scaled)  # NaN is above all numbers here, so it is missing too
 
 
 def _first_line(error: BaseException) -> str:
