@@ -274,6 +274,14 @@ def test_an_inferred_segment_can_be_undone_and_its_low_steps_are_strays() -> Non
     assert again.dead() == {0: list(range(1, 31))}
 
 
+def test_of_two_restarts_to_the_same_step_the_one_that_is_named_is_undone() -> None:
+    job = Job()
+    frames = [job.rows(range(10)), job.rows(range(5, 12)), job.rows(range(5, 14))]
+    keys = [segment.key for segment in Run(frames).fold.tree]
+    again = Run(frames, undone=[keys[2]])
+    assert [segment.undone for segment in again.fold.tree] == [False, False, True]
+
+
 def test_undoing_one_segment_leaves_the_numbers_of_the_others() -> None:
     job = Job()
     frames = [job.rows(range(1, 101)), job.rows(range(1, 31)), job.rows(range(101, 121))]

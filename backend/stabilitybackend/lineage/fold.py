@@ -257,7 +257,7 @@ class LineageFold:
             target = self.tree.fork(
                 origin,
                 self._fork_step(tentative.first_step, state),
-                key=f"u-{state.source}-{tentative.first_step}",
+                key=self.tree.new_key(f"u-{state.source}-{tentative.first_step}"),
                 cause="restart",
                 created=float(held[0].times[0]),
                 reason="the job was started again and went on from an earlier step"

@@ -86,6 +86,11 @@ class SegmentTree:
         """Return the segments that ranks call ``key``, oldest first (several after a restart that repeats itself)."""
         return [self._segments[i] for i in self._by_key.get(key, [])]
 
+    def new_key(self, key: str) -> str:
+        """Return ``key``, numbered where there is one: who undoes a restart names it by its key."""
+        names = (key, *(f"{key}.{count}" for count in range(2, len(self._segments) + 2)))
+        return next(name for name in names if name not in self._by_key)
+
     def fork(self, origin: int, to_step: int, *, key: str, cause: str, created: float, **facts: Any) -> Segment:
         """Add a segment that starts from the state after ``to_step`` on the path of ``origin``.
 
