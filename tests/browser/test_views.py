@@ -197,8 +197,9 @@ def test_the_page_of_a_run_that_comes_later_shows_it_and_is_live(
     page = open_page(f"{server.url}/runs/r-later", quiet=False)
     page.wait_for_selector("#run-empty:not([hidden])")
     with Ranks(JOB, ["120"], url=server.url, folder=tmp_path, run_id="r-later", world_size=1, STABILITY_DRAIN_S="2"):
-        page.wait_for_function(
-            "window.stability.page.ready && window.stability.page.lastStep() === 120", timeout=20_000
-        )
+        server.wait_for("/runs/r-later", lambda run: run.get("last_step") == 120, "the run is there")
+        # It looks again by itself every few seconds; nobody has to wait for that here.
+        page.evaluate("stability.page.feed.sync()")
+        page.wait_for_function("stability.page.ready && stability.page.lastStep() === 120")
     wait_until(lambda: page.evaluate("stability.page.state") == "live", 10, "the feed has begun")
     assert page.is_visible("#run-main")
