@@ -241,6 +241,26 @@ def test_an_export_that_breaks_off_leaves_no_file_and_one_that_lacks_something_s
     assert sorted(os.listdir(tmp_path / "out")) == said[1]
 
 
+def test_an_export_is_written_into_a_pipe_and_through_a_link_and_replaces_neither(
+    server: RunningServer, program: Program, tmp_path: Path
+) -> None:
+    assert program("import", write_log(tmp_path / "log.jsonl"), "--run-id", "run", "--url", server.url)[0] == 0
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link.jsonl", tmp_path / "file.jsonl"
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.extend(pipe.read_text().splitlines()), daemon=True)
+    reader.start()
+
+    assert program("export", "run", "--to", pipe, "--format", "jsonl", "--url", server.url)[0] == 0
+    assert program("export", "run", "--to", link, "--url", server.url)[0] == 0
+    reader.join(10)
+
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert len(lines) == len(file.read_text().splitlines()) == 160
+
+
 def test_export_says_what_it_can_write(program: Program, tmp_path: Path) -> None:
     code, _, err = program("export", "r", "--to", tmp_path / "r.xlsx")
     assert code == 1

@@ -97,22 +97,30 @@ def _destination(to: str) -> Iterator[BinaryIO]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         return
-    final = Path(to)
-    part = final.with_name(f".{final.name}.{os.getpid()}.part")
+    final = Path(to).resolve()  # a link stays one
+    # A pipe or a device is written into: a file in its place would break it for everybody.
+    part = None if _is_special(final) else final.with_name(f".{final.name}.{os.getpid()}.part")
     try:
-        file = part.open("wb")
+        file = (part or final).open("wb")
     except OSError as error:
-        raise StabilityBoardError(f"{part} can't be written: {error.strerror}", hint="is the folder there?") from error
+        raise StabilityBoardError(f"{to} can't be written: {error.strerror}", hint="is the folder there?") from error
     try:
         with file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
-        part.replace(final)
+            if part is not None:
+                os.fsync(file.fileno())
+        if part is not None:
+            part.replace(final)
     except OSError as error:
-        raise StabilityBoardError(f"{final} can't be written: {error.strerror}") from error
+        raise StabilityBoardError(f"{to} can't be written: {error.strerror}") from error
     finally:
-        part.unlink(missing_ok=True)
+        if part is not None:
+            part.unlink(missing_ok=True)
+
+
+def _is_special(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 @contextlib.contextmanager
