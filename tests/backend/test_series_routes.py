@@ -86,5 +86,7 @@ async def test_runs_are_compared_by_their_forks_and_who_is_missing_is_named(serv
         ("run-a", 5, [1]),
         ("run-b", 8, [1]),
     ]
+    twice = server.get("/compare", run=["run-a", "run-a"], metric="loss", align="fork", fork=["1", "newest"])
+    assert [(r["run_id"], r["fork_step"]) for r in twice["runs"]] == [("run-a", 5)] * 2
     assert _refused(server, "/compare", run=["run-a", "run-c"], metric="loss") == (404, "there is no run 'run-c'")
     assert _refused(server, "/compare", run=["run-a"], metric="loss", align="forks")[0] == 422

@@ -37,7 +37,7 @@ async def compared(
     smooth: Annotated[float | None, Query(description="weight of the past, 0 to 0.9999")] = None,
 ) -> Response:
     """The effective curves of several runs, of each metric's lowest rank, each run with its own x = 0."""
-    names = list(dict.fromkeys(run))
+    names = run if fork else list(dict.fromkeys(run))  # one run may be laid over itself, from two of its forks
     if len(names) > MAX_RUNS:
         raise BadRequest(f"{len(names)} runs asked for, expected at most {MAX_RUNS}", hint="compare fewer at a time")
     request = SeriesRequest.of(metric, start=start, stop=stop, points=points, rank="primary", smooth=smooth)
