@@ -41,7 +41,7 @@ RUN_ID = "ingest"
 #: The aims of the product.
 AIM_RATIO, AIM_POINTS_S = 0.5, 2.5e6
 #: Longest wait after the last frame until everything is folded and archived, seconds.
-SETTLE_S = 600.0
+SETTLE_S = 120.0
 _BATCH_ROWS = 8_192
 
 
