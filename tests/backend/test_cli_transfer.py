@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -14,7 +15,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from gateway_stack import RawAgent
 from imported import ImportedRun
+from job import Job
 from server_stack import RunningServer
 from stabilitybackend.cli import app as cli
 from stabilitybackend.importers.detect import find_plans
@@ -85,6 +88,39 @@ def test_a_run_is_the_same_after_export_and_import(server: RunningServer, progra
     assert lines[1:] == (tmp_path / "run.jsonl").read_text().splitlines()[1:]
     kinds = {i["kind"] for i in server.get("/runs/one/incidents")["incidents"]}
     assert not kinds & {"hang", "agent_lost", "process_death"}
+
+
+@pytest.mark.parametrize("file", ["log.jsonl", "run.jsonl"], ids=["a log", "its own export"])
+def test_nothing_is_imported_into_a_run_that_a_job_logged(
+    server: RunningServer, program: Program, tmp_path: Path, file: str
+) -> None:
+    async def train() -> None:
+        job = Job()
+        async with RawAgent(server.agent_url) as agent:
+            await agent.hello("live", sources=[job.info])
+            await agent.send(job.rows(range(20)))
+            await asyncio.to_thread(server.wait_for, "/runs/live", lambda r: r["last_step"] == 19, "step 19")
+
+    asyncio.run(train())
+    write_log(tmp_path / "log.jsonl")
+    assert program("export", "live", "--to", tmp_path / "run.jsonl", "--url", server.url)[0] == 0
+
+    code, _, err = program("import", tmp_path / file, "--run-id", "live", "--url", server.url)
+
+    assert (code, "did not come from such an import" in err) == (1, True)
+    run = server.get("/runs/live")
+    assert (run["name"], run["config"], run["last_step"]) == ("n", {}, 19)
+
+
+def test_an_export_of_an_imported_run_is_not_imported_into_it(
+    server: RunningServer, program: Program, tmp_path: Path
+) -> None:
+    at = ("--url", server.url)
+    assert program("import", write_log(tmp_path / "log.jsonl"), "--run-id", "run", *at)[0] == 0
+    assert program("export", "run", "--to", tmp_path / "run.parquet", *at)[0] == 0
+    before = server.get("/runs/run/segments")
+    assert program("import", tmp_path / "run.parquet", *at)[0] == 1
+    assert server.get("/runs/run/segments") == before
 
 
 def test_what_could_not_be_read_is_named_and_makes_the_exit_code_1(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +35,8 @@ _READERS = {
     "jsonl": read_jsonl, "csv": read_csv, "parquet": read_parquet, "trainer_state": read_trainer_state,
     "wandb": read_wandb,
 }  # fmt: skip
+#: In the name of a stream that an import made, see ``frames.py``.
+_IMPORTED = re.compile(r"-[ix][0-9a-f]{9}[.-]")
 #: Most characters of a name in a run id.
 _SLUG_CHARS = 80
 
@@ -130,6 +133,7 @@ class ImportJob:
                 read. stored: config of the run at the server, where it is known.
 
         Raises:
+            BadRequest: the run at the server is another one.
             StabilityBoardError: see ``deliver``.
         """
         plan, options = self._plan, self._options
@@ -143,6 +147,9 @@ class ImportJob:
             config={**plan.config, "imported_from": plan.kind},
         )
         self._checks = stored_checks(stored)
+        if stored is not None and "imported_from" not in stored:
+            raise self._another_run()
+        self._check_run(self._checks)  # before the server is told a name and a config
         hello.config[CHECK_KEY] = self._checks
         await deliver(hello, self.frames, url, api_key, progress)
         left = self.checks
@@ -171,6 +178,7 @@ class ImportJob:
             checks: what the last import left; None: as given to ``send``.
         """
         self._checks = self._checks if checks is None else checks
+        self._check_run(held)
         self._names = self._choose_names(held)
         self.reading = Reading(notes=list(self._plan.notes))
         for trouble in self._plan.refused:
@@ -184,6 +192,23 @@ class ImportJob:
             self._maker.rows, self._maker.values = before.rows, before.values
             self._maker.already = -before.rows
         return self._maker.frames(self._batches(self.reading))
+
+    def _check_run(self, sources: Iterable[str]) -> None:
+        """Refuse to mix files into a run that did not come from such: its points would stand there twice, its name and
+        config would be lost.
+
+        Args:
+            sources: streams of the run at the server.
+        """
+        ours = f"-{self._mark}" if self._exported and len(self._plan.parts) == 1 else None
+        if any(ours not in source if ours is not None else not _IMPORTED.search(source) for source in sources):
+            raise self._another_run()
+
+    def _another_run(self) -> BadRequest:
+        return BadRequest(
+            f"run {self.run_id} is on the server already and did not come from such an import",
+            hint="import the files as another run: --run-id NEW",
+        )
 
     def _choose_names(self, held: Mapping[str, int]) -> Names:
         """Return the names: as asked; as in the import that the server holds of this file; else the usual ones."""
