@@ -136,6 +136,17 @@ def test_an_offline_run_is_imported_whole_and_once(server: RunningServer, progra
     assert series["values"] == ["NaN" if step == 7 else 1.0 / (step + 1) for step in range(50)]
 
 
+@pytest.mark.parametrize("table", [("runs",), ("archive", "status")], ids=["runs", "archive status"])
+def test_a_narrow_screen_cuts_no_run_id(
+    server: RunningServer, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: tuple[str, ...]
+) -> None:
+    run_id = "llama-70b-stage-2-2026-11-20-16-41-07"
+    (tmp_path / "log.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
+    assert program("import", tmp_path / "log.jsonl", "--run-id", run_id, "--url", server.url)[0] == 0
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_id in program(*table, "--url", server.url)[1]
+
+
 def test_one_broken_folder_does_not_stop_the_import_of_the_others(
     server: RunningServer, program: Program, tmp_path: Path
 ) -> None:

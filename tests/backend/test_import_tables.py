@@ -83,7 +83,7 @@ def test_a_wandb_file_with_damage_names_the_byte_and_goes_on_behind_it(wandb_fil
 
 def write_lightning(path: Path) -> Path:
     path.write_text(
-        "epoch,step,train_loss,val_loss\n0,0,1.5,\n0,1,oops,\n0,2,nan,\n0,2,,0.75\n1,3,-inf,\n1,x,1,1\n1,4,0.5\n1,5,0.25,\n"
+        "epoch,step,train_loss,val_loss\n0,0,1.5,\n0,1,oops,\n0,1,again,\n0,2,nan,\n0,2,,0.75\n1,3,-inf,\n1,x,1,1\n1,4,0.5\n1,5,0.25,\n"
     )
     return path
 
@@ -98,9 +98,10 @@ def test_lightning_leaves_cells_empty_and_what_is_no_number_is_named_by_line_and
     assert {step: str(value) for step, value in line.items()} == {0: "1.5", 2: "nan", 3: "-inf", 5: "0.25"}
     assert run.line("val_loss") == {2: 0.75}
     assert [str(trouble) for trouble in result.reading.named] == [
-        f"{file}, line 7: the step is 'x', expected a whole number",
-        f"{file}, line 8: 3 cells, expected 4 as in the first line",
+        f"{file}, line 8: the step is 'x', expected a whole number",
+        f"{file}, line 9: 3 cells, expected 4 as in the first line",
         f"{file}, line 3, train_loss: 'oops' is no number",
+        f"{file}, line 4, train_loss: 'again' is no number",
     ]
     assert run.take(tmp_path).rows == 0
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from stabilitybackend.cli.api_client import ApiClient, server_url
 from stabilitybackend.settings import Settings
@@ -47,7 +47,9 @@ def status(
     if not found:
         typer.echo(f"no runs yet at {client.url}")
         return
-    table = Table("run", "state", "in Redis", "limit", "in files", "parts", "values in files", "location")
+    table = Table(
+        Column("run", no_wrap=True), "state", "in Redis", "limit", "in files", "parts", "values in files", "location"
+    )
     for run, facts in found:
         hot, cold, state = facts["hot"], facts["cold"], str(facts["state"])
         table.add_row(
@@ -134,7 +136,7 @@ def _retain(client: ApiClient, days: float, *, dry_run: bool) -> list[dict[str, 
 
 
 def _show(runs: list[dict[str, Any]]) -> None:
-    table = Table("run", "project", "name", "status", "last heard of")
+    table = Table(Column("run", no_wrap=True), "project", "name", "status", "last heard of")
     for run in runs:
         heard = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["updated"]))
         table.add_row(*(escape(str(run[name])) for name in ("run_id", "project", "name", "status")), heard)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from stabilitybackend.cli.api_client import ApiClient, server_url
 from stabilitybackend.errors import Unavailable
@@ -42,7 +42,8 @@ def list_runs(url: _Url = None, api_key: _ApiKey = None, data_dir: _DataDir = No
     if not runs:
         typer.echo(f"no runs yet at {client.url}")
         return
-    table = Table("run", "project", "name", "status", "step", "loss", "rollbacks", "incidents open", "updated")
+    run_id = Column("run", no_wrap=True)  # whole, also where the screen is narrow: the other commands ask for it
+    table = Table(run_id, "project", "name", "status", "step", "loss", "rollbacks", "incidents open", "updated")
     for run in runs:
         status = str(run.get("status", ""))
         loss = (run.get("latest") or {}).get("loss")

@@ -36,7 +36,7 @@ class _Column:
     """Cells of one key that are no number: whether that is trouble depends on what else the key holds."""
 
     odd: int = 0
-    first: Trouble | None = None
+    places: list[Trouble] = field(default_factory=list)
 
 
 @dataclass
@@ -73,8 +73,8 @@ class Reading:
         """Note a value that is no number. It is trouble only if other values of the same key are numbers."""
         column = self._column(file, key)
         column.odd += 1
-        if column.first is None:
-            column.first = Trouble(file, f"{place}, {key}", f"{shown(value)} is no number")
+        if len(column.places) < MAX_NAMED:
+            column.places.append(Trouble(file, f"{place}, {key}", f"{shown(value)} is no number"))
 
     def end_of_file(self, file: Path, numeric: set[str]) -> None:
         """Decide about the odd values of a file.
@@ -87,10 +87,10 @@ class Reading:
             if place[0] != file:
                 continue
             del self._columns[place]
-            assert column.first is not None
             if place[1] in numeric:
-                self.trouble(column.first.file, column.first.place, column.first.reason)
-                self.count += column.odd - 1
+                for trouble in column.places:
+                    self.trouble(trouble.file, trouble.place, trouble.reason)
+                self.count += column.odd - len(column.places)
             else:
                 texts.append(place[1])
         if texts:
