@@ -154,6 +154,15 @@ def test_an_exported_wandb_history_keeps_nan_apart_from_missing(tmp_path: Path, 
     assert run.store.rows(key).times.tolist() == [1e9, 1e9 + 1, 1e9 + 2, 1e9 + 5]
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
+def test_an_exported_wandb_history_says_where_its_training_step_stands(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / f"history.{kind}"
+    table = wide().with_columns(pl.col("_step").alias("trainer/global_step"))
+    {"csv": table.write_csv, "parquet": table.write_parquet, "jsonl": table.write_ndjson}[kind](file)
+    notes = ImportedRun().take(file).reading.notes
+    assert [note for note in notes if note.endswith("--step-key trainer/global_step")]
+
+
 def test_a_truncated_parquet_file_is_refused_by_name(tmp_path: Path) -> None:
     file = tmp_path / "history.parquet"
     wide().write_parquet(file)

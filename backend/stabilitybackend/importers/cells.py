@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,18 @@ from typing import Any
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
-__all__ = ["MAX_RANK", "MAX_TIME", "TIME_UNITS", "NotAStep", "as_number", "as_rank", "as_step", "as_time", "row_of"]
+__all__ = [
+    "MAX_RANK",
+    "MAX_TIME",
+    "TIME_UNITS",
+    "NotAStep",
+    "as_number",
+    "as_rank",
+    "as_step",
+    "as_time",
+    "note_step",
+    "row_of",
+]
 
 #: How JSON, W&B, NumPy and Excel spell what is not finite. Lower case.
 _NONFINITE = {
@@ -82,6 +93,13 @@ def as_time(value: Any) -> float | None:
         scale = next((unit for limit, unit in TIME_UNITS if abs(value) > limit), 1.0)
         return float(value) / scale if abs(value) < MAX_TIME else None
     return None
+
+
+def note_step(file: Path, step: str | None, names: Collection[str], reading: Reading) -> None:
+    """Say it where W&B's count of log calls was taken for the step and the file has the training step as well."""
+    better = next((name for name in ("trainer/global_step", "train/global_step", "global_step") if name in names), None)
+    if step == "_step" and better is not None:
+        reading.note(f"{file}: the step is W&B's own count of log calls; for the training step: --step-key {better}")
 
 
 def _is_finite(value: Any) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.batches import Batch, Grouper, Who
-from stabilitybackend.importers.cells import NotAStep, as_rank, as_step, as_time
+from stabilitybackend.importers.cells import NotAStep, as_rank, as_step, as_time, note_step
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS
 
@@ -129,6 +129,7 @@ def read_csv(
     yield from groups.flush()
     reading.bytes_read = before + path.stat().st_size
     reading.end_of_file(path, groups.numeric)
+    note_step(path, step_name, columns, reading)
     if time_at < 0:
         reading.note(f"{path}: no times, so each row counts one second, up to when the file was last written")
     if len(set(columns)) < len(columns):

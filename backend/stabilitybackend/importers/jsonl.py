@@ -17,7 +17,16 @@ from typing import Any, BinaryIO
 import orjson
 
 from stabilitybackend.importers.batches import Batch, Grouper, Note, Who
-from stabilitybackend.importers.cells import MAX_RANK, TIME_UNITS, NotAStep, as_rank, as_step, as_time, row_of
+from stabilitybackend.importers.cells import (
+    MAX_RANK,
+    TIME_UNITS,
+    NotAStep,
+    as_rank,
+    as_step,
+    as_time,
+    note_step,
+    row_of,
+)
 from stabilitybackend.importers.lineage import Lineage
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS
@@ -147,6 +156,7 @@ def _rows(
             names, values = row_of(pairs, reading, path, f"line {item}")
         yield from groups.add(who, item, names, step, time, values)
     clock.lines = lines.count
+    note_step(path, step_key, groups.numeric, reading)
     yield from groups.flush()
 
 

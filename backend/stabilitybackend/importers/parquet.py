@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.batches import Batch, Who
-from stabilitybackend.importers.cells import MAX_RANK, MAX_TIME, TIME_UNITS, as_time
+from stabilitybackend.importers.cells import MAX_RANK, MAX_TIME, TIME_UNITS, as_time, note_step
 from stabilitybackend.importers.csv_files import LEFT_OUT, find_columns
 from stabilitybackend.importers.lineage import Lineage
 from stabilitybackend.importers.troubles import Reading
@@ -102,6 +102,7 @@ class _Wide:
                 ]
             )
         texts = [name for name in self._schema if name not in own and name not in metrics]
+        note_step(self._path, step_name, metrics, self._reading)
         if texts:
             self._reading.note(f"{self._path}: no numbers, so left out: {', '.join(texts[:5])}")
         if time_name is None:

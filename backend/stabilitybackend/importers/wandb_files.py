@@ -20,7 +20,7 @@ from typing import Any
 
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.importers.batches import Batch, Grouper, Who
-from stabilitybackend.importers.cells import NotAStep, as_number, as_step, as_time, row_of
+from stabilitybackend.importers.cells import NotAStep, as_number, as_step, as_time, note_step, row_of
 from stabilitybackend.importers.troubles import Reading
 
 __all__ = ["MAGIC", "WandbRun", "read_wandb", "wandb_run"]
@@ -125,12 +125,7 @@ def read_wandb(
     reading.end_of_file(path, groups.numeric)
     if others["stats"]:
         reading.note(f"{path}: {others['stats']} rows of W&B's system metrics are left out: they have no step")
-    if step_key is None:
-        better = [key for key in ("trainer/global_step", "train/global_step", "global_step") if key in groups.numeric]
-        if better:
-            reading.note(
-                f"{path}: the step is W&B's own count of log calls; for the training step: --step-key {better[0]}"
-            )
+    note_step(path, step_key or _STEP, groups.numeric, reading)
 
 
 def _value(text: str) -> Any:
