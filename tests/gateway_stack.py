@@ -86,7 +86,7 @@ class RecordingServices:
     async def room(self, run_id: str) -> None:
         pass
 
-    async def frame_stored(self, run_id: str, size: int) -> None:
+    async def frame_stored(self, run_id: str, frame_id: str, size: int) -> None:
         self.stored.append(run_id)
 
 

@@ -1,11 +1,14 @@
-"""Ends tasks for certain."""
+"""Ends tasks for certain, and waits for threads that can't be ended."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-__all__ = ["end"]
+__all__ = ["end", "in_thread"]
+
+T = TypeVar("T")
 
 #: Pause between two requests to end, seconds.
 _AGAIN_S = 1.0
@@ -23,3 +26,22 @@ async def end(*tasks: asyncio.Task[Any] | None) -> None:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=_AGAIN_S)
     await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Return what ``work`` returns, done in a thread.
+
+    A thread can't be ended. A task that is cancelled goes on waiting for it, so that what it holds (a lock, files that
+    it writes) is let go only when nothing touches it any more.
+    """
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        task.exception()  # looked at: nobody else will
+        raise cancelled
+    return task.result()

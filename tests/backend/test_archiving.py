@@ -3,78 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
-from redis.exceptions import ConnectionError
 
+from archive_stage import KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
 from job import Job
-from stabilitybackend.agents.ingest import Ingest
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.location import open_location
 from stabilitybackend.errors import Conflict, NotFound, Unavailable
-from stabilitybackend.keys import RunKeys
-from stabilitybackend.runs.archiver import ArchiveFiles
-from stabilitybackend.runs.manager import RunManager
-from stabilitybackend.runs.worker import RunWorker
-from stabilityclient.wire import Frame, Hello, encode_message
-from waiting import until
-
-#: Small enough that a few frames fill it.
-WINDOW_BYTES = 4_000
-KEYS = RunKeys("run-1")
-
-
-class Stage:
-    """A run manager on a real Redis, and frames that come in through the ingest. ``restart`` is a new process."""
-
-    def __init__(self, redis: Redis, folder: Path) -> None:
-        self.redis = redis
-        self.folder = folder
-        self.now = 1_000.0
-        self.manager = self._manager()
-
-    def _manager(self) -> RunManager:
-        files = ArchiveFiles(open_location(self.folder), ByteCache(1 << 20), lambda: self.now)
-        return RunManager(self.redis, lambda: self.now, files, WINDOW_BYTES)
-
-    async def restart(self) -> None:
-        await self.manager.stop()
-        self.now += 1.0
-        self.manager = self._manager()
-
-    async def send(self, *frames: Frame) -> RunWorker:
-        """Store frames and wait until the worker has folded them."""
-        hello = Hello("run-1", "a1", "n0", "0.1.0")
-        await self.manager._index.register(hello, self.now)
-        worker = await self.manager.get("run-1")
-        async with Ingest(self.redis) as ingest:
-            for frame in frames:
-                await ingest.append("run-1", frame.source, frame.first_seq, frame.last_seq, encode_message(frame))
-        last: Any = (await self.redis.xinfo_stream(KEYS.frames))["last-generated-id"]
-        await self.until(lambda: worker.cursor == last.decode(), "the worker has read everything")
-        return worker
-
-    async def archived(self, worker: RunWorker, parts: int) -> None:
-        """Wait until the run has at least so many parts and fits into its window."""
-
-        def done() -> bool:
-            facts = worker.storage()
-            return facts["cold"]["parts"] >= parts and facts["hot"]["bytes"] <= WINDOW_BYTES
-
-        await self.until(done, f"{parts} parts are written")
-
-    async def until(self, condition: Callable[[], object], what: str) -> None:
-        async def holds() -> object:
-            return condition()
-
-        await until(holds, 10, what)
-
-    def files(self) -> list[str]:
-        return sorted(path.name for path in self.folder.rglob("*") if path.is_file())
 
 
 @pytest.fixture
@@ -84,28 +22,11 @@ async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
     await stage.manager.stop()
 
 
-def _rows(job: Job, first: int, last: int, size: int = 20) -> list[Frame]:
-    return [job.rows(range(at, min(at + size, last + 1))) for at in range(first, last + 1, size)]
-
-
-def _points(worker: RunWorker) -> dict[tuple[int, bool, int], float]:
-    """Return every stored loss of rank 0 by (segment, stray, step)."""
-    view = worker.state.store.view(["loss"])
-    found: dict[tuple[int, bool, int], float] = {}
-    for key in view.keys("loss"):
-        rows = view.rows(key)
-        found |= {
-            (key.segment, key.stray, s): v for s, v in zip(rows.steps.tolist(), rows.values.tolist(), strict=True)
-        }
-    assert view.problems == []
-    return found
-
-
 async def test_what_is_older_than_the_window_is_in_files_and_nothing_is_missing_or_double(stage: Stage) -> None:
     job = Job()
-    worker = await stage.send(*_rows(job, 1, 1_000))
+    worker = await stage.send(*rows(job, 1, 1_000))
     await stage.archived(worker, 2)
-    assert _points(worker) == {(0, False, s): job.value(s) for s in range(1, 1_001)}
+    assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 1_001)}
     entries: Any = await stage.redis.xrange(KEYS.frames)
     assert sum(len(fields[b"b"]) for _, fields in entries) <= WINDOW_BYTES
     assert worker.storage()["cold"]["rows"] + worker.storage()["hot"]["values"] == 1_000
@@ -113,13 +34,13 @@ async def test_what_is_older_than_the_window_is_in_files_and_nothing_is_missing_
 
 async def test_a_restart_resumes_from_the_archive_with_the_same_lineage_points_and_numbers(stage: Stage) -> None:
     job = Job()
-    frames = [*_rows(job, 1, 400), job.rolled_back(250, "k", reason="spike"), *_rows(job, 251, 600)]
+    frames = [*rows(job, 1, 400), job.rolled_back(250, "k", reason="spike"), *rows(job, 251, 600)]
     worker = await stage.send(*frames)
     await stage.archived(worker, 2)
-    before = (worker.segments(), _points(worker), worker.run())
+    before = (worker.segments(), points(worker), worker.run())
     await stage.restart()
     again = await stage.manager.get("run-1")
-    assert (again.segments(), _points(again)) == before[:2]
+    assert (again.segments(), points(again)) == before[:2]
     assert {k: again.run()[k] for k in ("latest", "last_step", "effective_points", "dead_points")} == {
         k: before[2][k] for k in ("latest", "last_step", "effective_points", "dead_points")
     }
@@ -143,47 +64,20 @@ async def test_an_incident_is_told_once_whatever_was_archived_before_the_restart
     ]
 
 
-class _Lossy:
-    """A Redis client whose transactions fail: before they are sent, or after they were done."""
-
-    def __init__(self, redis: Redis, *, after: bool) -> None:
-        self._redis = redis
-        self._after = after
-        self.failures = 1
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._redis, name)
-
-    def pipeline(self, transaction: bool = True) -> Any:
-        pipe = self._redis.pipeline(transaction=transaction)
-        execute: Callable[[], Any] = pipe.execute
-
-        async def fail() -> Any:
-            if not self.failures:
-                return await execute()
-            self.failures -= 1
-            if self._after:
-                await execute()
-            raise ConnectionError("the connection was cut")
-
-        pipe.execute = fail
-        return pipe
-
-
 @pytest.mark.parametrize("after", [False, True], ids=["before-the-commit", "after-the-commit"])
 async def test_an_archiver_that_dies_around_its_commit_neither_loses_nor_doubles_a_point(
     stage: Stage, after: bool
 ) -> None:
     job = Job()
-    worker = await stage.send(*_rows(job, 1, 300))
-    worker._archive._redis = _Lossy(stage.redis, after=after)  # type: ignore[assignment]
-    await stage.send(*_rows(job, 301, 600))
+    worker = await stage.send(*rows(job, 1, 300))
+    worker._archive._redis = Lossy(stage.redis, after=after)  # type: ignore[assignment]
+    await stage.send(*rows(job, 301, 600))
     await stage.until(lambda: worker.storage()["state"] == "failed", "the commit has failed")
-    assert _points(worker) == {(0, False, s): job.value(s) for s in range(1, 601)}
+    assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 601)}
     await stage.restart()  # as if the process had been killed there
-    worker = await stage.send(*_rows(job, 601, 900))
+    worker = await stage.send(*rows(job, 601, 900))
     await stage.archived(worker, 1)
-    assert _points(worker) == {(0, False, s): job.value(s) for s in range(1, 901)}
+    assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 901)}
     listed: Any = await stage.redis.hkeys(KEYS.parts)
     stage.now += 60.0  # after a while the files go whose parts were merged
     await stage.until(
@@ -195,17 +89,17 @@ async def test_an_archiver_that_dies_around_its_commit_neither_loses_nor_doubles
 
 async def test_a_segment_that_was_only_inferred_is_taken_back_after_it_was_archived(stage: Stage) -> None:
     job = Job()
-    worker = await stage.send(*_rows(job, 1, 200), *_rows(job, 150, 190), *_rows(job, 201, 700))
+    worker = await stage.send(*rows(job, 1, 200), *rows(job, 150, 190), *rows(job, 201, 700))
     await stage.archived(worker, 2)
     assert len(worker.segments()["segments"]) == 2
     await worker.undo_segment(1, "me")
     expected = {(0, False, s): job.value(s) for s in range(1, 701)}
-    assert {at: v for at, v in _points(worker).items() if not at[1]} == expected
+    assert {at: v for at, v in points(worker).items() if not at[1]} == expected
     await stage.restart()
     again = await stage.manager.get("run-1")
-    assert {at: v for at, v in _points(again).items() if not at[1]} == expected
+    assert {at: v for at, v in points(again).items() if not at[1]} == expected
     assert again.segments()["head"] == 0
-    assert {s for (_, stray, s) in _points(again) if stray} == set(range(150, 191))
+    assert {s for (_, stray, s) in points(again) if stray} == set(range(150, 191))
 
 
 async def test_an_archive_that_cannot_be_written_is_named_and_all_stays_in_redis_until_it_can(
@@ -215,16 +109,16 @@ async def test_an_archive_that_cannot_be_written_is_named_and_all_stays_in_redis
     stage.folder.parent.mkdir(exist_ok=True)
     stage.folder.rmdir() if stage.folder.is_dir() else None
     stage.folder.write_text("a file where a folder is needed")
-    worker = await stage.send(*_rows(job, 1, 300))
+    worker = await stage.send(*rows(job, 1, 300))
     await stage.until(lambda: worker.storage()["state"] == "failed", "the trouble is named")
     assert str(stage.folder) in worker.storage()["problem"]
-    assert _points(worker) == {(0, False, s): job.value(s) for s in range(1, 301)}
+    assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 301)}
     stage.folder.unlink()
     stage.now += 60.0
-    worker = await stage.send(*_rows(job, 301, 320))
+    worker = await stage.send(*rows(job, 301, 320))
     await stage.archived(worker, 1)
     assert worker.storage()["problem"] is None
-    assert _points(worker) == {(0, False, s): job.value(s) for s in range(1, 321)}
+    assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 321)}
 
 
 async def test_a_full_window_turns_agents_away_until_there_is_room(
@@ -236,7 +130,7 @@ async def test_a_full_window_turns_agents_away_until_there_is_room(
     if stage.folder.is_dir():
         stage.folder.rmdir()
     stage.folder.write_text("a file where a folder is needed")
-    worker = await stage.send(*_rows(job, 1, 600))
+    worker = await stage.send(*rows(job, 1, 600))
     await stage.until(lambda: worker.storage()["state"] == "failed", "the trouble is named")
     with pytest.raises(Unavailable, match="window of run run-1 is full"):
         await stage.manager.room("run-1")
@@ -248,43 +142,43 @@ async def test_a_full_window_turns_agents_away_until_there_is_room(
 
 async def test_an_idle_run_leaves_redis_whole_and_is_served_from_files(stage: Stage) -> None:
     job = Job()
-    worker = await stage.send(*_rows(job, 1, 150))
+    worker = await stage.send(*rows(job, 1, 150))
     await worker.flush()
     assert await stage.redis.xlen(KEYS.frames) == 0
-    assert _points(worker) == {(0, False, s): job.value(s) for s in range(1, 151)}
+    assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 151)}
     await stage.restart()
-    worker = await stage.send(*_rows(job, 151, 200))  # and it may go on
-    assert _points(worker) == {(0, False, s): job.value(s) for s in range(1, 201)}
+    worker = await stage.send(*rows(job, 151, 200))  # and it may go on
+    assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 201)}
 
 
 async def test_a_run_that_was_over_before_the_server_started_leaves_redis_too(stage: Stage) -> None:
     job = Job()
-    worker = await stage.send(*_rows(job, 1, 40), job.event("end", 40))
-    expected = _points(worker)
+    worker = await stage.send(*rows(job, 1, 40), job.event("end", 40))
+    expected = points(worker)
     await worker.tick()
     stage.now += 2 * 86_400.0
     await stage.restart()
     await stage.manager.start()
     await stage.manager._archive_leftover()
     assert await stage.redis.xlen(KEYS.frames) == 0
-    assert _points(await stage.manager.get("run-1")) == expected
+    assert points(await stage.manager.get("run-1")) == expected
 
 
 async def test_compaction_makes_one_part_of_small_ones_and_changes_no_answer(stage: Stage) -> None:
     job = Job()
-    worker = await stage.send(*_rows(job, 1, 1_500))
+    worker = await stage.send(*rows(job, 1, 1_500))
     await stage.archived(worker, 3)
-    before = _points(worker)
+    before = points(worker)
     facts = await stage.manager.compact_run("run-1")
     assert facts["cold"]["parts"] == 1
-    assert _points(worker) == before
+    assert points(worker) == before
     assert len(stage.files()) == 5
     await stage.restart()
-    assert _points(await stage.manager.get("run-1")) == before
+    assert points(await stage.manager.get("run-1")) == before
 
 
 async def test_a_deleted_run_leaves_no_key_and_no_file(stage: Stage) -> None:
-    worker = await stage.send(*_rows(Job(), 1, 1_000))
+    worker = await stage.send(*rows(Job(), 1, 1_000))
     await stage.archived(worker, 1)
     with pytest.raises(Conflict, match="is running and was not deleted"):
         await stage.manager.delete_run("run-1")
@@ -299,9 +193,9 @@ async def test_a_deleted_run_leaves_no_key_and_no_file(stage: Stage) -> None:
 async def test_a_run_whose_archive_cannot_be_reached_says_so_and_opens_when_it_can(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stabilitybackend.runs.worker.ARCHIVE_PAUSE_S", 0.05)
+    monkeypatch.setattr("stabilitybackend.runs.restore.PAUSE_S", 0.05)
     job = Job()
-    worker = await stage.send(*_rows(job, 1, 500))
+    worker = await stage.send(*rows(job, 1, 500))
     await stage.archived(worker, 1)
     aside = stage.folder.with_name("aside")
     await stage.manager.stop()
@@ -315,26 +209,26 @@ async def test_a_run_whose_archive_cannot_be_reached_says_so_and_opens_when_it_c
     stage.folder.unlink()
     aside.rename(stage.folder)
     await stage.until(lambda: worker.is_ready, "the run is open")
-    assert _points(worker) == {(0, False, s): job.value(s) for s in range(1, 501)}
+    assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 501)}
 
 
 async def test_a_damaged_snapshot_is_made_anew_from_the_frames(stage: Stage) -> None:
     job = Job()
-    worker = await stage.send(*_rows(job, 1, 300), job.rolled_back(200, "k"), *_rows(job, 201, 700))
+    worker = await stage.send(*rows(job, 1, 300), job.rolled_back(200, "k"), *rows(job, 201, 700))
     await stage.archived(worker, 2)
-    before = (worker.segments(), _points(worker))
+    before = (worker.segments(), points(worker))
     await stage.manager.stop()
     for state in stage.folder.rglob("*.state"):
         state.write_bytes(b"damaged")
     await stage.restart()
     again = await stage.manager.get("run-1")
-    assert (again.segments(), _points(again)) == before
+    assert (again.segments(), points(again)) == before
     assert b"damaged" not in {state.read_bytes() for state in stage.folder.rglob("*.state")}
 
 
 async def test_a_damaged_part_is_named_and_the_rest_is_served(stage: Stage) -> None:
     job = Job()
-    worker = await stage.send(*_rows(job, 1, 1_500))
+    worker = await stage.send(*rows(job, 1, 1_500))
     await stage.archived(worker, 2)
     first = stage.folder / "run-1" / f"{worker.state.store.parts[0].part.stem}.points.parquet"
     first.write_bytes(first.read_bytes()[:-200])

@@ -130,7 +130,8 @@ def test_wherever_hot_and_cold_part_the_answers_are_those_of_all_points(
                     location, "r", f"p{end}", from_id=sealed.from_id, to_id=sealed.to_id,
                     series=sealed.contents(), frames=[], state=b"", created=0.0,
                 )  # fmt: skip
-                store.archived(1, PartReader(location, "r", part, cache))
+                reader = PartReader(location, "r", part, cache)
+                store.archived(1, reader, reader.keys())
         wishes = [{"view": "all"}, {"points": points}, {"points": points, "start": 20, "stop": 90, "smooth": 0.9}]
         for wish in wishes:
             request = SeriesRequest.of(["m"], **wish)  # type: ignore[arg-type]

@@ -189,6 +189,8 @@ class AgentConnection:
     async def _store(self, frame: Frame, data: bytes) -> None:
         try:
             await self._gateway.services.room(self._run_id)
+        except AgentGone:
+            raise
         except Unavailable as error:
             self._gateway.counts.busy += 1
             await self._answers.put(Error("busy", error.message))
@@ -212,7 +214,7 @@ class AgentConnection:
             return Nack(source, outcome.expected_seq, text)
         if isinstance(outcome, Stored):
             with contextlib.suppress(Unavailable):  # only a hint: the frame is stored, whatever becomes of it
-                await self._gateway.services.frame_stored(self._run_id, size)
+                await self._gateway.services.frame_stored(self._run_id, outcome.stream_id, size)
             return Ack(source, frame.last_seq)
         assert isinstance(outcome, Duplicate)
         return Ack(source, outcome.last_seq)

@@ -42,10 +42,13 @@ class RunServices(Protocol):
         """Take the newest slots of the agent's ranks."""
 
     async def room(self, run_id: str) -> None:
-        """Wait some seconds for room in the run's window; raise Unavailable while there is none."""
+        """Wait some seconds for room in the run's window; raise Unavailable while there is none.
 
-    async def frame_stored(self, run_id: str, size: int) -> None:
-        """A hint that the run's stream has grown by ``size`` bytes. Must return at once: answers wait for it."""
+        AgentGone ends the connection: the agent comes back with its Hello.
+        """
+
+    async def frame_stored(self, run_id: str, frame_id: str, size: int) -> None:
+        """A hint that a frame of ``size`` bytes is in the stream. Must return at once: answers wait for it."""
 
 
 @dataclass

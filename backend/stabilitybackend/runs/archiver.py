@@ -25,8 +25,9 @@ from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs import snapshot
 from stabilitybackend.runs.hot import Generation
 from stabilitybackend.runs.live import stream_order
+from stabilitybackend.tasks import in_thread
 
-__all__ = ["ArchiveFiles", "RunArchive"]
+__all__ = ["ArchiveFiles", "PartsChanged", "RunArchive"]
 
 #: Frames read from the stream in one round trip while a part is written.
 READ_COUNT = 64
@@ -36,8 +37,19 @@ MERGE_PARTS = 8
 SMALL_ROWS = 65_536
 #: No merge makes a part of more rows: merging holds them in memory, 24 bytes each.
 MAX_ROWS = 4_000_000
+#: Nor of more bytes in its files: a job that logs few values and many events fills a part with frames.
+MAX_BYTES = 256 * 2**20
 
 _log = logging.getLogger(__name__)
+
+
+class PartsChanged(ArchiveError):
+    """Redis lists other parts than this process wrote: it lost its newest words, or an answer was lost on its way.
+
+    Nothing was changed. Whoever gets it takes the run up again from what Redis holds.
+    """
+
+    default_code = "parts_changed"
 
 
 class ArchiveFiles:
@@ -80,6 +92,8 @@ class RunArchive:
         self._keys = RunKeys(run_id)
         #: The stem under which a range is written: a second try after an unsure commit must find its own first one.
         self._stems: dict[tuple[str, str], str] = {}
+        #: Stems of the parts that Redis lists, as far as this process knows.
+        self._listed: set[str] = set()
 
     @property
     def place(self) -> str:
@@ -91,12 +105,32 @@ class RunArchive:
         await self._redis.delete(self._keys.parts_next)
         found: Any = await self._redis.hvals(self._keys.parts)
         parts = sorted((Part.from_json(data) for data in found), key=lambda part: stream_order(part.to_id))
+        self._listed = {part.stem for part in parts}
+        self._stems.clear()
         await self.sweep()
         return [self._reader(part) for part in parts]
 
-    async def has_files(self) -> bool:
-        """Return whether anything of the run is in its place."""
-        return bool(await asyncio.to_thread(self._files.location.names, self._run_id))
+    async def agrees(self) -> bool:
+        """Return whether Redis lists the parts that this process knows."""
+        found: Any = await self._redis.hkeys(self._keys.parts)
+        return {stem.decode() for stem in found} == self._listed
+
+    async def check_place(self) -> None:
+        """Check that the files of the run are where they should be; a run without parts has none.
+
+        A disk that is not mounted is an empty folder. To go on would make the run anew with another lineage, or write
+        under the mount point.
+
+        Raises:
+            ArchiveError: nothing of the run is there.
+        """
+        if self._listed and not await in_thread(lambda: self._files.location.names(self._run_id)):
+            raise ArchiveError(
+                f"no file of run {self._run_id} is at {self.place}: expected those of {len(self._listed)} parts",
+                hint="mount the archive, or correct --archive-url; it is tried again. Are they lost for good, put any "
+                "file there: the run goes on without them",
+                code="archive_away",
+            )
 
     def _reader(self, part: Part) -> PartReader:
         return PartReader(self._files.location, self._run_id, part, self._files.cache)
@@ -108,25 +142,38 @@ class RunArchive:
 
         Raises:
             ArchiveError: a file could not be written. Nothing changed; try again later.
-            RedisError: Redis is away. It may have happened or not: the same call again is right.
+            PartsChanged: Redis lists other parts than this process knows. Nothing changed.
+            RedisError: Redis is away. It may have happened or not: the same call again is right, another is not.
         """
         from_id, to_id = generations[0].from_id, generations[-1].to_id
         stem = self._stem(from_id, to_id)
+        try:
+            part = await self._archived(stem, from_id, to_id, generations)
+        except ArchiveError:
+            del self._stems[(from_id, to_id)]  # certainly not listed
+            raise
+        del self._stems[(from_id, to_id)]
+        _log.info("run %s: archived %d rows up to %s in %d bytes", self._run_id, part.rows, to_id, part.bytes)
+        return self._reader(part)
+
+    async def _archived(self, stem: str, from_id: str, to_id: str, generations: Sequence[Generation]) -> Part:
         async with self._files.writing:
             done: Any = await self._redis.hget(self._keys.parts, stem)
             if done is None:
+                await self.check_place()
                 frames = [frame async for frame in self._frames(from_id, to_id)]
+                expected = sum(generation.frames for generation in generations)
+                if len(frames) != expected:
+                    raise PartsChanged(
+                        f"Redis holds {len(frames)} frames of run {self._run_id} up to {to_id}, expected {expected}",
+                        hint="Redis has lost its newest words; the run is taken up from what it has",
+                    )
                 part = await self._write(stem, from_id, to_id, generations, frames)
-                pipe = self._redis.pipeline(transaction=True)
-                pipe.hset(self._keys.parts, stem, part.as_json())
-                pipe.srem(self._keys.garbage, stem)
-                pipe.xtrim(self._keys.frames, minid=_after(to_id), approximate=False)
-                await pipe.execute()
+                await self._commit((), (part,), trim_to=to_id)
             else:
                 part = Part.from_json(done)
-        self._stems.pop((from_id, to_id), None)
-        _log.info("run %s: archived %d rows up to %s in %d bytes", self._run_id, part.rows, to_id, part.bytes)
-        return self._reader(part)
+                self._listed.add(stem)
+            return part
 
     async def again(self, old: Part, generation: Generation, frames: list[tuple[str, bytes]]) -> PartReader:
         """Write the same range as ``old`` from frames that were folded again; it counts after ``replace``."""
@@ -138,16 +185,36 @@ class RunArchive:
         return self._reader(part)
 
     async def replace(self, old: Sequence[PartReader], new: Sequence[PartReader]) -> None:
-        """Let the parts ``new`` take the place of ``old`` in the list, all or nothing; ``sweep`` removes the files."""
-        pipe = self._redis.pipeline(transaction=True)
-        for reader in old:
-            pipe.hdel(self._keys.parts, reader.part.stem)
-            pipe.sadd(self._keys.garbage, reader.part.stem)
-        for reader in new:
-            pipe.hset(self._keys.parts, reader.part.stem, reader.part.as_json())
-            pipe.srem(self._keys.garbage, reader.part.stem)
-        pipe.delete(self._keys.parts_next)
-        await pipe.execute()
+        """Let the parts ``new`` take the place of ``old`` in the list, all or nothing; ``sweep`` removes the files.
+
+        Raises:
+            PartsChanged: Redis lists other parts than this process knows. Nothing changed.
+        """
+        await self._commit([reader.part for reader in old], [reader.part for reader in new])
+
+    async def _commit(self, old: Sequence[Part], new: Sequence[Part], trim_to: str = "") -> None:
+        async with self._redis.pipeline(transaction=True) as pipe:
+            # Watched: a Redis that restarted without its newest words may not lose what it has again in the stream.
+            await pipe.watch(self._keys.parts)
+            found: Any = await pipe.hkeys(self._keys.parts)
+            if {stem.decode() for stem in found} != self._listed:
+                raise PartsChanged(
+                    f"Redis lists {len(found)} parts of run {self._run_id}, expected the {len(self._listed)} that this "
+                    "server knows",
+                    hint="Redis has lost its newest words; the run is taken up from what it has",
+                )
+            pipe.multi()  # type: ignore[no-untyped-call]
+            for part in old:
+                pipe.hdel(self._keys.parts, part.stem)
+                pipe.sadd(self._keys.garbage, part.stem)
+            for part in new:
+                pipe.hset(self._keys.parts, part.stem, part.as_json())
+                pipe.srem(self._keys.garbage, part.stem)
+            if trim_to:
+                pipe.xtrim(self._keys.frames, minid=_after(trim_to), approximate=False)
+            pipe.delete(self._keys.parts_next)
+            await pipe.execute()
+        self._listed = (self._listed - {part.stem for part in old}) | {part.stem for part in new}
 
     def mergeable(self, readers: Sequence[PartReader], *, everything: bool = False) -> list[PartReader]:
         """Return adjacent parts that should become one, none where there are none.
@@ -157,7 +224,10 @@ class RunArchive:
         """
         for i in range(len(readers)):
             group = list(readers[i:]) if everything else list(readers[i : i + MERGE_PARTS])
-            while group and sum(reader.part.rows for reader in group) > MAX_ROWS:
+            while group and (
+                sum(reader.part.rows for reader in group) > MAX_ROWS
+                or sum(reader.part.bytes for reader in group) > MAX_BYTES
+            ):
                 group.pop()
             if everything and len(group) > 1:
                 return group
@@ -174,33 +244,39 @@ class RunArchive:
         async with self._files.writing:
             stem = self._new_stem(group[0].part.from_id, group[-1].part.to_id)
             await self._redis.sadd(self._keys.garbage, stem)
-            part = await asyncio.to_thread(
-                compact, self._files.location, self._run_id, group, stem, self._files.clock()
-            )
-        reader = self._reader(part)
-        await self.replace(group, [reader])
+            created = self._files.clock()
+            part = await in_thread(lambda: compact(self._files.location, self._run_id, group, stem, created))
+            reader = self._reader(part)
+            await self.replace(group, [reader])  # before anybody sweeps
         return reader
 
-    async def delete(self, readers: Sequence[PartReader]) -> None:
+    async def delete(self) -> None:
         """Remove all files of the run. Its keys are the caller's."""
-        for reader in readers:
-            await self._redis.sadd(self._keys.garbage, reader.part.stem)
+        found: Any = await self._redis.hkeys(self._keys.parts)
+        for stem in found:
+            await self._redis.sadd(self._keys.garbage, stem)
         await self._redis.delete(self._keys.parts, self._keys.parts_next)
+        self._listed.clear()
+        self._stems.clear()
         await self.sweep()
 
     async def sweep(self) -> None:
         """Remove the files of stems that no part names. What can't be removed now stays noted for the next time."""
-        found: Any = await self._redis.smembers(self._keys.garbage)
-        for stem in (name.decode() for name in found):
-            if await self._redis.hexists(self._keys.parts, stem):
-                await self._redis.srem(self._keys.garbage, stem)
-                continue
-            try:
-                await asyncio.to_thread(Part.delete_files, self._files.location, self._run_id, stem)
-            except ArchiveError as error:
-                _log.warning("run %s: old files stay for now: %s", self._run_id, error.message)
-            else:
-                await self._redis.srem(self._keys.garbage, stem)
+        async with self._files.writing:  # what is being written is named by no part yet
+            found: Any = await self._redis.smembers(self._keys.garbage)
+            for stem in (name.decode() for name in found):
+                if await self._redis.hexists(self._keys.parts, stem):
+                    await self._redis.srem(self._keys.garbage, stem)
+                elif stem not in self._listed and stem not in self._stems.values():  # else it is not sure yet
+                    await self._remove(stem)
+
+    async def _remove(self, stem: str) -> None:
+        try:
+            await in_thread(lambda: Part.delete_files(self._files.location, self._run_id, stem))
+        except ArchiveError as error:
+            _log.warning("run %s: old files stay for now: %s", self._run_id, error.message)
+        else:
+            await self._redis.srem(self._keys.garbage, stem)
 
     async def _write(
         self, stem: str, from_id: str, to_id: str, generations: Sequence[Generation], frames: list[tuple[str, bytes]]
@@ -216,7 +292,7 @@ class RunArchive:
                 series=_joined(generations), frames=frames, state=snapshot.seal(frozen), created=created,
             )  # fmt: skip
 
-        return await asyncio.to_thread(write)
+        return await in_thread(write)
 
     async def _frames(self, from_id: str, to_id: str) -> AsyncIterator[tuple[str, bytes]]:
         after = from_id

@@ -65,6 +65,8 @@ class Journal:
         self._run_id = run_id
         self._redis = redis
         self._keys = RunKeys(run_id)
+        #: Redis was away since somebody last set this to False: it may have come back without its newest words.
+        self.interrupted = False
         self._logged = float("-inf")
         self._count = READ_COUNT_LARGE
         self._saving = asyncio.Lock()  # what is saved first must not overtake what is saved later
@@ -103,6 +105,10 @@ class Journal:
 
         return await self.patiently(read)
 
+    async def has(self, cursor: str) -> bool:
+        """Return whether the stream holds the frame ``cursor``."""
+        return bool(await self.patiently(lambda: self._redis.xrange(self._keys.frames, cursor, cursor, count=1)))
+
     async def save(self, incidents: Iterable[dict[str, Any]], commands: Iterable[dict[str, Any]], cursor: str) -> None:
         """Store changed incidents and commands, their events, and the place in the stream, all or nothing."""
         news = [(incident["incident_id"], orjson.dumps(incident)) for incident in incidents]
@@ -134,6 +140,7 @@ class Journal:
             except (RedisError, OSError) as error:
                 if as_unavailable(error) is None:
                     raise
+                self.interrupted = True
                 if time.monotonic() - self._logged > LOG_EVERY_S:
                     self._logged = time.monotonic()
                     _log.warning("run %s: Redis is away (%.200s), trying again", self._run_id, error)

@@ -11,10 +11,10 @@ from redis.exceptions import RedisError
 
 from stabilitybackend.errors import ArchiveError, Unavailable
 from stabilitybackend.runs import snapshot
-from stabilitybackend.runs.archiver import RunArchive
+from stabilitybackend.runs.archiver import PartsChanged, RunArchive
 from stabilitybackend.runs.live import stream_order
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.store import RunStore
+from stabilitybackend.runs.store import RunStore, series_of
 from stabilitybackend.tasks import end
 
 __all__ = ["FRAME_OVERHEAD_BYTES", "WindowKeeper"]
@@ -33,7 +33,7 @@ ROOM_TIMEOUT_S = 5.0
 AGAIN_AFTER_S = 5.0
 #: Files that were merged into others are kept for charts that are being read, seconds.
 SWEEP_AFTER_S = 10.0
-#: Longest time that stopping waits for a part that is being written, seconds. Killed halfway it is only garbage.
+#: Longest time that stopping lets archiving go on, seconds; after it only what a thread is writing is waited for.
 STOP_TIMEOUT_S = 2.0
 
 _log = logging.getLogger(__name__)
@@ -61,6 +61,10 @@ class WindowKeeper:
         self.limit_bytes = limit_bytes
         #: Why the archive could not be written the last time, empty when it could.
         self.problem = ""
+        #: Redis no longer holds what it held: the run must be taken up anew from what is there, then ``restarted``.
+        self.diverged = False
+        #: Held by whoever changes the parts or takes the run up from them: one at a time.
+        self.changing = asyncio.Lock()
         self._run_id = run_id
         self._archive = archive
         self._clock = clock
@@ -68,23 +72,33 @@ class WindowKeeper:
         self._task: asyncio.Task[None] | None = None
         self._again_at = float("-inf")
         self._sweep_at = float("inf")
-        #: Bytes that agents have stored and the worker has not read yet.
+        #: Generations whose commit had no answer: it is done or not, and must be tried again just so.
+        self._unsure = 0
+        #: What agents have stored and the worker has not read yet: stream id -> bytes, and all bytes.
+        self._unread: dict[str, int] = {}
         self._ahead = 0
+        self._read_to = (-1, 0)
         self._room = asyncio.Event()
         self._room.set()
+        #: Somebody has waited for room in vain, and there was none since.
+        self._refusing = False
 
     # --- the stream ----------------------------------------------------------------------------------------------
 
-    def arrived(self, store: RunStore, size: int) -> None:
-        """Note that ``size`` bytes went into the stream."""
-        self._ahead += size + FRAME_OVERHEAD_BYTES
-        self._weigh(store)
+    def arrived(self, store: RunStore, frame_id: str, size: int) -> None:
+        """Note that the frame ``frame_id`` of ``size`` bytes went into the stream."""
+        if stream_order(frame_id) > self._read_to:  # the worker may be faster than the answer to the agent
+            self._unread[frame_id] = size + FRAME_OVERHEAD_BYTES
+            self._ahead += size + FRAME_OVERHEAD_BYTES
+            self._weigh(store)
 
     def read(self, state: RunState, frame_id: str, size: int) -> None:
         """Note that the worker takes the frame ``frame_id`` of ``size`` bytes now."""
-        weight = size + FRAME_OVERHEAD_BYTES
-        self._ahead = max(0, self._ahead - weight)
-        state.store.begin(frame_id, weight)
+        self._read_to = stream_order(frame_id)
+        self._ahead -= self._unread.pop(frame_id, 0)
+        while self._unread and stream_order(next(iter(self._unread))) < self._read_to:
+            self._ahead -= self._unread.pop(next(iter(self._unread)))  # Redis has lost it
+        state.store.begin(frame_id, size + FRAME_OVERHEAD_BYTES)
 
     def cut_when_due(self, state: RunState) -> None:
         """Seal the open generation when it is large enough. Call it between two frames."""
@@ -94,6 +108,7 @@ class WindowKeeper:
     def _weigh(self, store: RunStore) -> None:
         if self._ahead + store.hot_bytes < FULL_AT_WINDOWS * self.limit_bytes:
             self._room.set()
+            self._refusing = False
         else:
             self._room.clear()
 
@@ -106,8 +121,11 @@ class WindowKeeper:
         if self._room.is_set():
             return
         try:
-            await asyncio.wait_for(self._room.wait(), ROOM_TIMEOUT_S)
+            # One frame waits; those behind it in its connection would keep the agent's health from being read for as
+            # long again each, and the agent would seem lost.
+            await asyncio.wait_for(self._room.wait(), 0.0 if self._refusing else ROOM_TIMEOUT_S)
         except TimeoutError:
+            self._refusing = not self._room.is_set()
             why = self.problem or "the archive is written more slowly than points come"
             raise Unavailable(
                 f"the window of run {self._run_id} is full: {why}",
@@ -124,12 +142,14 @@ class WindowKeeper:
             stored_to: stream id up to which all that follows from frames is stored; nothing after it may leave.
         """
         self._weigh(state.store)
-        busy = self._task is not None and not self._task.done()
-        if busy or self._clock() < self._again_at:
+        now = self._clock()
+        if self.changing.locked() or self.diverged or (self._task is not None and not self._task.done()):
+            return
+        if self._again_at - AGAIN_AFTER_S <= now < self._again_at:  # else it is time, or the clock was put back
             return
         if state.store.hot_bytes > self.limit_bytes:
             self._task = asyncio.create_task(self._shrink(state.store, stored_to), name=f"archive-{self._run_id}")
-        elif self._clock() >= self._sweep_at:
+        elif now >= self._sweep_at:
             self._sweep_at = float("inf")
             self._task = asyncio.create_task(self._sweep(), name=f"sweep-{self._run_id}")
         else:
@@ -143,16 +163,18 @@ class WindowKeeper:
             _log.error("run %s: archiving failed; it is tried again", self._run_id, exc_info=task.exception())
 
     async def _shrink(self, store: RunStore, stored_to: Callable[[], str]) -> None:
-        while store.hot_bytes > self.limit_bytes:
-            count = self._oldest(store, stored_to(), ARCHIVED_SHARE * self.limit_bytes)
-            if not count or not await self._archive_oldest(store, count):
-                return
-            group = self._archive.mergeable(store.parts)
-            if group:
-                await self._merge(store, group)
+        async with self.changing:
+            while store.hot_bytes > self.limit_bytes:
+                count = self._oldest(store, stored_to(), ARCHIVED_SHARE * self.limit_bytes)
+                if not count or not await self._archive_oldest(store, count):
+                    return
+                group = self._archive.mergeable(store.parts)
+                if group:
+                    await self._merge(store, group)
 
-    @staticmethod
-    def _oldest(store: RunStore, stored_to: str, wanted_bytes: float) -> int:
+    def _oldest(self, store: RunStore, stored_to: str, wanted_bytes: float) -> int:
+        if self._unsure:
+            return self._unsure
         count, size = 0, 0
         for generation in store.generations[:-1]:
             if size >= wanted_bytes or stream_order(generation.to_id) > stream_order(stored_to):
@@ -163,13 +185,18 @@ class WindowKeeper:
     async def _archive_oldest(self, store: RunStore, count: int) -> bool:
         try:
             reader = await self._archive.archive(store.generations[:count])
+            series = await asyncio.to_thread(series_of, reader)
         except ArchiveError as error:
+            self._unsure = 0
+            self.diverged = isinstance(error, PartsChanged)
             self._failed(error.message)
             return False
         except (RedisError, OSError) as error:
+            self._unsure = count
             self._failed(f"Redis is away: {error}")
             return False
-        store.archived(count, reader)
+        self._unsure = 0
+        store.archived(count, reader, series)
         self.problem = ""
         self._weigh(store)
         self._changed()
@@ -184,50 +211,67 @@ class WindowKeeper:
 
     async def _merge(self, store: RunStore, group: list[Any]) -> None:
         try:
-            store.compacted(group, await self._archive.merge(group))
+            reader = await self._archive.merge(group)
+            store.compacted(group, reader, await asyncio.to_thread(series_of, reader))
             self._sweep_at = self._clock() + SWEEP_AFTER_S  # a chart that is being read still reads the old files
+        except PartsChanged as error:
+            self.diverged = True
+            _log.error("run %s: %s", self._run_id, error.message)
         except (ArchiveError, RedisError, OSError) as error:
             _log.warning("run %s: %d small parts stay as they are for now: %s", self._run_id, len(group), error)
             self._again_at = self._clock() + AGAIN_AFTER_S
 
     async def _sweep(self) -> None:
         try:
-            await self._archive.sweep()
+            async with self.changing:
+                await self._archive.sweep()
         except (RedisError, OSError) as error:
             _log.warning("run %s: files of merged parts stay for now: %s", self._run_id, error)
             self._sweep_at = self._clock() + SWEEP_AFTER_S
 
-    async def flush(self, state: RunState, stored_to: str) -> None:
+    async def flush(self, newest: Callable[[], tuple[RunState, str]]) -> None:
         """Archive everything that is stored: the run is idle.
+
+        Args:
+            newest: returns the state and the stream id up to which all that follows from it is stored, as they are
+                when it is this call's turn.
 
         Raises:
             ArchiveError: it could not be written.
         """
-        await self.settle()
-        store = state.store
-        if store.open.frames and stream_order(store.open.to_id) <= stream_order(stored_to):
-            store.cut(snapshot.freeze(state))
-        count = self._oldest(store, stored_to, float("inf"))
-        if count and not await self._archive_oldest(store, count):
-            raise ArchiveError(f"run {self._run_id} was not archived: {self.problem}")
+        async with self.changing:
+            state, stored_to = newest()
+            store = state.store
+            if store.open.frames and stream_order(store.open.to_id) <= stream_order(stored_to):
+                store.cut(snapshot.freeze(state))
+            while count := self._oldest(store, stored_to, float("inf")):
+                if not await self._archive_oldest(store, count):
+                    raise ArchiveError(f"run {self._run_id} was not archived: {self.problem}")
 
-    async def compact(self, store: RunStore) -> int:
-        """Merge parts as far as that goes; return how many files sets were saved.
+    async def compact(self, newest: Callable[[], RunStore]) -> None:
+        """Merge parts as far as that goes.
+
+        Args:
+            newest: returns the store as it is when it is this call's turn.
 
         Raises:
             ArchiveError: a file could not be read or written.
         """
-        await self.settle()
-        before = len(store.parts)
-        while group := self._archive.mergeable(store.parts, everything=True):
-            store.compacted(group, await self._archive.merge(group))
-            await self._archive.sweep()
-        return before - len(store.parts)
+        async with self.changing:
+            store = newest()
+            try:
+                while group := self._archive.mergeable(store.parts, everything=True):
+                    reader = await self._archive.merge(group)
+                    store.compacted(group, reader, await asyncio.to_thread(series_of, reader))
+                    await self._archive.sweep()
+            except PartsChanged:
+                self.diverged = True
+                raise
 
-    async def settle(self) -> None:
-        """Wait for the part that is being written, if any."""
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
+    def restarted(self) -> None:
+        """Begin anew: the state was taken up from what is stored."""
+        self._unsure, self.diverged = 0, False
+        self._read_to = (-1, 0)
 
     async def stop(self) -> None:
         """Stop archiving, after the part that is being written when that does not take long."""
@@ -241,8 +285,8 @@ class WindowKeeper:
         """Return the storage facts of docs/api.md."""
         hot = store.hot_bytes + self._ahead
         full = hot >= FULL_AT_WINDOWS * self.limit_bytes
-        busy = self._task is not None and not self._task.done()
-        problem = self.problem or (store.unreadable[0] if store.unreadable else "")
+        busy = self.changing.locked()
+        problem = self.problem or (next((e.message for e in store.unreadable.values()), ""))
         return {
             "hot": {
                 "bytes": hot,

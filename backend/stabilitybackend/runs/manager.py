@@ -10,7 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from stabilitybackend.errors import ArchiveError, Conflict, NotFound, StabilityBoardError
+from stabilitybackend.errors import AgentGone, ArchiveError, Conflict, NotFound, StabilityBoardError, Unavailable
 from stabilitybackend.keys import check_run_id
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles
@@ -52,6 +52,8 @@ class RunManager:
         self._window_bytes = window_bytes
         self._index = RunIndex(redis)
         self._workers: dict[str, RunWorker] = {}
+        #: Runs that are being deleted.
+        self._leaving: set[str] = set()
         self._sweeper: asyncio.Task[None] | None = None
         #: Runs that were over before the server started, and may still lie in Redis.
         self._leftover: list[str] = []
@@ -76,13 +78,19 @@ class RunManager:
         self._workers.clear()
 
     def _worker(self, run_id: str) -> RunWorker:
+        self._check_stays(run_id)
         worker = self._workers.get(run_id)
-        if worker is None or worker.failed:
+        if worker is None or worker.is_over:
+            before = worker
             worker = self._workers[run_id] = RunWorker(
                 run_id, self._redis, self._clock, self.overview, self._files, self._window_bytes
             )
-            worker.start()
+            worker.start(after=before)
         return worker
+
+    def _check_stays(self, run_id: str) -> None:
+        if run_id in self._leaving:
+            raise Unavailable(f"run {run_id} is being deleted", hint="try again in a moment", code="deleting")
 
     async def _sweep(self) -> None:
         while True:
@@ -107,13 +115,15 @@ class RunManager:
             return
 
     async def _let_go(self, run_id: str, worker: RunWorker) -> None:
+        used = worker.used
         try:
             await worker.flush()
         except ArchiveError as error:
             _log.warning("run %s stays in Redis: %s", run_id, error.message)
-        if not worker.busy and self._workers.get(run_id) is worker:
-            del self._workers[run_id]
+        if not worker.busy and worker.used == used and self._workers.get(run_id) is worker:
             await worker.stop()
+            if self._workers.get(run_id) is worker:  # else somebody came meanwhile, and has another one
+                del self._workers[run_id]
 
     async def get(self, run_id: str) -> RunWorker:
         """Return the worker of a run, its state complete.
@@ -170,23 +180,39 @@ class RunManager:
             NotFound: there is no such run.
             Conflict: its job is live.
         """
-        worker = await self.get(run_id)
+        try:
+            worker = await self.get(run_id)
+        except Unavailable as error:
+            if not force or error.code != "archive_away":
+                raise
+            worker = self._worker(run_id)  # its files are out of reach, or lost: they stay where they are
         status = worker.run()["status"]
         if not force and (worker.has_agents or status in LIVE_STATES):
             raise Conflict(
                 f"run {run_id} is {status} and was not deleted",
                 hint="stop the job first, or force it (an agent that goes on makes the run anew)",
             )
-        await worker.delete_files()
-        self._workers.pop(run_id, None)
-        with redis_errors():
-            await self._index.forget(run_id)
+        self._check_stays(run_id)
+        self._leaving.add(run_id)
+        try:
+            await worker.delete_files()
+            self._workers.pop(run_id, None)
+            with redis_errors():
+                await self._index.forget(run_id)
+        finally:
+            self._leaving.discard(run_id)
         _log.warning("run %s deleted", run_id)
+
+    def has_agents(self, run_id: str) -> bool:
+        """Return whether an agent of the run is connected."""
+        worker = self._workers.get(run_id)
+        return worker is not None and worker.has_agents
 
     # --- the gateway's RunServices -------------------------------------------------------------------------------
 
     async def agent_connected(self, hello: Hello, send: Send) -> list[dict[str, Any]]:
         """Take a new agent in; return the commands that wait for it."""
+        self._check_stays(hello.run_id)
         with redis_errors():
             await self._index.register(hello, self._clock())
         return await self._worker(hello.run_id).agent_connected(hello.agent, hello.node, send)
@@ -208,13 +234,15 @@ class RunManager:
 
         Raises:
             Unavailable: there was none for some seconds: the archive can't be written, or not as fast.
+            AgentGone: nobody follows the run, because it was deleted or its worker failed: the agent has to come anew.
         """
         worker = self._workers.get(run_id)
-        if worker is not None:
-            await worker.room()
+        if worker is None or worker.is_over:
+            raise AgentGone(f"nobody follows run {run_id} any more")
+        await worker.room()
 
-    async def frame_stored(self, run_id: str, size: int) -> None:
+    async def frame_stored(self, run_id: str, frame_id: str, size: int) -> None:
         """Note how far the stream is ahead of the worker, which waits on the stream itself."""
         worker = self._workers.get(run_id)
         if worker is not None:
-            worker.arrived(size)
+            worker.arrived(frame_id, size)

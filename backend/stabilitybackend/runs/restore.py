@@ -16,11 +16,13 @@ from stabilitybackend.errors import ArchiveError, SnapshotError
 from stabilitybackend.runs import snapshot
 from stabilitybackend.runs.archiver import RunArchive
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.store import RunStore
+from stabilitybackend.runs.store import RunStore, series_of
 from stabilityclient.wire import BadMessage, Frame, decode_message
 
 __all__ = ["restored"]
 
+#: Pause after the archive could not be read, seconds.
+PAUSE_S = 2.0
 #: Codes of an ArchiveError that no later try will mend.
 LOST = ("archive_damaged", "archive_missing")
 
@@ -28,21 +30,38 @@ _log = logging.getLogger(__name__)
 
 
 async def restored(
-    run_id: str, archive: RunArchive, clock: Callable[[], float], undone: Collection[str]
+    run_id: str,
+    archive: RunArchive,
+    clock: Callable[[], float],
+    undone: Collection[str],
+    troubled: Callable[[ArchiveError | None], None],
 ) -> tuple[RunState, str]:
     """Return the state at the end of the archive and the stream id that it reaches, "0-0" for an empty archive.
 
+    Args:
+        run_id: the run. archive: its parts. clock: unix seconds now. undone: keys of segments that are none.
+        troubled: called with what is wrong while the archive's place can't be reached or written, which is tried again
+            for ever, then with None.
+
     Raises:
-        ArchiveError: the place of the archive can't be reached or written now; try again later.
+        RedisError: Redis is away; try again.
     """
+    while True:
+        try:
+            found = await _restored(run_id, archive, clock, undone)
+        except ArchiveError as error:
+            troubled(error)
+            await asyncio.sleep(PAUSE_S)
+        else:
+            troubled(None)
+            return found
+
+
+async def _restored(
+    run_id: str, archive: RunArchive, clock: Callable[[], float], undone: Collection[str]
+) -> tuple[RunState, str]:
     parts = await archive.load()
-    if parts and not await archive.has_files():
-        # A disk that is not mounted, not a lost file: to go on would make the run anew, with another lineage.
-        raise ArchiveError(
-            f"no file of run {run_id} is at {archive.place}: expected those of {len(parts)} parts",
-            hint="mount the archive, or correct --archive-url; it is tried again",
-            code="archive_away",
-        )
+    await archive.check_place()
     good = len(parts)
     state: RunState | None = None
     while good and state is None:
@@ -51,7 +70,10 @@ async def restored(
     if state is None:
         state = RunState(run_id, clock, undone)
     kept, stale = parts[:good], parts[good:]
-    state.store = RunStore(kept, kept[-1].part.to_id if kept else "0-0")
+    state.store = await asyncio.to_thread(RunStore, kept, kept[-1].part.to_id if kept else "0-0")
+    for trouble in state.store.unreadable.values():
+        if trouble.code not in LOST:
+            raise trouble
     if stale:
         _log.warning("run %s: %d of %d archived parts are folded again", run_id, len(stale), len(parts))
         fresh = [await _again(state, archive, part) for part in stale]
@@ -83,7 +105,7 @@ async def _again(state: RunState, archive: RunArchive, reader: PartReader) -> Pa
         _log.error(
             "run %s: the lineage may lack what happened in %s: %s", state.run_id, reader.part.stem, error.message
         )
-        state.store.skipped(reader)
+        state.store.skipped(reader, await asyncio.to_thread(series_of, reader))
         return reader
     for number, (frame_id, raw) in enumerate(frames):
         state.store.begin(frame_id, len(raw))
@@ -99,5 +121,5 @@ async def _again(state: RunState, archive: RunArchive, reader: PartReader) -> Pa
     state.store.open.to_id = reader.part.to_id
     generation = state.store.cut(snapshot.freeze(state))
     fresh = await archive.again(reader.part, generation, frames)
-    state.store.archived(1, fresh)
+    state.store.archived(1, fresh, await asyncio.to_thread(series_of, fresh))
     return fresh

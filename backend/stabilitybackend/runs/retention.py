@@ -76,7 +76,7 @@ class Retention:
             offset += len(ids)
             for run_id in ids:
                 run = await self._index.stored(run_id)
-                if run["updated"] < before and not run["agents"]:
+                if run["updated"] < before and not self._manager.has_agents(run_id):
                     yield run
 
     async def _delete(self, run: dict[str, Any], days: float, who: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ memory. Both answer the same two questions, exactly: the rows of a series, and i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,9 +23,11 @@ from stabilitybackend.runs.live import stream_order
 if TYPE_CHECKING:
     from stabilitybackend.archive.part import PartReader
 
-__all__ = ["RunStore", "SeriesKey", "StoreView"]
+__all__ = ["RunStore", "SeriesKey", "StoreView", "series_of"]
 
 Aggregates = NDArray[np.void]
+#: What a part holds, or why that can't be known.
+Listed = dict[SeriesKey, Extent] | ArchiveError
 
 
 class _Source(Protocol):
@@ -40,15 +42,15 @@ class _ColdSeries:
     """One series of one part."""
 
     def __init__(self, reader: PartReader, key: SeriesKey, extent: Extent) -> None:
-        self._reader = reader
+        self.part = reader
         self._key = key
         self.extent = extent
 
     def rows(self, first: int | None = None, last: int | None = None) -> Rows:
-        return self._reader.rows(self._key, first, last)
+        return self.part.rows(self._key, first, last)
 
     def aggregates(self, first: int, last: int, level: int) -> Aggregates:
-        return self._reader.aggregates(self._key, first, last, level)
+        return self.part.aggregates(self._key, first, last, level)
 
 
 class StoreView:
@@ -163,21 +165,16 @@ def _stretches(sources: Iterable[_Source], first: int, last: int) -> list[tuple[
     return found
 
 
-class _Whole:
-    """For query.py until it reads views."""
-
-    def __init__(self, rows: Rows) -> None:
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def read(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        return self._rows.steps, self._rows.values, self._rows.times
+def series_of(part: PartReader) -> Listed:
+    """Return what the store wants to know of a part. Reads a file: call it in a thread."""
+    try:
+        return part.keys()
+    except ArchiveError as error:
+        return error
 
 
 class RunStore:
-    """All series of one run, hot and cold.
+    """All series of one run, hot and cold. Made with parts it reads files: make it in a thread.
 
     Args:
         parts: the archived parts, oldest first.
@@ -193,17 +190,15 @@ class RunStore:
         self._metrics: dict[str, list[SeriesKey]] = {}
         self._known: set[SeriesKey] = set()
         self._cold: dict[SeriesKey, list[_ColdSeries]] = {}
-        #: Parts whose list of series could not be read, and why.
-        self.unreadable: list[str] = []
+        #: Parts of which it is not known what they hold, and why.
+        self.unreadable: dict[PartReader, ArchiveError] = {}
         for part in parts:
-            self._take(part)
+            self._take(part, series_of(part))
 
-    def _take(self, part: PartReader) -> None:
+    def _take(self, part: PartReader, series: Listed) -> None:
         self.parts.append(part)
-        try:
-            series = part.keys()
-        except ArchiveError as error:
-            self.unreadable.append(error.message)
+        if isinstance(series, ArchiveError):
+            self.unreadable[part] = series
             return
         for key, extent in series.items():
             self._know(key)
@@ -254,23 +249,32 @@ class RunStore:
         self.generations.append(Generation(sealed.to_id, sealed.order))
         return sealed
 
-    def archived(self, count: int, part: PartReader) -> None:
-        """Let a part take the place of the ``count`` oldest generations."""
+    def archived(self, count: int, part: PartReader, series: Listed) -> None:
+        """Let a part, which holds ``series``, take the place of the ``count`` oldest generations."""
         del self.generations[:count]
-        self._take(part)
+        self._take(part, series)
 
-    def skipped(self, part: PartReader) -> None:
+    def skipped(self, part: PartReader, series: Listed) -> None:
         """Take a part whose frames can't be folded: its points as they were placed, and nothing of it in memory."""
         self.generations = [Generation(part.part.to_id, self.open.order)]
-        self._take(part)
+        self._take(part, series)
 
-    def compacted(self, old: Sequence[PartReader], new: PartReader) -> None:
-        """Let one part take the place of the adjacent parts ``old``."""
+    def compacted(self, old: Sequence[PartReader], new: PartReader, series: Listed) -> None:
+        """Let one part, which holds ``series``, take the place of the adjacent parts ``old``."""
         at = self.parts.index(old[0])
-        parts = [*self.parts[:at], new, *self.parts[at + len(old) :]]
-        self.parts, self._cold, self.unreadable = [], {}, []
-        for part in parts:
-            self._take(part)
+        self.parts[at : at + len(old)] = [new]
+        order = {part: i for i, part in enumerate(self.parts)}
+        self.unreadable = {part: error for part, error in self.unreadable.items() if part in order}
+        if isinstance(series, ArchiveError):
+            self.unreadable[new] = series
+            series = {}
+        for key in self._cold.keys() | series.keys() if new in self.unreadable else series:
+            self._know(key)
+            here = [one for one in self._cold.get(key, ()) if one.part in order]
+            if key in series:
+                here.append(_ColdSeries(new, key, series[key]))
+                here.sort(key=lambda one: order[one.part])
+            self._cold[key] = here  # another list: views hold the old one
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -290,7 +294,7 @@ class RunStore:
             for key in self._metrics.get(metric, ())
         }
         view = StoreView(sources, list(self.generations))
-        view.problems += self.unreadable
+        view.problems += [error.message for error in self.unreadable.values()]
         return view
 
     def view_of(self, keys: Iterable[SeriesKey]) -> StoreView:
@@ -301,13 +305,6 @@ class RunStore:
         """Return rows of one series, as ``StoreView.rows``."""
         return StoreView({key: self._sources(key)}).rows(key, first, last)
 
-    def series(self, metric: str) -> Iterator[tuple[SeriesKey, _Whole]]:
-        for key in self.keys(metric):
-            yield key, _Whole(self.rows(key))
-
-    def column(self, key: SeriesKey) -> _Whole | None:
-        return _Whole(self.rows(key)) if key in self._known else None
-
     def _sources(self, key: SeriesKey) -> list[_Source]:
         found: list[_Source] = list(self._cold.get(key, ()))
         for generation in self.generations:
@@ -315,6 +312,3 @@ class RunStore:
             if series is not None:
                 found.append(series)
         return found
-
-
-Column = _Whole  # query.py names it until it reads views

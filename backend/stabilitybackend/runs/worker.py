@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
-from stabilitybackend.errors import ArchiveError, Conflict, NotFound, Unavailable
+from stabilitybackend.errors import ArchiveError, NotFound, Unavailable
 from stabilitybackend.policy.commands import Order
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
+from stabilitybackend.runs.card import RunCard
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.keeper import WindowKeeper
@@ -21,6 +21,7 @@ from stabilitybackend.runs.live import Channel, stream_order
 from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.restore import restored
 from stabilitybackend.runs.state import Changes, RunState
+from stabilitybackend.runs.undoing import undoable
 from stabilitybackend.tasks import end
 from stabilityclient.wire import BadMessage, Frame, Health, decode_message
 
@@ -28,8 +29,6 @@ __all__ = ["RunWorker"]
 
 #: How often silence and expiry are judged and the run's summary is stored, seconds.
 TICK_S = 1.0
-#: Pause after the archive could not be read at the start, seconds.
-ARCHIVE_PAUSE_S = 2.0
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 _log = logging.getLogger(__name__)
@@ -64,19 +63,17 @@ class RunWorker:
         self.unreadable = 0
         self.used = clock()
         self._clock = clock
-        self._overview = overview
         self._journal = Journal(run_id, redis)
-        self._index = RunIndex(redis)
+        self._card = RunCard(run_id, RunIndex(redis), self.channel, overview)
         self._archive = RunArchive(run_id, redis, files)
         self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self._storage_changed)
         self._sends: dict[str, Send] = {}
         self._unsaved = Changes()
-        self._dirty = False
+        self._closed = False
+        #: Held by whoever stops and starts it.
+        self._turning = asyncio.Lock()
         self._caught_up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._run: dict[str, Any] = {}
-        self._updated = 0.0
-        self._pushed_metrics = -1
         #: Stream id up to which all that follows is in ``_unsaved`` or stored. In a batch the cursor is ahead of it,
         #: and somebody may acknowledge or order something at that moment.
         self._concluded = "0-0"
@@ -87,9 +84,11 @@ class RunWorker:
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to follow the stream."""
-        self._task = asyncio.create_task(self._follow(), name=f"run-{self.run_id}")
+    def start(self, after: RunWorker | None = None) -> None:
+        """Begin to follow the stream, in the place of ``after``, which is over or about to be."""
+        if after is not None:
+            self._sends, self.state.agents = after._sends, after.state.agents
+        self._task = asyncio.create_task(self._follow(after), name=f"run-{self.run_id}")
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -99,12 +98,16 @@ class RunWorker:
             )
 
     @property
-    def failed(self) -> bool:
-        """Whether following the stream ended with a mistake of ours."""
-        return self._task is not None and self._task.done() and not self._task.cancelled()
+    def is_over(self) -> bool:
+        """Whether it was stopped, or following the stream ended with a mistake of ours."""
+        return self._closed or (self._task is not None and self._task.done() and not self._task.cancelled())
 
     async def stop(self) -> None:
-        """Stop following; what is not stored yet is found again in the stream by the next worker."""
+        """Stop for good; what is not stored yet is found again in the stream by the next worker."""
+        self._closed = True
+        await self._pause()
+
+    async def _pause(self) -> None:
         await end(self._task)
         await self._keeper.stop()
 
@@ -136,11 +139,20 @@ class RunWorker:
             ) from None
         return self.state
 
-    async def _follow(self) -> None:
+    async def _follow(self, after: RunWorker | None = None) -> None:
+        if after is not None:
+            await after.stop()  # two would write the same parts
+            after = None
         applied = await self._begin()
         next_tick = self._clock() + TICK_S
         while True:
             entries = await self._journal.read(self.cursor, wait=self._caught_up.is_set())
+            if await self._diverged():
+                await self._keeper.stop()
+                self._caught_up.clear()
+                applied = await self._begin()
+                self.channel.publish({"type": "reset", "reason": "Redis lost its newest words; fetch again"})
+                continue
             changes = Changes()
             for cursor, message in entries:
                 self.cursor = cursor
@@ -153,49 +165,55 @@ class RunWorker:
                 self._caught_up.set()
                 _log.info("run %s: caught up at %s", self.run_id, self.cursor)
             if entries:
-                self._dirty = True
-                self._updated = self._clock()
+                self._card.changed = True
+                self._card.updated = self._clock()
                 self._concluded = max(self._concluded, self.cursor, key=stream_order)
                 await self._conclude(changes)
                 self._stored_to = self.cursor
             self._keeper.archive_when_due(self.state, lambda: self._stored_to)
-            if self._caught_up.is_set() and self._clock() >= next_tick:
-                next_tick = self._clock() + TICK_S
+            now = self._clock()
+            if self._caught_up.is_set() and not now < next_tick <= now + TICK_S:  # clocks may be put back
+                next_tick = now + TICK_S
                 await self.tick()
 
     async def _begin(self) -> str:
         """Start from what is stored; return the stream id up to which incidents and commands are complete."""
         stored = await self._journal.load()
         agents = self.state.agents
-        self.state, self.cursor = await self._restored(stored.undone)
+        async with self._keeper.changing:
+            self.state, self.cursor = await self._journal.patiently(
+                lambda: restored(self.run_id, self._archive, self._clock, stored.undone, self._troubled)
+            )
+            self._keeper.restarted()
+            self._stored_to = self.cursor
+        self._journal.interrupted = False
         self.state.agents.update(agents)
         for agent in self._sends:
             self.state.liveness.agent_connected(agent, self._clock())
-        self._run = await self._journal.patiently(lambda: self._index.stored(self.run_id))
-        self._updated = self._run["updated"]
+        await self._journal.patiently(self._card.load)
         self.state.incidents.load(stored.incidents)
         self.state.liveness.load(stored.incidents)
         self.state.commands.load(stored.commands)
         self._concluded = stored.applied
-        self._stored_to = self.cursor
         return stored.applied
 
-    async def _restored(self, undone: list[str]) -> tuple[RunState, str]:
-        """Return the state at the end of the archive, and the stream id up to which it goes; wait for both places."""
-        while True:
-            try:
-                found = await self._journal.patiently(lambda: restored(self.run_id, self._archive, self._clock, undone))
-            except ArchiveError as error:
-                if self._trouble is None:
-                    _log.error("run %s: %s", self.run_id, error.message)
-                self._trouble = error
-                await asyncio.sleep(ARCHIVE_PAUSE_S)
-            else:
-                self._trouble = None
-                return found
+    async def _diverged(self) -> bool:
+        """Return whether Redis no longer holds what is folded: it came back without its newest words, or empty."""
+        if self._journal.interrupted and not self._keeper.diverged:
+            self._journal.interrupted = False
+            parts = self.state.store.parts
+            at_seam = self.cursor == (parts[-1].part.to_id if parts else "0-0")
+            same = await self._journal.patiently(self._archive.agrees)
+            self._keeper.diverged = not same or not (at_seam or await self._journal.has(self.cursor))
+        return self._keeper.diverged
+
+    def _troubled(self, error: ArchiveError | None) -> None:
+        if error is not None and self._trouble is None:
+            _log.error("run %s: %s", self.run_id, error.message)
+        self._trouble = error
 
     def _storage_changed(self) -> None:
-        self._dirty = True
+        self._card.changed = True
 
     def _take(self, raw: bytes, changes: Changes, *, replayed: bool) -> None:
         try:
@@ -215,25 +233,7 @@ class RunWorker:
     async def tick(self) -> None:
         """Judge silence and expiry, store and publish the summary."""
         await self._conclude(self.state.tick())
-        view = self._refresh()
-        pushed = self._run
-        if self._pushed_metrics == len(self._run["metrics"]):
-            pushed = {name: value for name, value in self._run.items() if name != "metrics"}
-        self._pushed_metrics = len(self._run["metrics"])
-        if self._dirty or self.channel or self._sends:
-            self.channel.publish({"type": "run", "run": pushed})
-        if self._dirty or self._sends:
-            self._overview.publish({"type": "run", "run": pushed})
-            try:
-                await self._index.save_view(self.run_id, view, self._updated)
-                self._dirty = False
-            except (RedisError, OSError) as error:
-                _log.warning("run %s: summary not stored: %s", self.run_id, error)
-
-    def _refresh(self) -> dict[str, Any]:
-        view = self.state.view()
-        self._run = {**self._run, **view, "updated": self._updated}
-        return view
+        await self._card.tell(self.state.view(), watched=bool(self._sends))
 
     # --- what follows from changes -------------------------------------------------------------------------------
 
@@ -274,9 +274,7 @@ class RunWorker:
         known = state.agents.setdefault(agent, {"agent": agent, "node": node, "time": self._clock(), "ranks": []})
         known["connected"] = True
         state.liveness.agent_connected(agent, self._clock())
-        self._run |= {
-            k: v for k, v in (await self._index.stored(self.run_id)).items() if k in ("name", "project", "config")
-        }
+        await self._card.rename()
         return state.commands.waiting()
 
     def agent_disconnected(self, agent: str) -> None:
@@ -330,30 +328,26 @@ class RunWorker:
             NotFound: there is no such segment.
             Conflict: it was declared or ordered, or other segments hang from it.
         """
-        tree = (await self.ready()).fold.tree
-        if not 0 < segment < len(tree):
-            raise NotFound(f"run {self.run_id} has no segment {segment}", hint="list them with GET .../segments")
-        found = tree[segment]
-        if found.cause != "restart" or any(s.parent == segment for s in tree):
-            raise Conflict(
-                f"segment {segment} (cause {found.cause}) can't be undone",
-                hint="only a segment that nobody declared and from which no other hangs can be",
-            )
-        with redis_errors():
-            await self._journal.undo(found.key)
-        _log.warning("run %s: segment %d undone by %s", self.run_id, segment, who)
-        await self.stop()
-        self._caught_up.clear()
-        self.start()
-        await self.ready()
+        async with self._turning:
+            found = undoable(self.run_id, (await self.ready()).fold.tree, segment)
+            if found.undone:
+                return self.segments()
+            with redis_errors():
+                await self._journal.undo(found.key)
+            _log.warning("run %s: segment %d undone by %s", self.run_id, segment, who)
+            await self._pause()
+            self._caught_up.clear()
+            if not self._closed:
+                self.start()
+            await self.ready()
         self.channel.publish({"type": "reset", "reason": "the lineage was corrected; fetch again"}, self.cursor)
         return self.segments()
 
     # --- storage -------------------------------------------------------------------------------------------------
 
-    def arrived(self, size: int) -> None:
+    def arrived(self, frame_id: str, size: int) -> None:
         """Note that an agent's frame of ``size`` bytes was stored in the stream."""
-        self._keeper.arrived(self.state.store, size)
+        self._keeper.arrived(self.state.store, frame_id, size)
 
     async def room(self) -> None:
         """Wait for room in the window; raise Unavailable when there is none for some seconds."""
@@ -365,19 +359,20 @@ class RunWorker:
 
     async def flush(self) -> None:
         """Archive everything: the run is idle. Raises ArchiveError when that is not possible."""
-        await self._keeper.flush(self.state, self._stored_to)
+        await self._keeper.flush(lambda: (self.state, self._stored_to))
 
-    async def compact(self) -> int:
-        """Merge the run's small parts; return by how many they became fewer."""
+    async def compact(self) -> None:
+        """Merge the run's small parts."""
         await self.ready()
-        return await self._keeper.compact(self.state.store)
+        await self._keeper.compact(lambda: self.state.store)
 
     async def delete_files(self) -> None:
         """Stop, and remove every file of the run."""
-        await self.ready()
-        await self.stop()
+        async with self._turning:
+            await self.stop()
         with redis_errors():
-            await self._archive.delete(self.state.store.parts)
+            async with self._keeper.changing:
+                await self._archive.delete()
 
     def segments(self) -> dict[str, Any]:
         """Return the lineage in the shape of docs/api.md."""
@@ -386,8 +381,7 @@ class RunWorker:
 
     def run(self) -> dict[str, Any]:
         """Return the Run of docs/api.md as it is now."""
-        self._refresh()
-        return self._run
+        return self._card.shown(self.state.view())
 
     @property
     def has_agents(self) -> bool:

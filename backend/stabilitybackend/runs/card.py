@@ -1,0 +1,80 @@
+"""The Run of docs/api.md for one run: as it is now, told to browsers and stored for the time when nobody follows it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.live import Channel
+
+__all__ = ["RunCard"]
+
+_log = logging.getLogger(__name__)
+
+
+class RunCard:
+    """What the list of runs shows of a run.
+
+    Args:
+        run_id: the run.
+        index: stores it.
+        channel: of the run's browsers.
+        overview: of the browsers that see the list of runs.
+
+    Attributes:
+        updated: when the run's last frame came, unix seconds.
+        changed: something is new since it was stored; a view that is another one is seen without it.
+    """
+
+    def __init__(self, run_id: str, index: RunIndex, channel: Channel, overview: Channel) -> None:
+        self.updated = 0.0
+        self.changed = False
+        self._run_id = run_id
+        self._index = index
+        self._channel = channel
+        self._overview = overview
+        self._shown: dict[str, Any] = {}
+        self._saved: dict[str, Any] = {}
+        self._pushed_metrics = -1
+
+    async def load(self) -> None:
+        """Begin with what is stored. Raises RedisError when Redis is away."""
+        self._shown = await self._index.stored(self._run_id)
+        self.updated = self._shown["updated"]
+
+    async def rename(self) -> None:
+        """Take over the name, project and config that an agent has just stored."""
+        stored = await self._index.stored(self._run_id)
+        self._shown |= {name: stored[name] for name in ("name", "project", "config")}
+
+    def shown(self, view: dict[str, Any]) -> dict[str, Any]:
+        """Return the Run with what ``RunState.view`` says now."""
+        self._shown = {**self._shown, **view, "updated": self.updated}
+        return self._shown
+
+    async def tell(self, view: dict[str, Any], *, watched: bool) -> None:
+        """Publish and store the Run where it changed.
+
+        Args:
+            view: of the run's state.
+            watched: an agent is connected: its numbers move even while no frame comes.
+        """
+        run = self.shown(view)
+        pushed = run
+        if self._pushed_metrics == len(run["metrics"]):
+            pushed = {name: value for name, value in run.items() if name != "metrics"}
+        self._pushed_metrics = len(run["metrics"])
+        changed = self.changed or watched or view != self._saved
+        if changed or self._channel:
+            self._channel.publish({"type": "run", "run": pushed})
+        if not changed:
+            return
+        self._overview.publish({"type": "run", "run": pushed})
+        try:
+            await self._index.save_view(self._run_id, view, self.updated)
+            self.changed, self._saved = False, view
+        except (RedisError, OSError) as error:
+            _log.warning("run %s: summary not stored: %s", self._run_id, error)

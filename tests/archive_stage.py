@@ -1,0 +1,119 @@
+"""A run manager on a real Redis with a small window, for tests of what happens around the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError
+
+from job import Job
+from stabilitybackend.agents.ingest import Ingest
+from stabilitybackend.archive.cache import ByteCache
+from stabilitybackend.archive.location import open_location
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.runs.archiver import ArchiveFiles
+from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.runs.worker import RunWorker
+from stabilityclient.wire import Frame, Hello, encode_message
+from waiting import until
+
+__all__ = ["HELLO", "KEYS", "WINDOW_BYTES", "Lossy", "Stage", "points", "rows"]
+
+HELLO = Hello("run-1", "a1", "n0", "0.1.0")
+#: Small enough that a few frames fill it.
+WINDOW_BYTES = 4_000
+KEYS = RunKeys("run-1")
+
+
+class Stage:
+    """A run manager on a real Redis, and frames that come in through the ingest. ``restart`` is a new process."""
+
+    def __init__(self, redis: Redis, folder: Path) -> None:
+        self.redis = redis
+        self.folder = folder
+        self.now = 1_000.0
+        self.manager = self._manager()
+
+    def _manager(self) -> RunManager:
+        files = ArchiveFiles(open_location(self.folder), ByteCache(1 << 20), lambda: self.now)
+        return RunManager(self.redis, lambda: self.now, files, WINDOW_BYTES)
+
+    async def restart(self) -> None:
+        await self.manager.stop()
+        self.now += 1.0
+        self.manager = self._manager()
+
+    async def send(self, *frames: Frame) -> RunWorker:
+        """Store frames and wait until the worker has folded them."""
+        await self.manager._index.register(HELLO, self.now)
+        worker = await self.manager.get("run-1")
+        async with Ingest(self.redis) as ingest:
+            for frame in frames:
+                await ingest.append("run-1", frame.source, frame.first_seq, frame.last_seq, encode_message(frame))
+        last: Any = (await self.redis.xinfo_stream(KEYS.frames))["last-generated-id"]
+        await self.until(lambda: worker.cursor == last.decode(), "the worker has read everything")
+        return worker
+
+    async def archived(self, worker: RunWorker, parts: int) -> None:
+        """Wait until the run has at least so many parts and fits into its window."""
+
+        def done() -> bool:
+            facts = worker.storage()
+            return facts["cold"]["parts"] >= parts and facts["hot"]["bytes"] <= WINDOW_BYTES
+
+        await self.until(done, f"{parts} parts are written")
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        async def holds() -> object:
+            return condition()
+
+        await until(holds, 10, what)
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.folder.rglob("*") if path.is_file())
+
+
+class Lossy:
+    """A Redis client whose transactions fail: before they are sent, or after they were done."""
+
+    def __init__(self, redis: Redis, *, after: bool) -> None:
+        self._redis = redis
+        self._after = after
+        self.failures = 1
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._redis, name)
+
+    def pipeline(self, transaction: bool = True) -> Any:
+        pipe = self._redis.pipeline(transaction=transaction)
+        execute: Callable[[], Any] = pipe.execute
+
+        async def fail() -> Any:
+            if not self.failures:
+                return await execute()
+            self.failures -= 1
+            if self._after:
+                await execute()
+            raise ConnectionError("the connection was cut")
+
+        pipe.execute = fail
+        return pipe
+
+
+def rows(job: Job, first: int, last: int, size: int = 20) -> list[Frame]:
+    """Return frames of ``size`` steps each, from ``first`` to ``last``."""
+    return [job.rows(range(at, min(at + size, last + 1))) for at in range(first, last + 1, size)]
+
+
+def points(worker: RunWorker) -> dict[tuple[int, bool, int], float]:
+    """Return every stored loss of rank 0 by (segment, stray, step)."""
+    view = worker.state.store.view(["loss"])
+    found: dict[tuple[int, bool, int], float] = {}
+    for key in view.keys("loss"):
+        one = view.rows(key)
+        found |= {(key.segment, key.stray, s): v for s, v in zip(one.steps.tolist(), one.values.tolist(), strict=True)}
+    assert view.problems == []
+    return found

@@ -1,0 +1,346 @@
+"""Two who meddle with one archive, a Redis that forgets, a disk that goes away: nothing is lost, doubled or stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError
+
+from archive_stage import HELLO, KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
+from job import Job
+from stabilitybackend.archive.location import LocalFolder
+from stabilitybackend.archive.part import Part, PartReader
+from stabilitybackend.errors import AgentGone, Unavailable
+from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.worker import RunWorker
+
+
+@pytest.fixture
+async def stage(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    monkeypatch.setattr("stabilitybackend.runs.journal.BLOCK_MS", 50)  # what is looked at once in a read comes soon
+    stage = Stage(redis, tmp_path / "archive")
+    yield stage
+    await stage.manager.stop()
+
+
+class _Gate:
+    """A disk on which writing a snapshot takes, after ``close``, until ``open``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.waits = threading.Event()
+        self._open = threading.Event()
+        self._open.set()
+        write = LocalFolder.write_bytes
+
+        def slow(place: LocalFolder, name: str, data: bytes) -> int:
+            if name.endswith(".state") and not self._open.is_set():
+                self.waits.set()
+                self._open.wait(10)
+            return write(place, name, data)
+
+        monkeypatch.setattr(LocalFolder, "write_bytes", slow)
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Gate]:
+    gate = _Gate(monkeypatch)
+    yield gate
+    gate.open()
+
+
+async def _listed(redis: Redis) -> list[Part]:
+    found: Any = await redis.hvals(KEYS.parts)
+    return sorted((Part.from_json(data) for data in found), key=lambda part: int(part.to_id.split("-")[0]))
+
+
+async def _assert_whole(stage: Stage, worker: RunWorker, last: int) -> None:
+    """Every point is there once, before and after a restart, and the parts follow one another."""
+    expected = {(0, False, s): Job().value(s) for s in range(1, last + 1)}
+    assert points(worker) == expected
+    assert worker.state.store.values == last
+    await stage.restart()
+    again = await stage.manager.get("run-1")
+    assert points(again) == expected
+    assert again.state.store.values == last
+    ends = ["0-0"]
+    for reader in again.state.store.parts:
+        assert reader.part.from_id == ends[-1]
+        ends.append(reader.part.to_id)
+    frames = sum(part.frames for part in await _listed(stage.redis)) + await stage.redis.xlen(KEYS.frames)
+    assert frames == -(-last // 20)
+
+
+async def _fill_folder(stage: Stage) -> None:
+    """Put a file where the archive's folder should be."""
+    stage.folder.parent.mkdir(exist_ok=True)
+    stage.folder.write_text("a file where a folder is needed")
+
+
+# --- two at once -------------------------------------------------------------------------------------------------
+
+
+async def test_two_who_merge_at_once_double_nothing(stage: Stage, gate: _Gate) -> None:
+    worker = await stage.send(*rows(Job(), 1, 400))
+    await stage.archived(worker, 3)
+    await stage.until(lambda: worker.storage()["state"] == "ok", "nothing is being written")
+    gate.close()
+    both = [asyncio.create_task(stage.manager.compact_run("run-1")) for _ in range(2)]
+    await stage.until(gate.waits.is_set, "a part is being written")
+    gate.open()
+    assert [facts["cold"]["parts"] for facts in await asyncio.gather(*both)] == [1, 1]
+    await _assert_whole(stage, worker, 400)
+
+
+async def test_a_sweep_leaves_alone_what_is_being_written(stage: Stage, gate: _Gate) -> None:
+    gate.close()
+    worker = await stage.send(*rows(Job(), 1, 400))
+    await stage.until(gate.waits.is_set, "a part is being written")
+    sweep = asyncio.create_task(worker._archive.sweep())
+    await asyncio.sleep(0.1)
+    gate.open()
+    await sweep
+    await stage.archived(worker, 1)
+    await _assert_whole(stage, worker, 400)
+
+
+async def test_a_run_that_is_archived_whole_while_its_window_is_full_is_archived_once(stage: Stage) -> None:
+    await _fill_folder(stage)
+    worker = await stage.send(*rows(Job(), 1, 600))
+    await stage.until(lambda: worker.storage()["state"] == "failed", "the trouble is named")
+    stage.folder.unlink()
+    stage.now += 60.0
+    flush = asyncio.create_task(worker.flush())
+    await asyncio.sleep(0)
+    worker._keeper.archive_when_due(worker.state, lambda: worker._stored_to)
+    await flush
+    await stage.archived(worker, 1)
+    await _assert_whole(stage, worker, 600)
+
+
+async def test_a_run_that_is_deleted_while_a_part_is_being_written_leaves_no_file(
+    stage: Stage, gate: _Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stabilitybackend.runs.keeper.STOP_TIMEOUT_S", 0.01)
+    gate.close()
+    await stage.send(*rows(Job(), 1, 400))
+    await stage.until(gate.waits.is_set, "a part is being written")
+    delete = asyncio.create_task(stage.manager.delete_run("run-1", force=True))
+    await asyncio.sleep(0.1)
+    gate.open()
+    await delete
+    await stage.manager.stop()
+    await asyncio.get_running_loop().shutdown_default_executor()  # whatever still writes is done
+    assert stage.files() == []
+
+
+async def test_a_segment_that_two_people_take_back_at_once_is_taken_back_once(stage: Stage) -> None:
+    job = Job()
+    worker = await stage.send(*rows(job, 1, 100), *rows(job, 50, 90))
+    await asyncio.gather(worker.undo_segment(1, "ada"), worker.undo_segment(1, "bob"))
+    assert worker.storage()["hot"]["frames"] == await stage.redis.xlen(KEYS.frames)
+
+
+# --- room --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_frame_that_the_worker_read_before_its_agent_had_the_answer_does_not_wait_for_ever(
+    stage: Stage,
+) -> None:
+    worker = await stage.send(*rows(Job(), 1, 20))
+    before = worker.storage()["hot"]["bytes"]
+    await stage.manager.frame_stored("run-1", worker.cursor, 10 * WINDOW_BYTES)
+    assert worker.storage()["hot"]["bytes"] == before
+    await stage.manager.room("run-1")
+
+
+async def test_only_the_first_of_many_frames_waits_for_room_so_that_health_gets_through(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stabilitybackend.runs.keeper.ROOM_TIMEOUT_S", 0.3)
+    await _fill_folder(stage)
+    worker = await stage.send(*rows(Job(), 1, 600))
+    await stage.until(lambda: worker.storage()["state"] == "failed", "the trouble is named")
+    began = time.monotonic()
+    for _ in range(16):
+        with pytest.raises(Unavailable, match="is full"):
+            await stage.manager.room("run-1")
+    assert time.monotonic() - began < 2.0
+
+
+async def test_a_clock_that_is_put_back_does_not_keep_the_archive_waiting(stage: Stage) -> None:
+    await _fill_folder(stage)
+    worker = await stage.send(*rows(Job(), 1, 400))
+    await stage.until(lambda: worker.storage()["state"] == "failed", "the trouble is named")
+    stage.folder.unlink()
+    stage.now -= 3_600.0
+    await stage.archived(worker, 1)
+
+
+# --- Redis -------------------------------------------------------------------------------------------------------
+
+
+async def test_after_a_commit_without_an_answer_the_whole_run_can_be_archived_and_nothing_is_doubled(
+    stage: Stage,
+) -> None:
+    worker = await stage.send(*rows(Job(), 1, 20))
+    worker._archive._redis = Lossy(stage.redis, after=True)  # type: ignore[assignment]
+    await stage.send(*(frame for frame in rows(_sent(20), 21, 400)))
+    await stage.until(lambda: worker.storage()["state"] == "failed", "the commit has no answer")
+    await worker.flush()
+    await _assert_whole(stage, worker, 400)
+
+
+def _sent(last: int) -> Job:
+    """Return a job that has logged up to ``last``."""
+    job = Job()
+    rows(job, 1, last)
+    return job
+
+
+class _Cut:
+    """A Redis client whose next read of a stream finds the connection cut."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self.cut = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._redis, name)
+
+    async def xread(self, *args: Any, **options: Any) -> Any:
+        if self.cut:
+            self.cut = False
+            raise ConnectionError("the server has gone away")
+        return await self._redis.xread(*args, **options)
+
+
+@pytest.mark.parametrize("archived", [False, True], ids=["frames", "a-part"])
+async def test_a_redis_that_comes_back_without_its_newest_words_loses_and_doubles_nothing(
+    stage: Stage, archived: bool
+) -> None:
+    job = Job()
+    worker = await stage.send(*rows(job, 1, 100))
+    old = {key: await stage.redis.dump(key) for key in (KEYS.frames, KEYS.last_seq)}
+    lost = rows(job, 101, 500 if archived else 140)
+    await stage.send(*lost)
+    if archived:
+        await stage.archived(worker, 1)
+        await stage.redis.delete(KEYS.parts)
+    for key, data in old.items():
+        await stage.redis.restore(key, 0, data, replace=True)
+    worker._journal._redis = _Cut(stage.redis)  # type: ignore[assignment]
+    await stage.until(lambda: not worker._journal._redis.cut, "the cut is noticed")  # type: ignore[attr-defined]
+    worker = await stage.send(*lost)  # the agent has them still, and sends them again
+    last = 500 if archived else 140
+    await stage.until(lambda: worker.is_ready and len(points(worker)) == last, "all is there")
+    assert len(worker.segments()["segments"]) == 1
+    if archived:
+        await stage.archived(worker, 1)
+    await _assert_whole(stage, worker, last)
+
+
+# --- the place of the files --------------------------------------------------------------------------------------
+
+
+async def test_a_disk_that_is_unmounted_under_a_live_run_is_named_and_nothing_is_written_under_its_mount_point(
+    stage: Stage,
+) -> None:
+    job = Job()
+    worker = await stage.send(*rows(job, 1, 300))
+    await stage.archived(worker, 1)
+    aside = stage.folder.rename(stage.folder.with_name("aside"))
+    stage.folder.mkdir()
+    await stage.send(*rows(job, 301, 600))
+    await stage.until(lambda: worker.storage()["state"] == "failed", "the trouble is named")
+    assert "no file of run run-1" in worker.storage()["problem"]
+    assert stage.files() == []
+    stage.folder.rmdir()
+    aside.rename(stage.folder)
+    stage.now += 60.0
+    await stage.archived(worker, 2)
+    await _assert_whole(stage, worker, 600)
+
+
+async def test_a_run_whose_files_are_gone_for_good_can_be_deleted_by_force(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stabilitybackend.runs.restore.PAUSE_S", 0.05)
+    worker = await stage.send(*rows(Job(), 1, 500))
+    await stage.archived(worker, 1)
+    await stage.manager.stop()
+    stage.folder.rename(stage.folder.with_name("gone"))
+    await stage.restart()
+    fresh = stage.manager._worker("run-1")
+    await stage.until(lambda: fresh._trouble is not None, "the trouble is noticed")
+    with pytest.raises(Unavailable, match="can't be opened now"):
+        await stage.manager.delete_run("run-1")
+    await stage.manager.delete_run("run-1", force=True)
+    assert [key async for key in stage.redis.scan_iter(match="sb:{run-1}*")] == []
+
+
+async def test_what_a_part_holds_is_never_read_on_the_event_loop(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, threads = PartReader.keys, set()
+
+    def noted(reader: PartReader) -> Any:
+        threads.add(threading.current_thread())
+        return keys(reader)
+
+    monkeypatch.setattr(PartReader, "keys", noted)
+    worker = await stage.send(*rows(Job(), 1, 600))
+    await stage.archived(worker, 2)
+    await stage.manager.compact_run("run-1")
+    await stage.restart()
+    await stage.manager.get("run-1")
+    assert threads
+    assert threading.current_thread() not in threads
+
+
+async def test_a_merge_stops_where_a_part_would_become_too_large(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = await stage.send(*rows(Job(), 1, 600))
+    await stage.archived(worker, 2)
+    parts = worker.state.store.parts
+    monkeypatch.setattr("stabilitybackend.runs.archiver.MAX_BYTES", parts[0].part.bytes)
+    assert worker._archive.mergeable(parts, everything=True) == []
+
+
+# --- agents ------------------------------------------------------------------------------------------------------
+
+
+async def _no_command(command: dict[str, Any]) -> None:
+    pass
+
+
+async def test_an_agent_of_a_run_that_is_deleted_is_sent_away_and_makes_it_anew(stage: Stage) -> None:
+    await stage.manager.agent_connected(HELLO, _no_command)
+    worker = await stage.send(*rows(Job(), 1, 300))
+    await stage.archived(worker, 1)
+    await stage.manager.delete_run("run-1", force=True)
+    with pytest.raises(AgentGone):
+        await stage.manager.room("run-1")
+    await stage.manager.agent_connected(HELLO, _no_command)
+    await stage.manager.room("run-1")
+    worker = await stage.send(*rows(Job(), 1, 40))
+    assert [run["run_id"] for run in await stage.manager.runs()] == ["run-1"]
+    await _assert_whole(stage, worker, 40)
+
+
+async def test_that_an_agent_has_left_is_stored_too(stage: Stage) -> None:
+    await stage.manager.agent_connected(HELLO, _no_command)
+    worker = await stage.send(*rows(Job(), 1, 20))
+    await worker.tick()
+    await stage.manager.agent_disconnected("run-1", "a1")
+    await worker.tick()
+    assert (await RunIndex(stage.redis).stored("run-1"))["agents"] == 0
