@@ -156,8 +156,8 @@ def _rows(
             names, values = row_of(pairs, reading, path, f"line {item}")
         yield from groups.add(who, item, names, step, time, values)
     clock.lines = lines.count
-    note_step(path, step_key, groups.numeric, reading)
     yield from groups.flush()
+    note_step(path, step_key, groups.numeric, reading)
 
 
 def _time_of(value: Any, row: dict[str, Any]) -> float | None:
