@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -339,9 +340,26 @@ def test_damaged_files_of_a_folder_are_named_and_the_rest_is_imported(tmp_path: 
     write(tmp_path / "good.jsonl", {"step": 0, "t": 0, "loss": 1.0})
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "half.wandb").touch()
+    (tmp_path / "link.csv").symlink_to(tmp_path / "nowhere.csv")
+    os.mkfifo(tmp_path / "pipe.jsonl")
     run = ImportedRun()
 
     result = run.take(tmp_path)
 
     assert run.line() == {0: 1.0}
-    assert [trouble.file.name for trouble in result.reading.named] == ["empty.jsonl", "half.wandb"]
+    assert [trouble.file.name for trouble in result.reading.named] == [
+        "empty.jsonl",
+        "half.wandb",
+        "link.csv",
+        "pipe.jsonl",
+    ]
+
+
+def test_only_what_was_renamed_is_said_to_be(tmp_path: Path) -> None:
+    file = write(tmp_path / "log.jsonl", {"step": 0, "t": 0, "loss": 1.0, "lr": 0.5, "a": 2.0})
+    result = ImportedRun().take(file, renames={"a": "b", "loss": "lr", "typo": "c"})
+    assert result.renames == {"a": "b"}
+    assert sorted(result.reading.notes) == [
+        "loss is renamed nowhere: no row has it without lr",
+        "typo is renamed nowhere: no row has it without c",
+    ]

@@ -88,9 +88,9 @@ def import_paths(
             bar = progress.add_task(plan.name, total=plan.size or None)
             try:
                 good = _import(plan, options, target, api_key, _Bar(progress, bar)) and good
-            except StabilityBoardError as error:
-                hint = f" ({error.hint})" if error.hint else ""
-                typer.echo(f"{plan.name}: failed: {error.message}{hint}", err=True)
+            except (StabilityBoardError, OSError) as error:
+                hint = f" ({error.hint})" if isinstance(error, StabilityBoardError) and error.hint else ""
+                typer.echo(f"{plan.name}: failed: {error}{hint}", err=True)
                 for said in [*plan.notes, *map(str, plan.refused)]:
                     typer.echo(f"  note: {said}", err=True)
                 good = False

@@ -31,7 +31,14 @@ KNOWN = (
 #: the
 #: first is taken.
 _KINDS = ("spool", "tensorboard", "wandb", "trainer_state", "parquet", "jsonl", "csv")
-_SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".csv": "csv", ".tsv": "csv"}
+_SUFFIXES = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".wandb": "wandb",
+}
 _HEAD_BYTES = 64 * 1024
 #: A byte order mark and white space.
 _BLANK = b"\xef\xbb\xbf \t\r\n"
@@ -103,7 +110,8 @@ def find_plans(paths: list[Path], *, run_id: str | None = None) -> list[Plan]:
             else:
                 plans += _PLANNERS[kind]([path], path.parent)
         else:
-            raise BadRequest(f"{path} is not there, expected a file or a folder", hint=f"known are: {KNOWN}")
+            what = "is a pipe or a device" if path.exists() else "is not there"
+            raise BadRequest(f"{path} {what}, expected a file or a folder", hint=f"known are: {KNOWN}")
     plans += _tensorboard(sorted(event_files), Path())
     plans = _newest_states(_by_wandb_run(plans))
     if run_id is None:
@@ -160,14 +168,11 @@ def _kind_by_name(path: Path) -> str:
     Raises:
         BadRequest: it has a name that we know, and holds nothing that we do.
     """
-    if "tfevents" in path.name:
-        return "tensorboard"
-    if path.suffix == ".wandb":
-        return "wandb"
-    if path.name == "trainer_state.json":
-        return "trainer_state"
-    kind = _SUFFIXES.get(path.suffix.lower(), "")
-    return kind if kind and _kind_of(path) == kind else ""
+    named = {"trainer_state.json": "trainer_state"}.get(path.name) or ("tensorboard" if "tfevents" in path.name else "")
+    kind = named or _SUFFIXES.get(path.suffix.lower(), "")
+    if kind and not path.is_file():
+        raise BadRequest(f"{path} is a link to nothing, a pipe or a device, expected a file")
+    return kind if named or kind == "wandb" or (kind and _kind_of(path) == kind) else ""
 
 
 def _kind_of(path: Path) -> str:
@@ -176,8 +181,11 @@ def _kind_of(path: Path) -> str:
     Raises:
         BadRequest: none of what is known.
     """
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise BadRequest(f"{path} can't be read: {error.strerror}") from error
     if head[:4] == b"PAR1":
         return "parquet"
     if head[:4] == MAGIC:

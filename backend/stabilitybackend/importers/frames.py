@@ -107,6 +107,7 @@ class FrameMaker:
         self.already += first if batch.names else 0  # a row without a number is never sent
         stream.check.add(batch)
         stream.items = max(stream.items, batch.last_item)
+        names = self._names.of(batch.names)
         if batch.last_item * 2 <= stream.held:
             return
         self._waiting[batch.who] = None
@@ -119,7 +120,6 @@ class FrameMaker:
         self._grow(stream, _EVENT_BYTES * (len(batch.forks) + len(batch.notes)))
         if first == len(batch) or not batch.names:
             return
-        names = self._names.of(batch.names)
         values = batch.values[:, first:]
         block = PointsBlock(
             list(names),

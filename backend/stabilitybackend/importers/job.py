@@ -168,7 +168,10 @@ class ImportJob:
         """Return what came of it, after the last frame."""
         maker = self._maker
         assert maker is not None
-        return Result(self.run_id, maker.rows, maker.values, maker.already, self.reading, self._names.renames)
+        used = {theirs: ours for theirs, ours in self._names.renames.items() if theirs in self._names.used}
+        for theirs in self._options.renames.keys() - used.keys():
+            self.reading.note(f"{theirs} is renamed nowhere: no row has it without {self._options.renames[theirs]}")
+        return Result(self.run_id, maker.rows, maker.values, maker.already, self.reading, used)
 
     def frames(self, held: Mapping[str, int], checks: dict[str, tuple[int, str]] | None = None) -> Iterator[Frame]:
         """Yield the frames that the server does not hold.

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Collection, Mapping
 
 from stabilitybackend.errors import BadRequest
+from stabilityclient.wire import MAX_NAME_CHARS
 
 __all__ = ["STANDARD", "Names", "parse_renames", "usual_names"]
 
@@ -37,6 +38,8 @@ class Names:
 
     def __init__(self, renames: Mapping[str, str] | None = None) -> None:
         self.renames = dict(renames or {})
+        #: Names in the file that were given another one.
+        self.used: set[str] = set()
         self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
         #: Short hash: rows that were stored under other names are not the same rows.
         self.mark = hashlib.sha256(repr(sorted(self.renames.items())).encode()).hexdigest()[:4]
@@ -50,6 +53,7 @@ class Names:
             if len(self._known) > 10_000:
                 self._known.clear()
             taken = set(names)
+            self.used.update(name for name in names if self.renames.get(name, name) not in taken)
             found = self._known[names] = tuple(
                 self.renames[name] if name in self.renames and self.renames[name] not in taken else name
                 for name in names
@@ -79,6 +83,8 @@ def parse_renames(given: Collection[str]) -> dict[str, str]:
         old, equals, new = text.rpartition("=")
         if not equals or not old or not new:
             raise BadRequest(f"--rename is {text!r}, expected OLD=NEW, for example train/loss=loss")
+        if len(new) > MAX_NAME_CHARS:
+            raise BadRequest(f"--rename gives a name of {len(new)} characters, expected 1 to {MAX_NAME_CHARS}")
         renames[old] = new
     if len(set(renames.values())) < len(renames):
         raise BadRequest("--rename gives one new name twice, expected each once")
