@@ -169,7 +169,7 @@ class ImportJob:
         maker = self._maker
         assert maker is not None
         used = {theirs: ours for theirs, ours in self._names.renames.items() if theirs in self._names.used}
-        for theirs in self._options.renames.keys() - used.keys():
+        for theirs in (name for name in self._options.renames if name not in used):
             self.reading.note(f"{theirs} is renamed nowhere: no row has it without {self._options.renames[theirs]}")
         return Result(self.run_id, maker.rows, maker.values, maker.already, self.reading, used)
 
