@@ -85,6 +85,11 @@ class RunKeys:
         return self._key("garbage")
 
     @property
+    def sweeping(self) -> str:
+        """Set: stems out of ``garbage`` whose files are being deleted: they can't be listed any more."""
+        return self._key("sweeping")
+
+    @property
     def commands(self) -> str:
         """Hash: command id -> Command as JSON."""
         return self._key("commands")

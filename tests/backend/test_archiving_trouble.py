@@ -15,11 +15,15 @@ from redis.exceptions import ConnectionError
 
 from archive_stage import HELLO, KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
 from job import Job
-from stabilitybackend.archive.location import LocalFolder
+from stabilitybackend.archive.cache import ByteCache
+from stabilitybackend.archive.location import LocalFolder, open_location
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.errors import AgentGone, Unavailable
+from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.state import Changes, RunState
 from stabilitybackend.runs.worker import RunWorker
+from stabilityclient.wire import Frame
 
 
 @pytest.fixture
@@ -112,6 +116,21 @@ async def test_a_sweep_leaves_alone_what_is_being_written(stage: Stage, gate: _G
     await asyncio.sleep(0.1)
     gate.open()
     await sweep
+    await stage.archived(worker, 1)
+    await _assert_whole(stage, worker, 400)
+
+
+async def test_files_that_another_server_takes_for_garbage_are_written_again_before_a_frame_leaves_redis(
+    stage: Stage, gate: _Gate
+) -> None:
+    gate.close()
+    worker = await stage.send(*rows(Job(), 1, 400))
+    await stage.until(gate.waits.is_set, "a part is being written")
+    other = ArchiveFiles(open_location(stage.folder), ByteCache(0), lambda: stage.now)
+    await RunArchive("run-1", stage.redis, other).load()
+    gate.open()
+    await stage.until(lambda: worker.storage()["state"] == "failed", "it is noticed")
+    stage.now += 60.0
     await stage.archived(worker, 1)
     await _assert_whole(stage, worker, 400)
 
@@ -289,6 +308,29 @@ async def test_a_run_whose_files_are_gone_for_good_can_be_deleted_by_force(
         await stage.manager.delete_run("run-1")
     await stage.manager.delete_run("run-1", force=True)
     assert [key async for key in stage.redis.scan_iter(match="sb:{run-1}*")] == []
+
+
+async def test_while_archived_frames_are_folded_again_others_get_their_turn_after_each(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await stage.send(*rows(Job(), 1, 600))
+    await stage.archived(worker, 2)
+    await stage.manager.stop()
+    for state in stage.folder.rglob("*.state"):
+        state.write_bytes(b"damaged")
+    turn, seen, apply = 0, [], RunState.apply
+
+    def noted(state: RunState, frame: Frame, *, replayed: bool) -> Changes:
+        seen.append(turn)
+        return apply(state, frame, replayed=replayed)
+
+    monkeypatch.setattr(RunState, "apply", noted)
+    await stage.restart()
+    again = asyncio.create_task(stage.manager.get("run-1"))
+    while not again.done():
+        turn += 1
+        await asyncio.sleep(0)
+    assert len(seen) == len(set(seen)) == 30
 
 
 async def test_what_a_part_holds_is_never_read_on_the_event_loop(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

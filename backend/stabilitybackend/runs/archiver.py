@@ -194,14 +194,22 @@ class RunArchive:
 
     async def _commit(self, old: Sequence[Part], new: Sequence[Part], trim_to: str = "") -> None:
         async with self._redis.pipeline(transaction=True) as pipe:
-            # Watched: a Redis that restarted without its newest words may not lose what it has again in the stream.
-            await pipe.watch(self._keys.parts)
+            # Watched: a Redis that restarted without its newest words may not lose what it has again in the stream,
+            # and another server, which takes our new files for garbage, may not have removed them.
+            await pipe.watch(self._keys.parts, self._keys.garbage)
             found: Any = await pipe.hkeys(self._keys.parts)
+            noted: Any = await pipe.smembers(self._keys.garbage)
             if {stem.decode() for stem in found} != self._listed:
                 raise PartsChanged(
                     f"Redis lists {len(found)} parts of run {self._run_id}, expected the {len(self._listed)} that this "
                     "server knows",
                     hint="Redis has lost its newest words; the run is taken up from what it has",
+                )
+            gone = {part.stem for part in new} - self._listed - {stem.decode() for stem in noted}
+            if gone:
+                raise ArchiveError(
+                    f"the files of {gone.pop()} of run {self._run_id} were removed before they were listed",
+                    hint="let one server alone use this Redis and this archive; the part is written again",
                 )
             pipe.multi()  # type: ignore[no-untyped-call]
             for part in old:
@@ -263,7 +271,7 @@ class RunArchive:
     async def sweep(self) -> None:
         """Remove the files of stems that no part names. What can't be removed now stays noted for the next time."""
         async with self._files.writing:  # what is being written is named by no part yet
-            found: Any = await self._redis.smembers(self._keys.garbage)
+            found: Any = await self._redis.sunion([self._keys.garbage, self._keys.sweeping])
             for stem in (name.decode() for name in found):
                 if await self._redis.hexists(self._keys.parts, stem):
                     await self._redis.srem(self._keys.garbage, stem)
@@ -271,12 +279,13 @@ class RunArchive:
                     await self._remove(stem)
 
     async def _remove(self, stem: str) -> None:
+        await self._redis.smove(self._keys.garbage, self._keys.sweeping, stem)
         try:
             await in_thread(lambda: Part.delete_files(self._files.location, self._run_id, stem))
         except ArchiveError as error:
             _log.warning("run %s: old files stay for now: %s", self._run_id, error.message)
         else:
-            await self._redis.srem(self._keys.garbage, stem)
+            await self._redis.srem(self._keys.sweeping, stem)
 
     async def _write(
         self, stem: str, from_id: str, to_id: str, generations: Sequence[Generation], frames: list[tuple[str, bytes]]

@@ -107,7 +107,7 @@ async def _again(state: RunState, archive: RunArchive, reader: PartReader) -> Pa
         )
         state.store.skipped(reader, await asyncio.to_thread(series_of, reader))
         return reader
-    for number, (frame_id, raw) in enumerate(frames):
+    for frame_id, raw in frames:
         state.store.begin(frame_id, len(raw))
         try:
             frame = decode_message(raw)
@@ -116,8 +116,7 @@ async def _again(state: RunState, archive: RunArchive, reader: PartReader) -> Pa
             continue
         assert isinstance(frame, Frame)
         state.apply(frame, replayed=True)
-        if number % 64 == 0:
-            await asyncio.sleep(0)  # the live requests of other runs go on meanwhile
+        await asyncio.sleep(0)  # the live requests of other runs go on meanwhile
     state.store.open.to_id = reader.part.to_id
     generation = state.store.cut(snapshot.freeze(state))
     fresh = await archive.again(reader.part, generation, frames)
