@@ -39,3 +39,20 @@ def test_a_rollback_is_done_at_its_first_new_point_however_much_comes_with_it(in
     command = state.commands.get("c-1")
     assert command is not None
     assert (command["state"], command["segment"], command["first_step"]) == ("done", 1, 11)
+
+
+@pytest.mark.parametrize("in_one", [False, True], ids=["frame by frame", "all in one frame"])
+def test_a_spike_that_was_thrown_away_is_found_however_much_came_with_it(in_one: bool) -> None:
+    job, state = Job(), RunState("run", lambda: 1010.0)
+    losses = [2.0 + step % 7 / 100 for step in range(100)] + [9.0] * 20
+    frames = [
+        job.rows(range(120), {"loss": losses}),
+        job.rows(range(90, 130), {"loss": losses[:40]}),
+    ]
+    if in_one:
+        frames = [Frame(job.info, 1, frames[-1].last_seq, [block for frame in frames for block in frame.blocks])]
+    for frame in frames:
+        state.apply(frame, replayed=False)
+    assert [(i["kind"], i["onset_step"], i["segment"], i["dead"]) for i in state.incidents.all()] == [
+        ("spike", 100, 0, True)
+    ]

@@ -67,14 +67,16 @@ class LineageFold:
 
     def apply(self, frame: Frame) -> list[Change]:
         """Return what the frame changed, in order."""
+        return list(self.each(frame))
+
+    def each(self, frame: Frame) -> Iterator[Change]:
+        """Yield what the frame changes, one by one: meanwhile the tree is as it was when that change came."""
         state = self._source(frame.source)
-        changes: list[Change] = []
         for block in frame.blocks:
             if isinstance(block, EventBlock):
-                changes.extend(self._event(frame.source, state, block))
+                yield from self._event(frame.source, state, block)
             else:
-                changes.extend(self._points(state, block))
-        return changes
+                yield from self._points(state, block)
 
     # --- sources -------------------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class RunState:
         changes = Changes()
         if frame.source.rank is not None:
             self.world_size = max(1, frame.source.world_size)
-        for change in self.fold.apply(frame):
+        for change in self.fold.each(frame):
             if isinstance(change, Placed):
                 self._placed(change, changes, replayed)
             elif isinstance(change, Forked):
