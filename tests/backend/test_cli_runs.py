@@ -197,5 +197,22 @@ def test_the_version_is_shown(program: Program) -> None:
 
 def test_help_names_every_command(program: Program) -> None:
     shown = program("--help")[1]
-    found = [word for word in ("up", "demo", "runs", "rollback", "import", "keys", "doctor") if f" {word} " in shown]
-    assert found == ["up", "demo", "runs", "rollback", "import", "keys", "doctor"]
+    names = ["up", "demo", "runs", "rollback", "import", "export", "keys", "archive", "doctor"]
+    assert [name for name in names if f" {name} " in shown] == names
+
+
+@pytest.mark.parametrize(
+    ("command", "default"),
+    [
+        (("up",), "127.0.0.1"),
+        (("import",), "a run per file or folder"),
+        (("export",), "jsonl for -"),
+        (("runs",), "the one running here"),
+        (("archive", "status"), "the newest 500"),
+        (("keys", "create"), "all"),
+    ],
+)
+def test_help_says_what_is_taken_where_nothing_is_given(
+    program: Program, command: tuple[str, ...], default: str
+) -> None:
+    assert f"{default})" in " ".join(program(*command, "--help")[1].split())

@@ -55,18 +55,18 @@ def _root(
 
 @app.command()
 def up(
-    host: Annotated[str | None, typer.Option(help="Address to listen on. [default: 127.0.0.1]")] = None,
-    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one. [default: 8080]")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on. (default: 127.0.0.1)")] = None,
+    port: Annotated[int | None, typer.Option(help="TCP port; 0 takes a free one. (default: 8080)")] = None,
     data_dir: Annotated[Path | None, typer.Option(help=_DATA_DIR_HELP)] = None,
     redis_url: Annotated[
-        str | None, typer.Option(help="Redis or Valkey >= 6.2. [default: an embedded server in the data folder]")
+        str | None, typer.Option(help="Redis or Valkey >= 6.2. (default: an embedded server in the data folder)")
     ] = None,
     archive_url: Annotated[
         str | None,
-        typer.Option(help="Folder, s3://, gs:// or az:// of older points. [default: archive in the data folder]"),
+        typer.Option(help="Folder, s3://, gs:// or az:// of older points. (default: archive in the data folder)"),
     ] = None,
     window_mib: Annotated[
-        float | None, typer.Option(help="MiB of a run's newest points that stay in Redis. [default: 32]")
+        float | None, typer.Option(help="MiB of a run's newest points that stay in Redis. (default: 32)")
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.")] = None,
 ) -> None:

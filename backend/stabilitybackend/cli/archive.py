@@ -27,7 +27,7 @@ _STATE_STYLE = {"ok": "green", "archiving": "cyan", "behind": "yellow", "failed"
 _MIB = 1024.0 * 1024.0
 
 _Run = Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")]
-_Url = Annotated[str | None, typer.Option(help="The server. [default: STABILITY_URL, or the one running here]")]
+_Url = Annotated[str | None, typer.Option(help="The server. (default: STABILITY_URL, or the one running here)")]
 _ApiKey = Annotated[str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")]
 _DataDir = Annotated[Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -35,7 +35,7 @@ _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 @app.command()
 def status(
-    run_id: Annotated[str | None, typer.Argument(help="One run. [default: the newest 500]")] = None,
+    run_id: Annotated[str | None, typer.Argument(help="One run. (default: the newest 500)")] = None,
     url: _Url = None,
     api_key: _ApiKey = None,
     data_dir: _DataDir = None,

@@ -42,10 +42,10 @@ def export_run(
     view: Annotated[str, typer.Option(help="all, or effective: without dead points.")] = "all",
     metric: Annotated[list[str] | None, typer.Option(help="Only this metric; repeat it for several.")] = None,
     file_format: Annotated[
-        str | None, typer.Option("--format", help="jsonl or parquet. [default: by the end of FILE; jsonl for -]")
+        str | None, typer.Option("--format", help="jsonl or parquet. (default: by the end of FILE; jsonl for -)")
     ] = None,
     url: Annotated[
-        str | None, typer.Option(help="The server. [default: STABILITY_URL, or the one running here]")
+        str | None, typer.Option(help="The server. (default: STABILITY_URL, or the one running here)")
     ] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")

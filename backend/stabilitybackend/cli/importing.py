@@ -45,9 +45,9 @@ def import_paths(
         list[Path], typer.Argument(metavar="PATH...", help="Files or folders; see docs/import-export.md.")
     ],
     run_id: Annotated[
-        str | None, typer.Option(help="Put everything into one run of this id. [default: a run per file or folder]")
+        str | None, typer.Option(help="Put everything into one run of this id. (default: a run per file or folder)")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run. [default: from the file or its place]")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run. (default: from the file or its place)")] = None,
     project: Annotated[str | None, typer.Option(help="Project of the run.")] = None,
     rename: Annotated[
         list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename a metric; repeat it for several.")
@@ -57,7 +57,7 @@ def import_paths(
     ] = False,
     step_key: Annotated[str | None, typer.Option(help="Key or column that holds the step.")] = None,
     url: Annotated[
-        str | None, typer.Option(help="The server. [default: STABILITY_URL, or the one running here]")
+        str | None, typer.Option(help="The server. (default: STABILITY_URL, or the one running here)")
     ] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")

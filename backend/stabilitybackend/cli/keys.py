@@ -36,7 +36,7 @@ _Answer = TypeVar("_Answer")
 def create(
     name: Annotated[str, typer.Argument(help="What people call it, for example the cluster or the person.")],
     scope: Annotated[
-        list[str] | None, typer.Option(help="agent, read, command; may be repeated. [default: all]")
+        list[str] | None, typer.Option(help="agent, read, command; may be repeated. (default: all)")
     ] = None,
     data_dir: _DataDir = None,
     redis_url: _RedisUrl = None,

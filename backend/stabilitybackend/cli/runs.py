@@ -24,7 +24,7 @@ _FINAL = ("done", "rejected", "failed", "expired")
 _POLL_S = 0.2
 _STATUS_STYLE = {"running": "green", "finished": "blue", "stalled": "yellow", "crashed": "red", "unreachable": "red"}
 
-_Url = Annotated[str | None, typer.Option(help="The server. [default: STABILITY_URL, or the one running here]")]
+_Url = Annotated[str | None, typer.Option(help="The server. (default: STABILITY_URL, or the one running here)")]
 _ApiKey = Annotated[str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")]
 _DataDir = Annotated[Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")]
 
