@@ -106,6 +106,11 @@ def test_a_spike_is_seen_and_a_click_stitches_the_curve(stack: Stack, open_page:
     # The dialog offers the newest checkpoint before the onset and says what will happen.
     chosen = int(page.get_attribute(".choice input:checked", "value") or -1)
     assert chosen == 20 * ((onset - 1) // 20)
+    page.focus("#rollback-skip")
+    offered = page.input_value("#rollback-skip")
+    at = newest(page)
+    wait_until(lambda: newest(page) > at + 3, 20, "training goes on")
+    assert page.input_value("#rollback-skip") == offered  # it follows the run, but not under somebody's hands
     page.fill("#rollback-lr", "0.5")
     page.fill("#rollback-seed", "7")
     page.fill("#rollback-skip", "40")

@@ -214,7 +214,9 @@
 
     /** Bring sentence and button up to date with the form and with the steps that go on meanwhile. */
     update() {
-      if (this.followsSkip && this.chosen !== null) this.skip.value = String(this.wisestSkip());
+      // Never under the hands of someone who types there: 62 and a typed 40 would be 6,240 batches.
+      const typing = document.activeElement === this.skip;
+      if (this.followsSkip && !typing && this.chosen !== null) this.skip.value = String(this.wisestSkip());
       const order = this.order();
       S.text(this.sentence, S.rollbackSentence(order, this.facts()));
       S.show(this.away, Boolean(this.page.run) && this.page.run.agents === 0 && this.problem.hidden);
