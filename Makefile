@@ -11,6 +11,8 @@ PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-input --
 DEMO_ARGS   ?=
 UP_ARGS     ?=
 PYTEST_ARGS ?=
+# Much of a test's time is waiting for processes: two at once halve it. A file stays in one process, its fixtures are shared.
+TEST_JOBS   ?= 2
 BENCH       ?= client_overhead live_latency rollback_peers fold archive timeline page_open ingest
 
 .DEFAULT_GOAL := help
@@ -26,7 +28,7 @@ up: $(VENV)/.run ## start the server (UP_ARGS="--port 9000")
 	@$(BIN)/stabilityboard up $(UP_ARGS)
 
 test: $(VENV)/.test ## all tests but the long ones (PYTEST_ARGS="-k rollback")
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 check: $(VENV)/.test ## lint, format, types, import arrows, compose file; changes nothing
 	@$(BIN)/ruff check .

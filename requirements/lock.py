@@ -28,7 +28,7 @@ _TESTS = (
     "tensorboard",
     "wandb",
 )
-_PYTEST = ("pytest", "pytest-asyncio", "pytest-cov", "pytest-randomly")
+_PYTEST = ("pytest", "pytest-asyncio", "pytest-cov", "pytest-randomly", "pytest-xdist")
 _BENCH = ("tensorboard", "trackio")
 
 
