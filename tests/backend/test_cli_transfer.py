@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -295,6 +296,18 @@ def test_an_export_is_written_into_a_pipe_and_through_a_link_and_replaces_neithe
     assert pipe.is_fifo()
     assert link.is_symlink()
     assert len(lines) == len(file.read_text().splitlines()) == 160
+
+
+def test_standard_output_on_a_full_disk_is_one_line_of_trouble(
+    server: RunningServer, program: Program, tmp_path: Path
+) -> None:
+    assert program("import", write_log(tmp_path / "log.jsonl"), "--run-id", "run", "--url", server.url)[0] == 0
+    command = [sys.executable, "-m", "stabilitybackend.cli", "export", "run", "--to", "-", "--url", server.url]
+    with Path("/dev/full").open("wb") as full:
+        left = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (left.returncode, left.stderr.strip()) == (
+        1, "error: standard output can't be written: No space left on device"
+    )  # fmt: skip
 
 
 def test_export_says_what_it_can_write(program: Program, tmp_path: Path) -> None:

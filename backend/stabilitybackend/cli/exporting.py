@@ -92,10 +92,12 @@ def _destination(to: str) -> Iterator[BinaryIO]:
         try:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
-        except BrokenPipeError:
-            # ``export - | head``: nobody reads on. Python would complain once more when it flushes at its end.
+        except OSError as error:
+            # Python would complain once more when it flushes at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(1) from None
+            if isinstance(error, BrokenPipeError):  # ``export - | head``: nobody reads on
+                raise typer.Exit(1) from None
+            raise StabilityBoardError(f"standard output can't be written: {error.strerror}") from error
         return
     final = Path(to).resolve()  # a link stays one
     # A pipe or a device is written into: a file in its place would break it for everybody.
