@@ -43,10 +43,14 @@ class Figures:
     peers: dict[str, Any] = field(default_factory=dict)
 
 
-def growth(every: list[Figures]) -> dict[str, list[float]]:
-    """Return, by the window's name, each run's median warm time divided by that of the first run."""
-    names = [name for name in every[0].warm if all(name in one.warm for one in every)]
-    medians = {name: [statistics.median(one.warm[name]) for one in every] for name in names}
+def growth(every: list[dict[str, list[float]]]) -> dict[str, list[float]]:
+    """Return, by the window's name, each run's median time divided by that of the first run.
+
+    Args:
+        every: of each run its times by the window's name.
+    """
+    names = [name for name in every[0] if all(name in one for one in every)]
+    medians = {name: [statistics.median(one[name]) for one in every] for name in names}
     return {name: [value / values[0] for value in values] for name, values in medians.items()}
 
 
