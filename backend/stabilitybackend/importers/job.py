@@ -19,7 +19,7 @@ from stabilitybackend.importers.jsonl import read_jsonl
 from stabilitybackend.importers.names import STANDARD, Names, usual_names
 from stabilitybackend.importers.parquet import read_parquet
 from stabilitybackend.importers.sender import deliver
-from stabilitybackend.importers.tensorboard import arrange, read_events, start_of_file
+from stabilitybackend.importers.tensorboard import EventFile, arrange, read_events, start_of_file
 from stabilitybackend.importers.trainer_state import read_trainer_state
 from stabilitybackend.importers.troubles import Reading
 from stabilitybackend.importers.wandb_files import read_wandb
@@ -90,6 +90,7 @@ class ImportJob:
         self._mark = ""
         self._exported = False
         self._checks: dict[str, tuple[int, str]] = {}
+        self._arranged: tuple[list[EventFile], list[str]] | None = None
         self._maker: FrameMaker | None = None
         self._names = Names(options.renames)
         #: Id of the run; known after ``look``.
@@ -228,8 +229,14 @@ class ImportJob:
 
     def _batches(self, reading: Reading) -> Iterator[Batch]:
         if self._plan.kind == "tensorboard":
-            folders = [(part.paths, part.rank, part.prefix) for part in self._plan.parts]
-            yield from read_events(arrange(folders, reading), reading)
+            if self._arranged is None:  # it reads every file: once is enough
+                folders = [(part.paths, part.rank, part.prefix) for part in self._plan.parts]
+                said = Reading()
+                self._arranged = arrange(folders, said), said.notes
+            files, notes = self._arranged
+            for note in notes:
+                reading.note(note)
+            yield from read_events(files, reading)
             return
         reader = _READERS[self._plan.kind]
         for number, part in enumerate(self._plan.parts):
