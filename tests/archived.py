@@ -6,7 +6,8 @@ The model goes row by row in plain Python and knows nothing of blocks of blocks,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -169,11 +170,13 @@ def make_part(
     frames: Sequence[tuple[str, bytes]] = (("9-0", b"frame"),),
     state: bytes = b"state",
     cache_bytes: int = 2**26,
+    cuts: Mapping[int, Collection[int]] = MappingProxyType({}),
 ) -> tuple[Part, PartReader]:
     """Write a part of the run "run" and return it with a reader whose cache is empty."""
     part = write_part(
-        location, "run", stem, from_id=from_id, to_id=to_id, series=series, frames=frames, state=state, created=1.0
-    )
+        location, "run", stem, from_id=from_id, to_id=to_id, series=series, frames=frames, state=state, created=1.0,
+        cuts=cuts,
+    )  # fmt: skip
     return part, PartReader(location, "run", part, ByteCache(cache_bytes))
 
 

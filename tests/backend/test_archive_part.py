@@ -85,12 +85,19 @@ def near(found: Rows, data: st.DataObject) -> tuple[int, int]:
     return (first, last) if data.draw(st.integers(0, 9)) == 0 else (min(first, last), max(first, last))
 
 
+def some_cuts(series: dict[SeriesKey, Rows]) -> st.SearchStrategy[dict[int, list[int]]]:
+    """Draw where rollbacks left the segments: at steps that are there, and elsewhere."""
+    steps = [-1, 0, *(step for found in series.values() for step in found.steps[:50].tolist())]
+    segments = sorted({key.segment for key in series})
+    return st.dictionaries(st.sampled_from(segments), st.lists(st.sampled_from(steps), max_size=3))
+
+
 @pytest.mark.usefixtures("small_chunks")
 @settings(max_examples=30, deadline=None)
 @given(_series, st.data())
 def test_any_window_at_any_level_is_what_its_rows_say(series: dict[SeriesKey, Rows], data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        _, reader = make_part(LocalFolder(Path(folder)), list(series.items()))
+        _, reader = make_part(LocalFolder(Path(folder)), list(series.items()), cuts=data.draw(some_cuts(series)))
 
         for key, found in series.items():
             assert same_rows(reader.rows(key), found)
@@ -112,7 +119,8 @@ def test_merged_parts_answer_as_all_their_rows_the_last_word_standing(
             make_part(place, list(series.items()), f"p{i}", from_id=f"{i}-0", to_id=f"{i + 1}-0")[1]
             for i, series in enumerate(parts)
         ]
-        merged = compact(place, "run", readers, "merged", 2.0)
+        cuts = data.draw(some_cuts({key: rows for series in parts for key, rows in series.items()}))
+        merged = compact(place, "run", readers, "merged", 2.0, cuts)
         reader = PartReader(place, "run", merged, ByteCache(2**26))
 
         names = list(dict.fromkeys(key for series in parts for key in series))
@@ -146,6 +154,17 @@ def same_aggs(a: Aggs, b: Aggs) -> None:
     for aggs in without_sums:
         aggs["sum"] = 0
     assert without_sums[0].tobytes() == without_sums[1].tobytes()
+
+
+def test_a_curve_that_ends_where_a_rollback_left_its_segment_is_answered_without_reading_a_row(
+    place: LocalFolder,
+) -> None:
+    part, reader = make_part(place, [(LOSS, dense(90_000))], cuts={LOSS.segment: [12_345, 70_001]})
+    Path(place.path(Files.of("run", part.stem).points)).unlink()
+
+    for first, last in ((0, 12_345), (12_346, 70_001), (70_002, MAX_STEP), (0, MAX_STEP)):
+        inside = dense(90_000).between(first, last)
+        same_aggs(reader.aggregates(LOSS, first, last, 11), aggregate(inside, 11))
 
 
 def test_blocks_of_every_level_count_all_rows(place: LocalFolder) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 
 from stabilitybackend.archive.cache import ByteCache
+from stabilitybackend.archive.contents import NO_CUTS, Cuts
 from stabilitybackend.archive.location import Location
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
@@ -17,7 +18,9 @@ __all__ = ["compact"]
 CACHE_BYTES = 32 * 2**20
 
 
-def compact(location: Location, run_id: str, readers: Sequence[PartReader], stem: str, created: float) -> Part:
+def compact(
+    location: Location, run_id: str, readers: Sequence[PartReader], stem: str, created: float, cuts: Cuts = NO_CUTS
+) -> Part:
     """Write one part with everything that adjacent parts hold, and return it. The old files stay: they are listed.
 
     Where a step stands in several parts the last one counts; a series' aggregates are made anew from its rows, and of
@@ -25,7 +28,7 @@ def compact(location: Location, run_id: str, readers: Sequence[PartReader], stem
 
     Args:
         readers: oldest first, each beginning where the one before it ends.
-        stem: of the new part. created: unix seconds.
+        stem: of the new part. created: unix seconds. cuts: as in ``write_part``.
 
     Raises:
         ValueError: the parts are not adjacent.
@@ -48,5 +51,5 @@ def compact(location: Location, run_id: str, readers: Sequence[PartReader], stem
 
     return write_from(
         location, run_id, stem, from_id=readers[0].part.from_id, to_id=readers[-1].part.to_id, keys=keys,
-        rows_of=rows_of, frames=frames(), state=sources[-1].state(), created=created,
+        rows_of=rows_of, frames=frames(), state=sources[-1].state(), created=created, cuts=cuts,
     )  # fmt: skip

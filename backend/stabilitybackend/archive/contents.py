@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from types import MappingProxyType
 
 import numpy as np
 import polars as pl
@@ -22,7 +23,11 @@ from stabilitybackend.archive.layout import (
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.archive.table import Chunks, TableFile, write_table
 
-__all__ = ["Contents", "Messages"]
+__all__ = ["NO_CUTS", "Contents", "Cuts", "Messages"]
+
+#: Segment -> steps after which a rollback left it.
+Cuts = Mapping[int, Collection[int]]
+NO_CUTS: Cuts = MappingProxyType({})
 
 _KEY_COLUMNS = ("metric", "segment", "rank", "node", "stray")
 
@@ -34,10 +39,23 @@ FRAMES_GROUP = 8_192
 
 
 class Contents:
-    """The rows of a part on their way to the file; remembers what the other files say about them."""
+    """The rows of a part on their way to the file; remembers what the other files say about them.
 
-    def __init__(self, keys: Sequence[SeriesKey], rows_of: Callable[[SeriesKey], Rows]) -> None:
+    Args:
+        keys: the series, in the order in which they first appeared.
+        rows_of: their rows, asked for once.
+        cuts: segment -> steps after which a rollback left it. No stored block reaches across one, so that a chart,
+            which ends a segment there, needs no rows to cut a block.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[SeriesKey],
+        rows_of: Callable[[SeriesKey], Rows],
+        cuts: Cuts = NO_CUTS,
+    ) -> None:
         self._rows_of = rows_of
+        self._cuts = cuts
         self._ordinal = {key: i for i, key in enumerate(keys)}
         metrics = {metric: i for i, metric in enumerate(dict.fromkeys(key.metric for key in keys))}
         #: One metric's series lie side by side, a rank's segments among them, as a chart reads them.
@@ -125,15 +143,23 @@ class Contents:
         self._sum(rows)
         self.rows += len(rows)
         level = base_level(rows.steps)
-        aggs = aggregate(rows, level)
-        self._levels.setdefault(level, []).append((number, aggs))
-        while len(aggs) > 1:
+        aggs = [aggregate(stretch, level) for stretch in self._stretches(key, rows)]
+        self._levels.setdefault(level, []).append((number, join_aggs(aggs)))
+        while (blocks := sum(map(len, aggs))) > len(aggs):
             level += LEVEL_STEP
-            coarse = regroup(aggs, level)
+            coarse = [regroup(each, level) for each in aggs]
+            left = sum(map(len, coarse))
             # A level that saves nothing is not worth its place: readers regroup the one below.
-            if 2 * len(coarse) <= len(aggs) or len(coarse) == 1:
-                self._levels.setdefault(level, []).append((number, coarse))
+            if 2 * left <= blocks or left == len(coarse):
+                self._levels.setdefault(level, []).append((number, join_aggs(coarse)))
                 aggs = coarse
+
+    def _stretches(self, key: SeriesKey, rows: Rows) -> list[Rows]:
+        """Return the rows, parted where a rollback left the segment."""
+        cuts = sorted(cut for cut in self._cuts.get(key.segment, ()) if rows.steps[0] <= cut < rows.steps[-1])
+        edges = [None, *cuts, None]
+        found = [rows.between(None if low is None else low + 1, high) for low, high in pairwise(edges)]
+        return [stretch for stretch in found if len(stretch)]
 
     def _sum(self, rows: Rows) -> None:
         """Add the rows that come next in the file to the checksums of its chunks."""

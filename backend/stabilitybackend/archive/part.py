@@ -92,7 +92,11 @@ class PartReader:
         if not pieces:
             return EMPTY_AGGS
         aggs = join_aggs(pieces)
-        if len(pieces) == 1 and bool((aggs["block"] == aggs["first_step"] >> level).all()):
+        blocks = aggs["block"]
+        # A block that a rollback cut is stored in two: one of its sides alone, or both to be joined here.
+        if len(pieces) == 1 and bool(
+            (blocks == aggs["first_step"] >> level).all() and (blocks[1:] > blocks[:-1]).all()
+        ):
             return aggs
         return regroup(aggs, level)
 

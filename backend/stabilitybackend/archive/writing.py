@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from stabilitybackend.archive.contents import Contents, Messages
+from stabilitybackend.archive.contents import NO_CUTS, Contents, Cuts, Messages
 from stabilitybackend.archive.layout import (
     FORMAT_VERSION,
     FRAMES_SCHEMA,
@@ -37,6 +37,7 @@ def write_part(
     frames: Iterable[tuple[str, bytes]],
     state: bytes,
     created: float,
+    cuts: Cuts = NO_CUTS,
 ) -> Part:
     """Write the files of a part and return it. Until somebody lists the part its files are orphans.
 
@@ -47,6 +48,8 @@ def write_part(
         frames: stream id and message, in the order of the stream.
         state: the fold's state at ``to_id``.
         created: unix seconds.
+        cuts: segment -> steps after which a rollback left it, as far as they are known: charts end a segment there.
+            Any others are answered as exactly, a little later.
 
     Raises:
         ArchiveError: a file could not be written. What was written before it stays behind as orphans.
@@ -57,7 +60,7 @@ def write_part(
             found[key] = join_rows([found[key], rows]) if key in found else rows
     return write_from(
         location, run_id, stem, from_id=from_id, to_id=to_id, keys=list(found), rows_of=found.__getitem__,
-        frames=frames, state=state, created=created,
+        frames=frames, state=state, created=created, cuts=cuts,
     )  # fmt: skip
 
 
@@ -73,10 +76,11 @@ def write_from(
     frames: Iterable[tuple[str, bytes]],
     state: bytes,
     created: float,
+    cuts: Cuts = NO_CUTS,
 ) -> Part:
     """Write a part as ``write_part`` does, fetching each series' rows when its turn comes."""
     files = Files.of(run_id, stem)
-    contents = Contents(keys, rows_of)
+    contents = Contents(keys, rows_of, cuts)
     size = _write(location, files.points, contents.frames(), POINTS_SCHEMA, POINTS_CHUNK, statistics=True)
     size += location.write(files.levels, contents.levels().lazy(), row_group_rows=LEVELS_CHUNK)
     messages = Messages(frames)
