@@ -82,6 +82,14 @@ class SegmentTree:
     def __getitem__(self, segment: int) -> Segment:
         return self._segments[segment]
 
+    def cuts(self) -> dict[int, list[int]]:
+        """Return segment -> fork steps of its children: where its points may end on some path."""
+        found: dict[int, list[int]] = {}
+        for segment in self._segments:
+            if segment.parent is not None:
+                found.setdefault(segment.parent, []).append(segment.fork_step)
+        return found
+
     def with_key(self, key: str) -> list[Segment]:
         """Return the segments that ranks call ``key``, oldest first (several after a restart that repeats itself)."""
         return [self._segments[i] for i in self._by_key.get(key, [])]

@@ -66,6 +66,7 @@ class RunWorker:
         self._journal = Journal(run_id, redis)
         self._card = RunCard(run_id, RunIndex(redis), self.channel, overview)
         self._archive = RunArchive(run_id, redis, files)
+        self._archive.cuts = lambda: self.state.fold.tree.cuts()
         self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self._storage_changed)
         self._sends: dict[str, Send] = {}
         self._unsaved = Changes()
