@@ -264,7 +264,7 @@ def floor_ratios(figures: list[dict[str, Any]], floors: list[dict[str, float] | 
 
 
 def main() -> int:
-    """Measure, print, and return 0 when the aims are held at the first frame size."""
+    """Measure, print, and return 0 when all aims are held at the first frame size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long the agents send")
     parser.add_argument("--repeats", type=int, default=3)
@@ -281,7 +281,7 @@ def main() -> int:
         return 0
     settings = dict(pair.split("=", 1) for pair in options.set)
     facts: dict[str, Any] = {}
-    held = True
+    aims: dict[str, bool] = {}
     for rows in options.rows:
         size = len(sample_frame(rows))
         figures: list[dict[str, Any]] = []
@@ -294,14 +294,16 @@ def main() -> int:
         rate = statistics.median(one["points_s"] for one in figures)
         facts[str(rows)] = {"figures": figures, "floors": floors, "ratios": ratios}
         if rows == options.rows[0]:
-            held = rate >= AIM_POINTS_S and ratios.get("rows", AIM_RATIO) >= AIM_RATIO
+            aims[f"{AIM_POINTS_S / 1e6} M points/s"] = rate >= AIM_POINTS_S
+            aims |= {f"{AIM_RATIO:.0%} of the floor, {name}": ratio >= AIM_RATIO for name, ratio in ratios.items()}
         if not options.json:
             print(table(rows, figures, floors), flush=True)
     if options.json:
         print(json.dumps(facts))
     else:
-        print(f"aims at {options.rows[0]} rows a frame: {'held' if held else 'MISSED'}")
-    return 0 if held else 1
+        said = ", ".join(f"{aim} {'held' if held else 'MISSED'}" for aim, held in aims.items())
+        print(f"aims at {options.rows[0]} rows a frame: {said}")
+    return 0 if all(aims.values()) else 1
 
 
 def sample_frame(rows: int) -> bytes:
