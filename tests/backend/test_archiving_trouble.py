@@ -127,7 +127,9 @@ async def test_files_that_another_server_takes_for_garbage_are_written_again_bef
     worker = await stage.send(*rows(Job(), 1, 400))
     await stage.until(gate.waits.is_set, "a part is being written")
     other = ArchiveFiles(open_location(stage.folder), ByteCache(0), lambda: stage.now)
-    await RunArchive("run-1", stage.redis, other).load()
+    meddler = RunArchive("run-1", stage.redis, other)
+    await meddler.load()
+    await meddler.sweep()
     gate.open()
     await stage.until(lambda: worker.storage()["state"] == "failed", "it is noticed")
     stage.now += 60.0
@@ -386,3 +388,15 @@ async def test_that_an_agent_has_left_is_stored_too(stage: Stage) -> None:
     await stage.manager.agent_disconnected("run-1", "a1")
     await worker.tick()
     assert (await RunIndex(stage.redis).stored("run-1"))["agents"] == 0
+
+
+async def test_an_agent_that_comes_while_the_server_stops_starts_no_worker(stage: Stage, gate: _Gate) -> None:
+    gate.close()
+    await stage.send(*rows(Job(), 1, 400))
+    await stage.until(gate.waits.is_set, "a part is being written")
+    stop = asyncio.create_task(stage.manager.stop())
+    await asyncio.sleep(0.05)
+    with pytest.raises(Unavailable, match="the server stops"):
+        await stage.manager.agent_connected(HELLO, _no_command)
+    gate.open()
+    await stop

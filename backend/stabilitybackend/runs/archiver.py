@@ -1,8 +1,8 @@
 """Moves a run's oldest frames from its stream to files, and keeps the list of them in Redis.
 
 The order makes it safe to be killed anywhere: the files are written and synced first; then one transaction lists the
-part and trims the stream. Before it the files are garbage that the next start removes; after it they are the only
-copy. So every frame is in the stream or in a listed part, never in both and never in neither.
+part and trims the stream. Before it the files are garbage that is removed after the next start; after it they are the
+only copy. So every frame is in the stream or in a listed part, never in both and never in neither.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.compaction import compact
+from stabilitybackend.archive.contents import Cuts
 from stabilitybackend.archive.location import Location
 from stabilitybackend.archive.part import Part, PartReader, write_part
 from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
@@ -90,6 +91,8 @@ class RunArchive:
         self._redis = redis
         self._files = files
         self._keys = RunKeys(run_id)
+        #: Says where rollbacks left segments, as far as that is known now.
+        self.cuts: Callable[[], Cuts] = dict
         #: The stem under which a range is written: a second try after an unsure commit must find its own first one.
         self._stems: dict[tuple[str, str], str] = {}
         #: Stems of the parts that Redis lists, as far as this process knows.
@@ -101,13 +104,12 @@ class RunArchive:
         return f"{self._files.location.base}/{self._run_id}"
 
     async def load(self) -> list[PartReader]:
-        """Return the parts, oldest first, after removing what an interrupted write left."""
+        """Return the parts, oldest first."""
         await self._redis.delete(self._keys.parts_next)
         found: Any = await self._redis.hvals(self._keys.parts)
         parts = sorted((Part.from_json(data) for data in found), key=lambda part: stream_order(part.to_id))
         self._listed = {part.stem for part in parts}
         self._stems.clear()
-        await self.sweep()
         return [self._reader(part) for part in parts]
 
     async def agrees(self) -> bool:
@@ -253,7 +255,8 @@ class RunArchive:
             stem = self._new_stem(group[0].part.from_id, group[-1].part.to_id)
             await self._redis.sadd(self._keys.garbage, stem)
             created = self._files.clock()
-            part = await in_thread(lambda: compact(self._files.location, self._run_id, group, stem, created))
+            cuts = self.cuts()
+            part = await in_thread(lambda: compact(self._files.location, self._run_id, group, stem, created, cuts))
             reader = self._reader(part)
             await self.replace(group, [reader])  # before anybody sweeps
         return reader
@@ -291,14 +294,14 @@ class RunArchive:
         self, stem: str, from_id: str, to_id: str, generations: Sequence[Generation], frames: list[tuple[str, bytes]]
     ) -> Part:
         await self._redis.sadd(self._keys.garbage, stem)
-        created = self._files.clock()
+        created, cuts = self._files.clock(), self.cuts()
 
         def write() -> Part:
             frozen = generations[-1].state
             assert frozen is not None
             return write_part(
                 self._files.location, self._run_id, stem, from_id=from_id, to_id=to_id,
-                series=_joined(generations), frames=frames, state=snapshot.seal(frozen), created=created,
+                series=_joined(generations), frames=frames, state=snapshot.seal(frozen), created=created, cuts=cuts,
             )  # fmt: skip
 
         return await in_thread(write)

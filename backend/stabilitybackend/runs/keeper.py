@@ -31,7 +31,8 @@ FULL_AT_WINDOWS = 2.0
 ROOM_TIMEOUT_S = 5.0
 #: Pause after the archive could not be written, seconds.
 AGAIN_AFTER_S = 5.0
-#: Files that were merged into others are kept for charts that are being read, seconds.
+#: Files that were replaced, or whose write was cut off, are kept so long, seconds: charts are being read, and a Redis
+#: that writes down its newest words once a second may come back with the list of before.
 SWEEP_AFTER_S = 10.0
 #: Longest time that stopping lets archiving go on, seconds; after it only what a thread is writing is waited for.
 STOP_TIMEOUT_S = 2.0
@@ -74,6 +75,8 @@ class WindowKeeper:
         self._sweep_at = float("inf")
         #: Generations whose commit had no answer: it is done or not, and must be tried again just so.
         self._unsure = 0
+        #: ``problem`` says that Redis was away.
+        self._redis_away = False
         #: What agents have stored and the worker has not read yet: stream id -> bytes, and all bytes.
         self._unread: dict[str, int] = {}
         self._ahead = 0
@@ -153,6 +156,9 @@ class WindowKeeper:
             self._sweep_at = float("inf")
             self._task = asyncio.create_task(self._sweep(), name=f"sweep-{self._run_id}")
         else:
+            if self._redis_away:  # whoever calls has just read from it
+                self._redis_away, self.problem = False, ""
+                self._changed()
             return
         self._task.add_done_callback(self._ended)
 
@@ -192,10 +198,10 @@ class WindowKeeper:
             self._failed(error.message)
             return False
         except (RedisError, OSError) as error:
-            self._unsure = count
+            self._unsure, self._redis_away = count, True
             self._failed(f"Redis is away: {error}")
             return False
-        self._unsure = 0
+        self._unsure, self._redis_away = 0, False
         store.archived(count, reader, series)
         self.problem = ""
         self._weigh(store)
@@ -213,7 +219,7 @@ class WindowKeeper:
         try:
             reader = await self._archive.merge(group)
             store.compacted(group, reader, await asyncio.to_thread(series_of, reader))
-            self._sweep_at = self._clock() + SWEEP_AFTER_S  # a chart that is being read still reads the old files
+            self._sweep_at = self._clock() + SWEEP_AFTER_S
         except PartsChanged as error:
             self.diverged = True
             _log.error("run %s: %s", self._run_id, error.message)
@@ -263,14 +269,15 @@ class WindowKeeper:
                 while group := self._archive.mergeable(store.parts, everything=True):
                     reader = await self._archive.merge(group)
                     store.compacted(group, reader, await asyncio.to_thread(series_of, reader))
-                    await self._archive.sweep()
+                    self._sweep_at = self._clock() + SWEEP_AFTER_S
             except PartsChanged:
                 self.diverged = True
                 raise
 
     def restarted(self) -> None:
         """Begin anew: the state was taken up from what is stored."""
-        self._unsure, self.diverged = 0, False
+        self._unsure, self.diverged, self.problem = 0, False, ""
+        self._sweep_at = self._clock() + SWEEP_AFTER_S
         self._read_to = (-1, 0)
 
     async def stop(self) -> None:

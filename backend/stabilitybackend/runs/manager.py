@@ -54,6 +54,7 @@ class RunManager:
         self._workers: dict[str, RunWorker] = {}
         #: Runs that are being deleted.
         self._leaving: set[str] = set()
+        self._stopping = False
         self._sweeper: asyncio.Task[None] | None = None
         #: Runs that were over before the server started, and may still lie in Redis.
         self._leftover: list[str] = []
@@ -73,6 +74,7 @@ class RunManager:
 
     async def stop(self) -> None:
         """Stop all workers."""
+        self._stopping = True  # whoever comes now would start a worker that nobody stops
         await end(self._sweeper)
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         self._workers.clear()
@@ -89,6 +91,8 @@ class RunManager:
         return worker
 
     def _check_stays(self, run_id: str) -> None:
+        if self._stopping:
+            raise Unavailable("the server stops", code="stopping")
         if run_id in self._leaving:
             raise Unavailable(f"run {run_id} is being deleted", hint="try again in a moment", code="deleting")
 

@@ -78,7 +78,6 @@ async def _restored(
         _log.warning("run %s: %d of %d archived parts are folded again", run_id, len(stale), len(parts))
         fresh = [await _again(state, archive, part) for part in stale]
         await archive.replace(stale, fresh)
-        await archive.sweep()
     return state, parts[-1].part.to_id if parts else "0-0"
 
 
