@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
+from websockets.exceptions import ConnectionClosed
 
 from archive_stage import HELLO, KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
+from gateway_stack import RawAgent, RecordingServices, RunningGateway
 from job import Job
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import LocalFolder, open_location
@@ -23,7 +25,7 @@ from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.state import Changes, RunState
 from stabilitybackend.runs.worker import RunWorker
-from stabilityclient.wire import Frame
+from stabilityclient.wire import Frame, Welcome
 
 
 @pytest.fixture
@@ -273,6 +275,20 @@ async def test_a_redis_that_comes_back_without_its_newest_words_loses_and_double
     await _assert_whole(stage, worker, last)
 
 
+async def test_after_redis_came_back_empty_the_agents_make_the_run_anew(stage: Stage) -> None:
+    await stage.manager.agent_connected(HELLO, _no_command)
+    worker = await stage.send(*rows(Job(), 1, 100))
+    await stage.redis.flushall()
+    worker._journal._redis = _Cut(stage.redis)  # type: ignore[assignment]
+    await stage.until(lambda: worker.is_over, "it is noticed")
+    with pytest.raises(AgentGone):
+        await stage.manager.room("run-1")
+    await stage.manager.agent_connected(HELLO, _no_command)
+    worker = await stage.send(*rows(Job(), 1, 100))
+    assert [run["run_id"] for run in await stage.manager.runs()] == ["run-1"]
+    await _assert_whole(stage, worker, 100)
+
+
 # --- the place of the files --------------------------------------------------------------------------------------
 
 
@@ -379,6 +395,22 @@ async def test_an_agent_of_a_run_that_is_deleted_is_sent_away_and_makes_it_anew(
     worker = await stage.send(*rows(Job(), 1, 40))
     assert [run["run_id"] for run in await stage.manager.runs()] == ["run-1"]
     await _assert_whole(stage, worker, 40)
+
+
+class _Nobody(RecordingServices):
+    """A server on which nobody follows the run any more."""
+
+    async def room(self, run_id: str) -> None:
+        raise AgentGone("nobody follows it")
+
+
+async def test_an_agent_whose_run_nobody_follows_is_disconnected_so_that_it_says_hello_again(redis_url: str) -> None:
+    with RunningGateway(redis_url, _Nobody()) as gateway:
+        async with RawAgent(gateway.url) as agent:
+            assert isinstance(await agent.hello(), Welcome)
+            await agent.send(Job().rows([1]))
+            with pytest.raises(ConnectionClosed):
+                await agent.receive()
 
 
 async def test_that_an_agent_has_left_is_stored_too(stage: Stage) -> None:

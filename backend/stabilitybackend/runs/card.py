@@ -45,6 +45,10 @@ class RunCard:
         self._shown = await self._index.stored(self._run_id)
         self.updated = self._shown["updated"]
 
+    async def is_listed(self) -> bool:
+        """Return whether the index still has the run."""
+        return await self._index.exists(self._run_id)
+
     async def rename(self) -> None:
         """Take over the name, project and config that an agent has just stored."""
         stored = await self._index.stored(self._run_id)

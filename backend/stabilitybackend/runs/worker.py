@@ -150,6 +150,8 @@ class RunWorker:
             entries = await self._journal.read(self.cursor, wait=self._caught_up.is_set())
             if await self._diverged():
                 await self._keeper.stop()
+                if not await self._journal.patiently(self._card.is_listed):
+                    return  # Redis came back empty: the agents have to say anew what run this is
                 self._caught_up.clear()
                 applied = await self._begin()
                 self.channel.publish({"type": "reset", "reason": "Redis lost its newest words; fetch again"})
