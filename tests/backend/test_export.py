@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +24,11 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.runs import export as export_module
 from stabilitybackend.runs.export import Export
 from stabilitybackend.runs.jsonl_export import jsonl_export
-from stabilitybackend.runs.parquet_export import SCHEMA, parquet_export
+from stabilitybackend.runs.parquet_export import CHUNK_BYTES, SCHEMA, parquet_export
 from stabilitybackend.runs.store import RunStore
 from stabilityclient.wire import Frame
 from stories import Story, stories, tell
+from waiting import wait_until
 
 _WRITERS = {"jsonl": jsonl_export, "parquet": parquet_export}
 
@@ -176,19 +178,25 @@ def test_a_file_that_is_gone_is_named_and_the_rest_is_exported(tmp_path: Path) -
     assert "p2" in problem
 
 
-def test_a_parquet_export_that_nobody_takes_any_more_ends_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
+def writing() -> bool:
+    return any(thread.name == "parquet-export" for thread in threading.enumerate())
 
-    from waiting import wait_until
 
+def test_a_parquet_export_that_nobody_takes_any_more_ends_its_thread() -> None:
     chunks = parquet_export(export_of(*forked()))
     next(chunks)
-    chunks.close()  # type: ignore[attr-defined]
+    chunks.close()
+    assert not writing()
 
-    def ended() -> bool:
-        return not any(thread.name == "parquet-export" for thread in threading.enumerate())
 
-    assert wait_until(ended, 5.0, "the thread ends")
+def test_a_reader_that_stands_still_holds_no_thread_of_polars() -> None:
+    store, count = RunStore(), 1_500_000
+    steps, values = np.arange(count), np.random.default_rng(0).random(count)
+    store.add(Placed(0, "r0-1", 0, "n0", ["loss"], steps, values, values.reshape(1, -1)))
+    chunks = parquet_export(export_of(store, LineageFold()))
+    next(chunks)
+    wait_until(lambda: not writing(), 20, "the file is made")
+    assert sum(map(len, chunks)) > 10 * CHUNK_BYTES
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])

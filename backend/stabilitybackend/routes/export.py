@@ -6,12 +6,15 @@ import asyncio
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Annotated, Any, Literal
 
+import anyio
+import anyio.to_thread
 import orjson
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from stabilitybackend.errors import NotFound
 from stabilitybackend.routes.access import Reader, Worker
@@ -34,6 +37,21 @@ _TYPES = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.pa
 router = APIRouter(prefix="/api/v1/runs/{run_id}/export", tags=["export"])
 
 
+class _FileResponse(StreamingResponse):
+    """Ends the making of the file when the reader is gone, and not when its memory happens to be collected."""
+
+    def __init__(self, chunks: Generator[bytes, None, None], **options: Any) -> None:
+        super().__init__(chunks, **options)
+        self._chunks = chunks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._chunks.close)
+
+
 @router.get("")
 async def export(
     request: Request,
@@ -46,6 +64,7 @@ async def export(
     """The points of a run as one file, made while it is read."""
     state, cursor = worker.state, worker.cursor
     stored, lineage = state.store.view(metric), LineageView.of(state.fold)
+    folder = request.app.state.settings.data_dir
     run, segments = dict(worker.run()), worker.segments()["segments"]
 
     loop = asyncio.get_running_loop()
@@ -57,7 +76,7 @@ async def export(
         """Called in the thread that makes the file; the points are looked up where they change."""
         return asyncio.run_coroutine_threadsafe(view_now(), loop).result(REFRESH_TIMEOUT_S)
 
-    def begin() -> tuple[Export, Iterator[bytes]]:
+    def begin() -> tuple[Export, Generator[bytes, None, None]]:
         made = Export(
             stored,
             lineage,
@@ -69,7 +88,7 @@ async def export(
             now=time.time(),
             refresh=refresh,
         )
-        return made, jsonl_export(made) if format == "jsonl" else parquet_export(made)
+        return made, jsonl_export(made) if format == "jsonl" else parquet_export(made, folder)
 
     made, chunks = await asyncio.to_thread(begin)
     name = uuid.uuid4().hex
@@ -81,7 +100,7 @@ async def export(
         EXPORT_ID_HEADER: name,
         "Content-Disposition": f'attachment; filename="{made.run_id}.{format}"',
     }
-    return StreamingResponse(chunks, media_type=_TYPES[format], headers=headers)
+    return _FileResponse(chunks, media_type=_TYPES[format], headers=headers)
 
 
 @router.get("/{export_id}")

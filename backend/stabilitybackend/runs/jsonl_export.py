@@ -3,7 +3,7 @@ read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ def _check_names(export: Export) -> None:
         )
 
 
-def jsonl_export(export: Export) -> Iterator[bytes]:
+def jsonl_export(export: Export) -> Generator[bytes, None, None]:
     """Yield the file in chunks of about 256 KiB.
 
     Each line: ``step``, ``t`` (unix seconds), ``rank`` (null: a node's own metrics, then ``node`` names it),
@@ -53,7 +53,7 @@ def jsonl_export(export: Export) -> Iterator[bytes]:
     return _chunks(export)
 
 
-def _chunks(export: Export) -> Iterator[bytes]:
+def _chunks(export: Export) -> Generator[bytes, None, None]:
     header: dict[str, Any] | None = export.header
     waiting = bytearray()
     for piece in export.by_segment():

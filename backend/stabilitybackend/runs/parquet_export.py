@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import queue
+import os
+import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
@@ -31,41 +33,48 @@ SCHEMA = pl.Schema(
 )  # fmt: skip
 #: Rows in one row group, and rows gathered before they are handed to Polars.
 ROW_GROUP_ROWS = 131_072
-#: Chunks of the file that wait for the network, at most; one is up to about 1 MiB.
-QUEUED_CHUNKS = 16
-#: A reader that takes nothing for so long is gone, seconds.
-ABANDONED_S = 120.0
+#: Bytes handed to the network at a time.
+CHUNK_BYTES = 1 << 20
 
 
-def parquet_export(export: Export) -> Iterator[bytes]:
-    """Yield the file in chunks as they are made, by a thread that ends when nobody takes them any more.
+def parquet_export(export: Export, folder: Path | None = None) -> Generator[bytes, None, None]:
+    """Yield the file in chunks while a thread makes it, into a temporary file.
+
+    The file stands between the two because Polars writes in the threads that read charts and archive as well: two
+    people with slow lines would otherwise hold all of them on a machine with two cores.
+
+    Args:
+        folder: of the temporary file, None for the system's. The file has no name and is gone with the process.
 
     Raises:
         Exception: whatever went wrong while the file was made; then it is not whole.
     """
-    pipe = _Pipe()
-    thread = threading.Thread(target=_write, args=(export, pipe), name="parquet-export", daemon=True)
-    thread.start()
-    try:
-        while (chunk := pipe.chunks.get()) is not None:
-            yield chunk
-        if pipe.error is not None:
-            raise pipe.error
-    finally:
-        pipe.abandoned.set()
+    with tempfile.TemporaryFile(dir=folder) as file:
+        spool = _Spool(file.fileno())
+        thread = threading.Thread(target=_write, args=(export, spool), name="parquet-export", daemon=True)
+        thread.start()
+        try:
+            yield from spool.chunks()
+        finally:
+            spool.abandoned.set()
+            thread.join()
+        if spool.error is not None:
+            raise spool.error
     export.progress.problems = list(export.store.problems)
     export.progress.done = True
 
 
-class _Pipe(io.RawIOBase):
-    """A file to write to, whose bytes another thread takes."""
+class _Spool(io.RawIOBase):
+    """A file to write to, which another thread reads as it grows."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: int) -> None:
         super().__init__()
-        self.chunks: queue.Queue[bytes | None] = queue.Queue(QUEUED_CHUNKS)
+        self._file = file
+        self._size = 0
+        self._whole = False
+        self._grown = threading.Condition()
         self.abandoned = threading.Event()
         self.error: BaseException | None = None
-        self._at = 0
 
     def writable(self) -> bool:
         return True
@@ -74,39 +83,54 @@ class _Pipe(io.RawIOBase):
         return False
 
     def tell(self) -> int:
-        return self._at
+        return self._size
 
     def write(self, data: Any) -> int:
-        chunk = bytes(data)
-        self.put(chunk)
-        self._at += len(chunk)
-        return len(chunk)
-
-    def put(self, chunk: bytes | None) -> None:
-        """Hand on a chunk, None at the end; wait for room.
+        """Write all of ``data``.
 
         Raises:
             Unavailable: nobody takes the file any more.
         """
-        waited = 0.0
+        if self.abandoned.is_set():
+            raise Unavailable("nobody takes the export any more", code="export_abandoned")
+        rest = memoryview(bytes(data))
+        size, at = len(rest), self._size
+        while rest:
+            written = os.pwrite(self._file, rest, at)
+            rest, at = rest[written:], at + written
+        with self._grown:
+            self._size = at
+            self._grown.notify_all()
+        return size
+
+    def end(self) -> None:
+        """Say that nothing more comes."""
+        with self._grown:
+            self._whole = True
+            self._grown.notify_all()
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield what is written, up to the end."""
+        at = 0
         while True:
-            if self.abandoned.is_set() or waited > ABANDONED_S:
-                raise Unavailable("nobody takes the export any more", code="export_abandoned")
-            try:
-                self.chunks.put(chunk, timeout=0.5)
+            with self._grown:
+                self._grown.wait_for(lambda at=at: self._size > at or self._whole)  # type: ignore[misc]
+                size = min(self._size - at, CHUNK_BYTES)
+            if not size:
                 return
-            except queue.Full:
-                waited += 0.5
+            chunk = os.pread(self._file, size, at)
+            at += len(chunk)
+            yield chunk
 
 
-def _write(export: Export, pipe: _Pipe) -> None:
+def _write(export: Export, spool: _Spool) -> None:
     def source(with_columns: Any, predicate: Any, n_rows: Any, batch_size: Any) -> Iterator[pl.DataFrame]:
         for frame in _frames(export):
             yield frame if with_columns is None else frame.select(with_columns)
 
     try:
         register_io_source(source, schema=SCHEMA, is_pure=False).sink_parquet(
-            cast(IO[bytes], pipe),
+            cast(IO[bytes], spool),
             compression="zstd",
             compression_level=1,
             row_group_size=ROW_GROUP_ROWS,
@@ -114,11 +138,9 @@ def _write(export: Export, pipe: _Pipe) -> None:
             maintain_order=True,
         )
     except BaseException as error:  # raised again where the file is read
-        pipe.error = error
-    try:
-        pipe.put(None)
-    except Unavailable:
-        pass  # the reader is gone: nobody to tell
+        spool.error = error
+    finally:
+        spool.end()
 
 
 def _frames(export: Export) -> Iterator[pl.DataFrame]:
