@@ -23,6 +23,7 @@ from stabilitybackend.runs.jsonl_export import jsonl_export
 from stabilitybackend.runs.lineage_view import LineageView
 from stabilitybackend.runs.parquet_export import parquet_export
 from stabilitybackend.runs.store import StoreView
+from stabilitybackend.settings import Settings
 
 __all__ = ["EXPORT_ID_HEADER", "router"]
 
@@ -64,7 +65,7 @@ async def export(
     """The points of a run as one file, made while it is read."""
     state, cursor = worker.state, worker.cursor
     stored, lineage = state.store.view(metric), LineageView.of(state.fold)
-    folder = request.app.state.settings.data_dir
+    settings: Settings = request.app.state.settings
     run, segments = dict(worker.run()), worker.segments()["segments"]
 
     loop = asyncio.get_running_loop()
@@ -88,7 +89,10 @@ async def export(
             now=time.time(),
             refresh=refresh,
         )
-        return made, jsonl_export(made) if format == "jsonl" else parquet_export(made, folder)
+        if format == "jsonl":
+            return made, jsonl_export(made)
+        settings.make_data_dir()
+        return made, parquet_export(made, settings.data_dir)
 
     made, chunks = await asyncio.to_thread(begin)
     name = uuid.uuid4().hex
