@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -25,3 +26,23 @@ async def test_a_task_that_swallows_a_cancellation_is_asked_again(monkeypatch: p
     await tasks.end(task, None)
     assert swallowed.is_set()
     assert task.cancelled()
+
+
+async def test_a_task_that_is_cancelled_while_its_thread_works_ends_after_the_thread() -> None:
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(10)
+        done.set()
+
+    task = asyncio.create_task(in_thread(work))
+    while not begun.is_set():
+        await asyncio.sleep(0.001)
+    ending = asyncio.create_task(end(task))
+    await asyncio.sleep(0.05)
+    assert not task.done()
+    go_on.set()
+    await ending
+    assert task.cancelled()
+    assert done.is_set()
