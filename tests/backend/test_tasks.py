@@ -36,10 +36,9 @@ async def test_a_task_that_is_cancelled_while_its_thread_works_ends_after_the_th
         go_on.wait(10)
         done.set()
 
-    task = asyncio.create_task(in_thread(work))
-    while not begun.is_set():
-        await asyncio.sleep(0.001)
-    ending = asyncio.create_task(end(task))
+    task = asyncio.create_task(tasks.in_thread(work))
+    assert await asyncio.to_thread(begun.wait, 10)
+    ending = asyncio.create_task(tasks.end(task))
     await asyncio.sleep(0.05)
     assert not task.done()
     go_on.set()
