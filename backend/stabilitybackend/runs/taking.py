@@ -1,0 +1,34 @@
+"""Takes a stored message into a run's state, whatever is in it: one bad message must not end its run."""
+
+from __future__ import annotations
+
+import logging
+
+from stabilitybackend.runs.state import Changes, RunState
+from stabilityclient.wire import BadMessage, Frame, decode_message
+
+__all__ = ["take"]
+
+_log = logging.getLogger(__name__)
+
+
+def take(state: RunState, frame_id: str, raw: bytes, *, replayed: bool) -> Changes | None:
+    """Fold one message of the run's stream; return what it changed, None where it can't be read or folded.
+
+    The door checks what it stores, so that such a message comes from a foreign client, a flipped bit or a mistake of
+    ours. It stays stored; the log names it. Folding it again gives the same: what it did until it failed is kept.
+
+    Args:
+        frame_id: its stream id.
+        replayed: as for ``RunState.apply``.
+    """
+    try:
+        frame = decode_message(raw)
+        if not isinstance(frame, Frame):
+            raise BadMessage(f"{type(frame).__name__} in the stream, expected Frame")
+        return state.apply(frame, replayed=replayed)
+    except BadMessage as error:
+        _log.error("run %s: stored frame %s can't be read: %s", state.run_id, frame_id, error)
+    except Exception:
+        _log.exception("run %s: stored frame %s can't be folded and is passed over", state.run_id, frame_id)
+    return None
