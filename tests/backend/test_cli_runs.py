@@ -7,15 +7,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gateway_stack import RawAgent
 from job import Job
+from program import Program, program_in
 from server_stack import RunningServer
-from stabilitybackend.cli import app as cli
 from stabilityclient.wire import Ack, CommandMessage, Frame
 
 #: What a user's offline script is: 50 steps, two of them not finite.
@@ -28,25 +28,10 @@ for step in range(50):
 run.finish()
 """
 
-Program = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
-    """``stabilityboard`` in this process: exit code, standard output, standard error."""
-    for name in [name for name in os.environ if name.startswith("STABILITY_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("STABILITY_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["stabilityboard", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        shown = capsys.readouterr()
-        return int(left.value.code or 0), shown.out, shown.err
-
-    return call
+    return program_in(tmp_path, monkeypatch, capsys)
 
 
 @pytest.fixture

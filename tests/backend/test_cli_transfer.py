@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,32 +19,17 @@ import pytest
 from gateway_stack import RawAgent
 from imported import ImportedRun
 from job import Job
+from program import Program, program_in
 from server_stack import RunningServer
-from stabilitybackend.cli import app as cli
 from stabilitybackend.importers.detect import find_plans
 from stabilitybackend.importers.job import ImportJob, Options
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
 
-Program = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
-    """``stabilityboard`` in this process: exit code, standard output, standard error."""
-    for name in [name for name in os.environ if name.startswith("STABILITY_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("STABILITY_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["stabilityboard", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        shown = capfd.readouterr()
-        return int(left.value.code or 0), shown.out, shown.err
-
-    return call
+    return program_in(tmp_path, monkeypatch, capfd)
 
 
 @pytest.fixture

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -14,11 +12,11 @@ from redis.asyncio import Redis
 
 from gateway_stack import RawAgent
 from job import Job
+from program import Program, program_in
 from server_stack import RunningServer
 from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
-from stabilitybackend.cli import app as cli
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs import retention
@@ -162,25 +160,10 @@ async def test_a_time_that_would_take_living_runs_is_refused(stage: Stage, days:
 
 # --- the command ------------------------------------------------------------------------------------------------------
 
-Program = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
-    """``stabilityboard`` in this process: exit code, standard output, standard error."""
-    for name in [name for name in os.environ if name.startswith("STABILITY_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("STABILITY_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["stabilityboard", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        shown = capsys.readouterr()
-        return int(left.value.code or 0), shown.out, shown.err
-
-    return call
+    return program_in(tmp_path, monkeypatch, capsys)
 
 
 async def test_the_command_shows_merges_and_deletes_a_run(redis_url: str, tmp_path: Path, program: Program) -> None:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.settings import Settings
 
 __all__ = ["app"]
@@ -27,18 +28,15 @@ _STATE_STYLE = {"ok": "green", "archiving": "cyan", "behind": "yellow", "failed"
 _MIB = 1024.0 * 1024.0
 
 _Run = Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")]
-_Url = Annotated[str | None, typer.Option(help="The server. (default: STABILITY_URL, or the one running here)")]
-_ApiKey = Annotated[str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")]
-_DataDir = Annotated[Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")]
 _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @app.command()
 def status(
     run_id: Annotated[str | None, typer.Argument(help="One run. (default: the newest 500)")] = None,
-    url: _Url = None,
-    api_key: _ApiKey = None,
-    data_dir: _DataDir = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Show how much of each run is in Redis and how much in files."""
     with _client(url, api_key, data_dir) as client:
@@ -66,7 +64,7 @@ def status(
 
 
 @app.command()
-def compact(run_id: _Run, url: _Url = None, api_key: _ApiKey = None, data_dir: _DataDir = None) -> None:
+def compact(run_id: _Run, url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None) -> None:
     """Merge the small files of a run; one that is over is moved out of Redis first."""
     with _client(url, api_key, data_dir) as client:
         before = client.get(f"{_place(run_id)}/storage")["cold"]
@@ -84,9 +82,9 @@ def delete(
         bool, typer.Option(help="Also while its job is live; an agent that goes on makes it anew.")
     ] = False,
     yes: _Yes = False,
-    url: _Url = None,
-    api_key: _ApiKey = None,
-    data_dir: _DataDir = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Delete a run for good: points, files, incidents, commands."""
     with _client(url, api_key, data_dir) as client:
@@ -104,9 +102,9 @@ def retain(
     days: Annotated[float, typer.Option(min=1, help="Delete runs of which nothing was heard for so many days.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
     yes: _Yes = False,
-    url: _Url = None,
-    api_key: _ApiKey = None,
-    data_dir: _DataDir = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Delete the runs that ended some days ago. With STABILITY_RETENTION_DAYS the server does it by itself."""
     with _client(url, api_key, data_dir) as client:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import BadRequest, StabilityBoardError, Unavailable
 from stabilitybackend.settings import Settings
 
@@ -44,15 +45,9 @@ def export_run(
     file_format: Annotated[
         str | None, typer.Option("--format", help="jsonl or parquet. (default: by the end of FILE; jsonl for -)")
     ] = None,
-    url: Annotated[
-        str | None, typer.Option(help="The server. (default: STABILITY_URL, or the one running here)")
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")
-    ] = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Write a run to a file, with its segments and dead points; stabilityboard import reads it again.
 

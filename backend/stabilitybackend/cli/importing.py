@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.settings import Settings
 
@@ -56,15 +57,9 @@ def import_paths(
         bool, typer.Option("--keep-names", help="Do not store train/loss and the like as loss where there is no loss.")
     ] = False,
     step_key: Annotated[str | None, typer.Option(help="Key or column that holds the step.")] = None,
-    url: Annotated[
-        str | None, typer.Option(help="The server. (default: STABILITY_URL, or the one running here)")
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")
-    ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")
-    ] = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Upload runs: offline spools, TensorBoard, W&B, JSONL, CSV, Parquet, Hugging Face, Lightning, our exports.
 

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.settings import Settings
 
@@ -24,10 +25,6 @@ _FINAL = ("done", "rejected", "failed", "expired")
 _POLL_S = 0.2
 _STATUS_STYLE = {"running": "green", "finished": "blue", "stalled": "yellow", "crashed": "red", "unreachable": "red"}
 
-_Url = Annotated[str | None, typer.Option(help="The server. (default: STABILITY_URL, or the one running here)")]
-_ApiKey = Annotated[str | None, typer.Option(envvar="STABILITY_API_KEY", help="API key, where the server needs one.")]
-_DataDir = Annotated[Path | None, typer.Option(help="Data folder of the server running here, to find its URL.")]
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
@@ -35,7 +32,7 @@ def register(app: typer.Typer) -> None:
     app.command("rollback")(roll_back)
 
 
-def list_runs(url: _Url = None, api_key: _ApiKey = None, data_dir: _DataDir = None) -> None:
+def list_runs(url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None) -> None:
     """Show the runs, newest first."""
     with _client(url, api_key, data_dir) as client:
         runs = client.get("/api/v1/runs")["runs"]
@@ -70,9 +67,9 @@ def roll_back(
     reason: Annotated[str, typer.Option(help="Why; kept in the run's history.")] = "",
     wait: Annotated[bool, typer.Option(help="Show the states until the first new point is there.")] = True,
     timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait.")] = 300.0,
-    url: _Url = None,
-    api_key: _ApiKey = None,
-    data_dir: _DataDir = None,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Order the running job to go back to a checkpoint."""
     order = {

@@ -1,0 +1,34 @@
+"""The program ``stabilityboard`` in the test's own process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stabilitybackend.cli import app as cli
+
+__all__ = ["Program", "program_in"]
+
+#: Takes arguments; gives exit code, standard output, standard error.
+Program = Callable[..., tuple[int, str, str]]
+
+
+def program_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]) -> Program:
+    """Return the program with an environment of its own, its data folder in ``tmp_path``."""
+    for name in [name for name in os.environ if name.startswith("STABILITY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("STABILITY_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["stabilityboard", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        shown = capture.readouterr()
+        return int(left.value.code or 0), shown.out, shown.err
+
+    return call
