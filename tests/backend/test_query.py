@@ -173,6 +173,21 @@ def test_a_flood_of_news_is_thinned_like_everything_else() -> None:
     assert 7.0 in series.values
 
 
+def test_a_chart_of_very_many_ranks_gets_fewer_points_of_each_and_still_every_spike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stabilitybackend.runs.query.MANY_LINES_POINTS", 2_000)
+    run = NaiveRun()
+    for rank in range(80):
+        values = [2.0] * 300
+        values[rank + 100] = 9.0
+        run.feed(Job(rank, world_size=80).rows(range(300), {"loss": values}))
+    found = select(run.store, run.lineage, SeriesRequest.of(["loss"], points=200)).series
+    assert len(found) == 80
+    assert sum(len(entry.steps) for entry in found) <= 3_000
+    assert all(9.0 in entry.values for entry in found)
+
+
 def test_an_answer_larger_than_people_can_use_is_refused_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stabilitybackend.runs.query.MAX_ANSWER_POINTS", 99)
     with pytest.raises(BadRequest, match="about 100 points asked for"):

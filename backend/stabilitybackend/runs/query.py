@@ -15,7 +15,16 @@ from stabilitybackend.errors import BadRequest
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.runs.axes import metric_line, time_line
-from stabilitybackend.runs.grid import Drawn, Piece, SeriesReader, StoreReader, draw_line, expected_rows, grid_level
+from stabilitybackend.runs.grid import (
+    MIN_POINTS,
+    Drawn,
+    Piece,
+    SeriesReader,
+    StoreReader,
+    draw_line,
+    expected_rows,
+    grid_level,
+)
 from stabilitybackend.runs.increment import Increment
 from stabilitybackend.runs.lineage_view import LineageView
 from stabilitybackend.runs.series_request import SeriesRequest
@@ -28,6 +37,9 @@ __all__ = ["Answer", "Series", "effective_rows", "json_numbers", "select"]
 
 #: Points of one answer, about 25 bytes of JSON each: 50 MB. More is what an export is for.
 MAX_ANSWER_POINTS = 2_000_000
+#: Of an answer with more lines than FEW_LINES: a chart of 2,048 ranks is a band, and needs few points of each.
+MANY_LINES_POINTS = 200_000
+FEW_LINES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,13 +156,13 @@ def select(
         )
     reader: SeriesReader = store if newer is None else Increment(store, lineage, newer, request.metrics, x)
     by_metric = [_lines(reader, lineage, request, metric, newer is None) for metric in request.metrics]
-    _check_size(by_metric, request.points)
+    points = _affordable(by_metric, request.points)
     found: list[Series] = []
     coarsest = unplaced = 0
     for lines in by_metric:
-        level = 0 if request.points is None else max((grid_level(line, request.points) for line in lines), default=0)
+        level = 0 if points is None else max((grid_level(line, points) for line in lines), default=0)
         for line in lines:
-            drawn, drawn_level = draw_line(reader, line, level, request.points)
+            drawn, drawn_level = draw_line(reader, line, level, points)
             coarsest = max(coarsest, drawn_level)
             entries, missing = _entries(store, reader, lineage, request, drawn, drawn_level)
             found += entries
@@ -224,17 +236,31 @@ def _clip(piece: Piece, start: int | None, stop: int | None) -> Piece | None:
     return replace(piece, first=first, last=last, held=held)
 
 
-def _check_size(by_metric: Iterable[Sequence[Sequence[Piece]]], points: int | None) -> None:
+def _affordable(by_metric: Iterable[Sequence[Sequence[Piece]]], points: int | None) -> int | None:
+    """Return how many points each line gets: what was asked for, and fewer where thousands of ranks have one each.
+
+    Raises:
+        BadRequest: the answer would be larger than people can use all the same.
+    """
     lines = [line for lines in by_metric for line in lines]
     rows = [expected_rows(line) for line in lines]
-    total = sum(
-        count if points is None else min(count, points + 4 * len(line)) for line, count in zip(lines, rows, strict=True)
-    )
+
+    def total_of(points: int | None) -> float:
+        return sum(
+            count if points is None else min(count, points + 4 * len(line))
+            for line, count in zip(lines, rows, strict=True)
+        )
+
+    total = total_of(points)
+    while points is not None and len(lines) > FEW_LINES and total > MANY_LINES_POINTS and points > MIN_POINTS:
+        points = max(points // 2, MIN_POINTS)
+        total = total_of(points)
     if total > MAX_ANSWER_POINTS:
         raise BadRequest(
             f"about {total:.0f} points asked for ({len(lines)} lines), expected at most {MAX_ANSWER_POINTS}",
             hint="give points, rank=primary, fewer metrics or a window of steps; or export the run",
         )
+    return points
 
 
 def _entries(
