@@ -16,12 +16,11 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.importers.batches import Batch, Fork, Grouper, Who
+from stabilitybackend.importers.packages import message_class
 from stabilitybackend.importers.tfrecords import read_records
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
@@ -59,14 +58,7 @@ def event_class() -> Any:
     Raises:
         StabilityBoardError: TensorBoard is not installed.
     """
-    try:
-        return import_module("tensorboard.compat.proto.event_pb2").Event
-    except ImportError as error:
-        raise StabilityBoardError(
-            f"event files are read with the package tensorboard, which is not there ({error})",
-            hint='pip install "stabilityboard[import]"',
-            code="missing_package",
-        ) from error
+    return message_class("tensorboard.compat.proto.event_pb2", "Event", "event files")
 
 
 def start_of_file(path: Path) -> tuple[str, int]:

@@ -14,13 +14,13 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from stabilitybackend.errors import BadRequest, StabilityBoardError
+from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.batches import Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_number, as_step, as_time, note_step, row_of
+from stabilitybackend.importers.packages import message_class
 from stabilitybackend.importers.troubles import Reading
 
 __all__ = ["MAGIC", "WandbRun", "read_wandb", "wandb_run"]
@@ -51,14 +51,7 @@ class WandbRun:
 
 
 def _record_class() -> Any:
-    try:
-        return import_module("wandb.proto.wandb_internal_pb2").Record
-    except ImportError as error:
-        raise StabilityBoardError(
-            f"W&B files are read with the package wandb, which is not there ({error})",
-            hint='pip install "stabilityboard[import]"',
-            code="missing_package",
-        ) from error
+    return message_class("wandb.proto.wandb_internal_pb2", "Record", "W&B files")
 
 
 def wandb_run(path: Path) -> WandbRun:

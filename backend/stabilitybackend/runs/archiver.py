@@ -36,7 +36,7 @@ READ_COUNT = 64
 MERGE_PARTS = 8
 #: Parts with fewer rows than this are of the smallest size; each further size is MERGE_PARTS times larger.
 SMALL_ROWS = 65_536
-#: No merge makes a part of more rows: merging holds them in memory, 24 bytes each.
+#: No merge makes a part of more rows: its memory grows with its longest series, to about 200 MiB here.
 MAX_ROWS = 4_000_000
 #: Nor of more bytes in its files: a job that logs few values and many events fills a part with frames.
 MAX_BYTES = 256 * 2**20
