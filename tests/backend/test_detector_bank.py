@@ -21,7 +21,8 @@ class Memory(Detector):
     name: ClassVar[str] = "memory"
     kinds: ClassVar[tuple[str, ...]] = ("spike",)
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
         self.seen: list[Point] = []
 
     def wants(self, metric: str) -> bool:
@@ -126,7 +127,7 @@ def test_a_fork_at_or_after_the_head_changes_nothing() -> None:
     assert bank.state() == state
 
 
-def test_late_points_are_refused_and_counted() -> None:
+def test_late_rows_are_refused_and_counted() -> None:
     bank = DetectorBank(MEMORY)
     feed(bank, [Point(5, "m", 1.0, 0.0), Point(3, "m", 1.0, 0.0), Point(6, "m", 1.0, 0.0)])
     assert bank.late_points == 1
@@ -153,7 +154,7 @@ def test_a_detector_that_raises_starts_afresh_and_stops_no_other(caplog: pytest.
 
 def test_a_metric_that_nobody_wants_costs_no_snapshot() -> None:
     bank = DetectorBank(DETECTORS)
-    feed(bank, [Point(step, "tokens_per_s", 1.0, 0.0) for step in range(1_000)])
+    feed(bank, [Point(step, "anything_else", 1.0, 0.0) for step in range(1_000)])
     assert bank.snapshot_steps() == []
 
 
@@ -174,7 +175,7 @@ def test_a_wrong_setting_is_refused() -> None:
     ),
     every=st.integers(1, 8),
 )
-def test_whole_rows_say_the_same_as_their_points_one_by_one_also_where_steps_go_back(
+def test_rows_given_together_say_the_same_as_rows_given_one_by_one_also_where_steps_go_back(
     blocks: list[tuple[list[int], list[str]]], every: int
 ) -> None:
     whole, single = (DetectorBank(DETECTORS, snapshot_every_steps=every) for _ in range(2))
@@ -185,10 +186,9 @@ def test_whole_rows_say_the_same_as_their_points_one_by_one_also_where_steps_go_
         wanted = {name: column for name, column in columns.items() if whole.wants(name)}
         said = whole.feed_rows(names, steps, times, wanted)
         one_by_one = [
-            (time, finding)
+            said
             for i, (step, time) in enumerate(zip(steps, times, strict=True))
-            for name in names
-            for finding in single.feed(Point(step, name, columns[name][i], time))
+            for said in single.feed_rows(names, [step], [time], {n: [column[i]] for n, column in wanted.items()})
         ]
         assert said == one_by_one
     assert whole.state() == single.state()

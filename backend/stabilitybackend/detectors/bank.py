@@ -7,14 +7,18 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .contract import Detector, Finding, Point
+from .context import Context
+from .contract import Detector, Finding, Mark, Point, Row
+from .roles import BATCH_SIZE, GRAD_NORM, LR, role_of
 
-#: Snapshots kept. A detector set pickles to a few KiB, so that this is well below 1 MiB a run.
-MAX_SNAPSHOTS = 64
-#: Steps with points between two snapshots: near the head a rollback feeds about so many again, in a millisecond.
-SNAPSHOT_EVERY_STEPS = 32
-#: So many points in a row behind the newest step mean that the order began anew, not that they are late.
-LATE_POINTS_ACCEPTED_AFTER = 32
+#: Snapshots kept. A detector set pickles to some ten KiB, so that this is about 1 MiB a run.
+MAX_SNAPSHOTS = 32
+#: Steps with rows between two snapshots: near the head a rollback feeds about so many again, in some milliseconds.
+SNAPSHOT_EVERY_STEPS = 256
+#: Roles of the metrics that detectors look up beside their own points.
+COMPANIONS = frozenset({LR, GRAD_NORM, BATCH_SIZE})
+#: So many rows in a row behind the newest step mean that the order began anew, not that they are late.
+LATE_ROWS_ACCEPTED_AFTER = 32
 #: Metric names whose receivers are remembered; beyond that they are looked up each time.
 MAX_REMEMBERED_METRICS = 10_000
 #: The step of the empty state: every step of a run comes after it.
@@ -30,8 +34,9 @@ class DetectorBank:
 
     Points come in the order of their steps, of the primary rank, on the effective path. After a rollback ``rewind``
     restores the newest saved state at or before the fork step; the caller then feeds the effective points after the
-    step that it returns. The state is then that of a bank that never saw the dead points. Findings of points fed
-    again have the keys that they had.
+    step that it returns, and the marks between them. The state is then that of a bank that never saw the dead points.
+    Findings of points fed again have the keys that they had. All detectors of a bank share one context, which is
+    filled with a whole row before any of its points is judged.
 
     A detector that raises is replaced by a fresh one and counted in ``failures``: one bad plug-in never stops the
     others.
@@ -48,29 +53,46 @@ class DetectorBank:
             raise ValueError(f"snapshot_every_steps is {snapshot_every_steps}, expected at least 1")
         self._factories = dict(factories)
         self._every = snapshot_every_steps
-        self._detectors = {name: make() for name, make in self._factories.items()}
+        self._settings: Mapping[str, Mapping[str, float]] = {}
+        self._detectors: dict[str, Detector] = {}
+        self._context = Context()
+        self._adopt({name: make() for name, make in self._factories.items()})
         self._receivers: dict[str, tuple[str, ...]] = {}
         self._snapshots: list[tuple[int, bytes]] = []
         self._steps_since_snapshot = 0
         self._late_in_a_row = 0
         #: Newest step fed, BEFORE_FIRST_STEP when none was.
         self.last_step = BEFORE_FIRST_STEP
-        #: Points refused because a later step had been fed already.
+        #: Rows refused because a later step had been fed already.
         self.late_points = 0
         #: Exceptions by detector name.
         self.failures: dict[str, int] = {}
 
+    def configure(self, settings: Mapping[str, Mapping[str, float]]) -> None:
+        """Set the parameters of detectors by detector and name, all others to their default; the state stays.
+
+        Raises:
+            SettingError: a setting is unknown or out of range; nothing is changed then. A detector that is not in this
+                bank is passed over.
+        """
+        for name, make in self._factories.items():
+            make().configure(settings.get(name, {}))
+        self._settings = {name: dict(settings[name]) for name in self._factories if settings.get(name)}
+        self._adopt(self._detectors)
+
     def feed(self, point: Point) -> list[Finding]:
-        """Give one point to the detectors that want it and return what changed."""
-        if point.step < self.last_step and not self._order_began_anew(point.step):
-            return []
-        self._late_in_a_row = 0
-        receivers = self._receivers_of(point.metric)
-        return self._give(point, receivers) if receivers else []
+        """Give one point, a row of its own, to the detectors that want it and return what changed."""
+        return self.feed_row(Row(point.step, point.time, {point.metric: point.value}, point.rank))
+
+    def feed_row(self, row: Row) -> list[Finding]:
+        """Give one row to the detectors and return what changed."""
+        columns = {name: [value] for name, value in row.values.items() if self.wants(name)}
+        found = self.feed_rows(list(row.values), [row.step], [row.time], columns, row.rank)
+        return [finding for _, finding in found]
 
     def wants(self, metric: str) -> bool:
-        """Return whether points of ``metric`` go to any detector."""
-        return bool(self._receivers_of(metric))
+        """Return whether points of ``metric`` go to any detector or to the context."""
+        return bool(self._receivers_of(metric)) or role_of(metric) in COMPANIONS
 
     def feed_rows(
         self,
@@ -78,47 +100,79 @@ class DetectorBank:
         steps: Sequence[int],
         times: Sequence[float],
         columns: Mapping[str, Sequence[float]],
+        rank: int = 0,
     ) -> list[tuple[float, Finding]]:
         """Give whole rows and return what changed, each with the log time of its point.
 
-        The same as ``feed`` for each point, row after row in the order of ``names``, but what nobody wants costs
-        nothing.
+        What nobody wants costs nothing. NaN is given as a value: a row has all of its metrics.
 
         Args:
             names: the metrics of the rows.
             steps, times: one for each row.
             columns: the values of those of ``names`` that ``wants`` says yes to, and of no other.
+            rank: who logged them.
         """
         found: list[tuple[float, Finding]] = []
-        wanted = [(name, columns[name], self._receivers_of(name)) for name in names if name in columns]
+        companions = [
+            (role, columns[name]) for name in names if name in columns and (role := role_of(name)) in COMPANIONS
+        ]
+        wanted = self._wanted(names, columns)
+        if not wanted and not companions:
+            return []
+        context = self._context
         for row, step in enumerate(steps):
             time = times[row]
             if step < self.last_step:
-                for name in names:
-                    if step < self.last_step and not self._order_began_anew(step):
-                        continue
-                    self._late_in_a_row = 0
-                    if name in columns:
-                        point = Point(step, name, columns[name][row], time)
-                        found += [(time, finding) for finding in self._give(point, self._receivers_of(name))]
-                continue
+                if not self._order_began_anew(step):
+                    continue
+            elif step > self.last_step:
+                self._enter_step(step)
             self._late_in_a_row = 0
+            context.enter(step, time)
+            for role, column in companions:
+                context.companion(role, column[row])
             for name, values, receivers in wanted:
-                news = self._give(Point(step, name, values[row], time), receivers)
-                if news:
-                    found += [(time, finding) for finding in news]
+                point = Point(step, name, values[row], time, rank)
+                for detector in receivers:
+                    try:
+                        news = detector.update(point)
+                    except Exception as error:
+                        fresh = self._failed(detector, error)
+                        for _, _, others in wanted:
+                            others[:] = [fresh if other is detector else other for other in others]
+                        continue
+                    if news:
+                        found += [(time, finding) for finding in news]
         return found
 
-    def _give(self, point: Point, receivers: tuple[str, ...]) -> list[Finding]:
-        if point.step > self.last_step:
-            self._enter_step(point.step)
+    def mark(self, mark: Mark) -> list[Finding]:
+        """Tell the context and every detector that something happened to the run; return what changed."""
+        self._context.mark(mark)
         found: list[Finding] = []
-        for name in receivers:
+        for detector in list(self._detectors.values()):
             try:
-                found += self._detectors[name].update(point)
+                found += detector.note(mark)
             except Exception as error:
-                self._failed(name, error)
+                self._failed(detector, error)
         return found
+
+    def _wanted(
+        self, names: Sequence[str], columns: Mapping[str, Sequence[float]]
+    ) -> list[tuple[str, Sequence[float], list[Detector]]]:
+        """Return (metric, its values, the detectors that want it) for all metrics that any detector wants."""
+        return [
+            (name, columns[name], [self._detectors[receiver] for receiver in receivers])
+            for name in names
+            if name in columns and (receivers := self._receivers_of(name))
+        ]
+
+    def _adopt(self, detectors: dict[str, Detector]) -> None:
+        """Make ``detectors`` the ones of this bank, with the settings of today and the context that they share."""
+        self._detectors = detectors
+        self._context = next((d.context for d in detectors.values()), self._context)
+        for name, detector in detectors.items():
+            detector.context = self._context
+            detector.configure(self._settings.get(name, {}))
 
     def rewind(self, fork_step: int) -> int:
         """Forget what came after ``fork_step`` and return the step after which points have to be fed again.
@@ -137,17 +191,18 @@ class DetectorBank:
             self._snapshots.pop()
         self._steps_since_snapshot = 0
         if not self._snapshots:
-            self._detectors = {name: make() for name, make in self._factories.items()}
+            self._adopt({name: make() for name, make in self._factories.items()})
             self.last_step = BEFORE_FIRST_STEP
         else:
             self.last_step, state = self._snapshots[-1]
-            self._detectors = pickle.loads(state)  # made by this object, or read with care in restore()
+            self._adopt(pickle.loads(state))  # made by this object, or read with care in restore()
         return self.last_step
 
     def saved(self) -> dict[str, Any]:
         """Return the whole state for ``restore``: detectors, plain containers, and pickled detectors as bytes."""
         return {
             "detectors": self._detectors,
+            "settings": self._settings,
             "snapshots": self._snapshots,
             "steps_since_snapshot": self._steps_since_snapshot,
             "late_in_a_row": self._late_in_a_row,
@@ -170,7 +225,8 @@ class DetectorBank:
             expected = {name: type(detector) for name, detector in self._detectors.items()}
             if kinds != expected:
                 raise ValueError(f"detectors {sorted(kinds)} saved at step {step}, expected {sorted(expected)}")
-        self._detectors = dict(saved["detectors"])
+        self._settings = {name: dict(settings) for name, settings in saved["settings"].items()}
+        self._adopt(dict(saved["detectors"]))
         self._snapshots = list(saved["snapshots"])
         self._steps_since_snapshot = int(saved["steps_since_snapshot"])
         self._late_in_a_row = int(saved["late_in_a_row"])
@@ -216,17 +272,22 @@ class DetectorBank:
         return receivers
 
     def _order_began_anew(self, step: int) -> bool:
-        """Count a late point; after many in a row follow them, or one stray huge step would make the bank deaf."""
+        """Count a late row; after many in a row follow them, or one stray huge step would make the bank deaf."""
         self.late_points += 1
         self._late_in_a_row += 1
-        if self._late_in_a_row < LATE_POINTS_ACCEPTED_AFTER:
+        if self._late_in_a_row < LATE_ROWS_ACCEPTED_AFTER:
             return False
         self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] < step]
         self.last_step = step
         return True
 
-    def _failed(self, name: str, error: Exception) -> None:
+    def _failed(self, detector: Detector, error: Exception) -> Detector:
+        name = detector.name
         self.failures[name] = self.failures.get(name, 0) + 1
         if self.failures[name] == 1:
             _log.exception("detector %s failed and starts afresh: %s", name, error)
-        self._detectors[name] = self._factories[name]()
+        fresh = self._factories[name]()
+        fresh.context = self._context
+        fresh.configure(self._settings.get(name, {}))
+        self._detectors[name] = fresh
+        return fresh

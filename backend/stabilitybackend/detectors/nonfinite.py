@@ -47,7 +47,8 @@ class NonfiniteDetector(Detector):
     name: ClassVar[str] = "nonfinite"
     kinds: ClassVar[tuple[str, ...]] = ("nonfinite",)
 
-    def __init__(self) -> None:
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
         self._event: _Event | None = None
         self._step: int | None = None
         self._clean = 0

@@ -96,7 +96,8 @@ class SpikeDetector(Detector):
     name: ClassVar[str] = "spike"
     kinds: ClassVar[tuple[str, ...]] = ("spike",)
 
-    def __init__(self, metric: str = "loss") -> None:
+    def __init__(self, metric: str = "loss", **settings: float) -> None:
+        super().__init__(**settings)
         self._metric = metric
         self._baseline = RobustBaseline()
         self._last: deque[tuple[int, float, bool]] = deque(maxlen=CONFIRM_WINDOW)
