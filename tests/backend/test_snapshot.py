@@ -169,13 +169,13 @@ class _Runs:
 def test_a_call_hidden_in_a_saved_detector_state_is_refused_too(tmp_path: Any) -> None:
     state = _small()
     saved = pickle.loads(snapshot.freeze(state))
-    saved["bank"]["snapshots"] = [(16, pickle.dumps(_Runs(str(tmp_path / "made"))))]
+    saved["judge"]["bank"]["snapshots"] = [(16, pickle.dumps(_Runs(str(tmp_path / "made"))))]
     with pytest.raises(SnapshotError, match=r"mkdir"):
         snapshot.load(snapshot.seal(pickle.dumps(saved)), "run", _now)
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("content", [None, {}, {"fold": 1}, {"fold": None, "bank": {}}, [1, 2]])
+@pytest.mark.parametrize("content", [None, {}, {"fold": 1}, {"fold": None, "judge": {}}, [1, 2]])
 def test_a_snapshot_of_something_else_is_refused(content: object) -> None:
     with pytest.raises(SnapshotError):
         snapshot.load(snapshot.seal(pickle.dumps(content)), "run", _now)
@@ -211,6 +211,6 @@ def test_a_segment_undone_that_the_snapshot_never_saw_does_not_matter() -> None:
 def test_every_detector_is_made_of_what_a_snapshot_may_hold(name: str) -> None:
     detector = DETECTORS[name]()
     job = _Fold().feed([Job().rows([s], {"loss": [9.0 if s > 90 else 2.0]}) for s in range(1, 101)])
-    assert name in job.state.saved()["bank"]["detectors"]
-    for found in (detector, job.state.saved()["bank"]["detectors"][name]):
+    assert name in job.state.saved()["judge"]["bank"]["detectors"]
+    for found in (detector, job.state.saved()["judge"]["bank"]["detectors"][name]):
         assert type(snapshot.loads_restricted(pickle.dumps(found))) is type(detector)

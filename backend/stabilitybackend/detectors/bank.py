@@ -44,15 +44,20 @@ class DetectorBank:
     Args:
         factories: name -> maker of a fresh detector, called again on a rewind to before the first snapshot.
         snapshot_every_steps: steps with points between two snapshots, >= 1.
+        in_order: False where rows of many ranks come: no row is late then, and nothing can be rewound.
     """
 
     def __init__(
-        self, factories: Mapping[str, Callable[[], Detector]], snapshot_every_steps: int = SNAPSHOT_EVERY_STEPS
+        self,
+        factories: Mapping[str, Callable[[], Detector]],
+        snapshot_every_steps: int = SNAPSHOT_EVERY_STEPS,
+        in_order: bool = True,
     ) -> None:
         if snapshot_every_steps < 1:
             raise ValueError(f"snapshot_every_steps is {snapshot_every_steps}, expected at least 1")
         self._factories = dict(factories)
         self._every = snapshot_every_steps
+        self._in_order = in_order
         self._settings: Mapping[str, Mapping[str, float]] = {}
         self._detectors: dict[str, Detector] = {}
         self._context = Context()
@@ -61,6 +66,8 @@ class DetectorBank:
         self._snapshots: list[tuple[int, bytes]] = []
         self._steps_since_snapshot = 0
         self._late_in_a_row = 0
+        #: Whether a mark came after the newest step: the state is no longer that of this step alone.
+        self._just_marked = False
         #: Newest step fed, BEFORE_FIRST_STEP when none was.
         self.last_step = BEFORE_FIRST_STEP
         #: Rows refused because a later step had been fed already.
@@ -122,12 +129,12 @@ class DetectorBank:
         context = self._context
         for row, step in enumerate(steps):
             time = times[row]
-            if step < self.last_step:
-                if not self._order_began_anew(step):
+            if self._in_order:
+                if step > self.last_step:
+                    self._enter_step(step)
+                elif step < self.last_step and not self._order_began_anew(step):
                     continue
-            elif step > self.last_step:
-                self._enter_step(step)
-            self._late_in_a_row = 0
+                self._late_in_a_row = 0
             context.enter(step, time)
             for role, column in companions:
                 context.companion(role, column[row])
@@ -146,7 +153,13 @@ class DetectorBank:
         return found
 
     def mark(self, mark: Mark) -> list[Finding]:
-        """Tell the context and every detector that something happened to the run; return what changed."""
+        """Tell the context and every detector that something happened to the run; return what changed.
+
+        The state before it is saved: a run that goes back to the same step once more must not have heard of it.
+        """
+        if self._in_order and self.last_step != BEFORE_FIRST_STEP and not self._just_marked:
+            self._save(mark.step)
+        self._just_marked = True
         self._context.mark(mark)
         found: list[Finding] = []
         for detector in list(self._detectors.values()):
@@ -162,7 +175,7 @@ class DetectorBank:
         """Return (metric, its values, the detectors that want it) for all metrics that any detector wants."""
         return [
             (name, columns[name], [self._detectors[receiver] for receiver in receivers])
-            for name in names
+            for name in sorted(names)  # rows fed again come from the store, which does not know how they were ordered
             if name in columns and (receivers := self._receivers_of(name))
         ]
 
@@ -185,8 +198,9 @@ class DetectorBank:
             that is negative.
         """
         self._late_in_a_row = 0
-        if BEFORE_FIRST_STEP < self.last_step <= fork_step:
+        if BEFORE_FIRST_STEP < self.last_step <= fork_step and not self._just_marked:
             return self.last_step
+        self._just_marked = False
         while self._snapshots and self._snapshots[-1][0] > fork_step:
             self._snapshots.pop()
         self._steps_since_snapshot = 0
@@ -206,6 +220,7 @@ class DetectorBank:
             "snapshots": self._snapshots,
             "steps_since_snapshot": self._steps_since_snapshot,
             "late_in_a_row": self._late_in_a_row,
+            "just_marked": self._just_marked,
             "last_step": self.last_step,
             "late_points": self.late_points,
             "failures": self.failures,
@@ -230,6 +245,7 @@ class DetectorBank:
         self._snapshots = list(saved["snapshots"])
         self._steps_since_snapshot = int(saved["steps_since_snapshot"])
         self._late_in_a_row = int(saved["late_in_a_row"])
+        self._just_marked = bool(saved["just_marked"])
         self.last_step = int(saved["last_step"])
         self.late_points = int(saved["late_points"])
         self.failures = dict(saved["failures"])
@@ -246,12 +262,18 @@ class DetectorBank:
         """Save the state of the steps so far when one is due, before the first point of ``step``."""
         if self.last_step != BEFORE_FIRST_STEP:
             self._steps_since_snapshot += 1
-            if self._steps_since_snapshot >= self._every:
-                self._snapshots.append((self.last_step, self.state()))
-                self._steps_since_snapshot = 0
-                if len(self._snapshots) > MAX_SNAPSHOTS:
-                    self._thin(step)
+            if self._steps_since_snapshot >= self._every and not self._just_marked:
+                self._save(step)
+        self._just_marked = False
         self.last_step = step
+
+    def _save(self, head: int) -> None:
+        if self._snapshots and self._snapshots[-1][0] == self.last_step:
+            return
+        self._snapshots.append((self.last_step, self.state()))
+        self._steps_since_snapshot = 0
+        if len(self._snapshots) > MAX_SNAPSHOTS:
+            self._thin(head)
 
     def _thin(self, head: int) -> None:
         """Drop the snapshot whose loss hurts least: small gap, far from the head. The newest one stays."""
@@ -259,7 +281,7 @@ class DetectorBank:
 
         def cost(i: int) -> float:
             before = steps[i - 1] if i else BEFORE_FIRST_STEP
-            return (steps[i + 1] - before) / (head - steps[i])
+            return (steps[i + 1] - before) / max(1, head - steps[i])
 
         del self._snapshots[min(range(len(steps) - 1), key=cost)]
 

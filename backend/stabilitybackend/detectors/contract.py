@@ -220,7 +220,7 @@ class Detector(ABC):
         }
         self.configured()
 
-    def configured(self) -> None:
+    def configured(self) -> None:  # noqa: B027  # a hook that most detectors need not fill
         """Called after the settings changed: derive thresholds here, so that ``update`` need not."""
 
     @abstractmethod

@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from .contract import Detector
+from .contract import Detector, SettingError
 from .nonfinite import NonfiniteDetector
 from .spike import SpikeDetector
 
-__all__ = ["DETECTORS", "DetectorFactory"]
+__all__ = ["DETECTORS", "DetectorFactory", "Settings", "check_settings"]
 
 #: Makes a fresh detector. Must be importable, so that a law test can name it.
 DetectorFactory = Callable[[], Detector]
 
-#: All detectors by name. The law in ``checks.py`` is run over each of them.
+#: Parameters that differ from their default, by detector and name.
+Settings = Mapping[str, Mapping[str, float]]
+
+#: All detectors by name, in the order of their right to an event: the first that claims it keeps it. The law in
+#: ``checks.py`` is run over each of them.
 DETECTORS: dict[str, DetectorFactory] = {
-    SpikeDetector.name: SpikeDetector,
     NonfiniteDetector.name: NonfiniteDetector,
+    SpikeDetector.name: SpikeDetector,
 }
+
+
+def check_settings(settings: object) -> dict[str, dict[str, float]]:
+    """Return settings of detectors as numbers, without empty ones.
+
+    Args:
+        settings: mapping of detector -> mapping of parameter -> number, as people send it.
+
+    Raises:
+        SettingError: it is no such mapping, a name is unknown or a number is out of range.
+    """
+    if not isinstance(settings, Mapping):
+        raise SettingError(f"settings are {type(settings).__name__}, expected detector -> parameter -> number")
+    checked: dict[str, dict[str, float]] = {}
+    for name, values in settings.items():
+        if name not in DETECTORS:
+            raise SettingError(f"there is no detector {name!r}, expected one of {list(DETECTORS)}")
+        if not isinstance(values, Mapping):
+            raise SettingError(f"settings of {name} are {values!r}, expected parameter -> number")
+        detector = DETECTORS[name]()
+        detector.configure(values)
+        if values:
+            checked[name] = {parameter: detector.settings[parameter] for parameter in values}
+    return checked

@@ -310,23 +310,39 @@ def _entries(
 
 
 def effective_rows(
-    store: RunStore, fold: LineageFold, metrics: Iterable[str], rank: int, first: int, last: int | None = None
+    store: RunStore,
+    fold: LineageFold,
+    metrics: Iterable[str],
+    rank: int,
+    first: int,
+    last: int | None = None,
+    *,
+    head: int | None = None,
+    limit: int | None = None,
 ) -> list[tuple[int, float, str, float]]:
     """Return the effective points of one rank as (step, time, metric, value), in that order.
 
     Args:
         first, last: steps, both inclusive; last None for no end.
+        head: the path that leads to this segment; the effective one when None.
+        limit: at most so many points of each metric, the first ones.
     """
     rows: list[tuple[int, float, str, float]] = []
     ranges = [
         (part.segment, max(first, part.first), min(ends) if ends else None)
-        for part in fold.tree.path()
+        for part in fold.tree.path(head)
         for ends in ([end for end in (part.last, last) if end is not None],)
     ]
     ranges = [(segment, low, high) for segment, low, high in ranges if high is None or low <= high]
     for metric in metrics:
+        room = limit
         for segment, low, high in ranges:
+            if room is not None and room <= 0:
+                break
             found = store.rows(SeriesKey(metric, segment, rank, ""), low, high)
+            if room is not None:
+                found = Rows(found.steps[:room], found.values[:room], found.times[:room])
+                room -= len(found)
             rows += [
                 (step, time, metric, value)
                 for step, time, value in zip(

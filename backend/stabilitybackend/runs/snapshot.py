@@ -26,12 +26,13 @@ from typing import Any
 from stabilitybackend.detectors.contract import Detector
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.errors import SnapshotError
+from stabilitybackend.runs.judging import Judge
 from stabilitybackend.runs.state import RunState
 
 __all__ = ["SnapshotError", "dump", "freeze", "load", "loads_restricted", "seal"]
 
 #: Raise it when the meaning of something in the state changes; a change of its fields changes the shape by itself.
-VERSION = 1
+VERSION = 2
 #: Largest pickle that is read, bytes. 2,048 ranks that log 12 metrics take 1 MiB.
 MAX_STATE_BYTES = 512 * 1024 * 1024
 #: zlib's fastest level: the state is written once a part and read once a restart.
@@ -173,7 +174,8 @@ def _shape() -> bytes:
     """Return 8 bytes that change with the fields of any class of state: older snapshots are not read into new code."""
     parts = [repr(sorted(DETECTORS))]
     modules = {*_STATE_MODULES, *(type(make()).__module__ for make in DETECTORS.values())}
-    modules |= {"stabilitybackend.detectors.bank", "stabilitybackend.detectors.baseline", RunState.__module__}
+    modules |= {f"{_DETECTORS}{name}" for name in ("bank", "baseline", "context", "contract")}
+    modules |= {RunState.__module__, Judge.__module__}
     for module in sorted(modules):
         for name, found in sorted(vars(importlib.import_module(module)).items()):
             if isinstance(found, type) and found.__module__ == module and found is not Detector:
@@ -185,5 +187,7 @@ def _fields(kind: type) -> list[str]:
     """Return the names of what an object of ``kind`` holds: its fields, else the names that its ``__init__`` uses."""
     if is_dataclass(kind):
         return [field.name for field in fields(kind)]
+    if issubclass(kind, tuple):
+        return list(getattr(kind, "_fields", ()))
     code = getattr(vars(kind).get("__init__"), "__code__", None)
     return [] if code is None else sorted(code.co_names)

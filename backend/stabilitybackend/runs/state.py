@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stabilitybackend.detectors.bank import DetectorBank
-from stabilitybackend.detectors.contract import Finding, Point
-from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.registry import Settings
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.monitor import LivenessMonitor
@@ -23,6 +22,7 @@ from stabilitybackend.policy.commands import CommandBook, JobView, Order
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.job_alert import alert_finding
 from stabilitybackend.runs import query
+from stabilitybackend.runs.judging import PRIMARY_METRICS, Judge
 from stabilitybackend.runs.row_lookup import TimesFound
 from stabilitybackend.runs.store import RunStore
 from stabilitybackend.runs.summary import RunSummary
@@ -38,12 +38,10 @@ MAX_EXTRAPOLATION_S = 2.0
 MAX_AGENTS = 4_096
 #: A job must be over so long before its open commands are closed, seconds: the last words of its ranks may still come.
 JOB_OVER_AFTER_S = 5.0
-#: Metrics that tell which rank is the one that people look at, in this order.
 #: Per-dataset losses are named ``loss/<dataset>``.
 DATASET_LOSS = "loss/"
 #: Spikes whose data set is remembered.
 MAX_CULPRITS = 1_000
-PRIMARY_METRICS = ("loss", "grad_norm", "lr")
 
 
 @dataclass
@@ -88,10 +86,9 @@ class RunState:
         self.agents: dict[str, dict[str, Any]] = {}
         self.world_size = 1
         self._clock = clock
-        self._bank = DetectorBank(DETECTORS)
+        self.judge = Judge(self.store, self.fold)
         self._summary = RunSummary()
         self.times = TimesFound(PRIMARY_METRICS)
-        self._primary: int | None = None
         self._running: tuple[int, float] | None = None
         self._last_row: tuple[int, float] | None = None
         self._step_times: deque[float] = deque(maxlen=STEP_TIMES_KEPT)
@@ -135,47 +132,27 @@ class RunState:
             self.liveness.logged(placed.rank, placed.source, int(placed.steps[at]), float(placed.times[at]))
         if placed.segment == self.fold.tree.head:
             self._note_progress(placed)
-        self._choose_primary(placed, changes, replayed)
-        if placed.rank == self._primary and placed.segment == self.fold.tree.head:
-            wanted = {n: placed.values[i].tolist() for i, n in enumerate(placed.names) if self._bank.wants(n)}
-            for time, finding in self._bank.feed_rows(
-                placed.names, placed.steps.tolist(), placed.times.tolist(), wanted
-            ):
-                if not replayed:
-                    self.found(finding, time, changes)
+        found = self.judge.take(placed)
+        if not replayed:
+            for time, finding in found:
+                self.found(finding, time, changes)
 
     def _note_progress(self, placed: Placed) -> None:
         step, time = int(placed.steps[-1]), float(placed.times[-1])
         if self._running is None or step + 1 > self._running[0]:
             self._running = (step + 1, self._clock())
-        if placed.rank == self._primary:
+        if placed.rank == self.judge.primary:
             if self._last_row is not None and step > self._last_row[0]:
                 self._step_times.append((time - self._last_row[1]) / (step - self._last_row[0]))
             self._last_row = (step, time)
 
-    def _choose_primary(self, placed: Placed, changes: Changes, replayed: bool) -> None:
-        """The lowest rank that logs the loss is the one whose curve people see and detectors judge."""
-        if self._primary is not None and (placed.rank or 0) >= self._primary:
-            return
-        if not any(name in placed.names for name in PRIMARY_METRICS):
-            return
-        had_one = self._primary is not None
-        self._primary = placed.rank
-        if had_one:
-            self._bank.rewind(-1)
-            self._feed_again(-1, changes, replayed, before=int(placed.steps[0]))
+    def configure_detectors(self, settings: Settings) -> None:
+        """Set the parameters of the detectors from the next frame on, those not named to their default.
 
-    def _feed(self, point: Point, changes: Changes, replayed: bool) -> None:
-        for finding in self._bank.feed(point):
-            if not replayed:
-                self.found(finding, point.time, changes)
-
-    def _feed_again(self, after: int, changes: Changes, replayed: bool, before: int | None = None) -> None:
-        assert self._primary is not None
-        wanted = [name for name in self.store.metrics() if self._bank.wants(name)]
-        for step, time, metric, value in query.effective_rows(self.store, self.fold, wanted, self._primary, after + 1):
-            if before is None or step < before:
-                self._feed(Point(step, metric, value, time), changes, replayed)
+        Raises:
+            SettingError: a setting is unknown or out of range.
+        """
+        self.judge.configure(settings)
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
@@ -187,12 +164,12 @@ class RunState:
 
     def _culprit(self, finding: Finding) -> str | None:
         """Return the data set whose loss carries the spike; looked up once, when it is first seen."""
-        if finding.key not in self._culprits and self._primary is not None:
+        if finding.key not in self._culprits and self.judge.primary is not None:
             names = [name for name in self.store.metrics() if name.startswith(DATASET_LOSS)]
             losses: dict[str, tuple[list[float], list[float]]] = {n.removeprefix(DATASET_LOSS): ([], []) for n in names}
             first = finding.onset_step - BASELINE_STEPS
             for step, _, name, value in query.effective_rows(
-                self.store, self.fold, names, self._primary, first, finding.step
+                self.store, self.fold, names, self.judge.primary, first, finding.step
             ):
                 losses[name.removeprefix(DATASET_LOSS)][step >= finding.onset_step].append(value)
             if len(self._culprits) >= MAX_CULPRITS:
@@ -215,8 +192,9 @@ class RunState:
                 self.incidents.rolled_back(segment.fork_step, dead, segment.created, segment.id, segment.reason)
             )
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
-        if self._primary is not None:
-            self._feed_again(self._bank.rewind(segment.fork_step), changes, replayed)
+        for time, finding in self.judge.forked(segment):
+            if not replayed:
+                self.found(finding, time, changes)
 
     def _event(self, event: Event, changes: Changes, replayed: bool) -> None:
         rank = event.source.rank
@@ -308,11 +286,10 @@ class RunState:
         """
         return {
             "fold": self.fold,
-            "bank": self._bank.saved(),
+            "judge": self.judge.saved(),
             "liveness": self.liveness.saved(),
             "summary": self._summary.saved(),
             "world_size": self.world_size,
-            "primary": self._primary,
             "running": self._running,
             "last_row": self._last_row,
             "step_times": list(self._step_times),
@@ -334,11 +311,11 @@ class RunState:
         if changed:
             raise ValueError(f"segment {changed[0]!r} has been undone, or no longer is, since it was folded")
         fold.undone, self.fold = self.fold.undone, fold
-        self._bank.restore(saved["bank"], loads)
+        self.judge.fold = fold
+        self.judge.restore(saved["judge"], loads)
         self.liveness.restore(saved["liveness"])
         self._summary.restore(saved["summary"])
         self.world_size = int(saved["world_size"])
-        self._primary = saved["primary"]
         self._running, self._last_row = saved["running"], saved["last_row"]
         self._step_times.extend(saved["step_times"])
         self._gpu_notes, self._culprits = dict(saved["gpu_notes"]), dict(saved["culprits"])
