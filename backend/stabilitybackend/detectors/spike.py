@@ -133,7 +133,7 @@ class SpikeDetector(Detector):
         candidate = rise > CANDIDATE_SIGMAS * scale and rise > CANDIDATE_RISE * abs(location)
         self._last.append((step, value, candidate))
         if not candidate:
-            self._baseline.learn(value, location)
+            self._baseline.learn(value)
             return []
         candidates = [(at, loss) for at, loss, high in self._last if high]
         if len(candidates) < CONFIRM_CANDIDATES:
