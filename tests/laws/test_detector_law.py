@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -11,7 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from stabilitybackend.detectors import checks
-from stabilitybackend.detectors.contract import Detector, Finding, Point
+from stabilitybackend.detectors.contract import Detector, Finding, Mark, Point, Row
+from stabilitybackend.detectors.curves import noisy, rows
 from stabilitybackend.detectors.nonfinite import NonfiniteDetector
 from stabilitybackend.detectors.registry import DETECTORS, DetectorFactory
 from stabilitybackend.detectors.spike import SpikeDetector
@@ -121,6 +123,7 @@ class _Nervous(Detector):
     kinds: ClassVar[tuple[str, ...]] = ("spike",)
 
     def __init__(self) -> None:
+        super().__init__()
         self.mean = 2.0
 
     def wants(self, metric: str) -> bool:
@@ -133,6 +136,37 @@ class _Nervous(Detector):
         text = "The loss is high."
         step = point.step
         return [Finding("spike", key, "spike", "open", "warning", text, text, step, step, step)] if high else []
+
+
+class _TellsOfTwoEvents(_Wrapped):
+    @classmethod
+    def story(cls) -> list[Row | Mark]:
+        values = noisy(600, seed=1)
+        values[200:204] = values[400:404] = [9.0] * 4
+        return [*rows("loss", values)]
+
+
+class _RaisesOnHugeValues(_Wrapped):
+    def update(self, point: Point) -> list[Finding]:
+        return super().update(point) if math.isinf(point.value) or math.exp(min(point.value, 1e3)) else []
+
+
+class _RemembersOutsideItself(_Wrapped):
+    seen: ClassVar[set[int]] = set()
+
+    def update(self, point: Point) -> list[Finding]:
+        self.seen.add(point.step)
+        return [replace(f, score=float(len(self.seen))) for f in super().update(point)]
+
+
+class _CalmsDown(_Wrapped):
+    def update(self, point: Point) -> list[Finding]:
+        return [f if f.state == "open" else replace(f, severity="info") for f in super().update(point)]
+
+
+class _CannotBeMuted(_Wrapped):
+    def configured(self) -> None:
+        self.settings = {name: parameter.default for name, parameter in self.parameters.items()}
 
 
 class _WantsNothing(_Wrapped):
@@ -149,6 +183,11 @@ BROKEN: list[tuple[Check, DetectorFactory]] = [
     (checks.check_input_not_kept, _SharesItsEvidence),
     (checks.check_one_incident_per_event, _NewKeyEachTime),
     (checks.check_one_incident_per_event, _Chatters),
+    (checks.check_one_incident_per_event, _CalmsDown),
+    (checks.check_finds_its_story, _TellsOfTwoEvents),
+    (checks.check_survives_bad_input, _RaisesOnHugeValues),
+    (checks.check_rewinds_to_the_fork, _RemembersOutsideItself),
+    (checks.check_settings, _CannotBeMuted),
     (checks.check_findings_are_well_formed, _SaysObjects),
     (checks.check_findings_are_well_formed, _SaysAnotherKind),
     (checks.check_silent_when_healthy, _Nervous),

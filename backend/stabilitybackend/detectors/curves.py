@@ -6,21 +6,28 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 
-from .contract import Point
+from .contract import Point, Row
 
 #: Metrics that the checks feed; a detector must want at least one of them.
-METRICS = ("loss", "loss/text", "grad_norm", "lr", "ratio/image_text", "tokens_per_s", "step_time_s")
+METRICS = (
+    "loss", "loss/text", "grad_norm", "lr", "ratio/image_text", "tokens_per_s", "step_time_s", "data_time_s",
+)  # fmt: skip
 #: Seeds of every healthy curve.
-SEEDS = (1, 2, 3, 4)
+SEEDS = (1, 2, 3)
 #: Points of a healthy curve.
 HEALTHY_POINTS = 1_500
 
-__all__ = ["METRICS", "bf16", "eventful", "healthy", "noisy", "points", "smooth"]
+__all__ = ["METRICS", "bf16", "eventful", "healthy", "nasty", "noisy", "points", "rows", "smooth"]
 
 
 def points(metric: str, values: Sequence[float], every: int = 1) -> list[Point]:
-    """Return the points of one curve, one each ``every`` steps and tenth of a second."""
-    return [Point(i * every, metric, value, 1e9 + 0.1 * i) for i, value in enumerate(values)]
+    """Return the points of ``rows``, for a detector that is fed without a bank."""
+    return [Point(row.step, metric, row.values[metric], row.time) for row in rows(metric, values, every)]
+
+
+def rows(metric: str, values: Sequence[float], every: int = 1, start: int = 0) -> list[Row]:
+    """Return the rows of one curve, one each ``every`` steps and tenth of a second."""
+    return [Row((start + i) * every, 1e9 + 0.1 * (start + i), {metric: value}) for i, value in enumerate(values)]
 
 
 def smooth(count: int, start: float = 10.5, end: float = 2.0, half_life: float = 40.0) -> list[float]:
@@ -83,6 +90,31 @@ def eventful() -> Iterator[list[float]]:
     burst = noisy(600, seed=8)
     burst[300:304] = [math.inf, math.nan, -math.inf, math.nan]
     yield burst
+
+
+def nasty(metric: str) -> Iterator[tuple[str, list[Row]]]:
+    """Give named runs that no job should log and some do, each with one cause of trouble at most."""
+    count = 400
+    usual = noisy(count, seed=5)
+    yield "all NaN", rows(metric, [math.nan] * count)
+    yield "all infinite", rows(metric, [math.inf] * count)
+    yield "now and then NaN", rows(metric, [math.nan if i % 7 == 3 else v for i, v in enumerate(usual)])
+    yield "1e308 for ever", rows(metric, [1e308] * count)
+    yield "1e308 of both signs", rows(metric, [1e308 if i % 2 else -1e308 for i in range(count)])
+    yield "1e308 from the middle on", rows(metric, [v if i < 200 else 1e308 for i, v in enumerate(usual)])
+    yield "one 1e308", rows(metric, [v if i != 200 else 1e308 for i, v in enumerate(usual)])
+    yield "tiny", rows(metric, [5e-324 * (i % 3) for i in range(count)])
+    yield "negative", rows(metric, [-v for v in usual])
+    yield "around zero", rows(metric, [v - 2.5 for v in usual])
+    yield "missing for 10,000 steps", [*rows(metric, usual[:200]), *rows(metric, usual[200:], start=10_200)]
+    yield "each step twice", [row for row in rows(metric, usual) for _ in range(2)]
+    swapped = rows(metric, usual)
+    for i in range(0, count - 1, 5):
+        swapped[i], swapped[i + 1] = swapped[i + 1], swapped[i]
+    yield "out of order", swapped
+    yield "one stray huge step", [*rows(metric, usual[:200]), Row(10**15, 1e9, {metric: 2.5}), *rows(metric, usual)]
+    yield "time stands still", [row._replace(time=0.0) for row in rows(metric, usual)]
+    yield "time runs backwards", [row._replace(time=1e9 - row.time) for row in rows(metric, usual)]
 
 
 def _heavy_tails(curve: list[float], rng: random.Random) -> list[float]:
