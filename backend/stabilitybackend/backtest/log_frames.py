@@ -1,0 +1,131 @@
+"""Makes frames of a log's rows, as the job's agent would have: each rank a source of its own, with times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stabilitybackend.backtest.columns import Rows
+from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
+
+__all__ = ["VIRTUAL_START_S", "log_frames"]
+
+#: When a log without times begins, unix seconds: far from 0, which some code takes for "unknown".
+VIRTUAL_START_S = 1_000_000_000.0
+#: Virtual seconds that a step takes: the same for all, so that no log without times has slow or fast steps.
+VIRTUAL_STEP_S = 1.0
+#: Rows of one rank in a frame, where several ranks log side by side: they must not run far ahead of each other.
+SIDE_BY_SIDE_ROWS = 64
+#: Rows after one that goes back that are handed over by themselves: the fold decides about them one by one, and about
+#: so few only.
+ROWS_AFTER_GOING_BACK = 8
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One rank of the log."""
+
+    info: SourceInfo
+    time: float
+    step: int
+    seq: int = 0
+    blocks: list[PointsBlock | EventBlock] = field(default_factory=list)
+    records: int = 0
+
+
+def log_frames(rows: Iterable[Rows], mark: str = "log") -> Iterator[Frame]:
+    """Yield the frames of one log.
+
+    Times that are missing follow from the steps: each step takes VIRTUAL_STEP_S, and going back takes as long as one
+    step. In a log that names times, a row without one gets that of the row before.
+
+    Args:
+        mark: goes into the names of the sources.
+    """
+    lanes: dict[int, _Lane] = {}
+    world_size = 1
+    first_step: int | None = None
+    timed: bool | None = None
+    last_time = VIRTUAL_START_S
+    for batch in rows:
+        if not len(batch.steps):
+            continue
+        if timed is None:
+            timed = bool(np.isfinite(batch.times[0]))
+            first_step = int(batch.steps[0])
+        lane = lanes.get(batch.rank)
+        if lane is None:
+            assert first_step is not None
+            ahead = max(int(batch.steps[0]) - first_step, 0)
+            start = last_time if timed else VIRTUAL_START_S + VIRTUAL_STEP_S * ahead
+            lane = _Lane(
+                SourceInfo(f"r{batch.rank}-{mark}", rank=batch.rank, local_rank=batch.rank), start, int(batch.steps[0])
+            )
+            world_size = max(world_size, batch.rank + 1)
+        times = _filled(batch.times, lane.time) if timed else _virtual(batch.steps, lane)
+        if batch.rank not in lanes:
+            lane.info.started = float(times[0])
+            lanes[batch.rank] = lane
+        lane.step, lane.time = int(batch.steps[-1]), float(times[-1])
+        last_time = lane.time
+        _add(lane, batch, times)
+        if len(lanes) == 1 or lane.records >= SIDE_BY_SIDE_ROWS:
+            for other in lanes.values():
+                yield from _frame(other, world_size)
+    for lane in lanes.values():
+        yield from _frame(lane, world_size)
+
+
+def _add(lane: _Lane, batch: Rows, times: NDArray[np.float64]) -> None:
+    for first, last in _pieces(batch.steps):
+        notes = [note for note in batch.batches if first <= note[0] < last]
+        for row, fingerprint in notes:
+            data = {"fingerprint": fingerprint}
+            lane.blocks.append(EventBlock("batch", float(times[row]), int(batch.steps[row]), data))
+        lane.records += len(notes)
+        if batch.names:
+            lane.blocks.append(
+                PointsBlock(
+                    list(batch.names),
+                    batch.steps[first:last].astype("<i8").tobytes(),
+                    times[first:last].astype("<f8").tobytes(),
+                    np.ascontiguousarray(batch.values[:, first:last], "<f8").tobytes(),
+                )
+            )
+            lane.records += last - first
+
+
+def _pieces(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield (first, last + 1), cut where steps go back and some rows later."""
+    edges = {0, len(steps)}
+    for back in (np.flatnonzero(steps[1:] < steps[:-1]) + 1).tolist():
+        edges |= {back, min(back + ROWS_AFTER_GOING_BACK, len(steps))}
+    ordered = sorted(edges)
+    yield from zip(ordered[:-1], ordered[1:], strict=True)
+
+
+def _frame(lane: _Lane, world_size: int) -> Iterator[Frame]:
+    if not lane.records:
+        return
+    blocks, records = lane.blocks, lane.records
+    lane.blocks, lane.records = [], 0
+    lane.info.world_size = world_size
+    first, lane.seq = lane.seq + 1, lane.seq + records
+    yield Frame(lane.info, first, lane.seq, blocks)
+
+
+def _filled(times: NDArray[np.float64], before: float) -> NDArray[np.float64]:
+    missing = np.isnan(times)
+    if not missing.any():
+        return times
+    at = np.maximum.accumulate(np.where(missing, -1, np.arange(len(times))))
+    return np.where(at >= 0, times[at], before)
+
+
+def _virtual(steps: NDArray[np.int64], lane: _Lane) -> NDArray[np.float64]:
+    taken = np.diff(steps, prepend=lane.step)
+    taken[taken < 0] = 1
+    return lane.time + VIRTUAL_STEP_S * np.cumsum(taken)
