@@ -9,7 +9,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
@@ -17,11 +17,9 @@ from stabilitybackend.detectors.registry import Settings
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.monitor import LivenessMonitor
-from stabilitybackend.policy.attribution import BASELINE_STEPS, culprit
 from stabilitybackend.policy.commands import CommandBook, JobView, Order
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.job_alert import alert_finding
-from stabilitybackend.runs import query
 from stabilitybackend.runs.judging import PRIMARY_METRICS, Judge
 from stabilitybackend.runs.row_lookup import TimesFound
 from stabilitybackend.runs.store import RunStore
@@ -38,10 +36,6 @@ MAX_EXTRAPOLATION_S = 2.0
 MAX_AGENTS = 4_096
 #: A job must be over so long before its open commands are closed, seconds: the last words of its ranks may still come.
 JOB_OVER_AFTER_S = 5.0
-#: Per-dataset losses are named ``loss/<dataset>``.
-DATASET_LOSS = "loss/"
-#: Spikes whose data set is remembered.
-MAX_CULPRITS = 1_000
 
 
 @dataclass
@@ -93,7 +87,6 @@ class RunState:
         self._last_row: tuple[int, float] | None = None
         self._step_times: deque[float] = deque(maxlen=STEP_TIMES_KEPT)
         self._gpu_notes: dict[str, dict[str, Any]] = {}
-        self._culprits: dict[str, str | None] = {}
         self._over_since: float | None = None
 
     # --- frames --------------------------------------------------------------------------------------------------
@@ -156,26 +149,9 @@ class RunState:
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
-        if finding.kind == "spike" and finding.metric == "loss" and finding.dataset is None:
-            finding = replace(finding, dataset=self._culprit(finding))
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
         incident = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self.checkpoints())
         changes.add_incidents([incident])
-
-    def _culprit(self, finding: Finding) -> str | None:
-        """Return the data set whose loss carries the spike; looked up once, when it is first seen."""
-        if finding.key not in self._culprits and self.judge.primary is not None:
-            names = [name for name in self.store.metrics() if name.startswith(DATASET_LOSS)]
-            losses: dict[str, tuple[list[float], list[float]]] = {n.removeprefix(DATASET_LOSS): ([], []) for n in names}
-            first = finding.onset_step - BASELINE_STEPS
-            for step, _, name, value in query.effective_rows(
-                self.store, self.fold, names, self.judge.primary, first, finding.step
-            ):
-                losses[name.removeprefix(DATASET_LOSS)][step >= finding.onset_step].append(value)
-            if len(self._culprits) >= MAX_CULPRITS:
-                del self._culprits[next(iter(self._culprits))]
-            self._culprits[finding.key] = culprit(losses)
-        return self._culprits.get(finding.key)
 
     def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
         changes.segments = True
@@ -183,7 +159,6 @@ class RunState:
         if not forked.is_head:
             return
         segment = forked.segment
-        self._culprits.clear()  # the same step may spike again on the new branch, for another reason
         self._running = (segment.fork_step + 1, self._clock())
         self._last_row = None
         if not replayed:
@@ -294,7 +269,6 @@ class RunState:
             "last_row": self._last_row,
             "step_times": list(self._step_times),
             "gpu_notes": self._gpu_notes,
-            "culprits": self._culprits,
         }
 
     def restore(self, saved: Mapping[str, Any], loads: Callable[[bytes], Any]) -> None:
@@ -318,7 +292,7 @@ class RunState:
         self.world_size = int(saved["world_size"])
         self._running, self._last_row = saved["running"], saved["last_row"]
         self._step_times.extend(saved["step_times"])
-        self._gpu_notes, self._culprits = dict(saved["gpu_notes"]), dict(saved["culprits"])
+        self._gpu_notes = dict(saved["gpu_notes"])
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
