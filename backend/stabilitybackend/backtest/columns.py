@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -101,7 +102,7 @@ def _stretches(
     """Yield (first, last + 1) of good rows that follow each other with one rank and the same values missing."""
     changes = (ranks[1:] != ranks[:-1]) | (present[:, 1:] != present[:, :-1]).any(axis=0) | (good[1:] != good[:-1])
     edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(good)]
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in pairwise(edges):
         if good[first]:
             yield first, last
 
@@ -109,7 +110,7 @@ def _stretches(
 def _steps(
     source: _Source, column: Sequence[Any], numbers: Sequence[int], good: NDArray[np.bool_], key: str
 ) -> NDArray[np.int64]:
-    if set(map(type, column)) == {int} and 0 <= min(column) and max(column) <= MAX_STEP:
+    if set(map(type, column)) == {int} and min(column) >= 0 and max(column) <= MAX_STEP:
         return np.array(column, np.int64)
     steps = np.zeros(len(column), np.int64)
     for i, value in enumerate(column):

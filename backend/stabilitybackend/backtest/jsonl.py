@@ -1,4 +1,4 @@
-"""Reads a log of JSON lines as frames, as fast as it can be done: columns at once, single lines only where they are odd.
+"""Reads a log of JSON lines fast: whole columns at once, single lines only where something is odd.
 
 The format is the one of docs/backtest.md: ``{"step": int, "<metric>": float, ...}`` a line, in the log's own order. It
 differs from the importer's reader in speed, in reading ``.gz``, and in its clock: a log without times gets times that

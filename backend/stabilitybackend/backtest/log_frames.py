@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,7 +105,7 @@ def _pieces(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     for back in (np.flatnonzero(steps[1:] < steps[:-1]) + 1).tolist():
         edges |= {back, min(back + ROWS_AFTER_GOING_BACK, len(steps))}
     ordered = sorted(edges)
-    yield from zip(ordered[:-1], ordered[1:], strict=True)
+    yield from pairwise(ordered)
 
 
 def _frame(lane: _Lane, world_size: int) -> Iterator[Frame]:

@@ -1,10 +1,10 @@
-"""Runs the frames of a run through the same state as live ones, and returns the incidents that people would have seen."""
+"""Folds the frames of a past run with the code that folds live ones; returns the incidents people would have seen."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,7 +41,11 @@ class Backtest:
 
 
 def backtest(
-    frames: Iterable[Frame], *, settings: Mapping[str, Mapping[str, float]] | None = None, run_id: str = "backtest"
+    frames: Iterable[Frame],
+    *,
+    settings: Mapping[str, Mapping[str, float]] | None = None,
+    run_id: str = "backtest",
+    undone: Collection[str] = (),
 ) -> Backtest:
     """Return what the detectors say of a whole run.
 
@@ -53,13 +57,14 @@ def backtest(
         frames: of one run, in the order in which they were sent.
         settings: detector -> parameter -> value; what is not named has its default.
         run_id: goes into the incidents and their ids.
+        undone: keys of inferred segments that somebody said are none.
 
     Raises:
         SettingError: a setting is unknown or out of range.
     """
     began = time.perf_counter()
     clock = _Clock()
-    state = RunState(run_id, clock)
+    state = RunState(run_id, clock, undone)
     if settings:
         state.configure_detectors(settings)
     rows = points = unreadable = 0

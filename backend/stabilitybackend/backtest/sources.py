@@ -111,8 +111,9 @@ def _counted(rows: Iterator[Rows], lines: Lines) -> Iterator[Rows]:
             raise BadRequest(f"{lines.path} can't be read: {error}") from error
         lines.reading.trouble(lines.path, f"after line {lines.count}", f"the rest can't be read: {error}")
     if not any_row and lines.reading.count:
+        first = lines.reading.named[0]
         raise BadRequest(
-            f"{lines.path} has no row that can be judged: {lines.reading.named[0].place}: {lines.reading.named[0].reason}",
+            f"{lines.path} has no row that can be judged: {first.place}: {first.reason}",
             hint='expected JSON lines such as {"step": 1, "loss": 2.5}; --step-key names another key for the step',
         )
 
