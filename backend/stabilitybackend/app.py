@@ -23,7 +23,19 @@ from stabilitybackend.archive.location import open_location
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
-from stabilitybackend.routes import commands, compare, export, ledger, live, retention, runs, server, storage
+from stabilitybackend.routes import (
+    commands,
+    compare,
+    detectors,
+    export,
+    ledger,
+    live,
+    retention,
+    runs,
+    server,
+    storage,
+    trial,
+)
 from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
@@ -99,6 +111,8 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         runs.router,
         compare.router,
         commands.router,
+        detectors.router,
+        trial.router,
         ledger.router,
         live.router,
         storage.router,

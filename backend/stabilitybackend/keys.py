@@ -95,8 +95,13 @@ class RunKeys:
         return self._key("commands")
 
     @property
+    def detector_settings(self) -> str:
+        """List: changes of detectors' settings as JSON: position in ``frames``, settings, who, time; newest last."""
+        return self._key("detector_settings")
+
+    @property
     def command_audit(self) -> str:
-        """Stream: every change of a command, by whom and when; only ever appended to."""
+        """Stream: what people changed, by whom and when, only ever appended to. ``c`` a command, ``d`` settings."""
         return self._key("command_audit")
 
     @property

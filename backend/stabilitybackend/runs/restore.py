@@ -15,6 +15,7 @@ from stabilitybackend.archive.part import PartReader
 from stabilitybackend.errors import ArchiveError, SnapshotError
 from stabilitybackend.runs import snapshot
 from stabilitybackend.runs.archiver import RunArchive
+from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.store import RunStore, series_of
 from stabilitybackend.runs.taking import take
@@ -34,12 +35,14 @@ async def restored(
     archive: RunArchive,
     clock: Callable[[], float],
     undone: Collection[str],
+    settings: DetectorSettings,
     troubled: Callable[[ArchiveError | None], None],
 ) -> tuple[RunState, str]:
     """Return the state at the end of the archive and the stream id that it reaches, "0-0" for an empty archive.
 
     Args:
         run_id: the run. archive: its parts. clock: unix seconds now. undone: keys of segments that are none.
+        settings: of its detectors, for the frames that are folded again.
         troubled: called with what is wrong while the archive's place can't be reached or written, which is tried again
             for ever, then with None.
 
@@ -48,7 +51,7 @@ async def restored(
     """
     while True:
         try:
-            found = await _restored(run_id, archive, clock, undone)
+            found = await _restored(run_id, archive, clock, undone, settings)
         except ArchiveError as error:
             troubled(error)
             await asyncio.sleep(PAUSE_S)
@@ -58,7 +61,11 @@ async def restored(
 
 
 async def _restored(
-    run_id: str, archive: RunArchive, clock: Callable[[], float], undone: Collection[str]
+    run_id: str,
+    archive: RunArchive,
+    clock: Callable[[], float],
+    undone: Collection[str],
+    settings: DetectorSettings,
 ) -> tuple[RunState, str]:
     parts = await archive.load()
     await archive.check_place()
@@ -76,7 +83,7 @@ async def _restored(
             raise trouble
     if stale:
         _log.warning("run %s: %d of %d archived parts are folded again", run_id, len(stale), len(parts))
-        fresh = [await _again(state, archive, part) for part in stale]
+        fresh = [await _again(state, archive, part, settings) for part in stale]
         await archive.replace(stale, fresh)
     return state, parts[-1].part.to_id if parts else "0-0"
 
@@ -91,7 +98,7 @@ def _loaded(reader: PartReader, run_id: str, clock: Callable[[], float], undone:
         return None
 
 
-async def _again(state: RunState, archive: RunArchive, reader: PartReader) -> PartReader:
+async def _again(state: RunState, archive: RunArchive, reader: PartReader, settings: DetectorSettings) -> PartReader:
     """Fold the frames of one part and archive them anew; return the new part.
 
     A part whose frames are damaged stays as it is: its points are served, what its frames said beside them is lost.
@@ -108,7 +115,7 @@ async def _again(state: RunState, archive: RunArchive, reader: PartReader) -> Pa
         return reader
     for frame_id, raw in frames:
         state.store.begin(frame_id, len(raw))
-        take(state, frame_id, raw, replayed=True)
+        take(state, frame_id, raw, settings, replayed=True)
         await asyncio.sleep(0)  # the live requests of other runs go on meanwhile
     state.store.open.to_id = reader.part.to_id
     generation = state.store.cut(snapshot.freeze(state))

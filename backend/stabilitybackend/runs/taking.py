@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import Changes, RunState
 from stabilityclient.wire import BadMessage, Frame, decode_message
 
@@ -12,7 +13,7 @@ __all__ = ["take"]
 _log = logging.getLogger(__name__)
 
 
-def take(state: RunState, frame_id: str, raw: bytes, *, replayed: bool) -> Changes | None:
+def take(state: RunState, frame_id: str, raw: bytes, settings: DetectorSettings, *, replayed: bool) -> Changes | None:
     """Fold one message of the run's stream; return what it changed, None where it can't be read or folded.
 
     The door checks what it stores, so that such a message comes from a foreign client, a flipped bit or a mistake of
@@ -20,9 +21,11 @@ def take(state: RunState, frame_id: str, raw: bytes, *, replayed: bool) -> Chang
 
     Args:
         frame_id: its stream id.
+        settings: the run's; the detectors get those that held when the frame came.
         replayed: as for ``RunState.apply``.
     """
     try:
+        settings.apply(state, frame_id)
         frame = decode_message(raw)
         if not isinstance(frame, Frame):
             raise BadMessage(f"{type(frame).__name__} in the stream, expected Frame")

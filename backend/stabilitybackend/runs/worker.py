@@ -14,6 +14,7 @@ from stabilitybackend.policy.commands import Order
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.card import RunCard
+from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.keeper import WindowKeeper
@@ -65,6 +66,8 @@ class RunWorker:
         self.used = clock()
         self._clock = clock
         self._journal = Journal(run_id, redis)
+        #: Settings of the detectors.
+        self.detectors = DetectorSettings(run_id, redis, self._journal.patiently, self.channel, clock)
         self._card = RunCard(run_id, RunIndex(redis), self.channel, overview)
         self._archive = RunArchive(run_id, redis, files)
         self._archive.cuts = lambda: self.state.fold.tree.cuts()
@@ -183,11 +186,11 @@ class RunWorker:
     async def _begin(self) -> str:
         """Start from what is stored; return the stream id up to which incidents and commands are complete."""
         stored = await self._journal.load()
+        await self.detectors.load()
         agents = self.state.agents
         async with self._keeper.changing:
-            self.state, self.cursor = await self._journal.patiently(
-                lambda: restored(self.run_id, self._archive, self._clock, stored.undone, self._troubled)
-            )
+            again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors, self._troubled)
+            self.state, self.cursor = await self._journal.patiently(lambda: restored(*again))
             self._keeper.restarted()
             self._stored_to = self.cursor
         self._journal.interrupted = False
@@ -220,7 +223,7 @@ class RunWorker:
         self._card.changed = True
 
     def _take(self, raw: bytes, changes: Changes, *, replayed: bool) -> None:
-        found = take(self.state, self.cursor, raw, replayed=replayed)
+        found = take(self.state, self.cursor, raw, self.detectors, replayed=replayed)
         if found is None:
             self.unreadable += 1
             return

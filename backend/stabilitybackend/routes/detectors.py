@@ -1,0 +1,91 @@
+"""What the detectors are, and how they are set for one run. Shapes and meaning: docs/api.md ("Detectors")."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from stabilitybackend.detectors.contract import Detector
+from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.routes.access import Commander, Reader, Worker
+
+__all__ = ["SettingsBody", "router"]
+
+router = APIRouter(prefix="/api/v1", tags=["detectors"])
+
+
+class SettingsBody(BaseModel):
+    """What differs from the defaults. Names and ranges are checked by the detectors' registry."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    settings: Any = Field(
+        description="detector -> parameter -> number, as GET /api/v1/detectors lists them; {} brings the defaults back",
+        examples=[{"spike": {"sensitivity": 0.5}}],
+    )
+
+
+@router.get("/detectors")
+async def detectors(reader: Reader) -> Response:
+    """All detectors, in the order of their right to an event, and their parameters."""
+    return Response(_detectors(), media_type="application/json")
+
+
+@router.get("/runs/{run_id}/detectors")
+async def settings(reader: Reader, worker: Worker) -> Response:
+    """What is set for a run, and who changed it when."""
+    return _json(worker.detectors.shown())
+
+
+@router.put("/runs/{run_id}/detectors")
+async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker) -> Response:
+    """Replace all that is set for a run; it holds for the points that come from now on."""
+    return _json(await worker.detectors.replace(body.settings, commander.name, worker.cursor))
+
+
+def _json(content: Any) -> Response:
+    return Response(orjson.dumps(content), media_type="application/json")
+
+
+@cache
+def _detectors() -> bytes:
+    return orjson.dumps({"detectors": [_shown(make()) for make in DETECTORS.values()]})
+
+
+def _shown(detector: Detector) -> dict[str, Any]:
+    kind = type(detector)
+    return {
+        "name": kind.name,
+        "title": kind.title or kind.name,
+        "kinds": list(kind.kinds),
+        "text": _text(inspect.getdoc(kind) or ""),
+        "every_rank": kind.every_rank,
+        "parameters": [
+            {
+                "name": name,
+                "default": parameter.default,
+                "low": parameter.low,
+                "high": parameter.high,
+                "unit": parameter.unit,
+                "text": parameter.text,
+            }
+            for name, parameter in kind.parameters.items()
+        ],
+    }
+
+
+def _text(doc: str) -> str:
+    """Return the idea of a detector: what its docstring says before arguments, source and example, as paragraphs."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in doc.split("\n\n")]
+    ends = ("Args:", "Parameters", "Source", "Example", "Attributes:")
+    idea: list[str] = []
+    for paragraph in paragraphs:
+        if paragraph.startswith(ends):
+            break
+        idea.append(paragraph)
+    return "\n".join(idea).replace("``", "")

@@ -1,0 +1,210 @@
+"""Settings of a run's detectors: who changed them, when, and from which frame of the stream on they hold.
+
+A change holds from the stream position at which it was saved, never before it: what was judged is judged. The worker
+applies, before each frame, the newest change at or before that frame's stream id. So folding the same frames again
+(after a restart, an undone segment, or from archived frames) configures the detectors at the same frames and comes to
+the same state and the same incidents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+from redis.asyncio import Redis
+from redis.asyncio.client import Pipeline
+
+from stabilitybackend.detectors.contract import SettingError
+from stabilitybackend.detectors.registry import DETECTORS, Settings, check_settings
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.runs.live import Channel, stream_order
+
+__all__ = ["MAX_CHANGES", "Change", "DetectorSettings", "checked"]
+
+#: Changes kept of a run, newest ones. Frames older than the oldest of them are folded again with the defaults.
+MAX_CHANGES = 100
+
+_log = logging.getLogger(__name__)
+
+
+class _Configurable(Protocol):
+    def configure_detectors(self, settings: Settings) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change: the whole set of overrides, not only what is new in it.
+
+    Args:
+        position: the first stream id that it holds for.
+        settings: detector -> parameter -> value, of those that differ from their default on purpose.
+        who: name of the key, or of the machine's own user.
+        time: unix seconds.
+    """
+
+    position: str
+    settings: dict[str, dict[str, float]]
+    who: str
+    time: float
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what is stored and shown."""
+        return {"position": self.position, "settings": self.settings, "who": self.who, "time": self.time}
+
+
+class DetectorSettings:
+    """The changes of one run, and the fold's way through them.
+
+    Args:
+        run_id: the run.
+        redis: client of the server that holds it.
+        patiently: does something with Redis, again and again while it is away.
+        channel: the run's browsers, which are told of a change.
+        clock: unix seconds now.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        redis: Redis,
+        patiently: Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]],
+        channel: Channel,
+        clock: Callable[[], float],
+    ) -> None:
+        self._run_id = run_id
+        self._redis = redis
+        self._keys = RunKeys(run_id)
+        self._patiently = patiently
+        self._channel = channel
+        self._clock = clock
+        self._changes: list[Change] = []
+        #: On their way to Redis: they hold already, and must not be missing from what is read meanwhile.
+        self._pending: list[Change] = []
+        self._storing = asyncio.Lock()
+        #: The state that is being folded, and how many changes it has behind it.
+        self._state: _Configurable | None = None
+        self._applied = 0
+
+    async def load(self) -> None:
+        """Take up what is stored. What this version does not know any more, or not so, is left out."""
+        async with self._storing:
+            stored: list[Change] = await self._patiently(self._stored)
+            changes = [*stored, *(change for change in self._pending if change not in stored)]
+            # Two servers may store at once; which of two at one position came later is Redis' word.
+            self._changes = sorted(changes, key=lambda change: stream_order(change.position))
+            self._state = None
+
+    async def _stored(self) -> list[Change]:
+        found: Any = await self._redis.lrange(self._keys.detector_settings, 0, -1)
+        changes: list[Change] = []
+        for data in found:
+            one = orjson.loads(data)
+            change = Change(str(one["position"]), self._usable(one["settings"]), str(one["who"]), float(one["time"]))
+            if change not in changes[-1:]:  # stored twice when an answer of Redis was lost
+                changes.append(change)
+        return changes
+
+    def _usable(self, settings: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+        usable: dict[str, dict[str, float]] = {}
+        for detector, values in settings.items():
+            for name, value in values.items():
+                try:
+                    known = check_settings({detector: {name: value}})
+                except SettingError as error:
+                    _log.warning("run %s: a stored setting is left out: %s", self._run_id, error)
+                else:
+                    usable.setdefault(detector, {}).update(known[detector])
+        return usable
+
+    def apply(self, state: _Configurable, frame_id: str) -> None:
+        """Configure the detectors of ``state`` as they were when the frame ``frame_id`` came; call it before folding.
+
+        Args:
+            state: a new one is configured from the start, whatever its snapshot held.
+            frame_id: never smaller than in the call before with the same state.
+        """
+        if state is not self._state:
+            self._state, self._applied = state, 0
+        if self._applied == len(self._changes):
+            return
+        at, before = stream_order(frame_id), self._applied
+        while self._applied < len(self._changes) and stream_order(self._changes[self._applied].position) <= at:
+            self._applied += 1
+        if self._applied > before:
+            state.configure_detectors(self._changes[self._applied - 1].settings)
+
+    async def replace(self, settings: object, who: str, cursor: str) -> dict[str, Any]:
+        """Put ``settings`` in the place of all overrides, for what comes after ``cursor``; store it and tell browsers.
+
+        Args:
+            settings: detector -> parameter -> number; {} brings all defaults back.
+            who: who asks for it.
+            cursor: stream id of the newest frame that was folded.
+
+        Returns:
+            What ``shown`` says after it.
+
+        Raises:
+            BadRequest: a name is unknown or a number is out of range; nothing changed.
+        """
+        change = Change(_after(cursor), checked(settings), who, self._clock())
+        # At once, and stored after: frames that come meanwhile are folded with it already, as they will be again.
+        self._changes.append(change)
+        self._pending.append(change)
+        data = orjson.dumps(change.as_json())
+
+        async def store() -> None:
+            pipe: Pipeline = self._redis.pipeline(transaction=True)
+            pipe.rpush(self._keys.detector_settings, data)
+            pipe.ltrim(self._keys.detector_settings, -MAX_CHANGES, -1)
+            pipe.xadd(self._keys.command_audit, {"d": data})
+            await pipe.execute()
+
+        try:
+            async with self._storing:
+                await self._patiently(store)
+        finally:
+            self._pending.remove(change)
+        over = max(0, len(self._changes) - MAX_CHANGES)
+        del self._changes[:over]
+        self._applied = max(0, self._applied - over)
+        _log.info("run %s: detectors set to %s by %s", self._run_id, change.settings, who)
+        shown = self.shown()
+        self._channel.publish({"type": "detectors", "detectors": shown}, cursor)
+        return shown
+
+    @property
+    def now(self) -> dict[str, dict[str, float]]:
+        """The overrides that hold for what comes next."""
+        return self._changes[-1].settings if self._changes else {}
+
+    def shown(self) -> dict[str, Any]:
+        """Return the settings in the shape of docs/api.md."""
+        return {"settings": self.now, "changes": [change.as_json() for change in reversed(self._changes)]}
+
+
+def checked(settings: object) -> dict[str, dict[str, float]]:
+    """Return settings that people sent as numbers, without what is the default anyway.
+
+    Raises:
+        BadRequest: a name is unknown or a number is out of range; it says what was given and what is expected.
+    """
+    try:
+        found = check_settings(settings)
+    except SettingError as error:
+        raise BadRequest(str(error), hint="GET /api/v1/detectors lists them", code="bad_setting") from error
+    differing = {
+        name: {key: value for key, value in values.items() if value != DETECTORS[name]().parameters[key].default}
+        for name, values in found.items()
+    }
+    return {name: values for name, values in differing.items() if values}
+
+
+def _after(stream_id: str) -> str:
+    ms, n = stream_order(stream_id)
+    return f"{ms}-{n + 1}"

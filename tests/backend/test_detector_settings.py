@@ -1,0 +1,217 @@
+"""Detectors are set for one run from a moment on, and folding it again comes to the same: real Redis, real files."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from redis.asyncio import Redis
+
+from archive_stage import KEYS, Stage, rows
+from gateway_stack import RawAgent
+from job import Job
+from server_stack import RunningServer
+from stabilitybackend.runs.detector_settings import MAX_CHANGES
+from stabilitybackend.runs.worker import RunWorker
+from stabilityclient.wire import Ack, Frame
+
+DEAF = {"spike": {"sensitivity": 0.0}}
+
+
+@pytest.fixture
+async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage(redis, tmp_path / "archive")
+    yield stage
+    await stage.manager.stop()
+
+
+@pytest.fixture
+def server(redis_url: str, tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(redis_url, tmp_path) as running:
+        yield running
+
+
+def spiky(job: Job, first: int, last: int, *spikes: int) -> list[Frame]:
+    """Return frames of a quiet loss with spikes of six steps that begin at ``spikes``."""
+
+    def loss(step: int) -> float:
+        high = any(at <= step < at + 6 for at in spikes)
+        return 9.0 if high else 2.0 + 0.01 * math.sin(step)
+
+    return [
+        job.rows(range(at, at + 20), {"loss": [loss(s) for s in range(at, at + 20)]}) for at in range(first, last, 20)
+    ]
+
+
+def spikes(worker: RunWorker) -> list[int]:
+    return sorted(one["onset_step"] for one in worker.state.incidents.all() if one["kind"] == "spike")
+
+
+def plain(thing: Any) -> Any:
+    """Return what an object holds, as something that compares by value: NaN included, order of dicts as well."""
+    if isinstance(thing, dict):
+        return [(repr(key), plain(value)) for key, value in thing.items()]
+    if isinstance(thing, bytes | str | int | float | None):
+        return repr(thing)
+    if isinstance(thing, type):
+        return thing.__qualname__
+    if hasattr(thing, "__iter__"):
+        return [plain(one) for one in thing]
+    slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+    held = {name: getattr(thing, name) for name in slots if hasattr(thing, name)} | getattr(thing, "__dict__", {})
+    return [type(thing).__qualname__, plain(held)]
+
+
+def detectors_of(worker: RunWorker) -> Any:
+    """Return all that the detectors know, without the snapshots that they would go back to."""
+    banks = worker.state.judge.saved()
+    return plain({name: saved["detectors"] for name, saved in banks.items() if isinstance(saved, dict)})
+
+
+async def test_a_change_holds_from_its_moment_on_and_never_before(stage: Stage) -> None:
+    job = Job()
+    worker = await stage.send(*spiky(job, 1, 300, 200))
+    await worker.detectors.replace(DEAF, "ada", worker.cursor)
+    worker = await stage.send(*spiky(job, 301, 600, 500))
+    assert spikes(worker) == [200]
+    await worker.detectors.replace({}, "ada", worker.cursor)
+    worker = await stage.send(*spiky(job, 601, 900, 800))
+    assert spikes(worker) == [200, 800]
+
+
+async def test_a_restart_comes_to_the_same_state_and_tells_nothing_twice(stage: Stage) -> None:
+    job = Job()
+    worker = await stage.send(*spiky(job, 1, 300, 200))
+    await worker.detectors.replace(DEAF, "ada", worker.cursor)
+    worker = await stage.send(*spiky(job, 301, 700, 500))
+    await worker.detectors.replace({"spike": {"sensitivity": 0.5}}, "ada", worker.cursor)
+    worker = await stage.send(*spiky(job, 701, 760))
+    before, told, shown = detectors_of(worker), worker.state.incidents.all(), worker.detectors.shown()
+    await stage.restart()
+    again = await stage.manager.get("run-1")
+    assert detectors_of(again) == before
+    assert (again.state.incidents.all(), again.detectors.shown()) == (told, shown)
+
+
+async def test_archived_frames_that_are_folded_again_meet_the_settings_of_their_time(stage: Stage) -> None:
+    job = Job()
+    frames = spiky(job, 1, 300, 200)
+    worker = await stage.send(*frames)
+    await worker.detectors.replace(DEAF, "ada", worker.cursor)
+    worker = await stage.send(*spiky(job, 301, 700, 500))
+    await stage.archived(worker, 2)
+    before = detectors_of(worker)
+    for state in stage.folder.rglob("*.state"):
+        state.write_bytes(b"damaged")
+    await stage.restart()
+    again = await stage.manager.get("run-1")
+    assert detectors_of(again) == before
+    assert spikes(again) == [200]
+
+
+async def test_a_deleted_run_takes_its_settings_along(stage: Stage) -> None:
+    worker = await stage.send(*rows(Job(), 1, 40))
+    await worker.detectors.replace(DEAF, "ada", worker.cursor)
+    assert await stage.redis.llen(KEYS.detector_settings) == 1
+    await stage.manager.delete_run("run-1", force=True)
+    assert await stage.redis.exists(KEYS.detector_settings) == 0
+
+
+async def test_only_the_newest_changes_are_kept_and_all_are_in_the_audit(stage: Stage) -> None:
+    worker = await stage.send(*rows(Job(), 1, 40))
+    for at in range(MAX_CHANGES + 5):
+        await worker.detectors.replace({"spike": {"sensitivity": 0.5 + at / 1000}}, "ada", worker.cursor)
+    changes = worker.detectors.shown()["changes"]
+    await stage.restart()
+    again = await stage.manager.get("run-1")
+    assert again.detectors.shown()["changes"] == changes
+    assert (len(changes), changes[0]["settings"]) == (MAX_CHANGES, {"spike": {"sensitivity": 0.604}})
+    audit: Any = await stage.redis.xrange(KEYS.command_audit)
+    assert [orjson.loads(fields[b"d"])["who"] for _, fields in audit] == ["ada"] * (MAX_CHANGES + 5)
+
+
+async def test_a_stored_setting_that_this_version_does_not_know_is_left_out(stage: Stage) -> None:
+    await stage.send(*rows(Job(), 1, 40))
+    old = {"spike": {"sensitivity": 0.5, "gone": 1.0}, "gone": {"sensitivity": 2.0}}
+    await stage.redis.rpush(
+        KEYS.detector_settings, orjson.dumps({"position": "0-1", "settings": old, "who": "ada", "time": 1.0})
+    )
+    await stage.restart()
+    assert (await stage.manager.get("run-1")).detectors.now == {"spike": {"sensitivity": 0.5}}
+
+
+async def _sent(server: RunningServer, *frames: Frame, last_step: int) -> None:
+    job_info = frames[0].source
+    async with RawAgent(server.agent_url) as agent:
+        await agent.hello("run-1", sources=[job_info])
+        for frame in frames:
+            await agent.send(frame)
+            while not isinstance(await asyncio.wait_for(agent.receive(), 10), Ack):
+                pass
+    await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == last_step, f"step {last_step}")
+
+
+async def test_settings_are_listed_set_and_refused_over_http(server: RunningServer) -> None:
+    await _sent(server, *spiky(Job(), 1, 60), last_step=60)
+    listed = {one["name"]: one for one in server.get("/detectors")["detectors"]}
+    sensitivity = listed["spike"]["parameters"][0]
+    assert (sensitivity["name"], sensitivity["default"], sensitivity["low"], sensitivity["high"]) == (
+        "sensitivity", 1.0, 0.0, 4.0
+    )  # fmt: skip
+    assert all(one["text"] and one["title"] and one["kinds"] for one in listed.values())
+    assert server.get("/runs/run-1/detectors") == {"settings": {}, "changes": []}
+    path = "/api/v1/runs/run-1/detectors"
+    put = server.client.put(path, json={"settings": {"spike": {"sensitivity": 0.5}, "nonfinite": {"sensitivity": 1}}})
+    assert put.status_code == 200
+    assert put.json() == server.get("/runs/run-1/detectors")
+    assert put.json()["settings"] == {"spike": {"sensitivity": 0.5}}  # what is the default is no override
+    for settings, words in (
+        ({"spike": {"sensitivity": 9}}, "spike.sensitivity is 9, expected a number from 0 to 4"),
+        ({"spike": {"loudness": 1}}, "detector spike has no 'loudness'"),
+        ({"noise": {}}, "there is no detector 'noise'"),
+        ([], "settings are list, expected"),
+    ):
+        refused = server.client.put(path, json={"settings": settings})
+        assert refused.status_code == 422
+        assert words in refused.json()["error"]["message"]
+    assert server.get("/runs/run-1/detectors")["settings"] == {"spike": {"sensitivity": 0.5}}
+    assert server.client.put(path, json={"setting": {}}).status_code == 422
+
+
+async def test_what_is_tried_is_judged_whole_and_changes_nothing(server: RunningServer) -> None:
+    await _sent(server, *spiky(Job(), 1, 600, 200, 500), last_step=600)
+    path = "/api/v1/runs/run-1/backtest"
+    told = server.get("/runs/run-1/incidents")["incidents"]
+    same = server.client.post(path, json={"settings": {}}).json()
+    assert [(one["incident_id"], one["state"]) for one in same["incidents"]] == [
+        (one["incident_id"], one["state"]) for one in told
+    ]
+    assert (same["now"], same["points"], same["rows"]) == (same["then"], 600, 600)
+    deaf = server.client.post(path, json={"settings": DEAF}).json()
+    assert [one for one in deaf["incidents"] if one["kind"] == "spike"] == []
+    assert sum(same["now"]["spike"].values()) == sum(deaf["now"]["spike"].values()) == 2
+    newest = server.client.post(path, json={"settings": {}, "last_steps": 200}).json()
+    assert (newest["first_step"], [one["onset_step"] for one in newest["incidents"]]) == (401, [500])
+    assert newest["rows"] < 600
+    assert server.get("/runs/run-1/detectors")["settings"] == {}
+    assert server.get("/runs/run-1/incidents")["incidents"] == told
+    assert server.client.post(path, json={"settings": {"spike": {"sensitivity": -1}}}).status_code == 422
+
+
+async def test_a_run_with_more_points_than_one_try_may_have_is_refused_with_what_to_do(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stabilitybackend.routes.trial.MAX_VALUES", 500)
+    await _sent(server, *spiky(Job(), 1, 600, 560), last_step=600)
+    path = "/api/v1/runs/run-1/backtest"
+    refused = server.client.post(path, json={"settings": {}})
+    assert refused.status_code == 422
+    assert refused.json()["error"]["message"] == "run run-1 has 600 values, expected at most 500 for one try"
+    assert refused.json()["error"]["hint"] == "try fewer of the newest steps: last_steps"
+    some = server.client.post(path, json={"settings": {}, "last_steps": 300})
+    assert [one["onset_step"] for one in some.json()["incidents"]] == [560]
