@@ -1,0 +1,331 @@
+"""Finds that the job has become slower, and says how much time that cost so far."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from .context import Claim
+from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
+from .levels import level_of, percent
+
+#: Metrics that are watched, with whether more of it is faster. Only these names: what others mean is not known.
+METRICS = {"tokens_per_s": True, "step_time_s": False}
+#: Points that are judged as one: half of them may be slow (a checkpoint, an evaluation, a pause) without moving it.
+BLOCK_POINTS = 8
+#: Slow blocks in a row that make an event. One alone is a checkpoint that takes long, or a neighbour on the network.
+CONFIRM_BLOCKS = 2
+#: Blocks that the usual speed is taken from, and how many must be known before anything is said.
+USUAL_BLOCKS = 32
+LEAST_BLOCKS = 4
+#: Points after a start or a fork that are not judged: compilation, caches, connections.
+WARM_UP_POINTS = 16
+#: A slow block also lies this many robust sigmas of blocks above the usual one.
+SLOW_SIGMAS = 4.0
+#: Smallest sigma of blocks, as a fraction of the usual cost.
+SIGMA_FLOOR = 0.02
+#: Before a drop that counts, one of the last two blocks was within this fraction of the usual cost. What slows down
+#: over many blocks (longer sequences, a larger batch) is a new normal, step by step.
+BEFORE_DROP = 0.05
+#: The usual cost is measured once in so many blocks, and whenever a block may be slow.
+MEASURE_BLOCKS = 8
+#: The lost time is told again after so many slow blocks.
+NEWS_BLOCKS = (4, 8, 16)
+#: So many slow blocks in a row are the new normal.
+ACCEPT_BLOCKS = 32
+#: Values outside are no speeds.
+LEAST_VALUE, MOST_VALUE = 1e-150, 1e150
+
+__all__ = ["ThroughputDetector"]
+
+
+class _Track:
+    """One metric in blocks. Its cost is time: a step's seconds, or one over the tokens per second."""
+
+    __slots__ = ("block", "fast_blocks", "fine_below", "skip", "slow", "slow_blocks", "unmeasured", "usual")
+
+    def __init__(self) -> None:
+        self.block: list[tuple[int, float, float]] = []
+        self.usual: deque[float] = deque(maxlen=USUAL_BLOCKS)
+        self.skip = WARM_UP_POINTS
+        #: Whether the metric is judged slow; then the number of slow blocks, and of usual ones since the last of them.
+        self.slow = False
+        self.slow_blocks: list[tuple[int, float, float]] = []
+        self.fast_blocks: list[int] = []
+        #: A block that costs less is fine without a look at the usual ones; as old as so many blocks.
+        self.fine_below = 0.0
+        self.unmeasured = 0
+
+
+class _Event:
+    """A slow stretch from its onset."""
+
+    __slots__ = ("also", "blocks", "cost", "level", "lost_s", "metric", "now_time", "onset", "onset_time", "seen")
+
+    def __init__(self, metric: str, onset: int, onset_time: float, seen: int, level: float) -> None:
+        self.metric = metric
+        self.onset, self.onset_time, self.seen = onset, onset_time, seen
+        self.level = level
+        self.cost = level
+        self.blocks = 0
+        self.lost_s = 0.0
+        self.now_time = onset_time
+        self.also: list[str] = []
+
+
+class ThroughputDetector(Detector):
+    """Opens one incident when the job is slower than usual for at least 16 points, and counts the lost time.
+
+    Idea: points are judged in blocks of eight, by the mean of the middle four, so that single slow steps
+    (checkpoints, evaluations, a pause) never count. The usual cost is the median of the last 32 blocks.
+    Two blocks in a row that are a fifth slower than usual (and 4 sigmas of blocks) are an event, if the speed was
+    usual right before: a speed that wears off over many blocks is a new normal, as is a larger batch
+    (``batch_size``). Both metrics belong to one incident. It recovers after two usual blocks; after 256 slow points
+    the new speed is accepted.
+
+    Args:
+        slower: how much slower counts, as a fraction: tokens per second lost, or step time added.
+
+    Source: the slow-down rule of the project's notes (20 %, sustained); OSDI'25 "Understanding Stragglers in Large
+    Model Training Using What-if Analysis": 42 % of jobs ran at least 10 % slow.
+
+    Example:
+        >>> detector = ThroughputDetector()
+        >>> speeds = [100.0 + i % 3 for i in range(80)] + [70.0 + i % 3 for i in range(24)]
+        >>> points = [Point(step, "tokens_per_s", speed, 10.0 * step) for step, speed in enumerate(speeds)]
+        >>> [(f.onset_step, f.step, f.severity) for point in points for f in detector.update(point)]
+        [(80, 95, 'warning')]
+    """
+
+    name: ClassVar[str] = "throughput"
+    kinds: ClassVar[tuple[str, ...]] = ("throughput",)
+    title: ClassVar[str] = "Slower than usual"
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "slower": Parameter(
+            0.2,
+            0.05,
+            0.9,
+            "fraction",
+            "How much slower than usual counts. A higher value reports only worse slow-downs.",
+        ),
+    }
+
+    def __init__(self, **settings: float) -> None:
+        self._factor: dict[str, float] = {}
+        super().__init__(**settings)
+        self._tracks: dict[str, _Track] = {}
+        self._event: _Event | None = None
+
+    def configured(self) -> None:
+        sensitivity = self.settings["sensitivity"]
+        slower = min(0.95, self.settings["slower"] / sensitivity) if sensitivity else 0.0
+        #: By what the cost is multiplied when it is just slow, by metric; 0 opens nothing.
+        self._factor = {
+            name: (1 / (1 - slower) if more else 1 + slower) if slower else 0.0 for name, more in METRICS.items()
+        }
+        self._sigmas = SLOW_SIGMAS / (sensitivity or 1.0)
+
+    @classmethod
+    def story(cls) -> Sequence[Row | Mark]:
+        rows: list[Row | Mark] = []
+        for step in range(400):
+            seconds = (0.5 if not 200 <= step < 300 else 0.8) + 0.01 * (step % 5) + (4.0 if step % 50 == 49 else 0.0)
+            rows.append(Row(step, 1e9 + step, {"step_time_s": seconds, "tokens_per_s": 4096 / seconds}))
+        return rows
+
+    def wants(self, metric: str) -> bool:
+        return metric in METRICS
+
+    def note(self, mark: Mark) -> list[Finding]:
+        if mark.kind == "fork":
+            for track in self._tracks.values():
+                track.block.clear()
+                track.skip = WARM_UP_POINTS
+        return []
+
+    def update(self, point: Point) -> list[Finding]:
+        step, metric, value, time, _ = point
+        track = self._tracks.get(metric)
+        if track is None:
+            if metric not in METRICS:
+                return []
+            track = self._tracks[metric] = _Track()
+        if not LEAST_VALUE < value < MOST_VALUE:
+            return []
+        if track.skip:
+            track.skip -= 1
+            return []
+        block = track.block
+        block.append((step, value, time))
+        if len(block) < BLOCK_POINTS:
+            return []
+        found = self._judge(metric, track, step, time)
+        block.clear()
+        return found
+
+    def _judge(self, metric: str, track: _Track, step: int, time: float) -> list[Finding]:
+        """Judge a full block."""
+        more = METRICS[metric]
+        costs = sorted(1 / value if more else value for _, value, _ in track.block)
+        cost = sum(costs[2:6]) / 4
+        usual = track.usual
+        if cost < track.fine_below and track.unmeasured < MEASURE_BLOCKS and not track.slow:
+            track.slow_blocks.clear()
+            track.unmeasured += 1
+            usual.append(cost)
+            return []
+        if len(usual) < LEAST_BLOCKS:
+            usual.append(cost)
+            return []
+        if (
+            not more
+            and self.context.excuses_between(track.block[0][0], step)
+            and self._batch_grew(track.block[0][0], step)
+        ):
+            usual.clear()
+            track.slow_blocks.clear()
+            track.slow, track.fine_below = False, 0.0
+            return self._close(metric, step, "resolved", None)
+        level, sigma = level_of(usual, SIGMA_FLOOR)
+        track.fine_below, track.unmeasured = (1 + BEFORE_DROP) * level, 0
+        if track.slow:
+            return self._follow(metric, track, cost, level, step, time)
+        factor = self._factor[metric]
+        if not factor or cost <= level * factor or cost <= level + self._sigmas * sigma:
+            track.slow_blocks.clear()
+            usual.append(cost)
+            return []
+        limit = 0.5 * (1 + factor) * level
+        onset = next((s, t) for s, value, t in track.block if (1 / value if more else value) > limit or s == step)
+        track.slow_blocks.append((*onset, cost))
+        if len(track.slow_blocks) < CONFIRM_BLOCKS:
+            return []
+        before = min(usual[-1], usual[-2])
+        if before > level * (1 + BEFORE_DROP) + sigma:
+            usual.extend(block_cost for _, _, block_cost in track.slow_blocks)  # it came slowly: a new normal
+            track.slow_blocks.clear()
+            return []
+        track.slow = True
+        track.fast_blocks.clear()
+        return self._open(metric, track, level, step, time)
+
+    def _open(self, metric: str, track: _Track, level: float, step: int, time: float) -> list[Finding]:
+        event = self._event
+        if event is None:
+            onset, onset_time, _ = track.slow_blocks[0]
+            event = self._event = _Event(metric, onset, onset_time, step, level)
+            for _, _, cost in track.slow_blocks:
+                self._count(event, cost, time)
+            self._claim(event, None)
+        else:
+            event.also.append(metric)
+        return [self._finding(event, "open", step, None)]
+
+    def _follow(self, metric: str, track: _Track, cost: float, level: float, step: int, time: float) -> list[Finding]:
+        """Advance a slow metric by one block."""
+        event = self._event if self._event is not None and self._event.metric == metric else None
+        back = cost <= level * 0.5 * (1 + (self._factor[metric] or 1 + self.settings["slower"]))
+        if back:
+            track.fast_blocks.append(track.block[0][0])
+            if len(track.fast_blocks) < CONFIRM_BLOCKS:
+                return []
+            track.slow = False
+            track.slow_blocks.clear()
+            return self._close(metric, step, "recovered", track.fast_blocks[0])
+        track.fast_blocks.clear()
+        track.slow_blocks.append((step, time, cost))
+        if event is not None:
+            self._count(event, cost, time)
+        if len(track.slow_blocks) >= ACCEPT_BLOCKS:
+            track.usual.clear()
+            track.usual.extend(block_cost for _, _, block_cost in track.slow_blocks[-LEAST_BLOCKS:])
+            track.slow, track.fine_below = False, 0.0
+            track.slow_blocks.clear()
+            return self._close(metric, step, "resolved", None)
+        if event is not None and len(track.slow_blocks) in NEWS_BLOCKS:
+            return [self._finding(event, "open", step, None)]
+        return []
+
+    def _batch_grew(self, first: int, last: int) -> bool:
+        return any(excuse.kind == "batch_size" for excuse in self.context.excuses_between(first, last))
+
+    def _count(self, event: _Event, cost: float, time: float) -> None:
+        """Add a block to what is known of the event: its mean cost and the time that it lost."""
+        event.blocks += 1
+        event.cost += (cost - event.cost) / event.blocks
+        event.now_time = time
+        if METRICS[event.metric]:
+            event.lost_s = max(0.0, (time - event.onset_time) * (1 - event.level / event.cost))
+        else:
+            event.lost_s += max(0.0, cost - event.level) * BLOCK_POINTS * self.context.interval
+
+    def _claim(self, event: _Event, ended: int | None) -> None:
+        key = f"{self.name}:{event.metric}:{event.onset}"
+        self.context.claim(event.metric, Claim(self.name, key, "throughput", event.onset, ended))
+
+    def _close(self, metric: str, step: int, state: State, recovered_step: int | None) -> list[Finding]:
+        event = self._event
+        if event is None or event.metric != metric:
+            return []
+        self._event = None
+        self._claim(event, step)
+        return [self._finding(event, state, step, recovered_step)]
+
+    def _finding(self, event: _Event, state: State, now_step: int, recovered_step: int | None) -> Finding:
+        more = METRICS[event.metric]
+        before, after = (1 / event.level, 1 / event.cost) if more else (event.level, event.cost)
+        change = percent(after, before) or 0.0
+        name = "Tokens per second fell" if more else "The time of a step rose"
+        text = f"{name} from {before:.4g} to {after:.4g} ({change:+.0f} %) at step {event.onset}."
+        lost_s = min(event.lost_s, 1e12)
+        if lost_s > 0:
+            text += f" About {_duration(lost_s)} of the job's time lost so far."
+        if event.also:
+            text += f" {', '.join(event.also)} shows it too."
+        text += {
+            "open": " It is still slow.",
+            "recovered": f" It is back at its usual speed since step {recovered_step}.",
+            "resolved": " It has stayed so: this speed counts as the usual one from here on.",
+        }[state]
+        severity: Severity = "warning"
+        evidence: dict[str, Any] = {
+            "level_before": before,
+            "level_after": after,
+            "rise_percent": change,
+            "direction": "down" if more else "up",
+            "lost_s": lost_s,
+            "since_time": event.onset_time,
+            "points": event.blocks * BLOCK_POINTS,
+            "threshold": self.settings["slower"],
+            "score_unit": "percent of time per step added",
+            "also": list(event.also),
+        }
+        if recovered_step is not None:
+            evidence["recovered_at"] = recovered_step
+        return Finding(
+            detector=self.name,
+            key=f"{self.name}:{event.metric}:{event.onset}",
+            kind="throughput",
+            state=state,
+            severity=severity,
+            title=f"Slower since step {event.onset} ({change:+.0f} %)"
+            if state == "open"
+            else f"Slower from step {event.onset} ({change:+.0f} %)",
+            text=text,
+            onset_step=event.onset,
+            step=event.seen,
+            now_step=now_step,
+            metric=event.metric,
+            recovered_step=recovered_step,
+            score=percent(event.cost, event.level) or 0.0,
+            evidence=evidence,
+        )
+
+
+def _duration(seconds: float) -> str:
+    """Return a time for people: seconds, minutes or hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
