@@ -1,34 +1,296 @@
-"""Which data set carries a spike of the loss: a first, plain answer from the per-dataset losses. Pure."""
+"""Says which series left its usual range first, by how much, and which data set carries the rise of a loss. Pure.
+
+The caller hands in what the run had logged when the finding was made, and nothing later: the same points give the
+same answer live and in a backtest.
+"""
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Mapping, Sequence
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
 
-__all__ = ["BASELINE_STEPS", "culprit"]
+from stabilitybackend.detectors.roles import BATCH_SIZE, GRAD_NORM, LOSS, LR, dataset_of, role_of
 
-#: Steps before the onset whose median counts as the usual level.
-BASELINE_STEPS = 32
-#: Share of all rises, each relative to its own level, that one data set must carry to be named alone.
+__all__ = [
+    "BASELINE_POINTS", "EARLIER_POINTS", "Attribution", "Move", "attribute", "floor_of", "is_logit", "part_of",
+    "usual", "watched",
+]  # fmt: skip
+
+#: Points before the onset that the usual level and spread are taken from.
+BASELINE_POINTS = 48
+#: Points before the onset in which a series may have moved already: another one often announces what the loss shows.
+EARLIER_POINTS = 8
+#: Points from the onset on that a contribution is the mean of. The first ones tell who carries a rise; later ones
+#: tell what the damaged model does.
+SINCE_POINTS = 16
+#: Fewest points before the onset from which anything is said about a series.
+MIN_BASELINE = 4
+#: Robust sigmas beyond which a point is outside the usual range when the next one confirms it, and alone.
+CONFIRMED_SIGMAS = 5.0
+CONFIRMING_SIGMAS = 3.0
+ALONE_SIGMAS = 10.0
+#: Least spread, as a fraction of the level: a bf16 log of a loss has steps of half a percent of it.
+LOSS_FLOOR = 0.005
+#: The same for all other series; what moves less is not worth a line.
+OTHER_FLOOR = 0.02
+#: Share of the whole rise that one data set must carry to be named alone.
 MIN_SHARE = 0.6
+#: A second data set that moved no later and carries so much means that it was not one alone.
+COMPANION_SHARE = 0.25
+#: Share of non-finite values before the onset from which on NaN means "not in this batch" and is no event.
+ABSENT_SHARE = 0.1
+#: Series that are looked at, and lines of the answer.
+MAX_WATCHED = 64
+MAX_MOVES = 12
+
+#: ``loss_cm4`` is the loss of a part, these are not: they are the whole, or no loss.
+_NO_PART = re.compile(r"^(scale|scaler|avg|average|ema|smooth|mean|sum|total|std|var|min|max|train|val|eval|test)(_|$)")
+_SPEED = frozenset({"tokens_per_s", "tokens_per_sec", "samples_per_s", "step_time_s", "mfu"})
+_LOGITS = re.compile(r"logit|logsumexp|log_z\b|z_loss|zloss", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"update_norm|rms_t|update_rms", re.IGNORECASE)
+
+Series = Sequence[tuple[int, float]]
 
 
-def culprit(losses: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str | None:
-    """Return the data set that carries most of the rise, None where none does or there is only one.
+def part_of(metric: str) -> str | None:
+    """Return the data set or part whose loss this is, also where it is spelled ``loss_<part>``.
+
+    Example:
+        >>> part_of("loss/code"), part_of("loss_cm4"), part_of("loss_scale"), part_of("loss")
+        ('code', 'cm4', None, None)
+    """
+    named = dataset_of(metric)
+    if named is not None or role_of(metric) is not None:
+        return named
+    part = metric.removeprefix("train/").removeprefix("loss_")
+    return part if part != metric.removeprefix("train/") and part and not _NO_PART.match(part) else None
+
+
+def is_logit(metric: str) -> bool:
+    """Return whether a metric tells how large logits are."""
+    return bool(_LOGITS.search(metric)) and part_of(metric) is None
+
+
+def watched(metrics: Iterable[str], main: str | None = None) -> list[str]:
+    """Return the series worth a look beside an incident, at most MAX_WATCHED, the most telling first.
 
     Args:
-        losses: data set -> (values of the steps before the onset, values from the onset to where it was seen).
+        metrics: the names that the run has logged.
+        main: the metric of the incident; always the first.
     """
-    rises: dict[str, float] = {}
-    for name, (before, since) in losses.items():
-        usual = [v for v in before if math.isfinite(v)]
-        peak = [v for v in since if math.isfinite(v)]
-        if usual and peak:
-            level = statistics.median(usual)
-            rises[name] = max(0.0, max(peak) - level) / max(abs(level), 1e-9)
-    total = sum(rises.values())
-    if len(rises) < 2 or total <= 0:
+    ranks: list[tuple[int, str]] = []
+    for name in dict.fromkeys(metrics):
+        role = role_of(name)
+        if name == main:
+            rank = 0
+        elif role in (LOSS, GRAD_NORM, LR, BATCH_SIZE):
+            rank = 1
+        elif part_of(name) is not None:
+            rank = 2
+        elif name.startswith("ratio/") or name in _SPEED:
+            rank = 3
+        elif is_logit(name) or _OPTIMIZER.search(name):
+            rank = 4
+        else:
+            continue
+        ranks.append((rank, name))
+    return [name for _, name in sorted(ranks, key=lambda entry: entry[0])[:MAX_WATCHED]]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A series that left its usual range.
+
+    Args:
+        metric: its name. dataset: the data set whose loss it is, or None.
+        onset_step: first step outside.
+        level: the usual value before.
+        extreme: the value furthest from it so far, or the first non-finite one.
+        rise_percent: ``extreme`` against ``level``, negative for a fall; None where one of them is 0 or not finite.
+        share: what part of the rise of all data sets it carries, 0 to 1; None for other series.
+    """
+
+    metric: str
+    dataset: str | None
+    onset_step: int
+    level: float
+    extreme: float
+    rise_percent: float | None
+    share: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of ``evidence["moved_first"]``."""
+        entry: dict[str, Any] = {
+            "metric": self.metric,
+            "onset_step": self.onset_step,
+            "rise_percent": self.rise_percent,
+        }
+        entry |= {"from": round(self.level, 6), "to": self.extreme}
+        if self.dataset is not None:
+            entry["dataset"] = self.dataset
+        if self.share is not None:
+            entry["share"] = round(self.share, 3)
+        return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Who moved.
+
+    Args:
+        dataset: the one data set that carries it, None where several do, none does, or the run logs only one.
+        datasets: all that moved, the one that carries most first.
+        moved: series outside their usual range, the first to move first.
+    """
+
+    dataset: str | None
+    datasets: tuple[str, ...]
+    moved: tuple[Move, ...]
+
+
+def usual(values: Iterable[float], floor: float = LOSS_FLOOR) -> tuple[float, float] | None:
+    """Return (level, spread) of the finite values: median and robust sigma with a floor; None for too few."""
+    finite = [value for value in values if math.isfinite(value)]
+    if len(finite) < MIN_BASELINE:
         return None
-    name, rise = max(rises.items(), key=lambda item: item[1])
-    return name if rise / total >= MIN_SHARE else None
+    level = median(finite)
+    spread = 1.4826 * median(abs(value - level) for value in finite)
+    return level, max(spread, floor * abs(level), 1e-12)
+
+
+def attribute(series: Mapping[str, Series], onset_step: int, *, falling: bool = False) -> Attribution:
+    """Return which series moved around an onset, and which data set carries the change of the loss.
+
+    Args:
+        series: metric -> (step, value) with rising steps, up to the step at which the finding was made.
+        onset_step: first abnormal step of the incident.
+        falling: the incident is a fall of the loss, not a rise.
+    """
+    sign = -1.0 if falling else 1.0
+    moves = [move for name, rows in series.items() if (move := _move(name, rows, onset_step, sign)) is not None]
+    losses = {part: rows for name, rows in series.items() if (part := part_of(name)) is not None}
+    carried = _carried({move.dataset: move for move in moves if move.dataset}, losses, series, onset_step, sign)
+    total = sum(carried.values())
+    shares = {name: value / total for name, value in carried.items()} if total > 0 else {}
+    moves = [_with_share(move, shares.get(move.dataset)) if move.dataset else move for move in moves]
+    moves.sort(key=lambda move: (move.onset_step, -(move.share or 0.0), move.metric))
+    datasets = tuple(sorted(shares, key=lambda name: (-shares[name], name)))
+    onsets = {move.dataset: move.onset_step for move in moves if move.dataset}
+    return Attribution(
+        _one(datasets, shares, onsets) if len(losses) > 1 else None,
+        datasets if len(losses) > 1 else (),
+        tuple(moves[:MAX_MOVES]),
+    )
+
+
+def _one(datasets: Sequence[str], shares: Mapping[str, float], onsets: Mapping[str, int]) -> str | None:
+    """Return the data set that may be named alone, None where none carries most of it."""
+    if not datasets or shares[datasets[0]] < MIN_SHARE:
+        return None
+    first = datasets[0]
+    together = [name for name in datasets[1:] if shares[name] >= COMPANION_SHARE and onsets[name] <= onsets[first]]
+    return None if together else first
+
+
+def _with_share(move: Move, share: float | None) -> Move:
+    return Move(move.metric, move.dataset, move.onset_step, move.level, move.extreme, move.rise_percent, share)
+
+
+def _split(rows: Series, onset_step: int) -> tuple[int, int]:
+    """Return the indices at which the look for a first move begins, and of the onset."""
+    onset = bisect_left(rows, onset_step, key=lambda row: row[0])
+    first = onset - EARLIER_POINTS
+    return (first if first >= 2 * MIN_BASELINE else onset), onset
+
+
+def floor_of(metric: str) -> float:
+    """Return the least spread that a series is taken to have, as a fraction of its level."""
+    return LOSS_FLOOR if role_of(metric) == LOSS or part_of(metric) is not None else OTHER_FLOOR
+
+
+def _move(metric: str, rows: Series, onset_step: int, sign: float) -> Move | None:
+    """Return how a series left its usual range around the onset, None when it stayed there."""
+    first, onset = _split(rows, onset_step)
+    before = [value for _, value in rows[max(0, first - BASELINE_POINTS) : first]]
+    calm = usual(before, floor_of(metric))
+    if calm is None or onset >= len(rows):
+        return None
+    level, spread = calm
+    loss = part_of(metric) is not None or role_of(metric) == LOSS
+    absent = sum(not math.isfinite(value) for value in before) > ABSENT_SHARE * len(before)
+
+    def away(value: float) -> float:
+        """Sigmas from the level; of a loss only in the direction of the incident."""
+        if not math.isfinite(value):
+            return 0.0 if absent else math.inf
+        distance = (value - level) / spread
+        return distance * sign if loss else abs(distance)
+
+    distances = [away(value) for _, value in rows[first:]]
+    begin = next((i for i in range(len(distances)) if _outside(distances, i, at_onset=first + i >= onset)), None)
+    if begin is None:
+        return None
+    since = rows[first + begin :]
+    strange = next((value for _, value in since if not math.isfinite(value)), None)
+    if strange is not None and not absent:
+        extreme, percent = strange, None
+    else:
+        finite = [value for _, value in since if math.isfinite(value)]
+        extreme = max(finite, key=lambda value: away(value))
+        percent = round(100 * (extreme - level) / abs(level), 1) if level else None
+    return Move(metric, part_of(metric), rows[first + begin][0], level, extreme, percent)
+
+
+def _outside(distances: Sequence[float], i: int, *, at_onset: bool) -> bool:
+    """Say whether a series leaves its range at a point: far alone, or confirmed by one of the next two."""
+    distance = distances[i]
+    if distance < CONFIRMED_SIGMAS:
+        return False
+    if distance == math.inf:
+        return True
+    # Before the onset a lone outlier is none of this event; the newest point of all has nobody to confirm it.
+    following = distances[i + 1 : i + 3]
+    if any(other >= CONFIRMING_SIGMAS for other in following):
+        return True
+    return at_onset and (distance >= ALONE_SIGMAS or not following)
+
+
+def _carried(
+    moved: Mapping[str, Move],
+    losses: Mapping[str, Series],
+    series: Mapping[str, Series],
+    onset_step: int,
+    sign: float,
+) -> dict[str, float]:
+    """Return how much of the change each data set that moved carries, in one unit."""
+    broken = {name: move for name, move in moved.items() if not math.isfinite(move.extreme)}
+    if broken:
+        earliest = min(move.onset_step for move in broken.values())
+        return {name: 1.0 for name, move in broken.items() if move.onset_step == earliest}
+    begin = min((move.onset_step for move in moved.values()), default=onset_step)
+    weights = _weights(losses, series, onset_step)
+    carried: dict[str, float] = {}
+    for name, move in moved.items():
+        since = [value for step, value in losses[name] if step >= begin and math.isfinite(value)][:SINCE_POINTS]
+        excess = sign * (sum(since) / len(since) - move.level) if since else 0.0
+        weight = weights[name] if weights is not None else 1.0 / max(abs(move.level), 1e-9)
+        if excess > 0:
+            carried[name] = excess * weight
+    return carried
+
+
+def _weights(losses: Mapping[str, Series], series: Mapping[str, Series], onset_step: int) -> dict[str, float] | None:
+    """Return each data set's share of the data at the onset, None where not all of them are logged."""
+    weights: dict[str, float] = {}
+    for name in losses:
+        logged = [value for step, value in series.get(f"ratio/{name}", ()) if step <= onset_step]
+        share = next((value for value in reversed(logged) if math.isfinite(value)), 0.0)
+        if not 0 < share <= 1:
+            return None
+        weights[name] = share
+    return weights

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
@@ -65,6 +65,26 @@ class IncidentBook:
     def open_count(self) -> int:
         """Return how many incidents are open; of the dead ones only those about processes can be."""
         return sum(1 for incident in self._incidents.values() if incident["state"] == "open")
+
+    def near(
+        self, kinds: Container[str], first_step: float, last_step: float, since: float, until: float, *, but: str
+    ) -> list[tuple[int, str, str]]:
+        """Return (onset step, kind, title) of the incidents of some kinds near a step or a time, in order of steps.
+
+        Args:
+            kinds: which ones.
+            first_step, last_step: both inclusive.
+            since, until: unix seconds, both inclusive; either the step or the time has to fit.
+            but: key of an incident that is left out.
+        """
+        found = [
+            (incident["onset_step"], incident["kind"], incident["title"])
+            for incident in self._incidents.values()
+            if incident["kind"] in kinds
+            and (first_step <= incident["onset_step"] <= last_step or since <= incident["opened"] <= until)
+            and incident["evidence"].get("key") != but
+        ]
+        return sorted(found)
 
     def apply(
         self, finding: Finding, *, segment: int, time: float, checkpoints: Sequence[Mapping[str, Any]]

@@ -33,6 +33,15 @@ class TablePart:
     order: NDArray[np.int64]
     rising: bool
 
+    def between(self, first: int | None, last: int | None) -> TablePart:
+        """Return a part without rows outside ``first <= step <= last``; one that does not rise comes whole."""
+        if not self.rising:
+            return self
+        begin = 0 if first is None else int(np.searchsorted(self.steps, first, side="left"))
+        end = len(self.steps) if last is None else int(np.searchsorted(self.steps, last, side="right"))
+        part = slice(begin, end)
+        return TablePart(self.steps[part], self.values[part], self.times[part], self.order[part], True)
+
 
 class _Table:
     """Rows of one set of names by one rank in one segment: columns that grow together."""
@@ -118,12 +127,13 @@ class HotSeries:
         if len(self._parts) == 1 and self._parts[0].rising:
             part = self._parts[0]
             return Rows(part.steps, part.values, part.times).between(first, last)
-        steps = np.concatenate([part.steps for part in self._parts])
-        values = np.concatenate([part.values for part in self._parts])
-        times = np.concatenate([part.times for part in self._parts])
-        order = np.lexsort((np.concatenate([part.order for part in self._parts]), steps))
+        parts = [part.between(first, last) for part in self._parts]  # sorting a whole run for a window would be dear
+        steps = np.concatenate([part.steps for part in parts])
+        values = np.concatenate([part.values for part in parts])
+        times = np.concatenate([part.times for part in parts])
+        order = np.lexsort((np.concatenate([part.order for part in parts]), steps))
         ordered = steps[order]
-        keep = order[np.append(ordered[1:] != ordered[:-1], True)]
+        keep = order[np.append(ordered[1:] != ordered[:-1], True)] if len(order) else order
         return Rows(steps[keep], values[keep], times[keep]).between(first, last)
 
 
