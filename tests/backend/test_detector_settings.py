@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 from archive_stage import KEYS, Stage, rows
 from gateway_stack import RawAgent
 from job import Job
+from program import program_in
 from server_stack import RunningServer
 from stabilitybackend.runs.detector_settings import MAX_CHANGES
 from stabilitybackend.runs.worker import RunWorker
@@ -215,3 +216,30 @@ async def test_a_run_with_more_points_than_one_try_may_have_is_refused_with_what
     assert refused.json()["error"]["hint"] == "try fewer of the newest steps: last_steps"
     some = server.client.post(path, json={"settings": {}, "last_steps": 300})
     assert [one["onset_step"] for one in some.json()["incidents"]] == [560]
+
+
+async def test_the_program_lists_sets_and_resets(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    await _sent(server, *spiky(Job(), 1, 60), last_step=60)
+    program = program_in(tmp_path, monkeypatch, capsys)
+
+    async def call(*words: str) -> tuple[int, str, str]:
+        return await asyncio.to_thread(program, "detectors", *words, "--url", server.url)
+
+    def now() -> Any:
+        return server.get("/runs/run-1/detectors")["settings"]
+
+    code, out, err = await call()
+    assert (code, err, "spike" in out, "sensitivity" in out) == (0, "", True, True)
+    assert (await call("run-1", "--set", "spike.sensitivity=0.5"))[0] == 0
+    code, out, err = await call("run-1", "--set", "nonfinite.sensitivity=0")
+    assert (code, err, out.splitlines()[-1].startswith("last changed by ")) == (0, "", True)
+    assert now() == {"spike": {"sensitivity": 0.5}, "nonfinite": {"sensitivity": 0.0}}
+    assert (await call("run-1", "--reset", "--set", "spike.sensitivity=2"))[0] == 0
+    assert now() == {"spike": {"sensitivity": 2.0}}
+    code, out, err = await call("run-1", "--set", "spike.sensitivity=99")
+    assert (code, "expected a number from 0 to 4" in err) == (1, True)
+    code, out, err = await call("run-1", "--set", "spike=much")
+    assert (code, "expected DETECTOR.PARAMETER=NUMBER" in err) == (1, True)
+    assert now() == {"spike": {"sensitivity": 2.0}}

@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from stabilitybackend.cli import archive as cli_archive
 from stabilitybackend.cli import backtest as cli_backtest
+from stabilitybackend.cli import detectors as cli_detectors
 from stabilitybackend.cli import doctor as cli_doctor
 from stabilitybackend.cli import exporting as cli_exporting
 from stabilitybackend.cli import importing as cli_importing
@@ -109,6 +110,7 @@ def demo(context: typer.Context) -> None:
 
 # Below the commands above, because help shows them in this order.
 cli_runs.register(app)
+cli_detectors.register(app)
 cli_backtest.register(app)
 cli_importing.register(app)
 cli_exporting.register(app)

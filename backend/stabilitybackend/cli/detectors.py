@@ -1,0 +1,99 @@
+"""``stabilityboard detectors``: what watches a run, how it is set, and setting it. Asks the running server."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.settings import Settings
+
+__all__ = ["parse_settings", "register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("detectors")(detectors)
+
+
+def detectors(
+    run_id: Annotated[str | None, typer.Argument(help="One run. (default: the detectors and their defaults)")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", help="DETECTOR.PARAMETER=NUMBER, beside what is set; repeat it.")
+    ] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Take everything back that was set, before any --set.")
+    ] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show what watches a run and how it is set, or set it from now on: --set spike.sensitivity=0.5 is quieter."""
+    wished = parse_settings(sets or [])
+    if run_id is None and (wished or reset):
+        raise BadRequest("--set and --reset need a run", hint="stabilityboard detectors RUN_ID --set ...")
+    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
+    with ApiClient(server_url(url, os.environ, settings.data_dir), api_key) as client:
+        listed = client.get("/api/v1/detectors")["detectors"]
+        if run_id is None:
+            _show(listed, {})
+            return
+        place = f"/api/v1/runs/{quote(run_id, safe='')}/detectors"
+        shown = client.get(place)
+        if wished or reset:
+            together = {} if reset else shown["settings"]
+            for name, values in wished.items():
+                together[name] = {**together.get(name, {}), **values}
+            shown = client.call("PUT", place, {"settings": together})
+    _show(listed, shown["settings"])
+    for change in shown["changes"][:1]:
+        typer.echo(f"last changed by {change['who']}; it holds for what came after that")
+
+
+def parse_settings(words: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return detector -> parameter -> number of words like ``spike.sensitivity=0.5``.
+
+    Raises:
+        BadRequest: one is no such word. Whether the names exist is the server's to say.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for word in words:
+        name, _, number = word.partition("=")
+        detector, _, parameter = name.strip().partition(".")
+        try:
+            value = float(number)
+        except ValueError:
+            value = float("nan")
+        if not detector or not parameter or value != value:
+            raise BadRequest(
+                f"--set {word!r} can't be read, expected DETECTOR.PARAMETER=NUMBER", hint="as in spike.sensitivity=0.5"
+            )
+        found.setdefault(detector, {})[parameter] = value
+    return found
+
+
+def _show(listed: Sequence[Mapping[str, Any]], settings: Mapping[str, Mapping[str, float]]) -> None:
+    table = Table(
+        Column("detector", no_wrap=True), "finds", Column("parameter", no_wrap=True), Column("value", justify="right"),
+        Column("default", justify="right"), Column("range", no_wrap=True), "unit",
+    )  # fmt: skip
+    for detector in listed:
+        name, title = escape(detector["name"]), escape(detector["title"])
+        for parameter in detector["parameters"]:
+            value = settings.get(detector["name"], {}).get(parameter["name"], parameter["default"])
+            style = "bold yellow" if value != parameter["default"] else "default"
+            table.add_row(
+                name, title, escape(parameter["name"]), f"[{style}]{value:g}[/]", f"{parameter['default']:g}",
+                f"{parameter['low']:g} to {parameter['high']:g}", escape(parameter["unit"]),
+            )  # fmt: skip
+            name = title = ""
+    Console().print(table)
