@@ -1,0 +1,465 @@
+"""Finds a loss that climbs without a spike, and tells whether it comes back."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, ClassVar, NamedTuple
+
+from .blocks import BLOCK_POINTS, LARGEST_VALUE, median, rise_points, robust_sigma, smoothed
+from .context import Claim
+from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
+from .curves import noisy
+from .roles import LOSS, role_of
+
+#: Blocks that each of the two scales looks back on: 512 and 4,096 points.
+WINDOW_BLOCKS = 64
+#: Short blocks in a long one. The long scale sees climbs over hundreds to thousands of points, which are smaller than
+#: the noise of a short block.
+LONG_BLOCKS = 8
+#: Blocks that must be known before a climb is believed: 64 points, as a baseline needs.
+MIN_BLOCKS = 8
+#: Short blocks between two looks: the work of a look is spread over 16 points.
+LOOK_EVERY_BLOCKS = 2
+#: Blocks around the lowest one whose median is the level before the climb.
+LEVEL_BLOCKS_BEFORE = 6
+LEVEL_BLOCKS_AFTER = 2
+#: A climb must be so many times the largest one that the same curve took back before.
+OVER_EARLIER_CLIMBS = 1.6
+#: A climb must be this part of the fall just before it, or it is the way back from a drop (memorisation within an
+#: epoch, a wave). A climb that is critical by its size needs less of it: early in training everything fell before.
+OF_THE_FALL = 1.2
+OF_THE_FALL_CRITICAL = 0.6
+#: The fall is looked for over so many times the length of the climb, and over so many blocks at least.
+FALL_LENGTHS = 1.5
+FALL_BLOCKS = 4
+#: A climb must also be this part of the first level of the run: at a loss of 0.01 of 5 a percentage means nothing.
+OF_THE_FIRST_LEVEL = 0.0025
+#: On the long scale, and while fewer blocks than HISTORY_BLOCKS lie before the climb, it must be larger by this factor:
+#: nobody knows yet how far the curve wanders.
+UNKNOWN_PAST_FACTOR = 1.5
+HISTORY_BLOCKS = 12
+#: Points that a rise must take, from 20 to 80 % of its way; a quicker one is a level shift or a spike.
+CLIMB_POINTS = 5
+#: While the learning rate is higher than at the onset by LR_RISE, a climb is expected; it must be this many times
+#: larger to be called divergence.
+LR_RISE = 1.1
+EXPLAINED_FACTOR = 5.0
+#: Points after a fork in which a higher loss is the business of the resume detectors.
+AFTER_FORK_POINTS = 64
+#: Steps, in usual distances between points, after another detector's event in which this one learns nothing.
+AFTER_CLAIM_POINTS = 16
+#: A rise of so many times the threshold is critical.
+CRITICAL_FACTOR = 4.0
+#: Back when no more than this part of the climb is left.
+BACK_PART = 0.3
+#: Points since it was seen after which a loss that stands still is at a new level.
+SETTLED_POINTS = 128
+#: Largest change between the two halves of those points, fraction of the level.
+SETTLED_DRIFT = 0.004
+#: Points after which an event gives its claim back, whatever the loss does.
+LONGEST_CLAIM_POINTS = 1_024
+#: Points that are not finite, in a row, after which the event is over: the nonfinite detector speaks of it.
+GONE_POINTS = 32
+#: An open event is told again when its rise has grown by this factor.
+NEWS_FACTOR = 2.0
+#: A climb that begins again within so many points continues the same event.
+REOPEN_POINTS = 256
+
+__all__ = ["DivergenceDetector"]
+
+
+class _Climb(NamedTuple):
+    """What a look at one scale found: a loss that is above its level by ``rise``."""
+
+    onset: int
+    level: float
+    sigma: float
+    rise: float
+    threshold: float
+    lr_before: float
+    block_points: int
+
+
+@dataclass(slots=True)
+class _Event:
+    """One climb from its onset until it is over."""
+
+    onset: int
+    seen: int
+    level: float
+    sigma: float
+    threshold: float
+    peak: float
+    peak_step: int
+    told_rise: float
+    severity: Severity
+    points: int = 0
+    missing: int = 0
+    state: State = "open"
+    recovery: Recovery = "pending"
+    recovered_step: int | None = None
+    ended_points: int = 0
+    new_level: float | None = None
+    explained_by: tuple[str, ...] = ()
+    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=SETTLED_POINTS // BLOCK_POINTS))
+
+
+class _Scale:
+    """The newest medians of blocks of one length, with their first steps and the learning rate then."""
+
+    __slots__ = ("medians", "rates", "steps")
+
+    def __init__(self) -> None:
+        self.medians: list[float] = []
+        self.steps: list[int] = []
+        self.rates: list[float] = []
+
+    def add(self, middle: float, step: int, rate: float) -> None:
+        self.medians.append(middle)
+        self.steps.append(step)
+        self.rates.append(rate)
+        if len(self.medians) > WINDOW_BLOCKS:
+            del self.medians[0], self.steps[0], self.rates[0]
+
+    def cut(self, after: int) -> None:
+        """Drop the blocks that begin after a step: an anomaly is not learnt from."""
+        while self.steps and self.steps[-1] > after:
+            del self.medians[-1], self.steps[-1], self.rates[-1]
+
+    def largest_climb(self) -> float:
+        """Return by how much the smoothed medians ever rose above their lowest one before, >= 0."""
+        return _largest_climb(smoothed(self.medians))
+
+
+class DivergenceDetector(Detector):
+    """Opens one incident when the loss climbs away from its level without a spike, and follows it.
+
+    Idea: medians of 8 points (512 points back) and of 64 points (4,096 back) are compared with the level around the
+    lowest of them. A climb counts when the newest two are above it by 2 %, by 6 sigmas of a block, by more than any
+    climb that the same curve took back before (so a loss that wanders stays silent), and by most of the fall just before
+    it (so the way back from a drop stays silent). A rise within five points is left to the detectors of spikes and level
+    shifts. A higher learning rate since the onset explains a climb five times as large. The event is back when 30 % of
+    the climb are left, or resolved when the loss stands still for 128 points: it is measured from there then.
+
+    Args:
+        sensitivity: divides the thresholds.
+        min_rise: smallest climb, fraction of the level before it.
+        sigmas: smallest climb, robust standard deviations of a block's median.
+
+    Example:
+        >>> divergence = DivergenceDetector()
+        >>> losses = [2.0 + 0.01 * (i % 3) for i in range(256)] + [2.0 + 0.002 * i for i in range(64)]
+        >>> found = [f for step, loss in enumerate(losses) for f in divergence.update(Point(step, "loss", loss, 0.0))]
+        >>> [(f.kind, f.state, f.severity, f.evidence["direction"]) for f in found]
+        [('divergence', 'open', 'warning', 'up')]
+
+    Source: the project's detection notes, section 5 (CUSUM on a slow baseline, trend over 64 points, 2 %), with the
+    baseline made of block medians because loss residuals are heavy-tailed; what such a climb means: "Small-scale proxies
+    for large-scale Transformer training instabilities" (arXiv 2309.14322), the IDEFICS chronicle.
+    """
+
+    name: ClassVar[str] = "divergence"
+    kinds: ClassVar[tuple[str, ...]] = ("divergence",)
+    title: ClassVar[str] = "Loss climbs without a spike"
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "min_rise": Parameter(
+            0.02, 0.001, 1.0, "fraction", "Smallest climb above the level before it; higher is quieter and later."
+        ),
+        "sigmas": Parameter(
+            6.0, 2.0, 50.0, "robust sigmas", "Smallest climb in the noise of 8 points' median; higher is quieter."
+        ),
+    }
+
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
+        self._metric = ""
+        self._values: deque[float] = deque(maxlen=WINDOW_BLOCKS)
+        self._steps: deque[int] = deque(maxlen=WINDOW_BLOCKS)
+        self._count = 0
+        self._short = _Scale()
+        self._long = _Scale()
+        self._first_level = 0.0
+        self._quiet_points = 0
+        self._after_claim = False
+        self._event: _Event | None = None
+
+    def configured(self) -> None:
+        sensitivity = self.settings["sensitivity"]
+        self._min_rise = self.settings["min_rise"] / sensitivity if sensitivity else math.inf
+        self._sigmas = self.settings["sigmas"] / sensitivity if sensitivity else math.inf
+
+    def wants(self, metric: str) -> bool:
+        return role_of(metric) == LOSS
+
+    def update(self, point: Point) -> list[Finding]:
+        value = point.value
+        if point.metric != self._metric:
+            if self._metric:
+                return []
+            self._metric = point.metric
+        if not -LARGEST_VALUE < value < LARGEST_VALUE:
+            return self._not_a_number(point.step)
+        self._values.append(value)
+        self._steps.append(point.step)
+        self._count += 1
+        if self._count % BLOCK_POINTS:
+            return []
+        return self._block(point.step)
+
+    def note(self, mark: Mark) -> list[Finding]:
+        if mark.kind == "fork":
+            self._quiet_points = AFTER_FORK_POINTS
+        return []
+
+    @classmethod
+    def story(cls) -> Sequence[Row | Mark]:
+        losses = noisy(700, seed=21, sigma=0.01)
+        return [
+            Row(i, 1e9 + i, {"loss": loss * (1 + max(0.0, 0.001 * min(i - 400, 150)))}) for i, loss in enumerate(losses)
+        ]
+
+    # --- one block ----------------------------------------------------------------------------------------------
+
+    def _block(self, step: int) -> list[Finding]:
+        """Take the newest eight points as one block."""
+        values, steps = list(self._values)[-BLOCK_POINTS:], list(self._steps)[-BLOCK_POINTS:]
+        middle = median(values)
+        self._quiet_points = max(0, self._quiet_points - BLOCK_POINTS)
+        event = self._event
+        if event is not None and event.state == "open":
+            return self._follow(event, step, middle)
+        if event is not None:
+            event.ended_points += BLOCK_POINTS
+        if self.context.claimed(self._metric, self.name, AFTER_CLAIM_POINTS * self.context.interval) is not None:
+            self._after_claim = True
+            return []
+        if self._after_claim:
+            self._after_claim = False
+            if self._left_its_level(middle):
+                self._forget()
+        self._learn(middle, steps[0])
+        blocks = self._count // BLOCK_POINTS
+        if self._quiet_points or not self._min_rise < math.inf or blocks % LOOK_EVERY_BLOCKS:
+            return []
+        climb = self._look(self._short, BLOCK_POINTS, 1.0)
+        if climb is None and blocks % LONG_BLOCKS == 0:
+            climb = self._look(self._long, BLOCK_POINTS * LONG_BLOCKS, UNKNOWN_PAST_FACTOR)
+        return [] if climb is None else self._open(climb, step)
+
+    def _learn(self, middle: float, first_step: int) -> None:
+        rate = self.context.lr.last
+        short = self._short
+        short.add(middle, first_step, rate)
+        if not self._first_level:
+            self._first_level = abs(middle)
+        if (self._count // BLOCK_POINTS) % LONG_BLOCKS == 0 and len(short.medians) >= LONG_BLOCKS:
+            recent = short.medians[-LONG_BLOCKS:]
+            self._long.add(median(recent), short.steps[-LONG_BLOCKS], short.rates[-LONG_BLOCKS])
+
+    def _left_its_level(self, middle: float) -> bool:
+        """Say whether the loss is elsewhere after another detector's event: its new level is the usual one then."""
+        past = self._short.medians[-LONG_BLOCKS:]
+        if not past:
+            return False
+        level = median(past)
+        return abs(middle - level) > max(0.5 * self.settings["min_rise"] * abs(level), 3 * robust_sigma(past))
+
+    def _forget(self) -> None:
+        self._short, self._long = _Scale(), _Scale()
+
+    def _look(self, scale: _Scale, block_points: int, factor: float) -> _Climb | None:
+        """Return the climb that the newest blocks of one scale are in, None when there is none."""
+        medians = scale.medians
+        count = len(medians)
+        if count < MIN_BLOCKS:
+            return None
+        now = min(medians[-1], medians[-2])
+        lowest = min(medians[:-2])
+        # The cheap question first: most blocks of a falling or noisy curve are not above all the others by that much.
+        if now - lowest < factor * self._min_rise * abs(lowest):
+            return None
+        smooth = smoothed(medians)
+        before = smooth[:-2]
+        at = len(before) - 1 - before[::-1].index(min(before))
+        level = median(medians[max(0, at - LEVEL_BLOCKS_BEFORE) : min(at + LEVEL_BLOCKS_AFTER, count - 2)])
+        rise = now - level
+        past = smooth[: at + 1]
+        if len(past) < HISTORY_BLOCKS:
+            factor *= UNKNOWN_PAST_FACTOR
+        threshold = factor * max(self._min_rise * abs(level), OF_THE_FIRST_LEVEL * self._first_level)
+        if rise <= threshold:
+            return None
+        sigma = self._block_sigma(scale, at)
+        earlier = max(_largest_climb(past), self._long.largest_climb() if scale is self._short else 0.0)
+        fall = max(smooth[max(0, at - max(FALL_BLOCKS, int(FALL_LENGTHS * (count - at)))) : at + 1]) - smooth[at]
+        of_the_fall = OF_THE_FALL_CRITICAL if rise > CRITICAL_FACTOR * threshold else OF_THE_FALL
+        if rise < max(self._sigmas * sigma, OVER_EARLIER_CLIMBS * earlier, of_the_fall * fall):
+            return None
+        if scale is self._short and rise_points(list(self._values), level, level + rise) <= CLIMB_POINTS:
+            return None
+        return _Climb(scale.steps[at], level, sigma, rise, threshold, scale.rates[at], block_points)
+
+    def _block_sigma(self, scale: _Scale, at: int) -> float:
+        """Return the standard deviation of a block's median by the differences of neighbours before the climb."""
+        medians = scale.medians[: max(at + 1, MIN_BLOCKS)]
+        differences = [b - a for a, b in pairwise(medians)]
+        return max(robust_sigma(differences) / math.sqrt(2.0), 1e-4 * abs(medians[-1]), 1e-9)
+
+    # --- the event ----------------------------------------------------------------------------------------------
+
+    def _open(self, climb: _Climb, step: int) -> list[Finding]:
+        explained = self._explanations(climb, step)
+        if explained and climb.rise < EXPLAINED_FACTOR * climb.threshold:
+            return []
+        peak = climb.level + climb.rise
+        old = self._event
+        if old is not None and old.ended_points <= REOPEN_POINTS and old.recovery == "slow":
+            event = replace(old, state="open", recovery="pending", recovered_step=None, new_level=None)
+            event.ended_points = event.missing = 0
+            if peak > event.peak:
+                event.peak, event.peak_step = peak, step
+        else:
+            event = _Event(
+                climb.onset, step, climb.level, climb.sigma, climb.threshold, peak, step, climb.rise, "warning",
+                points=max(1, round((step - climb.onset) / max(1.0, self.context.interval))),
+            )  # fmt: skip
+        event.explained_by = explained
+        self._event = event
+        self._short.cut(climb.onset)
+        self._long.cut(climb.onset)
+        self._grade(event)
+        self._claim(event, None)
+        return [self._finding(event, step)]
+
+    def _explanations(self, climb: _Climb, step: int) -> tuple[str, ...]:
+        """Return why a climb may be no surprise; empty when nothing is known."""
+        now = self.context.lr.last
+        texts = []
+        if now > LR_RISE * climb.lr_before:
+            texts.append(f"lr: the learning rate went from {climb.lr_before:.4g} to {now:.4g} meanwhile")
+        slack = 2 * climb.block_points * self.context.interval
+        texts += [
+            f"{excuse.kind}: {excuse.text}"
+            for excuse in self.context.excuses_between(int(climb.onset - slack), step)
+            if excuse.kind == "batch_size" or (excuse.kind == "lr_jump" and excuse.after > excuse.before)
+        ]
+        return tuple(texts[-4:])
+
+    def _follow(self, event: _Event, step: int, middle: float) -> list[Finding]:
+        """Advance the open event by one block."""
+        event.points += BLOCK_POINTS
+        event.missing = 0
+        event.recent.append((step, middle))
+        if middle > event.peak:
+            event.peak, event.peak_step = middle, step
+        back = event.level + max(BACK_PART * (event.peak - event.level), 2 * event.sigma)
+        if len(event.recent) >= 2 and event.recent[-1][1] <= back and event.recent[-2][1] <= back:
+            event.recovered_step = event.recent[-2][0]
+            return self._end(event, step, "recovered", "slow")
+        if len(event.recent) == event.recent.maxlen:
+            medians = [value for _, value in event.recent]
+            older, newer = median(medians[: len(medians) // 2]), median(medians[len(medians) // 2 :])
+            if abs(newer - older) <= max(SETTLED_DRIFT * abs(newer), event.sigma):
+                event.new_level = newer
+                return self._end(event, step, "resolved", "none")
+        if event.points >= LONGEST_CLAIM_POINTS:
+            self._claim(event, step)
+        rise = event.peak - event.level
+        if self._grade(event) or rise > NEWS_FACTOR * event.told_rise:
+            event.told_rise = rise
+            return [self._finding(event, step)]
+        return []
+
+    def _not_a_number(self, step: int) -> list[Finding]:
+        event = self._event
+        if event is None or event.state != "open":
+            return []
+        event.missing += 1
+        return [] if event.missing < GONE_POINTS else self._end(event, step, "resolved", "none")
+
+    def _grade(self, event: _Event) -> bool:
+        """Raise the severity when the rise calls for it; return whether it changed."""
+        if event.severity != "critical" and event.peak - event.level >= CRITICAL_FACTOR * event.threshold:
+            event.severity = "critical"
+            return True
+        return False
+
+    def _end(self, event: _Event, step: int, state: State, recovery: Recovery) -> list[Finding]:
+        event.state, event.recovery = state, recovery
+        event.ended_points = 0
+        event.recent.clear()
+        self._claim(event, step)
+        if state == "resolved":
+            self._forget()
+        return [self._finding(event, step)]
+
+    def _claim(self, event: _Event, ended_step: int | None) -> None:
+        self.context.claim(self._metric, Claim(self.name, self._key(event), "divergence", event.onset, ended_step))
+
+    def _key(self, event: _Event) -> str:
+        return f"divergence:{self._metric}:{event.onset}"
+
+    def _finding(self, event: _Event, now_step: int) -> Finding:
+        rise = event.peak - event.level
+        percent = 100 * rise / abs(event.level) if event.level else None
+        size = f" (+{percent:.1f} %)" if percent is not None else ""
+        text = (
+            f"The loss climbs without a spike: from {event.level:.4g} at step {event.onset} to {event.peak:.4g}{size}."
+        )
+        if event.state == "recovered":
+            text += f" It was back near its level at step {event.recovered_step}."
+        elif event.missing >= GONE_POINTS:
+            text += " It is not finite any more."
+        elif event.state == "resolved":
+            text += f" It stands still at {event.new_level:.4g} now, which is taken as its usual level."
+        else:
+            text += " It has not come back so far: a slow climb seldom does."
+        if event.explained_by:
+            text += " Known before: " + "; ".join(event.explained_by) + "."
+        evidence: dict[str, Any] = {
+            "direction": "up",
+            "level_before": event.level,
+            "level_after": event.new_level,
+            "sigma": event.sigma,
+            "peak": event.peak,
+            "rise_percent": percent,
+            "threshold": event.threshold,
+            "score_unit": "robust sigmas of a block of points",
+            "points": event.points,
+            "explained_by": list(event.explained_by),
+            "recovered_at": event.recovered_step,
+        }
+        return Finding(
+            detector=self.name,
+            key=self._key(event),
+            kind="divergence",
+            state=event.state,
+            severity=event.severity,
+            title=f"Loss climbs since step {event.onset}",
+            text=text,
+            onset_step=event.onset,
+            step=event.seen,
+            now_step=now_step,
+            metric=self._metric,
+            peak_step=event.peak_step,
+            recovered_step=event.recovered_step,
+            recovery=event.recovery,
+            score=min(rise / event.sigma, 1e9),
+            evidence=evidence,
+        )
+
+
+def _largest_climb(smooth: Sequence[float]) -> float:
+    """Return by how much the values ever rose above their lowest one before, >= 0."""
+    lowest, largest = math.inf, 0.0
+    for value in smooth:
+        if value < lowest:
+            lowest = value
+        elif value - lowest > largest:
+            largest = value - lowest
+    return largest

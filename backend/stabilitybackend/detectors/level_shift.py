@@ -1,0 +1,364 @@
+"""Finds a loss that jumps to another level and stays there, and says why where that is known."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from .blocks import BLOCK_POINTS, LARGEST_VALUE, median, rise_points, robust_sigma
+from .context import Claim
+from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
+from .curves import noisy
+from .roles import LOSS, role_of
+
+#: Points kept one by one, to name the step of the jump.
+RING_POINTS = 64
+#: Differences between neighbouring pairs of blocks that the usual one is taken from: 512 points.
+DIFFERENCES = 64
+#: Differences that must be known before a jump is believed.
+MIN_DIFFERENCES = 12
+#: Each side of the test is the middle of two blocks (16 points), with one block between them: a jump within a block
+#: is seen whole at the next look.
+SIDE_BLOCKS = 2
+GAP_BLOCKS = 1
+#: Blocks that must stay on the new level before a jump is told: 32 points after the two that showed it.
+CONFIRM_BLOCKS = 3
+#: They must keep this part of the jump.
+KEPT_PART = 0.6
+#: A jump must be so many times the largest difference in the same direction within the last 512 points.
+OVER_EARLIER = 1.5
+#: Points that a jump upwards may take, from 20 to 80 % of the way; what takes longer is a climb, see divergence.
+JUMP_POINTS = 6
+#: A drop that nothing explains is told only from this fraction of the level on: smaller ones are of no use to anyone.
+UNEXPLAINED_DROP = 0.05
+#: The run must have left its first level by this fraction before a drop is one: what comes first is learning.
+LEARNT_PART = 0.1
+#: A jump must also be this part of the first level: at a loss of 0.01 of 5 a percentage means nothing.
+OF_THE_FIRST_LEVEL = 0.0025
+#: An excuse this many points before the jump still explains it.
+EXCUSE_POINTS = 12
+#: Points between two known drops without an excuse; doubled with each one that was told: a staircase is told twice or
+#: thrice.
+REST_POINTS = 256
+#: Points after which a new level is the usual one and the event is over.
+ACCEPTED_POINTS = 128
+#: Back when no more than this part of the jump is left.
+BACK_PART = 0.3
+#: Steps, in usual distances between points, after another detector's event in which this one learns nothing.
+AFTER_CLAIM_POINTS = 16
+
+__all__ = ["LevelShiftDetector"]
+
+
+class _Candidate(NamedTuple):
+    """A jump that was seen and has to last."""
+
+    onset: int
+    seen: int
+    before: float
+    after: float
+    sigma: float
+    threshold: float
+    jump_points: int
+    alarm: bool
+
+
+@dataclass(slots=True)
+class _Event:
+    """A jump upwards that nothing explains, until it is over."""
+
+    jump: _Candidate
+    seen: int
+    points: int = 0
+    state: State = "open"
+    recovered_step: int | None = None
+
+
+class LevelShiftDetector(Detector):
+    """Tells a loss that jumps to another level within some points and stays there.
+
+    Idea: the middle of the newest 16 points is compared with that of 16 points before, one block of 8 between them. A
+    jump is larger than 1 %, than 6 robust sigmas of the same difference over the last 512 points and than any of them
+    by half, and it lasts for 24 more points. Upwards and unexplained it is a warning. With a reason that the
+    run itself gives (the learning rate or the batch size jumped, a fork) and downwards (an LR step, sudden
+    understanding after a plateau) it is known and shown, never an alarm. All detectors follow to the new level at once.
+
+    Args:
+        sensitivity: divides the thresholds.
+        min_shift: smallest jump, fraction of the level before it.
+        sigmas: smallest jump, robust standard deviations of the usual difference.
+
+    Example:
+        >>> shift = LevelShiftDetector()
+        >>> losses = [2.0 + 0.01 * (i % 3) for i in range(200)] + [2.2 + 0.01 * (i % 3) for i in range(200)]
+        >>> found = [f for step, loss in enumerate(losses) for f in shift.update(Point(step, "loss", loss, 0.0))]
+        >>> [(f.onset_step, f.state, f.severity, f.evidence["direction"]) for f in found]
+        [(200, 'open', 'warning', 'up'), (200, 'resolved', 'warning', 'up')]
+
+    Source: the project's detection notes, section 5 (two windows of 16, 4 sigmas, 1 %, conditioned on the learning
+    rate); grokking: arXiv 2201.02177.
+    """
+
+    name: ClassVar[str] = "level_shift"
+    kinds: ClassVar[tuple[str, ...]] = ("level_shift",)
+    title: ClassVar[str] = "Loss jumps to another level"
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "min_shift": Parameter(
+            0.015, 0.001, 1.0, "fraction", "Smallest jump of the level that is told; higher is quieter."
+        ),
+        "sigmas": Parameter(
+            6.0, 2.0, 50.0, "robust sigmas", "Smallest jump in the usual difference of two windows; higher is quieter."
+        ),
+    }
+
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
+        self._metric = ""
+        self._values: deque[float] = deque(maxlen=RING_POINTS)
+        self._steps: deque[int] = deque(maxlen=RING_POINTS)
+        self._count = 0
+        self._blocks: deque[float] = deque(maxlen=2 * SIDE_BLOCKS + GAP_BLOCKS)
+        self._differences: deque[float] = deque(maxlen=DIFFERENCES)
+        self._usual = 0.0
+        self._sigma = math.inf
+        self._candidate: _Candidate | None = None
+        self._confirming: list[float] = []
+        self._event: _Event | None = None
+        self._first_level = 0.0
+        self._after_claim = False
+        self._drops = 0
+        self._rest_points = 0
+
+    def configured(self) -> None:
+        sensitivity = self.settings["sensitivity"]
+        self._min_shift = self.settings["min_shift"] / sensitivity if sensitivity else math.inf
+        self._sigmas = self.settings["sigmas"] / sensitivity if sensitivity else math.inf
+
+    def wants(self, metric: str) -> bool:
+        return role_of(metric) == LOSS
+
+    def update(self, point: Point) -> list[Finding]:
+        value = point.value
+        if point.metric != self._metric:
+            if self._metric:
+                return []
+            self._metric = point.metric
+        if not -LARGEST_VALUE < value < LARGEST_VALUE:
+            return []
+        self._values.append(value)
+        self._steps.append(point.step)
+        self._count += 1
+        if self._count % BLOCK_POINTS:
+            return []
+        return self._block(point.step)
+
+    @classmethod
+    def story(cls) -> Sequence[Row | Mark]:
+        losses = noisy(700, seed=22, sigma=0.01)
+        return [Row(i, 1e9 + i, {"loss": loss * (1.08 if i >= 400 else 1.0)}) for i, loss in enumerate(losses)]
+
+    # --- one block ----------------------------------------------------------------------------------------------
+
+    def _block(self, step: int) -> list[Finding]:
+        """Take the newest eight points as one block."""
+        middle = median(list(self._values)[-BLOCK_POINTS:])
+        if not self._first_level:
+            self._first_level = abs(middle)
+        self._rest_points = max(0, self._rest_points - BLOCK_POINTS)
+        found: list[Finding] = []
+        if self._event is not None:
+            found = self._follow(self._event, step, middle)
+        if self.context.claimed(self._metric, self.name, AFTER_CLAIM_POINTS * self.context.interval) is not None:
+            self._candidate, self._after_claim = None, True
+            return found
+        if self._after_claim:
+            # What lies before the other event is no neighbour of what comes now.
+            self._after_claim = False
+            self._blocks.clear()
+        if self._candidate is not None:
+            return found + self._confirm(self._candidate, step, middle)
+        self._blocks.append(middle)
+        if len(self._blocks) == self._blocks.maxlen:
+            self._look(step)
+        return found
+
+    def _look(self, step: int) -> None:
+        """Compare the two sides; either remember a candidate or learn the difference."""
+        blocks = self._blocks
+        before, after = 0.5 * (blocks[0] + blocks[1]), 0.5 * (blocks[-1] + blocks[-2])
+        difference = after - before
+        size = abs(difference - self._usual)
+        if (
+            len(self._differences) >= MIN_DIFFERENCES
+            and abs(difference) > self._min_shift * abs(before)
+            and size > self._sigmas * self._sigma
+            and (candidate := self._candidate_of(step, before, after)) is not None
+        ):
+            self._candidate = candidate
+            self._confirming = []
+            return
+        self._differences.append(difference)
+        if self._count // BLOCK_POINTS % 4 == 0 or not math.isfinite(self._sigma):
+            self._measure()
+
+    def _measure(self) -> None:
+        """Take the usual difference and its spread anew: once in 32 points, it moves slowly."""
+        differences = list(self._differences)
+        self._usual = median(differences[-16:])
+        self._sigma = max(robust_sigma(differences), 1e-4 * abs(self._values[-1]), 1e-9)
+
+    def _candidate_of(self, step: int, before: float, after: float) -> _Candidate | None:
+        """Return the jump as a candidate, None when the curve does that now and then."""
+        way = after - before
+        threshold = max(
+            self._min_shift * abs(before), self._sigmas * self._sigma, OF_THE_FIRST_LEVEL * self._first_level
+        )
+        if abs(way) <= threshold:
+            return None
+        sign = 1.0 if way > 0 else -1.0
+        earlier = max(sign * difference for difference in self._differences)
+        if abs(way) <= OVER_EARLIER * earlier:
+            return None
+        values, steps = list(self._values), list(self._steps)
+        newest = (2 * SIDE_BLOCKS + GAP_BLOCKS) * BLOCK_POINTS
+        values, steps = values[-newest:], steps[-newest:]
+        half = 0.5 * (before + after)
+        # The first of three points in a row beyond the half of the way.
+        beyond = [sign * (value - half) > 0 for value in values]
+        onset = next((i for i in range(len(values) - 2) if all(beyond[i : i + 3])), len(values) - 1)
+        return _Candidate(
+            steps[onset], step, before, after, self._sigma, threshold, rise_points(values, before, after), False
+        )
+
+    def _confirm(self, jump: _Candidate, step: int, middle: float) -> list[Finding]:
+        """Wait until the jump has lasted, then tell it; forget it when the loss went back."""
+        way = jump.after - jump.before
+        self._confirming.append(middle)
+        if (middle - jump.before) / way < KEPT_PART:
+            self._rebase([middle])
+            return []
+        if len(self._confirming) < CONFIRM_BLOCKS:
+            return []
+        confirmed = self._confirming
+        self._rebase(confirmed)
+        jump = jump._replace(after=median(confirmed))
+        explained = self._explanations(jump)
+        if jump.after < jump.before:
+            return self._drop(jump, step, explained)
+        if explained:
+            return self._known(jump, step, explained)
+        if jump.jump_points > JUMP_POINTS:
+            return []
+        event = _Event(jump, step)
+        self._event = event
+        self.context.claim(self._metric, Claim(self.name, self._key(jump), "level_shift", jump.onset))
+        return [self._finding(jump, step, step, "warning", event, ())]
+
+    def _rebase(self, blocks: list[float]) -> None:
+        """Go on from the newest blocks: the jump itself is not learnt from."""
+        self._candidate, self._confirming = None, []
+        self._blocks.clear()
+        self._blocks.extend(blocks)
+
+    def _explanations(self, jump: _Candidate) -> tuple[str, ...]:
+        """Return the known reasons near the jump, newest last."""
+        slack = int(EXCUSE_POINTS * self.context.interval)
+        return tuple(
+            f"{excuse.kind}: {excuse.text}"
+            for excuse in self.context.excuses_between(jump.onset - slack, jump.seen)
+            if excuse.kind in ("lr_jump", "batch_size", "fork")
+        )[-4:]
+
+    def _drop(self, jump: _Candidate, step: int, explained: tuple[str, ...]) -> list[Finding]:
+        """Tell a known drop, unless it is the beginning of learning or one step of a staircase that was told."""
+        large = jump.before - jump.after > UNEXPLAINED_DROP * abs(jump.before)
+        learnt = jump.before < (1 - LEARNT_PART) * self._first_level
+        if self._rest_points or not (explained or (large and learnt)):
+            return []
+        self._drops += 1
+        self._rest_points = REST_POINTS * 2 ** min(self._drops, 12)
+        return self._known(jump, step, explained)
+
+    def _known(self, jump: _Candidate, step: int, explained: tuple[str, ...]) -> list[Finding]:
+        """Tell a shift that is no alarm, and let all others start from its level."""
+        self.context.claim(self._metric, Claim(self.name, self._key(jump), "level_shift", jump.onset, step))
+        return [self._finding(jump, step, step, "info", None, explained)]
+
+    def _follow(self, event: _Event, step: int, middle: float) -> list[Finding]:
+        """Advance an alarm by one block: it is over when the loss is back, or when the level is the usual one."""
+        event.points += BLOCK_POINTS
+        jump = event.jump
+        back = jump.before + BACK_PART * (jump.after - jump.before)
+        if middle <= back:
+            event.state, event.recovered_step = "recovered", step
+        elif event.points >= ACCEPTED_POINTS:
+            event.state = "resolved"
+        else:
+            return []
+        self._event = None
+        self.context.claim(self._metric, Claim(self.name, self._key(jump), "level_shift", jump.onset, step))
+        return [self._finding(jump, event.seen, step, "warning", event, ())]
+
+    def _key(self, jump: _Candidate) -> str:
+        return f"level_shift:{self._metric}:{jump.onset}"
+
+    def _finding(
+        self, jump: _Candidate, seen: int, now_step: int, severity: Severity, event: _Event | None,
+        explained: tuple[str, ...],
+    ) -> Finding:  # fmt: skip
+        way = jump.after - jump.before
+        down = way < 0
+        percent = 100 * way / abs(jump.before) if jump.before else None
+        size = f" ({percent:+.1f} %)" if percent is not None else ""
+        text = f"The loss went from {jump.before:.4g} to {jump.after:.4g}{size} at step {jump.onset} and stays there."
+        state: State = "resolved" if event is None else event.state
+        recovery: Recovery | None = None
+        if explained:
+            text += " Explained: " + "; ".join(explained) + ". This is no alarm."
+        elif down:
+            text += (
+                " A sudden drop is usually learning: a step of the learning rate that is not logged, or understanding"
+                " after a plateau. This is no alarm; if the data began anew, look for repeated data."
+            )
+        elif state == "recovered" and event is not None:
+            text = (
+                f"The loss went from {jump.before:.4g} to {jump.after:.4g}{size} at step {jump.onset}. It was back at "
+                f"step {event.recovered_step}."
+            )
+        else:
+            text += " Nothing that was logged explains it: compare data, learning rate and batch size around that step."
+            if state == "resolved":
+                text += " The new level is taken as the usual one now."
+        evidence: dict[str, Any] = {
+            "direction": "down" if down else "up",
+            "level_before": jump.before,
+            "level_after": jump.after,
+            "sigma": jump.sigma,
+            "rise_percent": percent,
+            "threshold": jump.threshold,
+            "score_unit": "robust sigmas of the difference of two windows",
+            "points": jump.jump_points,
+            "explained_by": list(explained),
+            "recovered_at": None if event is None else event.recovered_step,
+        }
+        return Finding(
+            detector=self.name,
+            key=self._key(jump),
+            kind="level_shift",
+            state=state,
+            severity=severity,
+            title=f"Loss {'drops' if down else 'jumps up'} to another level at step {jump.onset}",
+            text=text,
+            onset_step=jump.onset,
+            step=seen,
+            now_step=now_step,
+            metric=self._metric,
+            recovered_step=None if event is None else event.recovered_step,
+            recovery=recovery,
+            score=min(abs(way) / jump.sigma, 1e9),
+            evidence=evidence,
+        )

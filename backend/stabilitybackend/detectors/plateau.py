@@ -1,0 +1,362 @@
+"""Finds a loss that never falls, and one that stopped falling while the job still trains at full speed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from .blocks import LARGEST_VALUE, median, robust_sigma
+from .contract import SENSITIVITY, Detector, Finding, Parameter, Point, Recovery, Row, Severity, State
+from .curves import noisy
+from .roles import LOSS, role_of
+
+#: Points whose median is one entry at first.
+ENTRY_POINTS = 16
+#: Entries that stand for the whole run: when they are full, neighbours become one and each counts twice as many points.
+MAX_ENTRIES = 64
+#: The part of the run so far that has to be flat. A power law with the usual exponent of 0.1 falls by 3 % in it; in
+#: 5 % of a run a healthy loss falls by less than its noise.
+FLAT_PART = 0.25
+#: Entries that this part must hold.
+MIN_FLAT_ENTRIES = 8
+#: The fall within that part, upper end of what the noise allows, above which the loss still improves.
+STILL_FALLS = 0.003
+#: Standard deviations of that upper end.
+BOUND_SIGMAS = 2.0
+#: From the first level on, a fall by this fraction means that the job learns.
+LEARNS_PART = 0.02
+#: Before a plateau the loss must have left its first level by this fraction.
+LEARNT_PART = 0.1
+#: A loss below this fraction of the first level has converged: flat is what it should be.
+CONVERGED_PART = 0.05
+#: A learning rate below this fraction of its largest is at its floor: flat is what a loss is then.
+LR_FLOOR = 0.2
+#: The loss left its plateau when it fell by this fraction and by three sigmas of an entry.
+LEFT_PART = 0.02
+#: A loss this fraction above its best is not a plateau of learning but what an event left behind.
+ABOVE_BEST = 0.1
+#: Numbers of classes whose logarithm is the loss of a model that knows nothing: binary, data sets of pictures,
+#: arithmetic tasks, bytes, powers of two, vocabularies of well known tokenizers.
+KNOWN_CLASSES = (
+    2, 10, 64, 97, 100, 113, 128, 256, 257, 512, 1000, 1024, 2048, 4096, 8192, 16384, 21841, 28996, 30522, 32000, 32128,
+    32768, 49152, 50257, 50304, 50368, 64000, 65024, 65536, 100277, 100352, 128000, 128256, 151936, 152064, 250112,
+    256000, 262144,
+)  # fmt: skip
+#: Largest distance of a level to such a logarithm, fraction of it.
+NEAR_CLASSES = 0.005
+#: A first level at least this high is no model that was trained before: fine-tuning starts flat, but low.
+UNTRAINED_LEVEL = 3.9
+#: Noise of single points, fraction of the level, above which nothing is said about a loss that never fell.
+LARGEST_NOISE = 0.1
+#: A first point later than this many usual distances means that the run begins in the middle of a training.
+FIRST_POINT_INTERVALS = 3
+
+__all__ = ["PlateauDetector"]
+
+
+@dataclass(slots=True)
+class _Event:
+    """One plateau from its onset until the loss leaves it."""
+
+    onset: int
+    seen: int
+    level: float
+    sigma: float
+    never: bool
+    severity: Severity
+    points: int
+    classes: int | None
+    explained_by: tuple[str, ...]
+    state: State = "open"
+    left_step: int | None = None
+    left_level: float | None = None
+
+
+class PlateauDetector(Detector):
+    """Tells a loss that never falls from its first level, and one that learnt and then stands still.
+
+    Idea: at most 64 medians stand for the whole run. *Never learns*: after 500 points (those of the warm-up of the
+    learning rate do not count) the newest quarter of them is within 2 % of the first level, noise included; a warning
+    when that level is one of a model that knows nothing: near ln(classes) of a common number of classes, or above 3.9.
+    *Stopped*: the job had learnt, and over the newest quarter of the run (1,000 points at least) the fall is below
+    0.3 % whatever the noise, while the learning rate is not at its floor and the loss is not near zero; a quiet note.
+    Both end when the loss falls again.
+
+    Args:
+        sensitivity: divides the points that have to be flat.
+        never_points: points from the start without progress that make a run that never learns.
+        flat_points: points without progress that make a plateau of a run that had learnt.
+
+    Example:
+        >>> plateau = PlateauDetector()
+        >>> losses = [4.852 + 0.004 * (i % 3) for i in range(600)]
+        >>> found = [f for step, loss in enumerate(losses) for f in plateau.update(Point(step, "loss", loss, 0.0))]
+        >>> [(f.key, f.severity, f.evidence["nearest_classes"]) for f in found]
+        [('plateau:loss:0', 'warning', 128)]
+
+    Source: the project's detection notes, section 5 (slope over max(500 points, 5 % of the run), distance to ln(V));
+    a quarter of the run in place of 5 %, because healthy power laws are flat within the noise over 5 %.
+    """
+
+    name: ClassVar[str] = "plateau"
+    kinds: ClassVar[tuple[str, ...]] = ("plateau",)
+    title: ClassVar[str] = "Loss does not fall"
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "never_points": Parameter(
+            500.0, 100.0, 1e6, "points", "Points without progress since the start; higher is later and surer."
+        ),
+        "flat_points": Parameter(
+            1000.0, 200.0, 1e7, "points", "Points without progress of a run that had learnt; higher is later and surer."
+        ),
+    }
+
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
+        self._metric = ""
+        self._values: list[float] = []
+        self._entries: list[float] = []
+        self._steps: list[int] = []
+        #: Medians that make one entry, and those of the newest one so far.
+        self._each = 1
+        self._sum = 0.0
+        self._summed = 0
+        self._sum_step = 0
+        self._points = 0
+        self._warm_up_points = 0
+        self._first_step = -1
+        self._noise = 0.0
+        self._largest_rate = 0.0
+        self._event: _Event | None = None
+
+    def configured(self) -> None:
+        sensitivity = self.settings["sensitivity"]
+        self._never_points = self.settings["never_points"] / sensitivity if sensitivity else math.inf
+        self._flat_points = self.settings["flat_points"] / sensitivity if sensitivity else math.inf
+
+    def wants(self, metric: str) -> bool:
+        return role_of(metric) == LOSS
+
+    def update(self, point: Point) -> list[Finding]:
+        value = point.value
+        if point.metric != self._metric:
+            if self._metric:
+                return []
+            self._metric = point.metric
+        if not -LARGEST_VALUE < value < LARGEST_VALUE:
+            return []
+        values = self._values
+        if not values:
+            self._first(point.step)
+        values.append(value)
+        if len(values) < ENTRY_POINTS:
+            return []
+        self._values = []
+        return self._median(point.step, values)
+
+    @classmethod
+    def story(cls) -> Sequence[Row]:
+        rates = [3e-4 * min(1.0, (i + 1) / 100) for i in range(900)]
+        losses = noisy(900, seed=23, sigma=0.004, level=math.log(50_304))
+        return [Row(i, 1e9 + i, {"loss": loss, "lr": rates[i]}) for i, loss in enumerate(losses)]
+
+    # --- entries ------------------------------------------------------------------------------------------------
+
+    def _first(self, step: int) -> None:
+        """Note where the newest median begins."""
+        if self._first_step < 0:
+            self._first_step = step
+        if not self._summed:
+            self._sum_step = step
+
+    def _median(self, step: int, values: list[float]) -> list[Finding]:
+        """Take the newest 16 points as one median; look once an entry is complete."""
+        context = self.context
+        rate = context.lr.last
+        if rate > self._largest_rate:
+            self._largest_rate = rate
+        if context.claimed(self._metric, self.name) is not None:
+            return []
+        middle = median(values)
+        if len(self._entries) < MIN_FLAT_ENTRIES:
+            self._noise = max(self._noise, robust_sigma(values))
+        self._points += ENTRY_POINTS
+        if context.warming_up and self._warm_up_points + ENTRY_POINTS == self._points:
+            self._warm_up_points = self._points
+        self._sum += middle
+        self._summed += 1
+        if self._summed < self._each:
+            return []
+        self._entries.append(self._sum / self._summed)
+        self._steps.append(self._sum_step)
+        self._sum, self._summed = 0.0, 0
+        if len(self._entries) == MAX_ENTRIES:
+            self._halve()
+        event = self._event
+        if event is not None and event.state == "open":
+            return self._follow(event, step)
+        return self._look(step)
+
+    def _halve(self) -> None:
+        """Make one entry of two neighbours: the run is twice as long as the entries were made for."""
+        entries = self._entries
+        self._entries = [0.5 * (a + b) for a, b in zip(entries[::2], entries[1::2], strict=True)]
+        self._steps = self._steps[::2]
+        self._each *= 2
+
+    def _look(self, step: int) -> list[Finding]:
+        entries = self._entries
+        count = len(entries)
+        if count < 2 * MIN_FLAT_ENTRIES or not math.isfinite(self._never_points):
+            return []
+        first = median(entries[:3])
+        newest = entries[-max(MIN_FLAT_ENTRIES, int(FLAT_PART * count)) :]
+        level = median(newest)
+        sigma = self._entry_sigma(newest)
+        if self._event is None and self._never_learns(first, level, sigma):
+            return self._open(step, level, sigma, never=True)
+        return self._open(step, level, sigma, never=False) if self._stopped(first, level) else []
+
+    def _entry_sigma(self, entries: Sequence[float]) -> float:
+        """Return the standard deviation of an entry by the differences of neighbours."""
+        differences = [b - a for a, b in pairwise(entries)]
+        return max(robust_sigma(differences) / math.sqrt(2.0), 1e-9)
+
+    def _never_learns(self, first: float, level: float, sigma: float) -> bool:
+        """Say whether the loss is where it began, after the warm-up and long enough."""
+        if self._points - self._warm_up_points < self._never_points or first <= 0:
+            return False
+        if self._first_step > FIRST_POINT_INTERVALS * max(1.0, self.context.interval):
+            return False
+        entries = self._entries
+        bound = BOUND_SIGMAS * sigma * math.sqrt(1.0 / 3 + 1.0 / MIN_FLAT_ENTRIES)
+        flat = abs(first - level) + bound <= LEARNS_PART * first
+        lowest = min(0.5 * (a + b) for a, b in pairwise(entries))
+        return flat and first - lowest <= 2 * LEARNS_PART * first and 0 < self._noise <= LARGEST_NOISE * first
+
+    def _stopped(self, first: float, level: float) -> bool:
+        """Say whether the loss had fallen and then stood still over the newest quarter of the run."""
+        entries = self._entries
+        flat = entries[-max(MIN_FLAT_ENTRIES, int(FLAT_PART * len(entries))) :]
+        per_entry = self._each * ENTRY_POINTS
+        needed = max(len(flat), math.ceil(self._flat_points / per_entry))
+        if needed > len(entries) // 2:
+            return False
+        flat = entries[-needed:]
+        left = None if self._event is None else self._event.left_step
+        if left is not None and self._steps[-needed] < left:
+            return False
+        level = median(flat)
+        best = min(entries)
+        learnt = first - best > LEARNT_PART * first
+        if not learnt or level < CONVERGED_PART * first:
+            return False
+        if self._largest_rate and self.context.lr.last <= LR_FLOOR * self._largest_rate:
+            return False
+        half = needed // 2
+        fall = median(flat[:half]) - median(flat[-half:])
+        bound = BOUND_SIGMAS * 1.25 * self._entry_sigma(flat) * math.sqrt(2.0 / half)
+        return abs(fall) + bound <= STILL_FALLS * level
+
+    # --- the event ----------------------------------------------------------------------------------------------
+
+    def _open(self, step: int, level: float, sigma: float, *, never: bool) -> list[Finding]:
+        classes = _known_classes(level)
+        severity: Severity = "warning" if never and (classes or level >= UNTRAINED_LEVEL) else "info"
+        entries = self._entries
+        reach = 3 * sigma + 0.5 * STILL_FALLS * abs(level)
+        at = len(entries) - 1
+        while at > 0 and abs(entries[at - 1] - level) <= reach:
+            at -= 1
+        onset = self._steps[0] if never else self._steps[at]
+        explained: list[str] = []
+        if level > min(entries) + ABOVE_BEST * abs(level):
+            claim = self.context.claimed(self._metric, self.name, math.inf)
+            if claim is not None:
+                explained.append(f"{claim.kind}: {claim.key} at step {claim.onset_step} left the loss there")
+        if never and self._largest_rate == 0 and self.context.lr.last == 0:
+            explained.append("lr: the learning rate is 0")
+        points = self._points if never else (len(entries) - at) * self._each * ENTRY_POINTS
+        event = _Event(onset, step, level, sigma, never, severity, points, classes, tuple(explained))
+        self._event = event
+        return [self._finding(event, step)]
+
+    def _follow(self, event: _Event, step: int) -> list[Finding]:
+        """End the event when the loss leaves its level, downwards as it should or upwards."""
+        event.points += self._each * ENTRY_POINTS
+        newest = self._entries[-2:]
+        reach = max(LEFT_PART * abs(event.level), 3 * event.sigma)
+        if max(newest) < event.level - reach:
+            event.state = "recovered"
+        elif min(newest) > event.level + reach:
+            event.state = "resolved"
+        else:
+            return []
+        event.left_step, event.left_level = step, median(newest)
+        return [self._finding(event, step)]
+
+    def _finding(self, event: _Event, now_step: int) -> Finding:
+        hint = (
+            f" {event.level:.4g} is ln({event.classes}), the loss of a model that knows nothing about"
+            f" {event.classes} classes."
+            if event.classes
+            else ""
+        )
+        if event.never:
+            title = "Loss never left its first level"
+            text = f"After {event.points} points the loss is still {event.level:.4g}, where it began.{hint}"
+        else:
+            title = f"Loss stands still since step {event.onset}"
+            text = f"The loss had fallen, and stands at {event.level:.4g} since step {event.onset}.{hint}"
+            if not self._largest_rate:
+                text += " The learning rate is not logged, so that a decayed one may be the reason."
+        if event.explained_by:
+            text += " Known before: " + "; ".join(event.explained_by) + "."
+        recovery: Recovery | None = None
+        if event.state == "recovered":
+            text += f" It falls again: {event.left_level:.4g} at step {event.left_step}."
+        elif event.state == "resolved":
+            text += f" It left that level upwards at step {event.left_step}."
+        evidence: dict[str, Any] = {
+            "direction": "flat",
+            "level_before": event.level,
+            "level_after": event.left_level,
+            "sigma": event.sigma,
+            "points": event.points,
+            "never_learnt": event.never,
+            "nearest_classes": event.classes,
+            "learning_rate": self.context.lr.last if math.isfinite(self.context.lr.last) else None,
+            "explained_by": list(event.explained_by),
+            "recovered_at": event.left_step if event.state == "recovered" else None,
+        }
+        return Finding(
+            detector=self.name,
+            key=f"plateau:{self._metric}:{event.onset}",
+            kind="plateau",
+            state=event.state,
+            severity=event.severity,
+            title=title,
+            text=text,
+            onset_step=event.onset,
+            step=event.seen,
+            now_step=now_step,
+            metric=self._metric,
+            recovered_step=event.left_step if event.state == "recovered" else None,
+            recovery=recovery,
+            score=float(event.points),
+            evidence=evidence,
+        )
+
+
+def _known_classes(level: float) -> int | None:
+    """Return a common number of classes whose logarithm the level is, None when there is none.
+
+    Example:
+        >>> _known_classes(4.727), _known_classes(2.0)
+        (113, None)
+    """
+    nearest = min(KNOWN_CLASSES, key=lambda classes: abs(math.log(classes) - level))
+    return nearest if abs(math.log(nearest) - level) <= NEAR_CLASSES * math.log(nearest) else None
