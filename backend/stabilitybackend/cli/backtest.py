@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import orjson
 import typer
 
-from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.errors import BadRequest, StabilityBoardError, Unavailable
+from stabilitybackend.settings import Settings
 
 if TYPE_CHECKING:
-    from stabilitybackend.backtest import Backtest, Log
+    from stabilitybackend.backtest.judged import Filter, Judged
+    from stabilitybackend.backtest.sources import Log
 
 __all__ = ["register"]
-
-#: What stands first in each line of ``--json``; the rest of the incident follows.
-_FIRST_KEYS = (
-    "kind", "step", "onset_step", "peak_step", "recovered_step", "severity", "dataset", "rank", "segment", "evidence",
-    "suggestion", "recovery", "state", "metric", "title", "text", "incident_id", "dead", "score", "opened", "resolved",
-)  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -28,67 +31,142 @@ def register(app: typer.Typer) -> None:
 
 
 def backtest_command(
-    paths: Annotated[list[str], typer.Argument(metavar="FILE...", help="Logs, folders of logs, exports.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per incident.")] = False,
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="FILE...", help="Logs, folders of logs, exports, ids of stored runs.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per incident and line.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Draw the curves with the incidents into a page.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="DETECTOR.PARAMETER=NUMBER", help="Try a setting; repeat it for several."),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME[,..]", help="Show only incidents of these detectors or kinds.")
+    ] = None,
+    severity: Annotated[str, typer.Option(help="Show incidents from here on: info, warning or critical.")] = "info",
+    listed: Annotated[bool, typer.Option("--list", help="List the detectors and their parameters, and leave.")] = False,
     step_key: Annotated[str | None, typer.Option(help="Key or column that holds the step. (default: step)")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Logs that are judged at once, a process each.")] = 1,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Judge past runs with the detectors that judge live ones: JSON lines, TensorBoard, exports, stored runs.
 
-    Leaves with 1 when a file could not be read at all; the others are judged.
+    Leaves with 1 when a log could not be read at all; the others are judged.
     """
     # Here and not above: it loads NumPy and Polars, which no other command waits for.
-    from stabilitybackend.backtest import read_files
+    from stabilitybackend.backtest.judged import SEVERITIES, Filter
+    from stabilitybackend.backtest.page import write_page
+    from stabilitybackend.backtest.settings import parse_only, parse_settings
+    from stabilitybackend.cli import backtest_output as output
 
-    good = True
-    for path in paths:
-        try:
-            for log in read_files([Path(path)], step_key=step_key):
-                good = _judge(log, as_json) and good
-        except (StabilityBoardError, OSError) as error:
-            good = False
-            _complain(path, error)
+    if listed:
+        output.tell_detectors(as_json)
+        return
+    if not paths:
+        raise BadRequest("no log is given, expected FILE...", hint="stabilityboard backtest --help")
+    if severity not in SEVERITIES:
+        raise BadRequest(f"--severity is {severity!r}, expected one of {', '.join(SEVERITIES)}")
+    settings, shown = parse_settings(sets or []), Filter(severity, parse_only(only or []))
+    if plot is not None and not plot.resolve().parent.is_dir():
+        raise BadRequest(f"--plot {plot}: the folder {plot.resolve().parent} is not there")
+    good, drawn = True, []
+    with ExitStack() as stack:
+        stored = _Stored(stack, url, api_key, data_dir)
+        logs = _logs(paths, step_key, stored)
+        for judged in _judged(logs, settings, shown, jobs, with_curves=plot is not None):
+            good = output.tell(judged, as_json) and good
+            if plot is not None and not judged.error:
+                drawn.append(judged)
+    if plot is not None and drawn:
+        write_page(plot, drawn, settings)
+        typer.echo(f"drawn: {plot}", err=True)
     if not good:
         raise typer.Exit(1)
 
 
-def _judge(log: Log, as_json: bool) -> bool:
-    from stabilitybackend.backtest import backtest
+class _Stored:
+    """Fetches stored runs into a folder that goes with the command."""
 
-    try:
-        found = backtest(log.frames(), run_id=log.name)
-    except (StabilityBoardError, OSError) as error:
-        _complain(log.name, error)
-        return False
-    _tell_troubles(log)
-    for incident in found.incidents:
-        typer.echo(_line(log.name, incident))
-    _tell_summary(log, found)
-    return True
+    def __init__(self, stack: ExitStack, url: str | None, api_key: str | None, data_dir: Path | None) -> None:
+        self._stack = stack
+        self._options = (url, api_key, data_dir)
+        self._folder: Path | None = None
+
+    def fetch(self, run_id: str) -> Path:
+        """Return an export of the run, all segments and dead points in it.
+
+        Raises:
+            StabilityBoardError: there is no such run, no server, or it refuses.
+        """
+        from stabilitybackend.cli.exporting import download
+
+        url, api_key, data_dir = self._options
+        target = server_url(url, os.environ, Settings.from_env_and_args(os.environ, data_dir=data_dir).data_dir)
+        try:
+            with ApiClient(target, api_key) as client:
+                client.get(f"/api/v1/runs/{run_id}")
+                if self._folder is None:
+                    self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="backtest-")))
+                path = self._folder / f"{run_id}.jsonl"
+                with path.open("wb") as file:
+                    place = f"/api/v1/runs/{run_id}/export"
+                    download(client, place, "jsonl", "all", [], file, lambda done, total: None, api_key)
+        except Unavailable as error:
+            raise Unavailable(
+                f"{run_id} is no file, and whether it is a run can't be asked: {error.message}", hint=error.hint
+            ) from error
+        except StabilityBoardError as error:
+            if error.status != 404:
+                raise
+            raise BadRequest(
+                f"{run_id} is neither a file or folder here nor a run at {target}",
+                hint="stabilityboard runs lists the stored runs; --url names another server",
+            ) from error
+        return path
 
 
-def _line(name: str, incident: dict[str, Any]) -> str:
-    return orjson.dumps({"file": name, **{key: incident.get(key) for key in _FIRST_KEYS}}).decode()
+def _logs(paths: list[str], step_key: str | None, stored: _Stored) -> Iterator[Log | Judged]:
+    """Yield the logs in what was given; what is none comes as a verdict without incidents, in its place."""
+    from stabilitybackend.backtest.judged import Judged
+    from stabilitybackend.backtest.sources import read_files
+
+    for given in paths:
+        try:
+            if Path(given).exists() or os.sep in given:
+                yield from read_files([Path(given)], step_key=step_key)
+            else:
+                for log in read_files([stored.fetch(given)]):
+                    log.name = given
+                    yield log
+        except (StabilityBoardError, OSError) as error:
+            hint = error.hint if isinstance(error, StabilityBoardError) else ""
+            yield Judged(given, error=str(error), hint=hint)
 
 
-def _tell_troubles(log: Log) -> None:
-    for note in log.reading.notes:
-        typer.echo(f"note: {note}", err=True)
-    if log.reading.count:
-        typer.echo(f"{log.name}: {log.reading.count} could not be read, the rest is judged:", err=True)
-        for trouble in log.reading.named:
-            typer.echo(f"  {trouble}", err=True)
-        if log.reading.count > len(log.reading.named):
-            typer.echo(f"  and {log.reading.count - len(log.reading.named)} more", err=True)
+def _judged(
+    logs: Iterator[Log | Judged],
+    settings: Mapping[str, Mapping[str, float]],
+    shown: Filter,
+    jobs: int,
+    *,
+    with_curves: bool,
+) -> Iterator[Judged]:
+    """Yield what became of each log, in the order in which they were given."""
+    from stabilitybackend.backtest.judged import Judged, judge
 
-
-def _tell_summary(log: Log, found: Backtest) -> None:
-    typer.echo(
-        f"{log.name}: {found.rows:,} rows, {found.points:,} points, {len(found.incidents)} incidents in "
-        f"{found.seconds:.1f} s",
-        err=True,
-    )
-
-
-def _complain(name: str, error: Exception) -> None:
-    hint = f" ({error.hint})" if isinstance(error, StabilityBoardError) and error.hint else ""
-    typer.echo(f"{name}: can't be judged: {error}{hint}", err=True)
+    if jobs == 1:
+        for log in logs:
+            yield log if isinstance(log, Judged) else judge(log, settings, shown, with_curves=with_curves)
+        return
+    # Spawned, not forked: Polars has threads, and a forked copy of their locks may never open.
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        waiting = [
+            log if isinstance(log, Judged) else pool.submit(judge, log, settings, shown, with_curves=with_curves)
+            for log in logs
+        ]
+        for each in waiting:
+            yield each if isinstance(each, Judged) else each.result()

@@ -20,7 +20,7 @@ from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import BadRequest, StabilityBoardError, Unavailable
 from stabilitybackend.settings import Settings
 
-__all__ = ["register"]
+__all__ = ["download", "register"]
 
 _FORMATS = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 _VIEWS = ("effective", "all")
@@ -61,7 +61,7 @@ def export_run(
     with ApiClient(target, api_key) as client:
         client.get(f"/api/v1/runs/{run_id}")  # says in its own words what is wrong with the URL, the key or the run
         with _destination(to) as file, _bar(run_id) as show:
-            facts = _download(client, f"/api/v1/runs/{run_id}/export", wanted, view, metric or [], file, show, api_key)
+            facts = download(client, f"/api/v1/runs/{run_id}/export", wanted, view, metric or [], file, show, api_key)
     rows = facts.get("rows")
     known = "" if rows is None else f"{rows} rows ({facts['points']} points), "
     typer.echo(f"{run_id}: {known}{facts['bytes']} bytes of {wanted} to {to}", err=to == "-")
@@ -127,7 +127,7 @@ def _bar(run_id: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=min(done, total), total=total or None)
 
 
-def _download(
+def download(
     client: ApiClient,
     place: str,
     wanted: str,

@@ -1,0 +1,153 @@
+"""How ``stabilityboard backtest`` says what it found: tables for people, JSON lines for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from stabilitybackend.backtest.judged import SEVERITIES, Judged
+from stabilitybackend.backtest.settings import detector_list
+
+__all__ = ["JSON_KEYS", "tell", "tell_detectors"]
+
+#: What each line of ``--json`` holds behind ``file``, in this order. Times are not among them: a log without times has
+#: made-up ones.
+JSON_KEYS = (
+    "kind", "step", "onset_step", "peak_step", "recovered_step", "severity", "dataset", "rank", "segment", "evidence",
+    "suggestion", "recovery", "state", "metric", "title", "text", "incident_id", "dead", "score",
+)  # fmt: skip
+#: Width of a table that nobody's terminal bounds, characters.
+_FREE_WIDTH = 160
+_STYLES = {"critical": "bold red", "warning": "yellow", "info": "dim"}
+
+
+def tell(judged: Judged, as_json: bool) -> bool:
+    """Print what became of one log; return whether it could be judged."""
+    _tell_troubles(judged)
+    if judged.error:
+        hint = f" ({judged.hint})" if judged.hint else ""
+        typer.echo(f"{judged.name}: can't be judged: {judged.error}{hint}", err=True)
+        return False
+    if as_json:
+        for incident in judged.incidents:
+            facts = {"file": judged.name, **{key: incident.get(key) for key in JSON_KEYS}}
+            sys.stdout.buffer.write(orjson.dumps(facts, option=orjson.OPT_APPEND_NEWLINE))
+        sys.stdout.buffer.flush()
+    elif judged.incidents:
+        _console().print(_table(judged))
+    typer.echo(_summary(judged), err=as_json)
+    return True
+
+
+def tell_detectors(as_json: bool) -> None:
+    """Print all detectors and what can be set."""
+    detectors = detector_list()
+    if as_json:
+        typer.echo(orjson.dumps(detectors, option=orjson.OPT_INDENT_2).decode())
+        return
+    table = Table(Column("set", no_wrap=True), Column("default", justify="right"), "range", "what it does")
+    for detector in detectors:
+        kinds = ", ".join(detector["kinds"])
+        table.add_section()
+        table.add_row(
+            f"[bold]{escape(detector['name'])}[/bold]", "", "", f"[bold]{escape(detector['title'])}[/bold] ({kinds})"
+        )
+        for known in detector["parameters"]:
+            unit = f" {known['unit']}" if known["unit"] else ""
+            table.add_row(
+                f"  {detector['name']}.{known['name']}",
+                f"{known['default']:g}",
+                f"{known['low']:g} to {known['high']:g}{unit}",
+                escape(known["text"]),
+            )
+    _console().print(table)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_FREE_WIDTH)
+
+
+def _table(judged: Judged) -> Table:
+    table = Table(
+        Column("kind", no_wrap=True),
+        "severity",
+        Column("onset", justify="right", no_wrap=True),
+        Column("seen", justify="right", no_wrap=True),
+        Column("delay", justify="right", no_wrap=True),
+        Column("recovered", justify="right", no_wrap=True),
+        "recovery",
+        "where",
+        Column("what", ratio=1),
+        title=escape(judged.name),
+        title_justify="left",
+        title_style="bold",
+    )
+    for incident in judged.incidents:
+        style = "dim strike" if incident["dead"] else _STYLES[incident["severity"]]
+        table.add_row(
+            incident["kind"],
+            incident["severity"],
+            str(incident["onset_step"]),
+            str(incident["step"]),
+            str(incident["step"] - incident["onset_step"]),
+            _text(incident["recovered_step"]),
+            _text(incident["recovery"] or (incident["state"] if incident["state"] != "open" else None)),
+            _where(incident),
+            escape(_first_sentence(incident)),
+            style=style,
+        )
+    return table
+
+
+def _first_sentence(incident: dict[str, Any]) -> str:
+    text = str(incident["text"] or incident["title"])
+    end = text.find(". ")
+    return text if end < 0 else text[: end + 1]
+
+
+def _where(incident: dict[str, Any]) -> str:
+    found = [str(incident[key]) for key in ("dataset",) if incident[key] is not None]
+    found += [f"rank {incident['rank']}"] if incident["rank"] is not None else []
+    found += [f"segment {incident['segment']}"] if incident["segment"] else []
+    found += [str(incident["metric"])] if incident["metric"] not in (None, "loss") else []
+    return ", ".join(found)
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _summary(judged: Judged) -> str:
+    counts = Counter(incident["severity"] for incident in judged.incidents)
+    found = ", ".join(f"{counts[severity]} {severity}" for severity in reversed(SEVERITIES) if counts[severity])
+    dead = sum(bool(incident["dead"]) for incident in judged.incidents)
+    left = f" ({dead} on branches that were left)" if dead else ""
+    return (
+        f"{judged.name}: {judged.rows:,} rows, {judged.points:,} points in {judged.seconds:.1f} s; "
+        f"incidents: {found or 'none'}{left}"
+    )
+
+
+def _tell_troubles(judged: Judged) -> None:
+    reading = judged.reading
+    for note in reading.notes:
+        typer.echo(f"note: {note}", err=True)
+    for name, count in judged.failures.items():
+        typer.echo(f"{judged.name}: the detector {name} failed {count} times and began afresh each time", err=True)
+    if judged.unreadable:
+        typer.echo(f"{judged.name}: {judged.unreadable} pieces could not be folded and are passed over", err=True)
+    if reading.count and not judged.error:
+        typer.echo(f"{judged.name}: {reading.count} could not be read, the rest is judged:", err=True)
+    if reading.count:
+        for trouble in reading.named:
+            typer.echo(f"  {trouble}", err=True)
+        if reading.count > len(reading.named):
+            typer.echo(f"  and {reading.count - len(reading.named)} more", err=True)
