@@ -1,0 +1,373 @@
+"""Finds that the mixture of the data has changed: ``ratio/*`` that leave their level, above all after a resume."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from .context import Claim
+from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
+from .levels import LARGEST, Level, level_of, middle, percent
+from .roles import LOSS, role_of
+from .shares import BLOCK_NOISE, BLOCK_POINTS, FORK_CONFIRM, FORK_POINTS, ShareTrack
+
+#: Prefix of the metrics that are watched.
+RATIO = "ratio/"
+#: Ratios of one run that are watched; further ones are ignored.
+MAX_RATIOS = 64
+#: Before a sudden shift, one of the two blocks before it lay within this part of the shift, and its second block
+#: goes no further on than that.
+SUDDEN = 0.4
+#: A sudden shift far from a fork, with the loss in its place, is an alarm from this fraction and these sigmas on: a
+#: new stage of a curriculum looks the same, and people know that they changed it.
+LARGE_SHIFT, LARGE_SIGMAS = 0.25, 8.0
+#: The loss moved when its median did by so many sigmas of the median, and by this fraction.
+LOSS_SIGMAS, LOSS_FRACTION = 5.0, 0.02
+LOSS_POINTS = 64
+LOSS_AFTER_POINTS = 12
+#: Back: the median of a block is within this part of the shift.
+BACK = 0.4
+#: Blocks after which the new level is the usual one.
+ACCEPT_BLOCKS = 8
+#: A ramp is followed until its newest blocks lie this close together, as a fraction, or so many blocks at most.
+RAMP_END = 0.01
+RAMP_BLOCKS = 128
+
+__all__ = ["DataMixDriftDetector"]
+
+
+@dataclass(slots=True)
+class _Event:
+    """One change of the mixture."""
+
+    metric: str
+    onset: int
+    seen: int
+    now: int
+    before: float
+    sigma: float
+    after: float
+    fork: int | None
+    fork_text: str
+    ramp: bool
+    severity: Severity
+    points: int
+    loss_before: Level | None
+    loss_after: list[float] = field(default_factory=list)
+    loss_moved: float | None = None
+    also: dict[str, list[float]] = field(default_factory=dict)
+    blocks: list[float] = field(default_factory=list)
+    explained_by: list[str] = field(default_factory=list)
+
+
+class DataMixDriftDetector(Detector):
+    """Opens one incident when shares of the data leave their level, however many ``ratio/*`` metrics show it.
+
+    Idea: ratios of small batches are noisy (a draw per sample), so that they are judged by the median of 16 points
+    against the median of the last 16 blocks; noise and wander of the past are the unit. Two blocks in a row away from
+    the level are an event. In the first 50 points after a fork three of five points 4 sigmas away from the level at
+    the fork step are enough: a sampler whose state was not restored is the usual cause. A sudden shift without a fork
+    is an alarm when the loss moves with it or when it is large, otherwise a note (``info``), as is a steady ramp.
+
+    Args:
+        min_shift: smallest shift that counts, as a fraction of the level.
+
+    Source: IDEFICS-80B's log of its training (the image-to-text ratio drifted after a resume); the resume rule of the
+    project's detection notes, section 5.
+
+    Example:
+        >>> detector = DataMixDriftDetector()
+        >>> shares = [0.43 + 0.01 * (i % 3 - 1) for i in range(200)]
+        >>> found = []
+        >>> for step, share in enumerate(shares):
+        ...     found += detector.update(Point(step, "ratio/image_text", share, 0.0))
+        >>> data = {"fork_step": 150, "cause": "restart"}
+        >>> found += detector.note(Mark("fork", 151, 0.0, "the run went back to step 150", data))
+        >>> for step in range(151, 160):
+        ...     found += detector.update(Point(step, "ratio/image_text", 0.8, 0.0))
+        >>> [(f.severity, f.onset_step, f.step, f.evidence["after_fork"]) for f in found]
+        [('warning', 151, 153, 150)]
+    """
+
+    name: ClassVar[str] = "data_mix_drift"
+    kinds: ClassVar[tuple[str, ...]] = ("data_mix_drift",)
+    title: ClassVar[str] = "Data mixture drifts"
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "min_shift": Parameter(
+            0.03,
+            0.001,
+            1.0,
+            "fraction",
+            "Smallest shift of a share that counts. A higher value reports larger shifts only.",
+        ),
+    }
+
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
+        self._tracks: dict[str, ShareTrack] = {}
+        self._event: _Event | None = None
+        self._loss: deque[float] = deque(maxlen=LOSS_POINTS)
+        self._fork: tuple[int, str, str] | None = None
+        #: Ratios beyond MAX_RATIOS, each time they were logged.
+        self.dropped = 0
+
+    def configured(self) -> None:
+        self._by = self.settings["sensitivity"]
+        self._shift = self.settings["min_shift"] / (self._by or 1.0)
+
+    @classmethod
+    def story(cls) -> Sequence[Row | Mark]:
+        share = [0.43 + 0.004 * (7 * step % 5 - 2) + (0.19 if 300 <= step < 340 else 0.0) for step in range(400)]
+        told = [Row(step, 1e9 + step, {"ratio/image_text": share[step]}) for step in range(400)]
+        data = {"fork_step": 299, "cause": "restart", "reason": "", "changes": {}, "last_step": 299, "left_behind": {}}
+        fork = Mark("fork", 300, 1e9 + 300, "another process went on after step 299", data)
+        return [*told[:300], fork, *told[300:]]
+
+    def wants(self, metric: str) -> bool:
+        return metric.startswith(RATIO) or role_of(metric) == LOSS
+
+    def note(self, mark: Mark) -> list[Finding]:
+        if mark.kind == "fork":
+            self._fork = (mark.step, mark.text, str(mark.data.get("cause", "")))
+            for track in self._tracks.values():
+                track.fork()
+        return []
+
+    def update(self, point: Point) -> list[Finding]:
+        step, metric, value, _, _ = point
+        if not -LARGEST < value < LARGEST:
+            return []
+        track = self._tracks.get(metric)
+        if track is None:
+            if not metric.startswith(RATIO):
+                return self._loss_point(step, value)
+            if len(self._tracks) >= MAX_RATIOS:
+                self.dropped += 1
+                return []
+            track = self._tracks[metric] = ShareTrack()
+        found = [] if track.after_fork is None else self._near_fork(metric, track, step, value)
+        block = track.block
+        block.append((step, value))
+        if len(block) < BLOCK_POINTS:
+            return found
+        found = found + self._judge(metric, track, step)
+        track.next_block()
+        return found
+
+    def _near_fork(self, metric: str, track: ShareTrack, step: int, value: float) -> list[Finding]:
+        """Judge one of the first points after a fork against the level at the fork step."""
+        if not self._by or self._fork is None:
+            track.after_fork = None
+            return []
+        level = track.near_fork(step, value, self._by, self._shift)
+        return [] if level is None else self._open(metric, track, level, step, at_fork=True)
+
+    def _judge(self, metric: str, track: ShareTrack, step: int) -> list[Finding]:
+        """Judge a full block."""
+        was_away = bool(track.shifted)
+        centre = track.full(self._by, self._shift)
+        if not was_away:
+            return []
+        event, level = self._event, track.level()
+        if level is None:
+            track.rebase()
+            return []
+        if event is not None and event.metric == metric:
+            track.shifted.append((step, centre))
+            return self._advance(event, track, centre, step)
+        if event is not None and metric in event.also:
+            track.shifted.append((step, centre))
+            if len(track.shifted) > ACCEPT_BLOCKS:
+                track.rebase()
+            return []
+        # Away for one block so far: the second one in a row decides.
+        before, shift = level[0], track.shifted[-1][1] - level[0]
+        if (centre - before) * shift <= 0 or abs(centre - before) < 0.5 * abs(shift):
+            track.shifted.clear()
+            track.learn(centre)
+            return []
+        track.shifted.append((step, centre))
+        return self._open(metric, track, (before, track.block_sigma()), step, at_fork=False)
+
+    def _advance(self, event: _Event, track: ShareTrack, centre: float, step: int) -> list[Finding]:
+        """Follow the ratio that the open event is about by one block."""
+        event.blocks.append(centre)
+        event.points += BLOCK_POINTS
+        event.now = step
+        if abs(centre - event.before) < max(BACK * abs(event.after - event.before), 3 * BLOCK_NOISE * event.sigma):
+            back = next(
+                (at for at, share in track.block if abs(share - event.before) < 0.5 * abs(event.after - event.before)),
+                step,
+            )
+            track.shifted.clear()
+            return self._close("recovered", step, back)
+        if event.ramp:
+            event.after = centre
+            last = event.blocks[-3:]
+            still = len(last) == 3 and max(last) - min(last) <= RAMP_END * abs(centre) + 4 * event.sigma
+            if not still and len(event.blocks) < RAMP_BLOCKS:
+                del event.blocks[:-3]
+                track.shifted = track.shifted[:1] + track.shifted[-2:]
+                return []
+        elif len(event.blocks) < ACCEPT_BLOCKS:
+            if len(event.blocks) in (1, 2):
+                event.after = middle(event.blocks)
+            return self._escalated(event, step)
+        else:
+            event.after = middle(event.blocks)
+        track.rebase()
+        return self._close("resolved", step, None)
+
+    # --- events --------------------------------------------------------------------------------------------------
+
+    def _open(self, metric: str, track: ShareTrack, level: Level, step: int, *, at_fork: bool) -> list[Finding]:
+        before, sigma = level
+        onset, after = track.shifted[0][0], track.shifted[-1][1]
+        event = self._event
+        if event is not None and step - event.now > ACCEPT_BLOCKS * BLOCK_POINTS * self.context.interval:
+            return [*self._close("resolved", step, None), *self._open(metric, track, level, step, at_fork=at_fork)]
+        if event is not None:
+            if metric not in event.also and metric != event.metric:
+                event.also[metric] = [before, after]
+            return []
+        fork = self._fork if self._fork is not None and self._near(onset, self._fork[0]) else None
+        ways = [centre - before for centre in list(track.usual)[-2:]]
+        up, part = (1 if after > before else -1), SUDDEN * abs(after - before)
+        came_slowly = min((way * up for way in ways), default=0.0) > part
+        ramp = not at_fork and (came_slowly or (after - track.shifted[0][1]) * up > part)
+        changed = self._changes() if fork is not None else []
+        large = abs(after - before) > max(LARGE_SHIFT * abs(before), LARGE_SIGMAS * sigma)
+        alarm = (fork is not None or large) and not ramp and not changed
+        losses = list(self._loss)
+        event = self._event = _Event(
+            metric, onset, step, step, before, sigma, after,
+            fork=fork[0] if fork is not None else None,
+            fork_text=fork[1] if fork is not None else "",
+            ramp=ramp,
+            severity="warning" if alarm else "info",
+            points=len(track.shifted) * BLOCK_POINTS if not at_fork else FORK_CONFIRM,
+            loss_before=level_of(losses[: -2 * BLOCK_POINTS], 0.002) if len(losses) >= 3 * BLOCK_POINTS else None,
+            explained_by=changed,
+        )  # fmt: skip
+        if not at_fork:
+            event.loss_after = losses[-BLOCK_POINTS:]
+            event.blocks = [centre for _, centre in track.shifted]
+        self._claim(event, None)
+        found = self._escalated(event, step)
+        return found or [self._finding(event, "open", step, None)]
+
+    def _near(self, onset: int, fork: int) -> bool:
+        return 0 <= onset - fork <= FORK_POINTS * self.context.interval
+
+    def _changes(self) -> list[str]:
+        """Return what was declared to have changed the mixture at the newest fork."""
+        mark = self.context.last_fork()
+        changes = mark.data.get("changes") if mark is not None else None
+        named = [
+            str(name)
+            for name in changes or ()
+            if any(word in str(name) for word in ("mix", "ratio", "weight", "sampl"))
+        ]
+        return [f"declared at the fork: {name}" for name in named]
+
+    def _loss_point(self, step: int, value: float) -> list[Finding]:
+        event = self._event
+        if event is None:
+            self._loss.append(value)
+            return []
+        if len(event.loss_after) < LOSS_POINTS:
+            event.loss_after.append(value)
+            if len(event.loss_after) % LOSS_AFTER_POINTS == 0:
+                return self._escalated(event, step)
+        else:
+            self._loss.append(value)
+        return []
+
+    def _escalated(self, event: _Event, step: int) -> list[Finding]:
+        """Tell the event again when the loss has moved with it."""
+        if event.loss_before is None or event.loss_moved is not None or len(event.loss_after) < LOSS_AFTER_POINTS:
+            return []
+        before, sigma = event.loss_before
+        after = middle(event.loss_after[-LOSS_AFTER_POINTS:])
+        error = LOSS_SIGMAS * sigma * 1.2533 / LOSS_AFTER_POINTS**0.5
+        if abs(after - before) <= max(error, LOSS_FRACTION * abs(before)):
+            return []
+        event.loss_moved = percent(after, before)
+        if not event.ramp and not event.explained_by:
+            event.severity = "warning"
+        return [self._finding(event, "open", step, None)]
+
+    def _claim(self, event: _Event, ended: int | None) -> None:
+        key = f"{self.name}:{event.metric}:{event.onset}"
+        self.context.claim(event.metric, Claim(self.name, key, "data_mix_drift", event.onset, ended))
+
+    def _close(self, state: State, step: int, back: int | None) -> list[Finding]:
+        event = self._event
+        if event is None:
+            return []
+        self._event = None
+        self._claim(event, step)
+        self._loss.extend(event.loss_after)
+        for metric in event.also:
+            if self._tracks[metric].shifted:
+                self._tracks[metric].rebase()
+        return [self._finding(event, state, step, back)]
+
+    def _finding(self, event: _Event, state: State, now_step: int, back: int | None) -> Finding:
+        """Say what is known of the event now."""
+        change = percent(event.after, event.before)
+        shown = f" ({change:+.0f} %)" if change is not None else ""
+        verb = "has moved steadily" if event.ramp else "moved"
+        text = (
+            f"{event.metric} {verb} from {event.before:.4g} to {event.after:.4g}{shown}, onset at step {event.onset}."
+        )
+        if event.fork is not None:
+            text += f" It began right after step {event.fork - 1}, where {event.fork_text}:"
+            text += " was the sampler's state restored?"
+        if event.loss_moved is not None:
+            text += f" The loss moved with it by {event.loss_moved:+.1f} %."
+        if event.also:
+            text += f" So did {', '.join(list(event.also)[:4])}."
+        if event.explained_by:
+            text += f" {'; '.join(event.explained_by)}."
+        text += {
+            "open": "",
+            "recovered": f" It is back at its level since step {back}.",
+            "resolved": " It stands still: this is the usual level from here on.",
+        }[state]
+        evidence: dict[str, Any] = {
+            "level_before": event.before,
+            "level_after": event.after,
+            "sigma": event.sigma,
+            "rise_percent": change,
+            "direction": "up" if event.after > event.before else "down",
+            "score_unit": "robust sigmas",
+            "points": event.points,
+            "after_fork": None if event.fork is None else event.fork - 1,
+            "ramp": event.ramp,
+            "loss_percent": event.loss_moved,
+            "also": dict(list(event.also.items())[:16]),
+            "explained_by": list(event.explained_by),
+            "recovered_at": back,
+        }
+        if event.ramp:
+            evidence["explained_by"].append("a steady ramp, as a planned change of the mixture is")
+        return Finding(
+            detector=self.name,
+            key=f"{self.name}:{event.metric}:{event.onset}",
+            kind="data_mix_drift",
+            state=state,
+            severity=event.severity,
+            title=f"Data mixture drift at step {event.onset} ({event.metric.removeprefix(RATIO)})",
+            text=text,
+            onset_step=event.onset,
+            step=event.seen,
+            now_step=now_step,
+            metric=event.metric,
+            recovered_step=back,
+            score=min(abs(event.after - event.before) / event.sigma, 1e9),
+            evidence=evidence,
+        )

@@ -1,0 +1,149 @@
+"""One share of the data mixture in blocks of points: its usual level, its noise, and where it left them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from .levels import Level, level_of, middle
+
+#: Points that are judged as one, by their median.
+BLOCK_POINTS = 16
+#: Blocks that the usual level is taken from, and how many must be known before anything is said.
+USUAL_BLOCKS = 16
+LEAST_BLOCKS = 3
+#: The usual level is measured once in so many blocks, and whenever a block may be away from it.
+MEASURE_BLOCKS = 8
+#: Smallest sigma of a point, as a fraction of the level.
+SIGMA_FLOOR = 0.005
+#: A median of 16 points has this many times the noise of one point.
+BLOCK_NOISE = 1.2533 / BLOCK_POINTS**0.5
+#: A block is away from the level by so many sigmas of blocks.
+BLOCK_SIGMAS = 5.0
+#: Right after a fork points are judged one by one: so many of the last FORK_WINDOW this far away make an event.
+FORK_POINTS = 50
+FORK_SIGMAS = 4.0
+FORK_CONFIRM, FORK_WINDOW = 3, 5
+
+__all__ = ["BLOCK_NOISE", "BLOCK_POINTS", "FORK_CONFIRM", "FORK_POINTS", "ShareTrack"]
+
+
+class ShareTrack:
+    """One ``ratio/*`` metric in blocks, and point by point after a fork.
+
+    The usual level is the median of the last 16 blocks; the noise is that of points within a block, or the wander
+    of the blocks where that is larger.
+    """
+
+    __slots__ = (
+        "_limit_high", "_limit_low", "_noise", "_previous", "_unmeasured", "after_fork", "block", "shifted", "usual",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        #: The points since the last full block.
+        self.block: list[tuple[int, float]] = []
+        #: Medians of usual blocks, newest last.
+        self.usual: deque[float] = deque(maxlen=USUAL_BLOCKS)
+        #: Blocks away from the level: first step that is away, median. Empty while the share is usual.
+        self.shifted: list[tuple[int, float]] = []
+        #: The points since a fork as (step, value, way: -1, 0 or 1); None when no fork is near.
+        self.after_fork: list[tuple[int, float, int]] | None = None
+        self._noise: deque[float] = deque(maxlen=USUAL_BLOCKS)
+        self._previous: list[tuple[int, float]] = []
+        self._limit_low, self._limit_high = math.inf, -math.inf
+        self._unmeasured = 0
+
+    def level(self) -> Level | None:
+        """Return the usual level and the noise of one point, None while too little is known."""
+        if len(self.usual) < LEAST_BLOCKS:
+            return None
+        centre, wander = level_of(self.usual)
+        return centre, max(middle(self._noise), wander, SIGMA_FLOOR * abs(centre))
+
+    def block_sigma(self) -> float:
+        """Return the noise of a block's median; the level must be known."""
+        _, wander = level_of(self.usual)
+        return max(BLOCK_NOISE * middle(self._noise), wander, 0.25 * SIGMA_FLOOR * abs(self.usual[-1]))
+
+    def fork(self) -> None:
+        """Watch the next points one by one: a new segment begins."""
+        self.after_fork = None if self.level() is None or self.shifted else []
+        self._previous = [*self._previous, *self.block][-BLOCK_POINTS:]
+        self.block = []
+
+    def near_fork(self, step: int, value: float, by: float, min_shift: float) -> Level | None:
+        """Judge one of the first points after a fork; return the level before it when the share has left that.
+
+        Args:
+            by: sensitivity, > 0.
+            min_shift: smallest shift that counts, as a fraction of the level.
+        """
+        recent, level = self.after_fork, self.level()
+        if recent is None or level is None or len(self._previous) < FORK_WINDOW:
+            self.after_fork = None
+            return None
+        # The newest points before the fork count, and not only the long past: the level may have wandered.
+        centre = middle([share for _, share in self._previous])
+        sigma = max(level[1], abs(centre - level[0]))
+        away = max(FORK_SIGMAS / by * sigma, min_shift * abs(centre))
+        recent.append((step, value, (value > centre + away) - (value < centre - away)))
+        for way in (-1, 1):
+            out = [(at, share) for at, share, there in recent[-FORK_WINDOW:] if there == way]
+            if len(out) >= FORK_CONFIRM:
+                self.after_fork = None
+                self.shifted = [(out[0][0], middle([share for _, share in out]))]
+                return centre, sigma
+        if len(recent) >= FORK_POINTS:
+            self.after_fork = None
+        return None
+
+    def full(self, by: float, min_shift: float) -> float:
+        """Learn the full block, or note it in ``shifted`` when it is away from the level; return its median."""
+        shares = [share for _, share in self.block]
+        mean = sum(shares) / BLOCK_POINTS
+        if self._limit_low <= mean <= self._limit_high and self._unmeasured < MEASURE_BLOCKS and not self.shifted:
+            self._unmeasured += 1
+            self.usual.append(mean)
+            return mean
+        centre, noise = level_of(shares)
+        level = self.level()
+        if self.shifted:
+            return centre
+        if level is not None and by:
+            away = max(BLOCK_SIGMAS / by * self.block_sigma(), min_shift * abs(level[0]))
+            if abs(centre - level[0]) > away:
+                self.shifted = [(self._onset(level[0], centre), centre)]
+                return centre
+            self._limit_low, self._limit_high = level[0] - 0.5 * away, level[0] + 0.5 * away
+        self._unmeasured = 0
+        self.learn(centre, noise)
+        return centre
+
+    def learn(self, centre: float, noise: float | None = None) -> None:
+        """Take a block as usual."""
+        self.usual.append(centre)
+        self._noise.append(noise if noise is not None else self._noise[-1])
+
+    def next_block(self) -> None:
+        """Begin a new block."""
+        self._previous, self.block = self.block, []
+
+    def rebase(self) -> None:
+        """Take the newest shifted blocks as the usual level."""
+        newest = [centre for _, centre in self.shifted[-LEAST_BLOCKS:]]
+        noise = self._noise[-1] if self._noise else 0.0
+        self.usual.clear()
+        self._noise.clear()
+        for centre in newest:
+            self.learn(centre, noise)
+        self._limit_low, self._limit_high = math.inf, -math.inf
+        self.shifted = []
+
+    def _onset(self, before: float, centre: float) -> int:
+        """Return the first step of the stretch beyond half of the shift, which may begin in the block before."""
+        half, up = 0.5 * (before + centre), centre > before
+        points = [*self._previous, *self.block]
+        first = next(i for i in range(len(self._previous), len(points)) if (points[i][1] > half) == up)
+        while first and (points[first - 1][1] > half) == up:
+            first -= 1
+        return points[first][0]
