@@ -65,7 +65,7 @@ class _Event:
 class DataMixDriftDetector(Detector):
     """Opens one incident when shares of the data leave their level, however many ``ratio/*`` metrics show it.
 
-    Idea: ratios of small batches are noisy (a draw per sample), so that they are judged by the median of 16 points
+    Idea: ratios of small batches are noisy (a draw per sample), so that they are judged by the middle half of 16 points
     against the median of the last 16 blocks; noise and wander of the past are the unit. Two blocks in a row away from
     the level are an event. In the first 50 points after a fork three of five points 4 sigmas away from the level at
     the fork step are enough: a sampler whose state was not restored is the usual cause. A sudden shift without a fork

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from .levels import Level, level_of, middle
+from .levels import Level, level_of, middle, quantum
 
-#: Points that are judged as one, by their median.
+#: Points that are judged as one, by the mean of their middle half.
 BLOCK_POINTS = 16
 #: Blocks that the usual level is taken from, and how many must be known before anything is said.
 USUAL_BLOCKS = 16
@@ -16,7 +16,7 @@ LEAST_BLOCKS = 3
 MEASURE_BLOCKS = 8
 #: Smallest sigma of a point, as a fraction of the level.
 SIGMA_FLOOR = 0.005
-#: A median of 16 points has this many times the noise of one point.
+#: It has this many times the noise of one point.
 BLOCK_NOISE = 1.2533 / BLOCK_POINTS**0.5
 #: A block is away from the level by so many sigmas of blocks.
 BLOCK_SIGMAS = 5.0
@@ -42,9 +42,9 @@ class ShareTrack:
     def __init__(self) -> None:
         #: The points since the last full block.
         self.block: list[tuple[int, float]] = []
-        #: Medians of usual blocks, newest last.
+        #: Means of usual blocks, newest last.
         self.usual: deque[float] = deque(maxlen=USUAL_BLOCKS)
-        #: Blocks away from the level: first step that is away, median. Empty while the share is usual.
+        #: Blocks away from the level: first step that is away, mean. Empty while the share is usual.
         self.shifted: list[tuple[int, float]] = []
         #: The points since a fork as (step, value, way: -1, 0 or 1); None when no fork is near.
         self.after_fork: list[tuple[int, float, int]] | None = None
@@ -61,7 +61,7 @@ class ShareTrack:
         return centre, max(middle(self._noise), wander, SIGMA_FLOOR * abs(centre))
 
     def block_sigma(self) -> float:
-        """Return the noise of a block's median; the level must be known."""
+        """Return the noise of a block's mean; the level must be known."""
         _, wander = level_of(self.usual)
         return max(BLOCK_NOISE * middle(self._noise), wander, 0.25 * SIGMA_FLOOR * abs(self.usual[-1]))
 
@@ -98,14 +98,15 @@ class ShareTrack:
         return None
 
     def full(self, by: float, min_shift: float) -> float:
-        """Learn the full block, or note it in ``shifted`` when it is away from the level; return its median."""
+        """Learn the full block, or note it in ``shifted`` when it is away from the level; return its mean."""
         shares = [share for _, share in self.block]
         mean = sum(shares) / BLOCK_POINTS
         if self._limit_low <= mean <= self._limit_high and self._unmeasured < MEASURE_BLOCKS and not self.shifted:
             self._unmeasured += 1
             self.usual.append(mean)
             return mean
-        centre, noise = level_of(shares)
+        centre = sum(sorted(shares)[4:-4]) / (BLOCK_POINTS - 8)  # of the middle half: few values, as of batches of 8
+        noise = max(level_of(shares)[1], quantum(shares))
         level = self.level()
         if self.shifted:
             return centre
