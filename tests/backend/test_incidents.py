@@ -83,6 +83,24 @@ def test_an_incident_has_exactly_the_fields_that_the_api_names() -> None:
     assert set(apply(IncidentBook("run"), spike())) == documented
 
 
+def test_a_suggestion_has_exactly_the_fields_that_the_api_names() -> None:
+    prose = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+    shape = re.search(r'"suggestion":\{(.*?)\}', prose, re.DOTALL)
+    assert shape is not None
+    documented = set(re.findall(r'"(\w+)"', re.sub(r':"[^"]*"', "", shape[1])))
+    assert set(apply(IncidentBook("run"), spike())["suggestion"]) == documented
+
+
+def test_incidents_near_a_step_or_a_time_are_found_by_their_kind() -> None:
+    book = IncidentBook("run")
+    apply(book, hang(100), time=5.0)
+    apply(book, hang(900), time=50.0)
+    apply(book, spike(110), time=5.0)
+    near = [(step, kind) for step, kind, _ in book.near({"hang"}, 90, 120, 40.0, 60.0, but="")]
+    assert near == [(100, "hang"), (900, "hang")]
+    assert book.near({"hang"}, 90, 120, 0.0, 1.0, but="hang:100:r0-1-1") == []
+
+
 def test_findings_of_one_key_are_one_incident_with_growing_versions() -> None:
     book = IncidentBook("run")
     opened = apply(book, spike(), time=10.0)
@@ -224,8 +242,8 @@ def test_the_book_is_bounded_and_keeps_what_is_open(monkeypatch: pytest.MonkeyPa
 
 def test_the_suggested_checkpoint_is_the_newest_from_before_the_onset() -> None:
     suggestion = advice(200, [checkpoint(step) for step in (50, 100, 150, 199, 200, 225)])
-    assert (suggestion["action"], suggestion["to_step"]) == ("roll_back", 150)
-    assert suggestion["skip_batches"] == 100
+    assert (suggestion["action"], suggestion["to_step"]) == ("wait", 150)
+    assert (suggestion["skip_batches"], suggestion["skip_range"]) == (100, [151, 250])
     assert "step 150" in suggestion["text"]
     assert suggestion["lr_scale"] is None
 

@@ -1,29 +1,42 @@
-"""Says what to do about an incident: which checkpoint to go back to, how much data to skip, or to leave it alone."""
+"""Says what to do about an incident: wait, go back and to where, change, look at; each with its source. Pure.
+
+The advice is made from what is known when a finding is made: the incident with its evidence, the checkpoints, and what
+the run went through before. Whoever reads it decides; nothing here acts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-#: A checkpoint so close before the onset may hold the first damage already.
-GUARD_STEPS = 2
-#: Runs longer than this are told to go further back, as PaLM did; in a shorter one that would cost too much of it.
-LONG_RUN_STEPS = 2_000
-#: How far PaLM went back before a spike, and the least number of batches that it skipped then.
-PALM_BACK_STEPS = 100
-PALM_SKIP_BATCHES = 200
-#: Batches after the onset that are skipped at least: bad data comes in stretches, and its end is not known yet.
-SKIP_PAST_ONSET_BATCHES = 50
-PALM_SOURCE = "PaLM (arXiv 2204.02311): restart about 100 steps before the spike and skip 200 to 500 batches"
-
-#: Kinds that are cured by going back to a checkpoint.
-_ROLL_BACK_KINDS = frozenset({"spike", "divergence", "nonfinite", "resume_artifact", "data_mix_drift", "level_shift"})
+from stabilitybackend.detectors.roles import GRAD_NORM, role_of
+from stabilitybackend.policy import literature as lit
+from stabilitybackend.policy.going_back import GUARD_STEPS, Target, interval_of, target, usual_wait, went_back_for
+from stabilitybackend.policy.machine_advice import MACHINE_RULES
+from stabilitybackend.policy.suggestion import Case, over, say
 
 __all__ = ["GUARD_STEPS", "suggest"]
 
+#: What the learning rate is multiplied with where a rollback alone is not expected to help.
+LR_SCALE = 0.5
+#: So many spikes in the last points make them a habit of the optimizer and not of one batch.
+MANY_SPIKES = 3
+MANY_SPIKES_POINTS = 1_000
+#: Gradients that were so much smaller than usual before the onset, and then so many times larger than that.
+QUIET_RATIO = 0.7
+BURST_RATIO = 3.0
+#: A burst of the gradients that speaks for the optimizer's state by itself.
+HUGE_BURST_RATIO = 10.0
+#: A loss of a model that only guesses is ln(classes or vocabulary); no vocabulary has more entries.
+MOST_CLASSES = 1_000_000
+
 
 def suggest(
-    incident: Mapping[str, Any], checkpoints: Sequence[Mapping[str, Any]], now_step: int
+    incident: Mapping[str, Any],
+    checkpoints: Sequence[Mapping[str, Any]],
+    now_step: int,
+    history: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any] | None:
     """Return the suggestion for an incident, or None where there is nothing to say.
 
@@ -31,82 +44,264 @@ def suggest(
         incident: in the shape of ``docs/api.md``.
         checkpoints: all known ones, in the shape of ``docs/api.md``; dead and vanished ones are passed over.
         now_step: newest step that the incident's detector saw.
+        history: the run's incidents, oldest first; this one among them does not count.
 
     Returns:
-        ``{"action", "to_step", "skip_batches", "lr_scale", "text", "source"}``. ``action`` is ``roll_back``,
-        ``wait``, ``none``, ``restart`` or ``inspect``.
+        ``{"action", "to_step", "skip_batches", "skip_range", "lr_scale", "reseed", "wait_steps", "checklist", "text",
+        "source"}``. ``action`` is ``roll_back``, ``wait``, ``none``, ``restart`` or ``inspect``. A ``to_step`` beside
+        another action is where a rollback should go if it comes to that.
     """
-    kind = incident["kind"]
-    if kind == "hang":
-        return _say(
-            "inspect",
-            "Look at the suspect rank first: its stack shows what it waits for. A restart now loses the cause.",
-        )
-    if kind == "process_death":
-        return _restart(incident, checkpoints)
-    if kind == "agent_lost":
-        return _say(
-            "wait", "The job itself may be well. Look at the node and its network; the spool keeps what it logs."
-        )
-    if kind not in _ROLL_BACK_KINDS:
+    rule = _RULES.get(incident["kind"])
+    if rule is None:
         return None
+    others = [other for other in history if other["incident_id"] != incident["incident_id"]]
+    return rule(Case(incident, checkpoints, now_step, others))
+
+
+# --- spikes, divergences, NaN --------------------------------------------------------------------------------------
+
+
+def _spike(case: Case) -> dict[str, Any]:
+    incident = case.incident
     if incident["state"] != "open":
-        return _say(
-            "none",
-            "Nothing to do: it is over by itself."
-            if incident["state"] == "recovered"
-            else "Nothing to do: it is over.",
-        )
-    return _roll_back(incident, checkpoints, now_step)
-
-
-def _roll_back(incident: Mapping[str, Any], checkpoints: Sequence[Mapping[str, Any]], now_step: int) -> dict[str, Any]:
-    onset = incident["onset_step"]
-    steps = sorted(
-        c["step"] for c in checkpoints if c["available"] and not c["dead"] and c["step"] <= onset - GUARD_STEPS
+        return over(incident, _optimizer_checks(case) if _many_spikes(case) else ())
+    if incident["severity"] == "info":
+        return say("wait", "Not sure yet whether this is one: nothing to do but to look again in some points.")
+    wait, known = usual_wait(incident, case.history)
+    back, again = _back(case)
+    if incident["recovery"] == "none" or case.now_step - case.onset >= wait:
+        return _roll_back(case, back, again, lr_scale=LR_SCALE if incident["recovery"] == "none" or again else None)
+    until = case.onset + wait
+    based = (
+        f"{known} earlier {'spike' if known == 1 else 'spikes'} of this run" if known else "this run had no earlier one"
     )
-    if not steps:
-        return _say(
-            "wait",
-            f"No checkpoint from before step {onset} is at hand, so there is nothing to go back to. "
-            "Save one as soon as it is over.",
+    text = (
+        f"Wait until step {until} ({wait} steps from the onset; {based}): a spike that comes at once mostly recovers. "
+    )
+    checks = _optimizer_checks(case)
+    if back is None:
+        return say("wait", text + _no_checkpoint(case), wait_steps=wait, checklist=checks, source=lit.IDEFICS)
+    lr = LR_SCALE if again is not None else None
+    text += f"If it does not come back by itself: {_way(case, back, lr, again)}"
+    source = f"{lit.IDEFICS}. {back.source}"
+    return say(
+        "wait", text, back, wait_steps=wait, lr_scale=lr, reseed=again is not None, checklist=checks, source=source
+    )
+
+
+def _divergence(case: Case) -> dict[str, Any]:
+    if case.incident["state"] != "open":
+        return over(case.incident)
+    if case.incident["severity"] == "info":
+        return say("wait", "The loss drifts: look at the learning rate, and again in some points.")
+    back, again = _back(case)
+    return _roll_back(case, back, again, lr_scale=LR_SCALE)
+
+
+def _nonfinite(case: Case) -> dict[str, Any]:
+    incident = case.incident
+    if incident["state"] != "open":
+        return over(incident, lit.NONFINITE_CHECKS[1:])
+    if role_of(incident["metric"] or "") == GRAD_NORM:
+        back, _ = _back(case)
+        text = (
+            "Look at the loss: while it is finite the optimizer or the loss scaler skips such a step. If it lasts for "
+            "more than a few steps, or the loss follows, go back."
         )
-    to_step, source = steps[-1], "the newest checkpoint from before the onset"
-    long_run = now_step > LONG_RUN_STEPS
-    if long_run:
-        far = [step for step in steps if step <= onset - PALM_BACK_STEPS]
-        to_step, source = (far[-1] if far else to_step), PALM_SOURCE
-    skip = max(now_step, onset + SKIP_PAST_ONSET_BATCHES) - to_step
-    if long_run:
-        skip = max(skip, PALM_SKIP_BATCHES)
-    lost = max(0, now_step - to_step)
-    if_pending = "If it does not come back by itself: roll" if incident["recovery"] == "pending" else "Roll"
-    return _say(
+        return say("inspect", text, back, checklist=lit.NONFINITE_CHECKS, source=lit.MEGATRON)
+    back, again = _back(case)
+    gradients_first = any(
+        role_of(str(move.get("metric"))) == GRAD_NORM and move.get("onset_step", case.onset) < case.onset
+        for move in _entries(case.evidence, "moved_first")
+    )
+    lr = LR_SCALE if again is not None or gradients_first else None
+    said = _roll_back(case, back, again, lr_scale=lr, checks=lit.NONFINITE_CHECKS)
+    return said | {"source": f"{said['source']}. {lit.MEGATRON}"}
+
+
+def _back(case: Case) -> tuple[Target | None, int | None]:
+    """Return where to go back to, and the step of the rollback that did not help; then it has to go further back."""
+    again = went_back_for(case.incident, case.history)
+    return target(case.incident, case.checkpoints, case.now_step, math.inf if again is None else again), again
+
+
+def _roll_back(
+    case: Case,
+    back: Target | None,
+    again: int | None,
+    *,
+    lr_scale: float | None = None,
+    checks: Iterable[str] = (),
+) -> dict[str, Any]:
+    checklist = [*checks, *_optimizer_checks(case)]
+    if back is None:
+        return say("wait", _no_checkpoint(case), checklist=checklist)
+    source = back.source
+    if again is not None:
+        source = f"{lit.IDEFICS}. {back.source}"
+    elif lr_scale is not None:
+        source = f"{lit.OPT}. {back.source}"
+    way = _way(case, back, lr_scale, again)
+    return say(
         "roll_back",
-        f"{if_pending} back to the checkpoint of step {to_step}, {onset - to_step} steps before the onset, and skip "
-        f"{skip} batches so that the same data is not met again. {lost} steps are trained anew.",
-        to_step=to_step,
-        skip_batches=skip,
+        way[0].upper() + way[1:],
+        back,
+        lr_scale=lr_scale,
+        reseed=again is not None,
+        checklist=checklist,
         source=source,
     )
 
 
-def _restart(incident: Mapping[str, Any], checkpoints: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    if incident["state"] != "open":
-        return _say("none", "Nothing to do: the job runs again.")
-    steps = [c["step"] for c in checkpoints if c["available"] and not c["dead"]]
-    where = f" It can resume from the checkpoint of step {max(steps)}." if steps else " No checkpoint is known."
-    return _say("restart", "Start the job again if its launcher does not." + where)
+def _way(case: Case, back: Target, lr_scale: float | None, again: int | None) -> str:
+    """Return the words of a rollback."""
+    first, last = back.skip_range
+    text = (
+        f"roll back to the checkpoint of step {back.to_step}, {case.onset - back.to_step} steps before the onset, and "
+        f"skip {back.skip} batches (those of the steps {first} to {last}) so that the same data is not met again."
+    )
+    if lr_scale is not None:
+        text += f" Go on with the learning rate times {lr_scale:g}."
+    if again is not None:
+        text += f" The rollback to step {again} did not cure it: this one goes further back if it can, with a new seed."
+    return f"{text} {back.lost} steps are trained anew."
 
 
-def _say(
-    action: str, text: str, to_step: int | None = None, skip_batches: int | None = None, source: str = "rule of thumb"
-) -> dict[str, Any]:
-    return {
-        "action": action,
-        "to_step": to_step,
-        "skip_batches": skip_batches,
-        "lr_scale": None,
-        "text": text,
-        "source": source,
-    }
+def _no_checkpoint(case: Case) -> str:
+    return (
+        f"No checkpoint from before step {case.onset} is at hand, so there is nothing to go back to. "
+        "Save one as soon as it is over."
+    )
+
+
+def _many_spikes(case: Case) -> bool:
+    low = case.onset - MANY_SPIKES_POINTS * interval_of(case.incident)
+    spikes = [i for i in case.history if i["kind"] == "spike" and i["severity"] != "info" and not i["dead"]]
+    earlier = sum(1 for spike in spikes if low <= spike["onset_step"] < case.onset)
+    return earlier + 1 >= MANY_SPIKES
+
+
+def _optimizer_checks(case: Case) -> tuple[str, ...]:
+    """Return what to change in optimizer or model where the evidence speaks for it; each line has its source."""
+    lines: list[str] = []
+    gradients = case.evidence.get("gradients")
+    quiet, burst = 1.0, 1.0
+    if isinstance(gradients, Mapping):
+        quiet, burst = _number(gradients.get("quiet_ratio"), 1.0), _number(gradients.get("burst_ratio"), 1.0)
+    stale = quiet <= QUIET_RATIO and burst >= BURST_RATIO
+    if stale or burst >= HUGE_BURST_RATIO or _many_spikes(case):
+        why = (
+            f"gradients were {quiet:.2g} x their usual size and then {burst:.2g} x that"
+            if stale
+            else f"the gradient norm rose {burst:.2g} x"
+            if burst >= HUGE_BURST_RATIO
+            else "spikes come again and again"
+        )
+        lines += [f"Adam's state is suspected ({why}): {lit.ADAM}.", *lit.ADAM_CHECKS]
+    for entry in _entries(case.evidence, "growing")[:2]:
+        metric, rise = str(entry.get("metric")), _number(entry.get("rise_percent"), 0.0)
+        words = lit.ATTENTION_LOGITS if "att" in metric.lower() or "qk" in metric.lower() else lit.OUTPUT_LOGITS
+        lines.append(f"{words.format(metric=metric, rise=rise)} {lit.PROXIES}.")
+    return tuple(lines)
+
+
+# --- data and resumes ----------------------------------------------------------------------------------------------
+
+
+def _resume(case: Case) -> dict[str, Any]:
+    text = "Something was not restored as it was. Go through the list; a rollback helps only once the cause is gone."
+    return _look(case, text, lit.RESUME_CHECKS, lit.RESUMES)
+
+
+def _mix(case: Case) -> dict[str, Any]:
+    text = "The sampler draws another mixture than before. Stop feeding it: correct the sampler, then go back"
+    back, _ = _back(case)
+    text += f" to the checkpoint of step {back.to_step} and train on from there." if back else " to a checkpoint."
+    return _look(case, text, lit.MIX_CHECKS, lit.RESUMES)
+
+
+def _repeat(case: Case) -> dict[str, Any]:
+    text = (
+        "The model sees data that it has seen: the loss is lower than the truth, and will jump when new data comes. "
+        "Correct the data position before the next resume; go back if more than a small share was repeated."
+    )
+    return _look(case, text, lit.REPEAT_CHECKS, lit.RESUMES, ended=True)
+
+
+def _level(case: Case) -> dict[str, Any]:
+    incident, evidence = case.incident, case.evidence
+    excuses = [str(text) for text in evidence.get("explained_by") or () if text]
+    if excuses:
+        return say(
+            "none", f"Nothing to do if this was meant: {'; '.join(excuses[:3])}.", checklist=lit.LEVEL_CHECKS[:1]
+        )
+    if incident["severity"] == "info" or incident["state"] != "open":
+        return say("none", "Nothing to do: the loss found another level.", checklist=lit.LEVEL_CHECKS)
+    before, after = _number(evidence.get("level_before"), 0.0), _number(evidence.get("level_after"), 0.0)
+    checks = list(lit.LEVEL_CHECKS)
+    if before > 0 and after > 0:
+        checks.insert(
+            0,
+            f"The new level is {after / before:.4g} x the old one: a plain fraction such as 3/2 points to accounting.",
+        )
+    back, again = _back(case)
+    said = _roll_back(case, back, again, checks=checks)
+    return said | {"text": f"First find out what changed at step {case.onset}. If nothing was meant to: {said['text']}"}
+
+
+def _plateau(case: Case) -> dict[str, Any]:
+    checks = list(lit.PLATEAU_CHECKS)
+    window = case.evidence.get("window")
+    level = _number(window.get("level") if isinstance(window, Mapping) else None, math.nan)
+    level = _number(case.evidence.get("level_after"), level)
+    if 0 < level < math.log(MOST_CLASSES):
+        guess = f"{math.exp(level):.4g}"
+        checks.insert(0, f"exp(loss) is {guess}: if there are so many classes or tokens, the model only guesses.")
+    if case.incident["state"] != "open":
+        return over(case.incident)
+    return say("inspect", "The loss does not fall any more. More steps alone will not help.", checklist=checks)
+
+
+# --- gradients ----------------------------------------------------------------------------------------
+
+
+def _gradients(case: Case) -> dict[str, Any]:
+    if case.incident["state"] != "open":
+        return over(case.incident)
+    return say("none", lit.GRADIENTS, checklist=_optimizer_checks(case), source=lit.MEASURED_GRADIENTS)
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+
+def _look(case: Case, text: str, checks: Iterable[str], source: str, *, ended: bool = False) -> dict[str, Any]:
+    """Return an ``inspect`` with the checkpoint that a rollback would go to."""
+    if case.incident["state"] != "open" and not ended:
+        return over(case.incident, checks)
+    back, _ = _back(case)
+    return say("inspect", text, back, checklist=checks, source=source)
+
+
+def _entries(evidence: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    found = evidence.get(name)
+    return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+
+
+def _number(value: object, default: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return default
+    return float(value)
+
+
+_RULES: Mapping[str, Callable[[Case], dict[str, Any] | None]] = {
+    "spike": _spike,
+    "divergence": _divergence,
+    "nonfinite": _nonfinite,
+    "resume_artifact": _resume,
+    "data_mix_drift": _mix,
+    "repeat_data": _repeat,
+    "level_shift": _level,
+    "plateau": _plateau,
+    "grad_norm": _gradients,
+    **MACHINE_RULES,
+}

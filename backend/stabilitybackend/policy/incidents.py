@@ -116,7 +116,7 @@ class IncidentBook:
             "detector": finding.detector,
             "now_step": finding.now_step,
         }
-        new["suggestion"] = suggest(new, checkpoints, finding.now_step)
+        new["suggestion"] = suggest(new, checkpoints, finding.now_step, self._incidents.values())
         return self._commit(old, new, time)
 
     def refresh_suggestions(self, checkpoints: Sequence[Mapping[str, Any]], time: float) -> list[dict[str, Any]]:
@@ -125,7 +125,7 @@ class IncidentBook:
         for old in list(self._incidents.values()):
             if old["state"] == "open" and not old["dead"]:
                 new = copy.deepcopy(old)
-                new["suggestion"] = suggest(new, checkpoints, new["evidence"]["now_step"])
+                new["suggestion"] = suggest(new, checkpoints, new["evidence"]["now_step"], self._incidents.values())
                 changed.append(self._commit(old, new, time))
         return [incident for incident in changed if incident is not None]
 

@@ -1,0 +1,132 @@
+"""Chooses where a rollback should go, which batches it leaves out, and how long it is worth waiting first. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from stabilitybackend.policy.literature import PALM
+
+__all__ = ["GUARD_STEPS", "Target", "beginning", "interval_of", "target", "usual_wait", "went_back_for"]
+
+#: A checkpoint so close before the onset may hold the first damage already.
+GUARD_STEPS = 2
+#: Runs longer than this are told to go further back, as PaLM did; in a shorter one that would cost too much of it.
+LONG_RUN_STEPS = 2_000
+#: How far PaLM went back before a spike, and the least number of batches that it skipped then.
+PALM_BACK_STEPS = 100
+PALM_SKIP_BATCHES = 200
+#: Batches after the onset that are skipped at least: bad data comes in stretches, and its end is not known yet.
+SKIP_PAST_ONSET_BATCHES = 50
+#: A spike is waited for so many times as long as the earlier ones of the run took; points where it had none.
+WAIT_TIMES = 3
+WAIT_POINTS = 50
+MIN_WAIT_POINTS = 10
+#: Earlier recoveries that count, newest ones.
+RECOVERIES = 16
+#: Kinds that a run goes back for.
+CURVE_KINDS = frozenset(
+    {"spike", "divergence", "nonfinite", "resume_artifact", "data_mix_drift", "level_shift", "repeat_data"}
+)
+_NEWEST = "the newest checkpoint from before the onset"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where to go back to.
+
+    Args:
+        to_step: the checkpoint's step.
+        skip: batches to leave out behind it.
+        lost: steps that are trained again.
+        source: whose advice the distance is.
+    """
+
+    to_step: int
+    skip: int
+    lost: int
+    source: str
+
+    @property
+    def skip_range(self) -> list[int]:
+        """The steps whose batches are left out, both inclusive."""
+        return [self.to_step + 1, self.to_step + self.skip]
+
+
+def beginning(incident: Mapping[str, Any]) -> int:
+    """Return the step at which it began: the onset, or where another series had moved before."""
+    moved = incident["evidence"].get("moved_first")
+    steps = (
+        [entry.get("onset_step") for entry in moved if isinstance(entry, Mapping)] if isinstance(moved, list) else []
+    )
+    return min([int(incident["onset_step"]), *(step for step in steps if isinstance(step, int))])
+
+
+def target(
+    incident: Mapping[str, Any], checkpoints: Sequence[Mapping[str, Any]], now_step: int, below: float = math.inf
+) -> Target | None:
+    """Return the checkpoint to go back to, None where none is at hand.
+
+    Nothing is known of a checkpoint but that it was announced, is still there and lies on the effective path: what
+    "verified" could mean more, nobody says yet. So it is the distance to the onset that makes it trustworthy.
+
+    Args:
+        below: only checkpoints of an earlier step; where there is none, the oldest one that fits otherwise.
+    """
+    onset = incident["onset_step"]
+    safe = min(onset - GUARD_STEPS, beginning(incident) - 1)
+    steps = sorted(c["step"] for c in checkpoints if c["available"] and not c["dead"] and c["step"] <= safe)
+    if not steps:
+        return None
+    earlier = [step for step in steps if step < below]
+    steps = earlier or steps[:1]
+    to_step, source = steps[-1], _NEWEST
+    long_run = now_step > LONG_RUN_STEPS
+    if long_run:
+        far = [step for step in steps if step <= onset - PALM_BACK_STEPS]
+        to_step, source = (far[-1] if far else to_step), PALM
+    skip = max(now_step, onset + SKIP_PAST_ONSET_BATCHES) - to_step
+    if long_run:
+        skip = max(skip, PALM_SKIP_BATCHES)
+    return Target(to_step, skip, max(0, now_step - to_step), source)
+
+
+def interval_of(incident: Mapping[str, Any]) -> float:
+    """Return the usual distance between two logged points, from the drawn window, steps >= 1."""
+    window = incident["evidence"].get("window")
+    steps = window.get("steps") if isinstance(window, Mapping) else None
+    before = [step for step in steps or () if isinstance(step, int) and step < incident["onset_step"]]
+    distances = [later - earlier for earlier, later in pairwise(before)]
+    return max(1.0, float(median(distances))) if distances else 1.0
+
+
+def usual_wait(incident: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+    """Return (steps that it is worth waiting from the onset on, earlier spikes of the run that this is based on)."""
+    interval = interval_of(incident)
+    took = [
+        other["recovered_step"] - other["onset_step"]
+        for other in history
+        if other["kind"] == "spike" and other["recovered_step"] is not None and other["metric"] == incident["metric"]
+    ][-RECOVERIES:]
+    if not took:
+        return math.ceil(WAIT_POINTS * interval), 0
+    return math.ceil(max(WAIT_TIMES * median(took), MIN_WAIT_POINTS * interval)), len(took)
+
+
+def went_back_for(incident: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return the step that the run went back to for the same trouble before, None where it did not.
+
+    That is a rollback which opened the segment of this incident and left one behind that is like it.
+    """
+    steps = [
+        other["evidence"]["rolled_back_to"]
+        for other in history
+        if other["kind"] in CURVE_KINDS
+        and other["severity"] != "info"
+        and other["evidence"].get("rolled_back_into") == incident["segment"]
+    ]
+    return min(steps, default=None)

@@ -1,0 +1,200 @@
+"""What is advised: for every kind, with its source, and more than a rollback where the evidence speaks for more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from stabilitybackend.policy.advice import suggest
+
+FIELDS = {
+    "action", "to_step", "skip_batches", "skip_range", "lr_scale", "reseed", "wait_steps", "checklist", "text",
+    "source",
+}  # fmt: skip
+KINDS = (
+    "spike", "divergence", "nonfinite", "level_shift", "plateau", "repeat_data", "resume_artifact", "data_mix_drift",
+    "grad_norm", "throughput", "straggler", "hang", "process_death", "agent_lost",
+)  # fmt: skip
+ONSET, NOW = 1_200, 1_203
+
+
+def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
+    return {"step": step, "path": f"/c/{step}", "segment": 0, "time": 0.0, "available": True, "dead": False} | changes
+
+
+CHECKPOINTS = [checkpoint(step) for step in range(0, 1_500, 100)]
+
+
+def incident(kind: str = "spike", onset: int = ONSET, **changes: Any) -> dict[str, Any]:
+    return {
+        "incident_id": f"i-{kind}-{onset}",
+        "kind": kind,
+        "severity": "warning",
+        "state": "open",
+        "metric": "loss",
+        "dataset": None,
+        "rank": None,
+        "node": None,
+        "segment": 0,
+        "onset_step": onset,
+        "recovered_step": None,
+        "recovery": "pending" if kind == "spike" else None,
+        "dead": False,
+        "evidence": {},
+    } | changes
+
+
+def recovered(onset: int, steps: int) -> dict[str, Any]:
+    return incident(onset=onset, state="recovered", recovery="fast", recovered_step=onset + steps)
+
+
+def advice(one: dict[str, Any], history: Any = (), now: int = NOW, checkpoints: Any = CHECKPOINTS) -> dict[str, Any]:
+    suggestion = suggest(one, checkpoints, now, history)
+    assert suggestion is not None
+    return suggestion
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("state", ["open", "recovered", "resolved"])
+@pytest.mark.parametrize("severity", ["info", "warning", "critical"])
+@pytest.mark.parametrize("checkpoints", [CHECKPOINTS, []])
+def test_every_kind_has_an_advice_of_one_shape(kind: str, state: str, severity: str, checkpoints: Any) -> None:
+    found = advice(incident(kind, state=state, severity=severity), checkpoints=checkpoints)
+    assert set(found) == FIELDS
+    assert found["action"] in ("roll_back", "wait", "none", "restart", "inspect")
+    assert found["text"]
+    assert found["source"]
+    assert len(found["checklist"]) <= 8
+    assert (found["to_step"] is None) == (found["skip_batches"] is None) == (found["skip_range"] is None)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_only_known_never_asks_for_a_rollback(kind: str) -> None:
+    for state in ("open", "resolved"):
+        assert advice(incident(kind, severity="info", state=state))["action"] != "roll_back" or kind == "nonfinite"
+
+
+def test_a_fresh_spike_is_waited_for_and_the_rollback_after_it_is_prepared() -> None:
+    found = advice(incident())
+    assert (found["action"], found["wait_steps"], found["to_step"]) == ("wait", 50, 1_100)
+    assert found["skip_range"] == [1_101, 1_100 + found["skip_batches"]]
+    assert "until step 1250" in found["text"]
+    assert "steps 1101 to 1250" in found["text"]
+
+
+def test_how_long_is_waited_follows_from_the_earlier_spikes_of_the_run() -> None:
+    history = [recovered(100, 20), recovered(300, 40), recovered(500, 30)]
+    found = advice(incident(), history)
+    assert found["wait_steps"] == 90
+    assert "3 earlier spikes" in found["text"]
+
+
+def test_a_run_that_logs_rarely_is_waited_for_in_its_own_points() -> None:
+    window = {"steps": [1_000, 1_050, 1_100, 1_150, 1_200], "values": [1, 1, 1, 1, 4]}
+    assert advice(incident(evidence={"window": window}))["wait_steps"] == 2_500
+
+
+def test_a_spike_that_took_longer_than_the_wait_is_rolled_back() -> None:
+    found = advice(incident(), now=1_260)
+    assert (found["action"], found["to_step"], found["lr_scale"]) == ("roll_back", 1_100, None)
+
+
+@pytest.mark.parametrize(
+    "one", [incident(recovery="none", severity="critical"), incident("divergence", severity="critical")]
+)
+def test_what_does_not_come_back_is_rolled_back_with_a_lower_learning_rate(one: dict[str, Any]) -> None:
+    found = advice(one)
+    assert (found["action"], found["lr_scale"], found["reseed"]) == ("roll_back", 0.5, False)
+    assert "2205.01068" in found["source"]
+
+
+def test_when_it_comes_again_after_a_rollback_it_goes_further_back_with_a_new_seed_and_half_the_rate() -> None:
+    before = incident(
+        onset=1_190,
+        dead=True,
+        state="resolved",
+        evidence={"rolled_back_to": 1_100, "rolled_back_into": 1},
+    )
+    found = advice(incident(segment=1, recovery="none"), [before])
+    assert (found["to_step"], found["lr_scale"], found["reseed"]) == (1_000, 0.5, True)
+    assert "did not cure it" in found["text"]
+    assert "IDEFICS" in found["source"]
+
+
+def test_a_checkpoint_from_after_the_first_sign_is_not_trusted() -> None:
+    moved = [{"metric": "grad_norm", "onset_step": 1_095, "rise_percent": 300.0}]
+    assert advice(incident(evidence={"moved_first": moved}))["to_step"] == 1_000
+
+
+def test_without_a_checkpoint_it_says_so() -> None:
+    found = advice(incident("divergence"), checkpoints=[checkpoint(1_300), checkpoint(900, dead=True)])
+    assert (found["action"], found["to_step"]) == ("wait", None)
+    assert "No checkpoint" in found["text"]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "history"),
+    [
+        ({"gradients": {"quiet_ratio": 0.4, "burst_ratio": 5.0}}, []),
+        ({"gradients": {"quiet_ratio": 1.0, "burst_ratio": 12.0}}, []),
+        ({}, [recovered(900, 5), recovered(1_000, 5)]),
+    ],
+)
+def test_trouble_of_the_optimizer_names_beta2_and_epsilon(evidence: Any, history: Any) -> None:
+    lines = " ".join(advice(incident(evidence=evidence), history)["checklist"])
+    assert "beta2" in lines
+    assert "epsilon" in lines
+    assert "2304.13013" in lines
+
+
+@pytest.mark.parametrize("evidence", [{}, {"gradients": {"quiet_ratio": 1.0, "burst_ratio": 2.0}}, {"gradients": "?"}])
+def test_a_single_spike_alone_does_not_accuse_the_optimizer(evidence: Any) -> None:
+    assert advice(incident(evidence=evidence))["checklist"] == []
+
+
+@pytest.mark.parametrize(("metric", "cure"), [("output_logsumexp", "z-loss"), ("max_attention_logit", "QK-norm")])
+def test_growing_logits_name_their_cure(metric: str, cure: str) -> None:
+    evidence = {"growing": [{"metric": metric, "from": 10.0, "to": 20.0, "rise_percent": 100.0}]}
+    lines = advice(incident("divergence", evidence=evidence))["checklist"]
+    assert [metric in line and cure in line and "2309.14322" in line for line in lines] == [True]
+
+
+@pytest.mark.parametrize("kind", ["resume_artifact", "data_mix_drift", "repeat_data"])
+def test_a_bad_resume_gets_a_list_to_go_through_and_where_to_go_back_to(kind: str) -> None:
+    found = advice(incident(kind))
+    assert (found["action"], found["to_step"]) == ("inspect", 1_100)
+    assert any("Seed of the shuffle" in line for line in found["checklist"])
+
+
+def test_a_level_that_an_excuse_explains_asks_for_nothing() -> None:
+    text = "lr_jump: the learning rate went from 0.001 to 0.0001"
+    found = advice(incident("level_shift", severity="info", state="resolved", evidence={"explained_by": [text]}))
+    assert found["action"] == "none"
+    assert text in found["text"]
+
+
+def test_the_ratio_of_two_levels_is_told_since_accounting_is_exact() -> None:
+    found = advice(incident("level_shift", evidence={"level_before": 2.0, "level_after": 3.0}))
+    assert "1.5 x" in found["checklist"][0]
+
+
+def test_a_plateau_tells_how_many_classes_a_guess_of_this_loss_has() -> None:
+    lines = advice(incident("plateau", evidence={"level_after": 6.908}))["checklist"]
+    assert lines[0].startswith("exp(loss) is 1000:")
+    assert "exp(loss)" not in advice(incident("plateau", evidence={"level_after": -1.0}))["checklist"][0]
+
+
+def test_a_gradient_spike_is_watched_only() -> None:
+    assert advice(incident("grad_norm", metric="grad_norm"))["action"] == "none"
+
+
+def test_a_gradient_that_is_not_a_number_is_looked_at_before_anything_is_lost() -> None:
+    assert advice(incident("nonfinite", metric="grad_norm"))["action"] == "inspect"
+    assert advice(incident("nonfinite"))["action"] == "roll_back"
+
+
+def test_a_kind_that_nobody_knows_has_no_advice() -> None:
+    assert suggest(incident("alert"), CHECKPOINTS, NOW) is None
