@@ -46,7 +46,8 @@ class Judge:
         self.fold = fold
         #: The rank that is judged, None before any rank logged one of PRIMARY_METRICS.
         self.primary: int | None = None
-        self._store = store
+        #: The run's points; another object once they were read from the archive.
+        self.store = store
         self._bank = DetectorBank({name: make for name, make in DETECTORS.items() if not make().every_rank})
         self._ranks = DetectorBank(
             {name: make for name, make in DETECTORS.items() if make().every_rank}, in_order=False
@@ -146,9 +147,9 @@ class Judge:
             return {}
         at = heads.index(segment.id)
         before = heads[at - 1] if at else 0
-        losses = [name for name in self._store.metrics() if role_of(name) == LOSS or dataset_of(name)]
+        losses = [name for name in self.store.metrics() if role_of(name) == LOSS or dataset_of(name)]
         rows = query.effective_rows(
-            self._store,
+            self.store,
             self.fold,
             losses[:LEFT_BEHIND_METRICS],
             self.primary,
@@ -169,8 +170,8 @@ class Judge:
         path = self.fold.tree.path()
         self._marked = {0, *(part.segment for part in path if part.first <= after)}
         resumes = [mark for mark in self._resumes if mark.step > after]
-        wanted = [name for name in self._store.metrics() if self._bank.wants(name)]
-        rows = query.effective_rows(self._store, self.fold, wanted, self.primary, after + 1)
+        wanted = [name for name in self.store.metrics() if self._bank.wants(name)]
+        rows = query.effective_rows(self.store, self.fold, wanted, self.primary, after + 1)
         found: list[Found] = []
         for row in _grouped(rows):
             if before is not None and row.step >= before:

@@ -73,14 +73,13 @@ class RunState:
     def __init__(self, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> None:
         self.run_id = run_id
         self.fold = LineageFold(undone)
-        self.store = RunStore()
         self.incidents = IncidentBook(run_id)
         self.commands = CommandBook(run_id)
         self.liveness = LivenessMonitor(run_id)
         self.agents: dict[str, dict[str, Any]] = {}
         self.world_size = 1
         self._clock = clock
-        self.judge = Judge(self.store, self.fold)
+        self.judge = Judge(RunStore(), self.fold)
         self._summary = RunSummary()
         self.times = TimesFound(PRIMARY_METRICS)
         self._running: tuple[int, float] | None = None
@@ -88,6 +87,16 @@ class RunState:
         self._step_times: deque[float] = deque(maxlen=STEP_TIMES_KEPT)
         self._gpu_notes: dict[str, dict[str, Any]] = {}
         self._over_since: float | None = None
+
+    @property
+    def store(self) -> RunStore:
+        """The run's points."""
+        return self.judge.store
+
+    @store.setter
+    def store(self, store: RunStore) -> None:
+        # One place: detectors that read other points than people do would lose what a rollback feeds again.
+        self.judge.store = store
 
     # --- frames --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,60 @@
+"""A backtest says what the server said: whatever way the rows came, and however they were cut into frames."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+
+from archive_stage import Stage
+from eventful_run import Row, as_frames, eventful_rows, facts, write_lines
+from imported import export_of
+from stabilitybackend.backtest import backtest, read_files
+from stabilitybackend.runs.jsonl_export import jsonl_export
+from stabilitybackend.runs.parquet_export import parquet_export
+
+DECLARED = eventful_rows(declared=True)
+SILENT = eventful_rows(declared=False)
+
+
+@pytest.fixture
+async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage(redis, tmp_path / "archive")
+    yield stage
+    await stage.manager.stop()
+
+
+@pytest.mark.parametrize("rows", [DECLARED, SILENT], ids=["declared", "silent"])
+async def test_a_run_that_was_streamed_is_judged_alike_in_its_export_and_in_its_log(
+    stage: Stage, rows: list[Row], tmp_path: Path
+) -> None:
+    frames = as_frames(rows, range(0, len(rows), 16))
+    worker = await stage.send(*frames[:30])
+    await stage.archived(worker, 1)
+    await stage.restart()
+    worker = await stage.send(*frames[30:])
+    told = facts(worker.state.incidents.all())
+    assert [(i["kind"], i["onset_step"], i["dead"]) for i in told if i["metric"] == "loss"] == [
+        ("spike", 255, False), ("nonfinite", 401, False), ("spike", 600, True), ("spike", 760, False)
+    ]  # fmt: skip
+    for name, export in (("run.jsonl", jsonl_export), ("run.parquet", parquet_export)):
+        (tmp_path / name).write_bytes(b"".join(export(export_of(worker.state.store, worker.state.fold))))
+        [log] = read_files([tmp_path / name])
+        assert facts(backtest(log.frames(), run_id="run-1").incidents) == told, name
+    if rows is SILENT:
+        [log] = read_files([write_lines(rows, tmp_path / "raw.jsonl")])
+        assert facts(backtest(log.frames(), run_id="run-1").incidents) == told
+
+
+@settings(max_examples=25, deadline=None)
+@given(cuts=st.lists(st.integers(1, len(DECLARED)), max_size=60), declared=st.booleans())
+def test_how_rows_are_cut_into_frames_changes_nothing(cuts: list[int], declared: bool) -> None:
+    rows = DECLARED if declared else SILENT
+    whole = backtest(as_frames(rows))
+    cut = backtest(as_frames(rows, cuts))
+    assert facts(cut.incidents) == facts(whole.incidents)
+    assert (cut.rows, cut.points) == (whole.rows, whole.points)
