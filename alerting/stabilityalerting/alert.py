@@ -13,6 +13,8 @@ from .errors import BadAlert
 SEVERITIES = ("info", "warning", "critical")
 #: Longest text that is passed on, characters.
 MAX_TEXT_CHARS = 2_000
+#: Longest advice in a line, characters.
+MAX_LINE_CHARS = 200
 
 Severity = Literal["info", "warning", "critical"]
 Change = Literal["opened", "escalated", "resolved"]
@@ -40,7 +42,9 @@ class Alert:
         opened: when it opened, unix seconds.
         updated: when it changed last, unix seconds.
         dead: True when it happened on a branch that the run has left.
-        advice: what to do, one sentence, or None.
+        advice: what to do, plain sentences, or None.
+        dataset: the data set that carries it, or None.
+        advice_line: the same as ``advice`` in a few words, for a line, or None.
     """
 
     incident_id: str
@@ -59,6 +63,14 @@ class Alert:
     updated: float = 0.0
     dead: bool = False
     advice: str | None = None
+    dataset: str | None = None
+    advice_line: str | None = None
+
+    @property
+    def line(self) -> str:
+        """The incident, its data set and what to do in one line."""
+        where = f" (data set {self.dataset})" if self.dataset else ""
+        return f"{self.title}{where}" + (f": {self.advice_line}" if self.advice_line and self.is_open else "")
 
     @property
     def is_open(self) -> bool:
@@ -92,6 +104,8 @@ class Alert:
                 updated=float(raw.get("updated") or 0.0),
                 dead=bool(raw.get("dead")),
                 advice=suggestion.get("text"),
+                dataset=None if raw.get("dataset") is None else _text(raw, "dataset"),
+                advice_line=_advice_line(suggestion),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadAlert(f"incident event can't be read: {type(error).__name__}: {error}") from error
@@ -136,6 +150,24 @@ def _text(raw: dict[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} is {type(value).__name__}, expected str")
     return value[:MAX_TEXT_CHARS]
+
+
+def _advice_line(suggestion: dict[str, Any]) -> str | None:
+    """Return a suggestion in a few words: of waiting and going back from its fields, else its first sentence."""
+    action, to_step, wait_steps = (suggestion.get(name) for name in ("action", "to_step", "wait_steps"))
+    words: list[str] = []
+    if action == "wait" and isinstance(wait_steps, int):
+        words.append(f"wait {wait_steps} steps")
+    if isinstance(to_step, int) and (words or action == "roll_back"):
+        words.append(f"{'then ' if words else ''}roll back to step {to_step}")
+        if isinstance(suggestion.get("skip_batches"), int):
+            words.append(f"skip {suggestion['skip_batches']} batches")
+        if isinstance(suggestion.get("lr_scale"), int | float):
+            words.append(f"learning rate x {suggestion['lr_scale']:g}")
+    text = suggestion.get("text")
+    if not words and isinstance(text, str):
+        words.append(text.split(". ")[0].removesuffix("."))
+    return ", ".join(words)[:MAX_LINE_CHARS] or None
 
 
 def _severity(value: object) -> Severity:

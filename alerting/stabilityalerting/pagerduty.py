@@ -53,7 +53,7 @@ class PagerDutySink(HttpSink):
             "client_url": notice.url,
             "links": [{"href": notice.url, "text": f"Run {alert.run_id}"}],
             "payload": {
-                "summary": f"{alert.title} (run {alert.run_id}): {alert.text}"[:MAX_SUMMARY_CHARS],
+                "summary": f"{alert.line} (run {alert.run_id}): {alert.text}"[:MAX_SUMMARY_CHARS],
                 "source": alert.node or alert.run_id,
                 "severity": alert.severity,
                 "timestamp": datetime.fromtimestamp(alert.opened, UTC).isoformat(),

@@ -50,6 +50,8 @@ def _message(notice: Notice) -> dict[str, Any]:
     where = [f"run *{_escape(alert.run_id)}*", alert.kind, alert.severity]
     if alert.onset_step is not None:
         where.append(f"step {alert.onset_step:,}")
+    if alert.dataset:
+        where.append(f"data set {_escape(alert.dataset)}")
     if alert.rank is not None:
         where.append(f"rank {alert.rank}")
     if alert.node:
@@ -64,7 +66,9 @@ def _message(notice: Notice) -> dict[str, Any]:
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(where)}]})
     button = {"type": "button", "text": {"type": "plain_text", "text": "Open the run"}, "url": notice.url}
     blocks.append({"type": "actions", "elements": [button]})
-    return {"text": f"{heading} ({alert.run_id})", "blocks": blocks}
+    # What a phone shows: all of it in one line.
+    line = heading.removesuffix(alert.title) + alert.line
+    return {"text": f"{_escape(line)} (run {_escape(alert.run_id)})", "blocks": blocks}
 
 
 def _escape(text: str) -> str:

@@ -56,6 +56,16 @@ def news(job: Job) -> str | None:
     return None
 
 
+def quiet(job: Job) -> str | None:
+    """Stop what is only worth knowing: ``info`` is shown on the page and wakes nobody.
+
+    What the job itself says with ``run.alert`` is meant to be heard: there the receiver's own bound decides.
+    """
+    if job.change == "resolved":
+        return None
+    return "only_known" if job.alert.severity == "info" and job.alert.kind != "alert" else None
+
+
 def route(job: Job) -> str | None:
     """Stop what is too mild for the receiver. The end of what it was told is always told."""
     if job.change == "resolved":
@@ -65,7 +75,7 @@ def route(job: Job) -> str | None:
 
 
 #: In the order in which they run. Rate bound, delivery with retry and the mark in the ledger follow in ``courier.py``.
-STAGES: tuple[Stage, ...] = (dedupe, news, route)
+STAGES: tuple[Stage, ...] = (dedupe, news, quiet, route)
 
 
 def run_stages(job: Job, stages: tuple[Stage, ...] = STAGES) -> str | None:

@@ -135,19 +135,64 @@ async def test_a_receiver_hears_only_of_what_is_grave_enough_and_then_also_of_it
     assert changes(sink) == [("i-2", "opened", "critical"), ("i-2", "resolved", "info")]
 
 
+async def test_what_is_only_known_is_never_told_but_what_the_job_says_is(redis: Redis) -> None:
+    sink = RecordingSink()
+    known = incident(1, 1, kind="level_shift", severity="info")
+    async with alerting(redis, [sink]) as service:
+        await publish(
+            redis,
+            known,
+            known | {"version": 2, "state": "resolved"},
+            incident(2, 1, kind="grad_norm", severity="info"),
+            incident(2, 2, kind="grad_norm", severity="warning"),
+            incident(3, 1, kind="alert", severity="info"),
+        )
+        await settled(redis, "alerting:recording", 5)
+        assert service.status()["counts"]["recording"] == {"only_known": 2, "never_told": 1, "sent": 2}
+    assert changes(sink) == [("i-2", "opened", "warning"), ("i-3", "opened", "info")]
+
+
+@pytest.mark.parametrize(
+    ("suggestion", "words"),
+    [
+        (
+            {"action": "wait", "wait_steps": 50, "to_step": 60, "skip_batches": 90, "lr_scale": None, "text": "Wait."},
+            "wait 50 steps, then roll back to step 60, skip 90 batches",
+        ),
+        (
+            {"action": "roll_back", "to_step": 60, "skip_batches": 90, "lr_scale": 0.5, "text": "Roll back."},
+            "roll back to step 60, skip 90 batches, learning rate x 0.5",
+        ),
+        ({"action": "inspect", "to_step": 60, "text": "Look at the list. Then go back."}, "Look at the list"),
+        ({"action": "wait", "wait_steps": 50, "to_step": None, "text": "Wait."}, "wait 50 steps"),
+    ],
+)
+async def test_the_data_set_and_the_advice_stand_in_one_line(
+    redis: Redis, receiver: Any, suggestion: dict[str, Any], words: str
+) -> None:
+    async with alerting(redis, [SlackSink(receiver.url + SLACK_PATH), PagerDutySink("k", receiver.url + "/v2")]):
+        await publish(redis, incident(dataset="code", suggestion=suggestion))
+        await settled(redis, "alerting:slack", 1)
+        await settled(redis, "alerting:pagerduty", 1)
+    texts = {r.path: r.json.get("text") or r.json["payload"]["summary"] for r in receiver.received}
+    line = f"Loss spike at step 100 (data set code): {words} (run run-1)"
+    assert texts[SLACK_PATH] == f":warning: {line}"
+    assert texts["/v2"] == f"{line}: The loss rose from 2 to <3>."
+
+
 async def test_slack_gets_a_message_with_blocks_and_a_link(redis: Redis, receiver: Any) -> None:
     async with alerting(redis, [SlackSink(receiver.url + SLACK_PATH)]):
         await publish(redis, incident(), incident(version=2, state="resolved", dead=True))
         await settled(redis, "alerting:slack", 2)
     opened, resolved = receiver.received
     assert opened.path == SLACK_PATH
-    assert opened.json["text"] == ":warning: Loss spike at step 100 (run-1)"
+    assert opened.json["text"] == ":warning: Loss spike at step 100: roll back to step 50 (run run-1)"
     blocks = opened.json["blocks"]
     assert [block["type"] for block in blocks] == ["header", "section", "section", "context", "actions"]
     assert blocks[1]["text"]["text"] == "The loss rose from 2 to &lt;3&gt;."
     assert blocks[2]["text"]["text"] == "*What to do:* Roll back to step 50."
     assert blocks[4]["elements"][0]["url"] == "http://board/runs/run-1"
-    assert resolved.json["text"] == ":white_check_mark: Left behind: Loss spike at step 100 (run-1)"
+    assert resolved.json["text"] == ":white_check_mark: Left behind: Loss spike at step 100 (run run-1)"
 
 
 async def test_pagerduty_gets_a_trigger_and_a_resolve_with_one_dedup_key(redis: Redis, receiver: Any) -> None:
@@ -376,9 +421,9 @@ async def test_a_kill_between_the_request_and_the_answer_repeats_nothing_to_slac
     for request in receiver.received:
         said = request.headers.get("idempotency-key") or request.json.get("event_action") or request.json["text"]
         by_path.setdefault(request.path, []).append(said)
-    title = "Loss spike at step 100 (run-1)"
+    title, where = "Loss spike at step 100", "(run run-1)"
     assert by_path == {
-        SLACK_PATH: [f":warning: {title}", f":white_check_mark: Over: {title}"],
+        SLACK_PATH: [f":warning: {title}: roll back to step 50 {where}", f":white_check_mark: Over: {title} {where}"],
         "/v2/enqueue": ["trigger", "trigger", "resolve"],
         "/hook": ["i-1-1-opened", "i-1-1-opened", "i-1-2-resolved"],
     }
