@@ -53,7 +53,7 @@ def _values(step: int, rng: random.Random, again: bool) -> dict[str, float]:
     if 255 <= step < 275:  # across a border of frames of 16, 32, 64, 128 and 256 rows
         image += 4.0 * math.exp(-(step - 255) / 6)
         grad_norm *= 6.0
-    if 600 <= step and not again:
+    if step >= 600 and not again:
         text, image, grad_norm = text + 5.0, image + 4.0, 20.0
     if 760 <= step < 764:
         text, image = text + 2.5, image + 2.5

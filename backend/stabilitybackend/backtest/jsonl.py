@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
+import zlib
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -28,8 +28,10 @@ CHUNK_BYTES = 2 * 1024 * 1024
 MAX_LINE_BYTES = 16 * 1024 * 1024
 #: Keys that hold the step, where the user names none: the first one of them that the file has in a row.
 STEP_KEYS = ("step", "_step", "global_step", "iteration")
-#: What json writes for numbers that JSON does not have, where a value stands.
-_BARE = re.compile(rb"(?<=[:,\[ \t])(-?Infinity|NaN)(?=[,}\] \t\r\n])")
+#: How Python's json writes the numbers that JSON does not have. Replaced as bytes, which is ten times as fast as a
+#: pattern; where such a text stands in a string the piece is no JSON any more, and is read line by line.
+_BARE = tuple((colon + word, colon + b'"' + word + b'"') for colon in (b":", b": ")
+              for word in (b"NaN", b"Infinity", b"-Infinity"))  # fmt: skip
 _BOM = b"\xef\xbb\xbf"
 
 #: A decoded line and its number in the file, from 1.
@@ -52,6 +54,7 @@ class Lines:
         self.reading = reading
         self.count = 0
         self.objects = 0
+        self._first_seen = False
         self._decode = msgspec.json.Decoder(dict[str, Any]).decode_lines
 
     def pieces(self) -> Iterator[tuple[int, list[dict[str, Any]]] | list[Line]]:
@@ -61,30 +64,44 @@ class Lines:
             OSError, EOFError: the file can't be read on; gzip says so of a file that is cut.
         """
         with _open(self.path) as file:
-            first = True
-            while chunk := self._chunk(file):
-                if first:
-                    chunk, first = chunk.removeprefix(_BOM), False
-                yield from self._decoded(chunk)
+            rest, broken = b"", None
+            while True:
+                new, broken = _read(file)
+                self.reading.bytes_read += len(new)
+                if not self._first_seen and new:
+                    new, self._first_seen = new.removeprefix(_BOM), True
+                data = rest + new
+                if not new or broken:
+                    break
+                end = data.rfind(b"\n") + 1
+                rest = data[end:]
+                if len(rest) > MAX_LINE_BYTES:
+                    rest = self._too_long(file)
+                if end:
+                    yield from self._decoded(data[:end])
+            if broken:
+                data = data[: data.rfind(b"\n") + 1]
+            if data:
+                yield from self._decoded(data)
+            if broken:
+                raise broken
 
-    def _chunk(self, file: BinaryIO) -> bytes:
-        """Return about CHUNK_BYTES of whole lines; the last one of the file may have no end."""
-        chunk = file.read(CHUNK_BYTES)
-        if chunk and not chunk.endswith(b"\n"):
-            chunk += file.readline(MAX_LINE_BYTES)
-            if not chunk.endswith(b"\n") and len(chunk) >= MAX_LINE_BYTES:
-                begin = chunk.rfind(b"\n") + 1
-                while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
-                    pass
-                chunk = chunk[:begin] + b'"(a line of more than %d MiB)"\n' % (MAX_LINE_BYTES >> 20)
-        self.reading.bytes_read += len(chunk)
-        return chunk
+    def _too_long(self, file: BinaryIO) -> bytes:
+        """Pass over the rest of a line that is no row of metrics; return what stands in its place, and what follows."""
+        while True:
+            new, broken = _read(file)
+            end = new.find(b"\n") + 1
+            if end or broken or not new:
+                return b'"(a line of more than %d MiB)"\n' % (MAX_LINE_BYTES >> 20) + new[end:]
 
     def _decoded(self, chunk: bytes) -> Iterator[tuple[int, list[dict[str, Any]]] | list[Line]]:
         first, count = self.count + 1, chunk.count(b"\n") + (not chunk.endswith(b"\n"))
         rows = self._at_once(chunk)
         if rows is None and (b"NaN" in chunk or b"Infinity" in chunk):
-            rows = self._at_once(_BARE.sub(rb'"\1"', chunk))
+            quoted = chunk
+            for bare, text in _BARE:
+                quoted = quoted.replace(bare, text)
+            rows = self._at_once(quoted)
         self.count += count
         if rows is not None and len(rows) == count:
             self.objects += count
@@ -106,17 +123,24 @@ class Lines:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
-                json.dumps(row, ensure_ascii=False).encode()  # half of a character pair is no text
+                row = self._one(line)
             except (ValueError, RecursionError):
-                self.reading.trouble(
-                    self.path, f"line {number}", f"no JSON: {shown(line[:80].decode(errors='replace'))}"
-                )
+                said = f"no JSON: {shown(line[:80].decode(errors='replace'))}"
+                self.reading.trouble(self.path, f"line {number}", said)
                 continue
             if isinstance(row, dict):
                 yield number, row
             else:
                 self.reading.trouble(self.path, f"line {number}", f"{shown(row)} is no JSON object")
+
+    def _one(self, line: bytes) -> Any:
+        """Return the content of one line. Raises ValueError or RecursionError where it is no JSON of Python."""
+        try:
+            return msgspec.json.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            row = json.loads(line)
+            json.dumps(row, ensure_ascii=False).encode()  # half of a character pair is no text
+            return row
 
 
 def read_rows(lines: Lines, step_key: str | None = None) -> Iterator[Rows]:
@@ -145,3 +169,16 @@ def _open(path: Path) -> BinaryIO:
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
+
+
+def _read(file: BinaryIO) -> tuple[bytes, Exception | None]:
+    """Return about CHUNK_BYTES, and why there is no more: a cut or damaged ``.gz`` still gives what stands before."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        while size < CHUNK_BYTES and (part := file.read1(CHUNK_BYTES)):  # type: ignore[attr-defined]
+            parts.append(part)
+            size += len(part)
+    except (OSError, EOFError, zlib.error) as error:
+        return b"".join(parts), error
+    return b"".join(parts), None

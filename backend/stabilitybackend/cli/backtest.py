@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
+#: What ends so is meant as a file, also where there is none.
+_FILE_SUFFIXES = (".jsonl", ".gz", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".wandb", ".log", ".txt")
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
@@ -136,7 +139,7 @@ def _logs(paths: list[str], step_key: str | None, stored: _Stored) -> Iterator[L
 
     for given in paths:
         try:
-            if Path(given).exists() or os.sep in given:
+            if Path(given).exists() or os.sep in given or Path(given).suffix in _FILE_SUFFIXES:
                 yield from read_files([Path(given)], step_key=step_key)
             else:
                 for log in read_files([stored.fetch(given)]):

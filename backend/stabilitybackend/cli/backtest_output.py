@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from typing import Any
@@ -136,6 +137,12 @@ def _summary(judged: Judged) -> str:
     )
 
 
+def _number(place: str) -> int:
+    """Return the number of the line or row in a trouble's place, 0 for none."""
+    found = re.search(r"\d+", place)
+    return int(found[0]) if found else 0
+
+
 def _tell_troubles(judged: Judged) -> None:
     reading = judged.reading
     for note in reading.notes:
@@ -144,10 +151,9 @@ def _tell_troubles(judged: Judged) -> None:
         typer.echo(f"{judged.name}: the detector {name} failed {count} times and began afresh each time", err=True)
     if judged.unreadable:
         typer.echo(f"{judged.name}: {judged.unreadable} pieces could not be folded and are passed over", err=True)
-    if reading.count and not judged.error:
+    if reading.count and not judged.error:  # the error names the first one
         typer.echo(f"{judged.name}: {reading.count} could not be read, the rest is judged:", err=True)
-    if reading.count:
-        for trouble in reading.named:
+        for trouble in sorted(reading.named, key=lambda trouble: (str(trouble.file), _number(trouble.place))):
             typer.echo(f"  {trouble}", err=True)
         if reading.count > len(reading.named):
             typer.echo(f"  and {reading.count - len(reading.named)} more", err=True)
