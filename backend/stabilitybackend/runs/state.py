@@ -20,6 +20,7 @@ from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.policy.commands import CommandBook, JobView, Order
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.job_alert import alert_finding
+from stabilitybackend.runs.evidence import Evidence
 from stabilitybackend.runs.judging import PRIMARY_METRICS, Judge
 from stabilitybackend.runs.row_lookup import TimesFound
 from stabilitybackend.runs.store import RunStore
@@ -80,6 +81,7 @@ class RunState:
         self.world_size = 1
         self._clock = clock
         self.judge = Judge(RunStore(), self.fold)
+        self._evidence = Evidence()
         self._summary = RunSummary()
         self.times = TimesFound(PRIMARY_METRICS)
         self._running: tuple[int, float] | None = None
@@ -158,6 +160,9 @@ class RunState:
 
     def found(self, finding: Finding, time: float, changes: Changes) -> None:
         """Take what a detector or the liveness monitor says into the incident book."""
+        finding = self._evidence.add(
+            finding, time, rank=self.judge.primary, store=self.store, fold=self.fold, incidents=self.incidents
+        )
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
         incident = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self.checkpoints())
         changes.add_incidents([incident])
@@ -170,6 +175,7 @@ class RunState:
         segment = forked.segment
         self._running = (segment.fork_step + 1, self._clock())
         self._last_row = None
+        self._evidence.forked(segment.fork_step)
         if not replayed:
             dead = {s.id for s in self.fold.tree if self.fold.tree.dead_after(s.id) is not None}
             changes.add_incidents(
@@ -188,6 +194,8 @@ class RunState:
                 changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints(), event.time))
         elif event.type == "alert" and not replayed:
             self.found(alert_finding(event), event.time, changes)
+        elif event.type == "batch":
+            self._evidence.batch(rank, event.step, event.data)
         elif event.type == "gpu_note":
             self._gpu_notes[event.source.node] = dict(event.data)
         elif event.type == "command" and not replayed:
@@ -271,6 +279,7 @@ class RunState:
         return {
             "fold": self.fold,
             "judge": self.judge.saved(),
+            "evidence": self._evidence.saved(),
             "liveness": self.liveness.saved(),
             "summary": self._summary.saved(),
             "world_size": self.world_size,
@@ -296,6 +305,7 @@ class RunState:
         fold.undone, self.fold = self.fold.undone, fold
         self.judge.fold = fold
         self.judge.restore(saved["judge"], loads)
+        self._evidence.restore(saved["evidence"])
         self.liveness.restore(saved["liveness"])
         self._summary.restore(saved["summary"])
         self.world_size = int(saved["world_size"])
