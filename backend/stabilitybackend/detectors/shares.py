@@ -17,7 +17,7 @@ MEASURE_BLOCKS = 8
 #: Smallest sigma of a point, as a fraction of the level.
 SIGMA_FLOOR = 0.005
 #: It has this many times the noise of one point.
-BLOCK_NOISE = 1.2533 / BLOCK_POINTS**0.5
+BLOCK_NOISE: float = 1.2533 / BLOCK_POINTS**0.5
 #: A block is away from the level by so many sigmas of blocks.
 BLOCK_SIGMAS = 5.0
 #: Right after a fork points are judged one by one: so many of the last FORK_WINDOW this far away make an event.

@@ -1,0 +1,107 @@
+"""What was known of a run's loss at a fork step: level, noise, trend, and the branch that was left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .context import Context
+from .levels import level_of, middle, quantum
+
+#: Points before a fork that are looked at, the newest of them for the level itself; fewer than LEAST: nothing is known.
+BEFORE_POINTS = 64
+LEVEL_POINTS = 16
+LEAST_POINTS = 12
+#: Smallest sigma, as a fraction of the level: a smooth curve must not make a wiggle look large.
+SIGMA_FLOOR = 0.002
+#: A learning rate is far from another from this factor on.
+LR_FACTOR = 2.0
+#: Declared changes that are kept.
+MAX_CHANGES = 16
+
+__all__ = ["BEFORE_POINTS", "LEAST_POINTS", "LEVEL_POINTS", "BeforeFork", "before_fork", "far"]
+
+
+@dataclass(slots=True)
+class BeforeFork:
+    """The state of things at a fork step.
+
+    Args:
+        step: first step after the fork.
+        text: what happened, one plain clause.
+        level, sigma: of the loss, from the newest points up to the fork step.
+        slope: of the loss, per point.
+        left: step -> loss of the branch that was left, where it had come.
+        changes: what was declared to have changed.
+        lr, grad_norm: the learning rate at the fork step and the usual gradient norm, NaN where they are not logged.
+    """
+
+    step: int
+    text: str
+    level: float
+    sigma: float
+    slope: float
+    left: dict[int, float]
+    changes: dict[str, Any]
+    lr: float
+    grad_norm: float
+
+    @property
+    def lr_scale(self) -> float:
+        """By what the learning rate was declared to be multiplied, 1 where nothing was said."""
+        scale = self.changes.get("lr_scale")
+        return float(scale) if isinstance(scale, int | float) and 0 < scale < math.inf else 1.0
+
+    def lr_differs(self, lr: float, by: float) -> bool:
+        """Return whether ``lr`` lies further than the fraction ``by`` from what it was declared to be."""
+        expected = self.lr * self.lr_scale
+        return math.isfinite(lr) and expected > 0 and abs(lr / expected - 1) > by
+
+
+def before_fork(
+    step: int,
+    text: str,
+    data: Mapping[str, Any],
+    losses: Sequence[float],
+    metric: str | None,
+    context: Context,
+    left: int,
+) -> BeforeFork | None:
+    """Return what is known at a fork, None when that is too little.
+
+    Args:
+        step, text, data: of the fork's mark.
+        losses: the newest losses up to the fork step, oldest first.
+        metric: name of the loss.
+        context: of the run.
+        left: points of the branch that was left that are kept.
+    """
+    if len(losses) < LEAST_POINTS:
+        return None
+    half = len(losses) // 2
+    slope = (middle(losses[half:]) - middle(losses[:half])) / (len(losses) - half)
+    flat = [value - slope * i for i, value in enumerate(losses)]
+    level = middle(losses[-LEVEL_POINTS:])
+    sigma = max(level_of(flat)[1], SIGMA_FLOOR * abs(level), 0.5 * quantum(losses))
+    branch: Iterable[tuple[int, float]] = data.get("left_behind", {}).get(metric, [])
+    return BeforeFork(
+        step, text, level, sigma, slope,
+        left={at: value for at, value in list(branch)[:left] if math.isfinite(value)},
+        changes={str(name): value for name, value in list((data.get("changes") or {}).items())[:MAX_CHANGES]},
+        lr=context.lr.before(step),
+        grad_norm=context.grad_norm.usual(step),
+    )  # fmt: skip
+
+
+def far(value: float, usual: float) -> bool:
+    """Return whether a learning rate is at least LR_FACTOR times off; unknown ones are not.
+
+    Example:
+        >>> far(3e-5, 3e-4), far(2.9e-4, 3e-4), far(float("nan"), 3e-4)
+        (True, False, False)
+    """
+    if not math.isfinite(value) or not usual > 0 or not value > 0:
+        return False
+    return not 1 / LR_FACTOR < value / usual < LR_FACTOR

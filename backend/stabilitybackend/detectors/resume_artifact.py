@@ -1,0 +1,382 @@
+"""Finds that the loss came back higher from a restart, resume or rollback than it was at the fork step."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from .before_fork import BEFORE_POINTS, LEAST_POINTS, LEVEL_POINTS, BeforeFork, before_fork, far
+from .context import Claim
+from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
+from .levels import LARGEST, Level, level_of, middle, percent
+from .roles import LOSS, role_of
+
+#: Points after the fork in which a rise is put down to it. IDEFICS' bumps came within 50 points of the resume.
+WATCH_POINTS = 50
+#: So many of the last WINDOW points that high make an event; odd batches come alone.
+CONFIRM, WINDOW = 3, 5
+#: A learning rate that differs by this fraction, a gradient norm by this factor, a share by these sigmas and this
+#: fraction are named as possible causes.
+LR_DIFFERS, GRAD_FACTOR, RATIO_SIGMAS, RATIO_FRACTION = 0.1, 1.5, 4.0, 0.03
+#: Points of a share of the data that are kept, and shares.
+RATIO_POINTS, MAX_RATIOS = 16, 16
+#: Without a mark, a large step of the learning rate counts as a resume after a gap of so many usual distances.
+GAP = 5.0
+#: Back: the median of RECENT points is below half of what opens. Fast within FAST_POINTS.
+RECENT = 5
+FAST_POINTS = 10
+#: Not back after so many points: critical when still this fraction up; after PATIENCE_POINTS the event is closed.
+DECIDE_POINTS, MUCH = 100, 0.2
+PATIENCE_POINTS = 200
+#: The branch that was left had the same rise: the resume is not its cause, when it explains this part of it.
+SAME_RISE = 0.5
+#: Declared changes that let the loss differ; a rise beyond MUCH is an alarm all the same.
+EXCUSING = ("seed", "skip", "data", "mix", "batch")
+
+__all__ = ["ResumeArtifactDetector"]
+
+
+class _Watch:
+    """The first points after a fork, and what was known at it."""
+
+    __slots__ = ("before", "points", "ratios", "recent")
+
+    def __init__(self, before: BeforeFork, ratios: dict[str, Level]) -> None:
+        self.before = before
+        self.ratios = ratios
+        self.points = 0
+        self.recent: list[tuple[int, float, bool]] = []
+
+    def expected(self) -> float:
+        """Return the level that the loss should have now: a fall is not counted on, a rise goes on."""
+        return self.before.level + max(0.0, self.before.slope) * min(self.points, WATCH_POINTS)
+
+
+@dataclass(slots=True)
+class _Event:
+    """A rise after a fork, or a learning rate that came back different."""
+
+    onset: int
+    seen: int
+    watch: _Watch
+    severity: Severity
+    loss: bool
+    peak: float = math.nan
+    peak_step: int | None = None
+    points: int = 0
+    recovery: Recovery | None = None
+    recovered_step: int | None = None
+    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECENT))
+    causes: list[str] = field(default_factory=list)
+    explained_by: list[str] = field(default_factory=list)
+    paired: float | None = None
+
+
+class ResumeArtifactDetector(Detector):
+    """Compares the loss after every fork with the level before the fork step.
+
+    Idea: a clean resume goes on where it was. The level and its noise are those of the last 64 points up to the fork
+    step. In the 50 points after it, three of five that lie 4 sigmas and 1 % above that level are an event, unless the
+    branch that was left rose at the same steps (then the data did it), or another detector has the event. It names
+    what differs: learning rate, gradient norm, shares of the data. A learning rate that is twice or half of the one at
+    the fork step without a word is told at once as a note (``info``), before the loss moves. What the rollback was
+    told to change (seed, skipped batches) excuses a small rise. A step of the learning rate after a gap in the log
+    counts as a resume without a mark.
+
+    Args:
+        sigmas: how far above the level before the fork counts.
+        min_rise: smallest rise that counts, as a fraction of the level.
+
+    Source: IDEFICS-80B's log of its training (two rollbacks were lost to a silently reset learning rate, small bumps
+    after resumes); the resume rules of the project's detection notes, sections 2 and 5.
+
+    Example:
+        >>> detector, found = ResumeArtifactDetector(), []
+        >>> for step in range(100):
+        ...     found += detector.update(Point(step, "loss", 2.0 + 0.01 * (step % 3), 0.0))
+        >>> found += detector.note(Mark("fork", 100, 0.0, "another process went on after step 99", {"changes": {}}))
+        >>> for step in range(100, 120):
+        ...     found += detector.update(Point(step, "loss", (2.2 if step < 106 else 2.0) + 0.01 * (step % 3), 0.0))
+        >>> [(f.key, f.severity, f.step, f.recovery, f.recovered_step) for f in found]
+        ... # doctest: +NORMALIZE_WHITESPACE
+        [('resume_artifact:loss:100', 'warning', 102, 'pending', None),
+         ('resume_artifact:loss:100', 'warning', 102, 'fast', 106)]
+    """
+
+    name: ClassVar[str] = "resume_artifact"
+    kinds: ClassVar[tuple[str, ...]] = ("resume_artifact",)
+    title: ClassVar[str] = "Bump after a resume"
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "sigmas": Parameter(
+            4.0, 1.0, 20.0, "robust sigmas", "How far above the level before the fork counts. Higher: fewer reports."
+        ),
+        "min_rise": Parameter(
+            0.01, 0.001, 1.0, "fraction", "Smallest rise over the level before the fork. Higher: larger bumps only."
+        ),
+    }
+
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
+        self._metric: str | None = None
+        #: (step, loss, time) of usual points, newest last.
+        self._ring: deque[tuple[int, float, float]] = deque(maxlen=BEFORE_POINTS)
+        self._ratios: dict[str, deque[float]] = {}
+        self._watch: _Watch | None = None
+        self._event: _Event | None = None
+
+    def configured(self) -> None:
+        by = self.settings["sensitivity"]
+        self._on = by > 0
+        self._sigmas, self._rise = self.settings["sigmas"] / (by or 1.0), self.settings["min_rise"] / (by or 1.0)
+
+    @classmethod
+    def story(cls) -> Sequence[Row | Mark]:
+        losses = [2.5 + 0.02 * ((7 * step) % 5 - 2) for step in range(500)]
+        left = {"loss": [(step, losses[step]) for step in range(300, 330)]}
+        data = {"fork_step": 299, "cause": "rolled_back", "reason": "", "changes": {}, "last_step": 329}
+        fork = Mark("fork", 300, 1e9 + 330, "the run went back to step 299", {**data, "left_behind": left})
+        bump = [losses[step] + 0.3 * 0.9 ** (step - 300) for step in range(300, 500)]
+        rows = [Row(step, 1e9 + step, {"loss": loss, "lr": 3e-4}) for step, loss in enumerate(losses[:300] + bump)]
+        return [*rows[:300], fork, *rows[300:]]
+
+    def wants(self, metric: str) -> bool:
+        return metric.startswith("ratio/") or role_of(metric) == LOSS
+
+    def note(self, mark: Mark) -> list[Finding]:
+        if mark.kind != "fork":
+            return []
+        found = [] if self._event is None else self._close(mark.step, "resolved", None)
+        self._watch = self._begin(mark.step, mark.text, mark.data) if self._on else None
+        return found
+
+    def update(self, point: Point) -> list[Finding]:
+        step, metric, value, time, _ = point
+        if metric != self._metric:
+            return self._other(point)
+        if not -LARGEST < value < LARGEST:
+            return []
+        if self._watch is None and self._event is None:
+            excuses = self.context.excuses
+            if excuses and excuses[-1].step == step and self._on and self._silent_restart(step, time):
+                return self._judge(step, value, time)
+            self._ring.append((step, value, time))
+            return []
+        return self._judge(step, value, time)
+
+    def _other(self, point: Point) -> list[Finding]:
+        """Take a share of the data, or the first sight of the loss; a second spelling of it is ignored."""
+        if point.metric.startswith("ratio/"):
+            ring = self._ratios.get(point.metric)
+            if ring is None and len(self._ratios) < MAX_RATIOS:
+                ring = self._ratios[point.metric] = deque(maxlen=RATIO_POINTS)
+            if ring is not None and -LARGEST < point.value < LARGEST:
+                ring.append(point.value)
+        elif self._metric is None and role_of(point.metric) == LOSS:
+            self._metric = point.metric
+            return self.update(point)
+        return []
+
+    # --- what was before -----------------------------------------------------------------------------------------
+
+    def _silent_restart(self, step: int, time: float) -> bool:
+        """Begin to watch when the learning rate steps after a gap: a resume that nobody told of."""
+        jump = self.context.excuses[-1]
+        if jump.kind != "lr_jump" or len(self._ring) < LEAST_POINTS or not far(jump.after, jump.before):
+            return False
+        (first, _, began), (last, _, ended) = self._ring[0], self._ring[-1]
+        rows = len(self._ring) - 1
+        late = time - ended > GAP * (ended - began) / rows > 0
+        if not late and step - last <= GAP * (last - first) / rows:
+            return False
+        self._watch = self._begin(step, f"the log has a gap before step {step} and {jump.text}", {})
+        if self._watch is not None:
+            self._watch.before.lr = jump.before
+        return self._watch is not None
+
+    def _begin(self, step: int, text: str, data: Mapping[str, Any]) -> _Watch | None:
+        losses = [value for _, value, _ in self._ring]
+        before = before_fork(step, text, data, losses, self._metric, self.context, left=2 * WATCH_POINTS)
+        ratios = {name: level_of(ring, 0.005) for name, ring in self._ratios.items() if len(ring) >= RECENT}
+        return None if before is None else _Watch(before, ratios)
+
+    # --- what comes after ----------------------------------------------------------------------------------------
+
+    def _judge(self, step: int, value: float, time: float) -> list[Finding]:
+        event, watch = self._event, self._watch
+        if watch is None:
+            assert event is not None
+            return self._follow(event, step, value, time)
+        watch.points += 1
+        found = self._rate(watch, step) if watch.points == 1 and event is None else []
+        over = value - watch.expected()
+        high = over > max(self._sigmas * watch.before.sigma, self._rise * abs(watch.before.level))
+        watch.recent = [*watch.recent[-(WINDOW - 1) :], (step, value, high)]
+        if not high:
+            self._ring.append((step, value, time))
+        else:
+            out = [(at, loss) for at, loss, up in watch.recent if up]
+            if len(out) >= CONFIRM:
+                return found + self._open(watch, out, step)
+        if watch.points >= WATCH_POINTS:
+            self._watch = None
+            found += [] if self._event is None else self._close(step, "resolved", None)
+        return found
+
+    def _rate(self, watch: _Watch, step: int) -> list[Finding]:
+        """Tell of a learning rate that came back far from the one at the fork step, without a word."""
+        if not far(self.context.lr.at(step), watch.before.lr * watch.before.lr_scale):
+            return []
+        self._event = event = _Event(watch.before.step, max(step, watch.before.step), watch, "info", loss=False)
+        event.causes = self._causes(watch)
+        return [self._finding(event, "open", step)]
+
+    def _open(self, watch: _Watch, out: list[tuple[int, float]], step: int) -> list[Finding]:
+        """Open an event, or turn the note about the learning rate into one, unless the rise is not the resume's."""
+        assert self._metric is not None
+        same = [loss - watch.before.left[at] for at, loss in out if at in watch.before.left]
+        rise = middle([loss for _, loss in out]) - watch.expected()
+        known = len(same) >= CONFIRM and middle(same) < (1 - SAME_RISE) * rise
+        self._watch = None
+        if known or self.context.claimed(self._metric, self.name, within_steps=WINDOW * self.context.interval):
+            return [] if self._event is None else self._close(step, "resolved", None)
+        event = self._event or _Event(out[0][0], step, watch, "info", loss=True)
+        event.loss, event.recovery = True, "pending"
+        event.explained_by = _excuses(watch.before)
+        small = rise < MUCH * abs(watch.before.level)
+        event.severity = "info" if event.explained_by and small else "warning"
+        event.peak_step, event.peak = max(out, key=lambda pair: pair[1])
+        event.points = len(out)
+        event.recent.extend(out)
+        event.paired = middle(same) if same else None
+        event.causes = self._causes(watch)
+        self._event = event
+        self._claim(event, None)
+        return [self._finding(event, "open", step)]
+
+    def _follow(self, event: _Event, step: int, value: float, time: float) -> list[Finding]:
+        """Advance an open event by one point."""
+        watch = event.watch
+        event.points += 1
+        event.recent.append((step, value))
+        if value > event.peak:
+            event.peak_step, event.peak = step, value
+        limit = watch.before.level + 0.5 * max(self._sigmas * watch.before.sigma, self._rise * abs(watch.before.level))
+        now = middle([loss for _, loss in event.recent])
+        if len(event.recent) == RECENT and now <= limit:
+            back = next(at for at, loss in event.recent if loss <= limit)
+            above = event.points - sum(at >= back for at, _ in event.recent)
+            event.recovery = "fast" if above <= FAST_POINTS else "slow"
+            return self._close(step, "recovered", back)
+        if event.points == DECIDE_POINTS:
+            event.recovery = "none"
+            event.severity = "critical" if now - watch.before.level > MUCH * abs(watch.before.level) else event.severity
+            return [self._finding(event, "open", step)]
+        if event.points > PATIENCE_POINTS - LEVEL_POINTS:
+            self._ring.append((step, value, time))
+        if event.points >= PATIENCE_POINTS:
+            while len(self._ring) > LEVEL_POINTS:
+                self._ring.popleft()
+            return self._close(step, "resolved", None)
+        return []
+
+    def _causes(self, watch: _Watch) -> list[str]:
+        """Return what differs from before the fork, the likeliest cause first."""
+        causes = []
+        before, lr = watch.before, self.context.lr.last
+        if before.lr_differs(lr, LR_DIFFERS):
+            declared = f", times {before.lr_scale:g} as declared" if before.lr_scale != 1 else ""
+            causes.append(f"the learning rate is {lr:.4g}; at the fork step it was {before.lr:.4g}{declared}")
+        grads = [value for at, value in self.context.grad_norm.values if at >= before.step]
+        if grads and before.grad_norm > 0 and not 1 / GRAD_FACTOR < middle(grads) / before.grad_norm < GRAD_FACTOR:
+            change = f"the gradient norm went from {before.grad_norm:.4g} to {middle(grads):.4g}"
+            causes.append(f"{change}: was the optimizer's state restored?")
+        for name, (level, sigma) in watch.ratios.items():
+            newest = list(self._ratios[name])[-max(1, min(watch.points, RATIO_POINTS)) :]
+            shift = abs(middle(newest) - level)
+            if shift > max(RATIO_SIGMAS * sigma / len(newest) ** 0.5, RATIO_FRACTION * abs(level)):
+                causes.append(
+                    f"{name} went from {level:.4g} to {middle(newest):.4g}: was the sampler's state restored?"
+                )
+        return causes[:8]
+
+    # --- words ---------------------------------------------------------------------------------------------------
+
+    def _claim(self, event: _Event, ended: int | None) -> None:
+        if event.loss and self._metric is not None:
+            key = f"{self.name}:{self._metric}:{event.onset}"
+            self.context.claim(self._metric, Claim(self.name, key, "resume_artifact", event.onset, ended))
+
+    def _close(self, step: int, state: State, back: int | None) -> list[Finding]:
+        event, self._event = self._event, None
+        assert event is not None
+        event.recovered_step = back
+        if event.loss and back is None:
+            event.recovery = "none"
+        self._claim(event, step)
+        now = max(self.context.step, event.seen) if self.context.step >= 0 else step
+        return [self._finding(event, state, min(step, now))]
+
+    def _finding(self, event: _Event, state: State, now_step: int) -> Finding:
+        before = event.watch.before
+        rise = percent(event.peak, before.level) if event.loss else None
+        text = f"{before.text[:1].upper()}{before.text[1:]}: "
+        if event.loss:
+            shown = f" ({rise:+.1f} %)" if rise is not None else ""
+            text += f"the loss rose from {before.level:.4g} to {event.peak:.4g}{shown}, onset at step {event.onset}."
+        else:
+            text += "the learning rate differs; the loss is calm so far."
+        text += "".join(f" {cause[0].upper()}{cause[1:]}." for cause in event.causes)
+        if event.loss and not event.causes:
+            text += " Learning rate and shares are as before, as far as they are logged: check the optimizer's state."
+        if event.explained_by:
+            text += f" {'; '.join(event.explained_by)}."
+        if state == "recovered":
+            text += f" It is back since step {event.recovered_step}."
+        elif event.recovery == "none":
+            text += " It has not come back by itself."
+        evidence: dict[str, Any] = {
+            "level_before": before.level,
+            "sigma": before.sigma,
+            "peak": event.peak if event.loss else None,
+            "rise_percent": rise,
+            "threshold": self._sigmas,
+            "score_unit": "robust sigmas",
+            "points": event.points,
+            "fork_step": before.step - 1,
+            "causes": list(event.causes),
+            "explained_by": list(event.explained_by),
+            "above_left_branch": event.paired,
+            "lr_before": before.lr if math.isfinite(before.lr) else None,
+            "recovered_at": event.recovered_step,
+        }
+        metric = self._metric or "loss"
+        subject = "Loss bump" if event.loss else "Other learning rate"
+        return Finding(
+            detector=self.name,
+            key=f"{self.name}:{metric}:{event.onset}",
+            kind="resume_artifact",
+            state=state,
+            severity=event.severity,
+            title=f"{subject} after the resume at step {before.step}",
+            text=text,
+            onset_step=event.onset,
+            step=event.seen,
+            now_step=max(now_step, event.seen),
+            metric=metric,
+            peak_step=event.peak_step,
+            recovered_step=event.recovered_step,
+            recovery=event.recovery,
+            score=min((event.peak - before.level) / before.sigma, 1e9) if event.loss else 0.0,
+            evidence=evidence,
+        )
+
+
+def _excuses(before: BeforeFork) -> list[str]:
+    """Return the declared changes that let the loss differ."""
+    named = [name for name, value in before.changes.items() if value and any(word in name for word in EXCUSING)]
+    named += ["lr_scale"] if before.lr_scale > 1 else []
+    return [f"declared: {name} = {before.changes[name]}" for name in named]
