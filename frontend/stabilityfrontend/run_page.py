@@ -12,6 +12,7 @@ from typing import Any
 
 from dash import html
 
+from stabilityfrontend import detectors_panel
 from stabilityfrontend.controls import panel_head, segmented
 from stabilityfrontend.figures import LIMITS
 
@@ -157,6 +158,7 @@ def bar() -> list[Any]:
         html.Span(id="run-name", className="crumb-here"),
         html.Span(id="run-segment", className="chip"),
         html.Span(id="run-status", className="pill"),
+        detectors_panel.badge(),
         html.Span(className="grow"),
         html.Span(
             [html.Span("step", className="label"), html.Span(id="run-step", className="value")], className="fact"
@@ -188,6 +190,7 @@ def body() -> list[Any]:
                 html.Div(
                     [
                         _focus(),
+                        detectors_panel.panel(),
                         html.Section([_panel(panel) for panel in PANELS], id="panels", className="panels"),
                         _ledger(),
                         _ranks(),
@@ -289,6 +292,7 @@ def _incidents() -> html.Section:
         "incidents",
         html.Span(id="incidents-count", className="chip"),
         html.Span(className="grow"),
+        detectors_panel.opener(),
         html.Button("All", id="incidents-all", className="toggle", type="button", hidden=True),
     )
 

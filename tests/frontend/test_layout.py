@@ -17,7 +17,7 @@ from stabilityfrontend.run_page import KPIS, PANELS, TOTALS, first_requests
 
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
 #: Regions that scripts make themselves.
-MADE_BY_SCRIPTS = {"rollback-dialog", "runs-filter", "all-filter", "login-key"}
+MADE_BY_SCRIPTS = {"rollback-dialog", "detectors-steps", "runs-filter", "all-filter", "login-key"}
 
 
 def nodes(node: Any) -> Iterator[dict[str, Any]]:

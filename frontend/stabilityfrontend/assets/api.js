@@ -15,7 +15,7 @@
     }
   }
 
-  async function call(method, path, body) {
+  async function call(method, path, body, signal) {
     // What the page's head asked for is on its way already.
     let response = method === "GET" ? await S.early.take(path) : null;
     try {
@@ -24,7 +24,7 @@
         credentials: "same-origin",
         headers: body === undefined ? {} : { "Content-Type": "application/json" },
         body: body === undefined ? undefined : JSON.stringify(body),
-        signal: AbortSignal.timeout(TIMEOUT_MS),
+        signal: signal || AbortSignal.timeout(TIMEOUT_MS),
       });
     } catch (error) {
       throw new ApiError(0, "away", "The server does not answer.", "Its data is kept; this page tries again by itself.");
@@ -83,6 +83,11 @@
     acknowledge: (id, incident) => call("POST", `${run(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
     undo: (id, segment) => call("POST", `${run(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
     ledger: (id) => optional(`${run(id)}/ledger`),
+    detectors: () => optional("/detectors"),
+    detectorsOf: (id) => optional(`${run(id)}/detectors`),
+    setDetectors: (id, settings) => call("PUT", `${run(id)}/detectors`, { settings }),
+    /** Takes as long as it takes, until `signal` ends it. */
+    tryDetectors: (id, body, signal) => call("POST", `${run(id)}/backtest`, body, signal),
     storage: (id) => optional(`${run(id)}/storage`),
     compare: (query) => call("GET", `/compare?${query}`),
     login: (key) => call("POST", "/login", { key }),

@@ -267,6 +267,7 @@
         page.board.markAll();
         page.dirtyAll();
       } else if (message.type === "incident") page.setIncident(message.incident);
+      else if (message.type === "detectors") page.detectors.set(message.detectors);
       else if (message.type === "command") page.setCommand(message.command);
       else if (message.type === "checkpoint") page.setCheckpoint(message.checkpoint);
       else if (message.type === "health") {

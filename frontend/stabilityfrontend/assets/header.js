@@ -96,7 +96,7 @@
 
   let legendKey = "";
   function legend(page, forks) {
-    const incidents = page.incidentMap.size > 0;
+    const incidents = page.detectors.preview() ? "would be found" : page.incidentMap.size ? "incident" : "";
     const { view, ghosts } = page.settings;
     const alone = page.look.segment() !== null;
     const discarded = forks === 0 || alone ? "" : view === "all" ? "discarded, each its own colour" : ghosts ? "discarded" : "";
@@ -108,7 +108,7 @@
       place,
       S.h("span", { class: "key" }, S.h("i", { class: "line" }), alone ? "this segment" : "effective"),
       discarded ? S.h("span", { class: "key" }, view === "all" ? null : S.h("i", { class: "ghost" }), discarded) : null,
-      incidents ? S.h("span", { class: "key" }, S.h("i", { class: "band" }), "incident") : null,
+      incidents ? S.h("span", { class: "key" }, S.h("i", { class: "band" }), incidents) : null,
     );
   }
 

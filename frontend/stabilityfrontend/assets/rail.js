@@ -56,6 +56,7 @@
         { class: "incident-foot" },
         S.h("span", { class: `state ${open ? severity : "calm"}` }, stateWords(incident)),
         S.h("span", { class: "grow" }),
+        S.lessButton(page, incident),
         incident.acknowledged_by
           ? S.h("span", { class: "sub" }, `seen by ${incident.acknowledged_by}`)
           : open
@@ -88,7 +89,7 @@
     S.show(toggle, list.length > FEW);
     S.text(toggle, all ? "Fewer" : `All ${list.length}`);
     const shown = list.slice(0, all ? MOST : FEW);
-    const key = JSON.stringify([page.ready, shown.map((one) => [one.incident_id, one.version, one.state, one.acknowledged_by, one.dead, one.updated, S.age(page.now() - one.opened)])]);
+    const key = JSON.stringify([page.ready, page.detectors.list.length, shown.map((one) => [one.incident_id, one.version, one.state, one.acknowledged_by, one.dead, one.updated, S.age(page.now() - one.opened)])]);
     if (keyOf.get(place) === key) return;
     keyOf.set(place, key);
     if (!list.length) {

@@ -43,6 +43,7 @@
       this.cards = new S.Cards(this, config);
       this.ledger = new S.Ledger(this);
       this.storage = new S.StorageLine(this);
+      this.detectors = new S.Detectors(this);
       this.listen();
       this.feed = new S.Feed(this);
       this.live = this.feed.live;
@@ -137,6 +138,7 @@
       else if (this.zoom.range) this.fetchDetail(this.zoom.range);
       this.ledger.fetch();
       this.storage.fetch();
+      this.detectors.fetch();
       this.loadPlotlySoon(); // also where there is no point yet
     }
 
@@ -182,7 +184,7 @@
       return [...this.incidentMap.values()].sort((a, b) => (b.state === "open") - (a.state === "open") || b.opened - a.opened);
     }
     view() {
-      return { incidents: this.incidents(), segments: this.store.segments, forks: this.forkList, lastStep: this.lastStep() };
+      return { incidents: this.detectors.preview() || this.incidents(), segments: this.store.segments, forks: this.forkList, lastStep: this.lastStep() };
     }
     /** Checkpoints, newest first, each dead as soon as its branch is: the news of a fork is enough to know. */
     checkpointList() {
@@ -316,6 +318,7 @@
       if (dirt.has("header")) this.look.draw();
       if (dirt.has("kpis")) S.drawKpis(this);
       if (dirt.has("incidents")) S.drawIncidents(this, this.allIncidents);
+      if (dirt.has("incidents")) this.detectors.draw();
       if (dirt.has("lineage") || dirt.has("header")) S.drawLineage(this);
       if (dirt.has("checkpoints")) S.drawCheckpoints(this);
       if (dirt.has("ranks")) S.drawRanks(this);
@@ -358,6 +361,7 @@
       this.derived.clear();
       this.ledger.close();
       this.storage.close();
+      this.detectors.close();
       this.board.close();
       this.dialog.destroy();
       S.forgetRail();

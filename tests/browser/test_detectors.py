@@ -1,0 +1,90 @@
+"""The panel of detectors: from a noisy incident to fewer of them and back, trying settings, saving them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gateway_stack import RawAgent
+from job import Job
+from stabilityclient.wire import Ack
+from stack.processes import Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+OpenPage = Callable[..., "Page"]
+#: First steps of the spikes of the run that is looked at.
+SPIKES = (200, 300, 400)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server with one run of three spikes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with Server(tmp_path_factory.mktemp("detectors") / "data", port) as server:
+        # In a thread of its own: the browser of an earlier module may have an event loop in this one.
+        sender = threading.Thread(target=lambda: asyncio.run(_send(f"ws://127.0.0.1:{port}/api/v1/agent")))
+        sender.start()
+        sender.join()
+        server.wait_for("/runs/r/incidents", lambda found: len(found["incidents"]) == len(SPIKES), "all are found")
+        yield server
+
+
+async def _send(url: str) -> None:
+    job, steps = Job(), range(1, 501)
+    losses = [9.0 if any(at <= s < at + 6 for at in SPIKES) else 2.0 + 0.01 * math.sin(s) for s in steps]
+    async with RawAgent(url) as agent:
+        await agent.hello("r", sources=[job.info])
+        await agent.send(job.rows(steps, {"loss": losses}))
+        while not isinstance(await asyncio.wait_for(agent.receive(), 10), Ack):
+            pass
+
+
+def settings(server: Server) -> Any:
+    return server.get("/runs/r/detectors")["settings"]
+
+
+def test_a_noisy_incident_is_made_quieter_in_two_clicks_and_one_takes_it_back(
+    server: Server, open_page: OpenPage
+) -> None:
+    page = open_page(f"{server.url}/runs/r")
+    page.locator("[data-less]").first.click(timeout=20_000)
+    page.keyboard.press("Enter")  # the first choice has the focus
+    page.wait_for_selector("#detectors-badge:has-text('1 detector tuned')")
+    assert settings(server) == {"spike": {"sensitivity": 0.5}}
+    page.click("#offer-do")
+    page.wait_for_selector("#detectors-badge", state="hidden")
+    assert settings(server) == {}
+
+
+def test_settings_are_tried_on_the_run_and_then_saved_and_another_page_sees_it(
+    server: Server, open_page: OpenPage
+) -> None:
+    page, other = open_page(f"{server.url}/runs/r"), open_page(f"{server.url}/runs/r", scheme="light", width=390)
+    other.wait_for_selector("#detectors-panel:not([hidden])", timeout=20_000)
+    page.click("#detectors-open", timeout=20_000)
+    page.click('[data-detector=spike] [data-value="0"]')
+    assert page.is_enabled("#detectors-save")
+    page.click("#detectors-try")
+    page.wait_for_selector(".found-then")
+    assert (page.inner_text(".found-now"), page.inner_text(".found-then")) == ("3", "0")
+    assert page.evaluate("stability.page.view().incidents.length") == 0  # what the chart shows
+    assert settings(server) == {}
+    page.click("#detectors-save")
+    other.wait_for_selector("#detectors-badge:has-text('spike muted')")
+    assert settings(server) == {"spike": {"sensitivity": 0.0}}
+    assert page.evaluate("stability.page.view().incidents.length") == len(SPIKES)
+    page.fill('[data-detector=spike] [data-parameter="sensitivity"]', "9")
+    assert page.is_disabled("#detectors-save")  # out of range: as it was
+    page.click("#detectors-reset")
+    other.wait_for_selector("#detectors-badge", state="hidden")
+    assert settings(server) == {}
