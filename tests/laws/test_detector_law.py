@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from stabilitybackend.detectors import checks
+from stabilitybackend.detectors.context import Claim
 from stabilitybackend.detectors.contract import Detector, Finding, Mark, Point, Row
 from stabilitybackend.detectors.curves import noisy, rows
 from stabilitybackend.detectors.nonfinite import NonfiniteDetector
@@ -169,6 +170,14 @@ class _CannotBeMuted(_Wrapped):
         self.settings = {name: parameter.default for name, parameter in self.parameters.items()}
 
 
+class _NeverLetsGo(_Wrapped):
+    def update(self, point: Point) -> list[Finding]:
+        found = super().update(point)
+        for f in found:
+            self.context.claim(str(f.metric), Claim(self.name, f.key, f.kind, f.onset_step))
+        return found
+
+
 class _WantsNothing(_Wrapped):
     def wants(self, metric: str) -> bool:
         return metric == os.devnull
@@ -187,6 +196,7 @@ BROKEN: list[tuple[Check, DetectorFactory]] = [
     (checks.check_finds_its_story, _TellsOfTwoEvents),
     (checks.check_survives_bad_input, _RaisesOnHugeValues),
     (checks.check_rewinds_to_the_fork, _RemembersOutsideItself),
+    (checks.check_gives_events_back, _NeverLetsGo),
     (checks.check_settings, _CannotBeMuted),
     (checks.check_findings_are_well_formed, _SaysObjects),
     (checks.check_findings_are_well_formed, _SaysAnotherKind),

@@ -250,6 +250,11 @@ class DetectorBank:
         self.late_points = int(saved["late_points"])
         self.failures = dict(saved["failures"])
 
+    @property
+    def context(self) -> Context:
+        """What the detectors share; another object after a rewind."""
+        return self._context
+
     def snapshot_steps(self) -> list[int]:
         """Return the steps to which a rewind needs no points again, ascending."""
         return [step for step, _ in self._snapshots]

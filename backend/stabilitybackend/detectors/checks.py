@@ -26,6 +26,8 @@ MAX_STATE_BYTES = 32 * 1024
 MAX_FINDINGS_PER_EVENT = 24
 #: Quiet notes (severity info) on a healthy curve of 1,500 points that are still worth reading.
 MAX_INFOS = 4
+#: Points after which an event must be over or its new level accepted.
+SETTLED_POINTS = 3_000
 #: Largest finding as JSON, bytes.
 MAX_FINDING_BYTES = 16 * 1024
 #: Severities in their order.
@@ -194,6 +196,21 @@ def check_findings_are_well_formed(make: Factory) -> None:
                 _check_finding(finding, item.step, kinds, names)
 
 
+def check_gives_events_back(make: Factory) -> None:
+    """Some thousand points after a curve settled, wherever that is, no event of it is claimed any more."""
+    for metric in _wanted(make):
+        for values in curves.eventful():
+            level = next((v for v in reversed(values) if math.isfinite(v)), 2.5)
+            bank = _bank(make)
+            _give(bank, curves.rows(metric, values + curves.noisy(SETTLED_POINTS, seed=9, level=level)))
+            held = bank.context.open_claims()
+            if held:
+                raise LawBroken(
+                    f"gives events back: {sorted(held)} still claimed {SETTLED_POINTS} points after {metric} settled "
+                    f"at {level:.3g}: other detectors stay mute"
+                )
+
+
 def check_silent_when_healthy(make: Factory) -> None:
     """Healthy curves raise no alarm: noise, heavy tails, warm-ups, drops, constants, integers, sparse steps."""
     for metric in _wanted(make):
@@ -246,6 +263,7 @@ CHECKS: tuple[Callable[[Factory], None], ...] = (
     check_awake_after_nonfinite,
     check_findings_are_well_formed,
     check_one_incident_per_event,
+    check_gives_events_back,
     check_silent_when_healthy,
     check_settings,
 )

@@ -189,6 +189,10 @@ class Context:
         """Return the newest fork, None when the run never went back nor restarted."""
         return next((mark for mark in reversed(self.marks) if mark.kind == "fork"), None)
 
+    def open_claims(self) -> dict[str, Claim]:
+        """Return the events that are claimed and not over, by metric."""
+        return {metric: claim for metric, claim in self._claims.items() if claim.ended_step is None}
+
     def claim(self, metric: str, claim: Claim) -> None:
         """Say that ``claim.detector`` follows an event of ``metric``; again with ``ended_step`` when it is over."""
         self._claims.pop(metric, None)
