@@ -241,5 +241,5 @@ async def test_the_program_lists_sets_and_resets(
     code, out, err = await call("run-1", "--set", "spike.sensitivity=99")
     assert (code, "expected a number from 0 to 4" in err) == (1, True)
     code, out, err = await call("run-1", "--set", "spike=much")
-    assert (code, "expected DETECTOR.PARAMETER=NUMBER" in err) == (1, True)
+    assert (code, "expected detector.parameter=number" in err) == (1, True)
     assert now() == {"spike": {"sensitivity": 2.0}}

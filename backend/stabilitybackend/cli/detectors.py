@@ -17,7 +17,7 @@ from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.settings import Settings
 
-__all__ = ["parse_settings", "register"]
+__all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +38,8 @@ def detectors(
     data_dir: DataDir = None,
 ) -> None:
     """Show what watches a run and how it is set, or set it from now on: --set spike.sensitivity=0.5 is quieter."""
+    from stabilitybackend.backtest.settings import parse_settings  # loads NumPy, which no other command waits for
+
     wished = parse_settings(sets or [])
     if run_id is None and (wished or reset):
         raise BadRequest("--set and --reset need a run", hint="stabilityboard detectors RUN_ID --set ...")
@@ -57,28 +59,6 @@ def detectors(
     _show(listed, shown["settings"])
     for change in shown["changes"][:1]:
         typer.echo(f"last changed by {change['who']}; it holds for what came after that")
-
-
-def parse_settings(words: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return detector -> parameter -> number of words like ``spike.sensitivity=0.5``.
-
-    Raises:
-        BadRequest: one is no such word. Whether the names exist is the server's to say.
-    """
-    found: dict[str, dict[str, float]] = {}
-    for word in words:
-        name, _, number = word.partition("=")
-        detector, _, parameter = name.strip().partition(".")
-        try:
-            value = float(number)
-        except ValueError:
-            value = float("nan")
-        if not detector or not parameter or value != value:
-            raise BadRequest(
-                f"--set {word!r} can't be read, expected DETECTOR.PARAMETER=NUMBER", hint="as in spike.sensitivity=0.5"
-            )
-        found.setdefault(detector, {})[parameter] = value
-    return found
 
 
 def _show(listed: Sequence[Mapping[str, Any]], settings: Mapping[str, Mapping[str, float]]) -> None:

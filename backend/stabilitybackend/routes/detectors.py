@@ -10,6 +10,7 @@ import orjson
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from stabilitybackend.backtest.settings import detector_list
 from stabilitybackend.detectors.contract import Detector
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.routes.access import Commander, Reader, Worker
@@ -54,29 +55,11 @@ def _json(content: Any) -> Response:
 
 @cache
 def _detectors() -> bytes:
-    return orjson.dumps({"detectors": [_shown(make()) for make in DETECTORS.values()]})
+    return orjson.dumps({"detectors": [{**one, **_idea(DETECTORS[one["name"]]())} for one in detector_list()]})
 
 
-def _shown(detector: Detector) -> dict[str, Any]:
-    kind = type(detector)
-    return {
-        "name": kind.name,
-        "title": kind.title or kind.name,
-        "kinds": list(kind.kinds),
-        "text": _text(inspect.getdoc(kind) or ""),
-        "every_rank": kind.every_rank,
-        "parameters": [
-            {
-                "name": name,
-                "default": parameter.default,
-                "low": parameter.low,
-                "high": parameter.high,
-                "unit": parameter.unit,
-                "text": parameter.text,
-            }
-            for name, parameter in kind.parameters.items()
-        ],
-    }
+def _idea(detector: Detector) -> dict[str, Any]:
+    return {"text": _text(inspect.getdoc(type(detector)) or ""), "every_rank": detector.every_rank}
 
 
 def _text(doc: str) -> str:
