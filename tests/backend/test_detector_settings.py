@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from server_stack import RunningServer
 from stabilitybackend.runs.detector_settings import MAX_CHANGES
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Ack, Frame
+from waiting import wait_until
 
 DEAF = {"spike": {"sensitivity": 0.0}}
 
@@ -243,3 +245,26 @@ async def test_the_program_lists_sets_and_resets(
     code, out, err = await call("run-1", "--set", "spike=much")
     assert (code, "expected detector.parameter=number" in err) == (1, True)
     assert now() == {"spike": {"sensitivity": 2.0}}
+
+
+async def test_one_try_a_run_at_a_time_and_it_stops_when_nobody_waits_for_it(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _sent(server, *spiky(Job(), 1, 600), last_step=600)
+    monkeypatch.setattr("stabilitybackend.runs.past_frames.YIELD_S", 0.2)  # 30 frames: 6 s for all of them
+    path = "/api/v1/runs/run-1/backtest"
+
+    def status() -> int:
+        return server.client.post(path, json={"settings": {}}).status_code
+
+    with socket.create_connection(("127.0.0.1", server.port)) as asker:
+        body = b'{"settings": {}}'
+        asker.sendall(
+            b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+            % (path.encode(), server.port, len(body), body)
+        )
+        server.get("/runs/run-1")
+        assert status() == 409
+    monkeypatch.setattr("stabilitybackend.runs.past_frames.YIELD_S", 0.0)
+    monkeypatch.setattr("stabilitybackend.routes.trial.MAX_VALUES", 1)
+    wait_until(lambda: status() == 422, 4, "the try whose asker went is over")
