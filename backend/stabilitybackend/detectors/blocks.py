@@ -51,7 +51,8 @@ def smoothed(values: Sequence[float]) -> list[float]:
 def rise_points(values: Sequence[float], low: float, high: float) -> int:
     """Return how many points a change from ``low`` to ``high`` took, by medians of three from 20 to 80 % of the way.
 
-    Works downwards as well. One point means a jump; a climb takes many.
+    Works downwards as well. One point means a jump; a climb takes many. When the first value is beyond 20 % already, all
+    of them belong to the rise.
 
     Example:
         >>> rise_points([1.0] * 9 + [2.0] * 9, 1.0, 2.0)
@@ -65,5 +66,5 @@ def rise_points(values: Sequence[float], low: float, high: float) -> int:
     medians = smoothed(values)
     done = [(value - low) / way for value in medians]
     arrived = next((i for i, part in enumerate(done) if part > 0.8), len(done))
-    left = next((i for i in range(arrived - 1, -1, -1) if done[i] < 0.2), -1)
-    return max(1, arrived - left)
+    left = next((i for i in range(arrived - 1, -1, -1) if done[i] < 0.2), None)
+    return max(1, arrived - left) if left is not None else len(values)

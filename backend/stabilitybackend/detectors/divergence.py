@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,11 @@ WINDOW_BLOCKS = 64
 #: Short blocks in a long one. The long scale sees climbs over hundreds to thousands of points, which are smaller than
 #: the noise of a short block.
 LONG_BLOCKS = 8
+#: The onset is the lowest block among so many newest ones, the nearest look first: a loss that rose by little long ago
+#: and climbs now has its onset now.
+LOOK_BACK_BLOCKS = (12, 24, WINDOW_BLOCKS)
+#: Nothing before the onset may be lower than it over so many blocks, or over the length of the climb.
+LOWEST_BLOCKS = 12
 #: Blocks that must be known before a climb is believed: 64 points, as a baseline needs.
 MIN_BLOCKS = 8
 #: Short blocks between two looks: the work of a look is spread over 16 points.
@@ -27,6 +33,10 @@ LOOK_EVERY_BLOCKS = 2
 #: Blocks around the lowest one whose median is the level before the climb.
 LEVEL_BLOCKS_BEFORE = 6
 LEVEL_BLOCKS_AFTER = 2
+#: A climb that went back by more than this part of itself on its way is a wave.
+TAKEN_BACK_PART = 0.5
+#: The climb has begun where this part of it, or a sigma, is behind it for good.
+ONSET_PART = 0.1
 #: A climb must be so many times the largest one that the same curve took back before.
 OVER_EARLIER_CLIMBS = 1.6
 #: A climb must be this part of the fall just before it, or it is the way back from a drop (memorisation within an
@@ -35,7 +45,9 @@ OF_THE_FALL = 1.2
 OF_THE_FALL_CRITICAL = 0.6
 #: The fall is looked for over so many times the length of the climb, and over so many blocks at least.
 FALL_LENGTHS = 1.5
-FALL_BLOCKS = 4
+FALL_BLOCKS = 6
+#: Highest less lowest is that much by noise alone, sigmas.
+FALL_NOISE_SIGMAS = 1.0
 #: A climb must also be this part of the first level of the run: at a loss of 0.01 of 5 a percentage means nothing.
 OF_THE_FIRST_LEVEL = 0.0025
 #: On the long scale, and while fewer blocks than HISTORY_BLOCKS lie before the climb, it must be larger by this factor:
@@ -44,6 +56,9 @@ UNKNOWN_PAST_FACTOR = 1.5
 HISTORY_BLOCKS = 12
 #: Points that a rise must take, from 20 to 80 % of its way; a quicker one is a level shift or a spike.
 CLIMB_POINTS = 5
+#: In blocks; where single points differ by more than QUIET_PART of the rise only the blocks can say it.
+JUMP_BLOCKS = 2
+QUIET_PART = 0.3
 #: While the learning rate is higher than at the onset by LR_RISE, a climb is expected; it must be this many times
 #: larger to be called divergence.
 LR_RISE = 1.1
@@ -111,9 +126,10 @@ class _Event:
 class _Scale:
     """The newest medians of blocks of one length, with their first steps and the learning rate then."""
 
-    __slots__ = ("medians", "rates", "steps")
+    __slots__ = ("block_points", "medians", "rates", "steps")
 
-    def __init__(self) -> None:
+    def __init__(self, block_points: int) -> None:
+        self.block_points = block_points
         self.medians: list[float] = []
         self.steps: list[int] = []
         self.rates: list[float] = []
@@ -130,16 +146,16 @@ class _Scale:
         while self.steps and self.steps[-1] > after:
             del self.medians[-1], self.steps[-1], self.rates[-1]
 
-    def largest_climb(self) -> float:
-        """Return by how much the smoothed medians ever rose above their lowest one before, >= 0."""
-        return _largest_climb(smoothed(self.medians))
+    def before(self, step: int) -> list[float]:
+        """Return the medians of the blocks that end before a step."""
+        return self.medians[: max(0, bisect_left(self.steps, step) - 1)]
 
 
 class DivergenceDetector(Detector):
     """Opens one incident when the loss climbs away from its level without a spike, and follows it.
 
     Idea: medians of 8 points (512 points back) and of 64 points (4,096 back) are compared with the level around the
-    lowest of them. A climb counts when the newest two are above it by 2 %, by 6 sigmas of a block, by more than any
+    lowest of them. A climb counts when the newest two are above it by 1.5 %, by 4 sigmas of a block, by more than any
     climb that the same curve took back before (so a loss that wanders stays silent), and by most of the fall just before
     it (so the way back from a drop stays silent). A rise within five points is left to the detectors of spikes and level
     shifts. A higher learning rate since the onset explains a climb five times as large. The event is back when 30 % of
@@ -168,10 +184,10 @@ class DivergenceDetector(Detector):
     parameters: ClassVar[dict[str, Parameter]] = {
         "sensitivity": SENSITIVITY,
         "min_rise": Parameter(
-            0.02, 0.001, 1.0, "fraction", "Smallest climb above the level before it; higher is quieter and later."
+            0.015, 0.001, 1.0, "fraction", "Smallest climb above the level before it; higher is quieter and later."
         ),
         "sigmas": Parameter(
-            6.0, 2.0, 50.0, "robust sigmas", "Smallest climb in the noise of 8 points' median; higher is quieter."
+            4.0, 2.0, 50.0, "robust sigmas", "Smallest climb in the noise of 8 points' median; higher is quieter."
         ),
     }
 
@@ -181,8 +197,8 @@ class DivergenceDetector(Detector):
         self._values: deque[float] = deque(maxlen=WINDOW_BLOCKS)
         self._steps: deque[int] = deque(maxlen=WINDOW_BLOCKS)
         self._count = 0
-        self._short = _Scale()
-        self._long = _Scale()
+        self._short = _Scale(BLOCK_POINTS)
+        self._long = _Scale(BLOCK_POINTS * LONG_BLOCKS)
         self._first_level = 0.0
         self._quiet_points = 0
         self._after_claim = False
@@ -246,9 +262,9 @@ class DivergenceDetector(Detector):
         blocks = self._count // BLOCK_POINTS
         if self._quiet_points or not self._min_rise < math.inf or blocks % LOOK_EVERY_BLOCKS:
             return []
-        climb = self._look(self._short, BLOCK_POINTS, 1.0)
+        climb = self._look(self._short, 1.0)
         if climb is None and blocks % LONG_BLOCKS == 0:
-            climb = self._look(self._long, BLOCK_POINTS * LONG_BLOCKS, UNKNOWN_PAST_FACTOR)
+            climb = self._look(self._long, UNKNOWN_PAST_FACTOR)
         return [] if climb is None else self._open(climb, step)
 
     def _learn(self, middle: float, first_step: int) -> None:
@@ -270,9 +286,9 @@ class DivergenceDetector(Detector):
         return abs(middle - level) > max(0.5 * self.settings["min_rise"] * abs(level), 3 * robust_sigma(past))
 
     def _forget(self) -> None:
-        self._short, self._long = _Scale(), _Scale()
+        self._short, self._long = _Scale(BLOCK_POINTS), _Scale(BLOCK_POINTS * LONG_BLOCKS)
 
-    def _look(self, scale: _Scale, block_points: int, factor: float) -> _Climb | None:
+    def _look(self, scale: _Scale, factor: float) -> _Climb | None:
         """Return the climb that the newest blocks of one scale are in, None when there is none."""
         medians = scale.medians
         count = len(medians)
@@ -284,31 +300,62 @@ class DivergenceDetector(Detector):
         if now - lowest < factor * self._min_rise * abs(lowest):
             return None
         smooth = smoothed(medians)
-        before = smooth[:-2]
-        at = len(before) - 1 - before[::-1].index(min(before))
+        for back in LOOK_BACK_BLOCKS:
+            climb = self._climb_since(scale, smooth, max(0, count - back), factor)
+            if climb is not None or back >= count:
+                return climb
+        return None
+
+    def _climb_since(self, scale: _Scale, smooth: list[float], first: int, factor: float) -> _Climb | None:
+        """Return the climb since the lowest block from ``first`` on, None when it is not large enough."""
+        medians = scale.medians
+        count = len(medians)
+        at = min(range(first, count - 2), key=lambda i: (smooth[i], -i))
         level = median(medians[max(0, at - LEVEL_BLOCKS_BEFORE) : min(at + LEVEL_BLOCKS_AFTER, count - 2)])
-        rise = now - level
-        past = smooth[: at + 1]
-        if len(past) < HISTORY_BLOCKS:
+        rise = min(medians[-1], medians[-2]) - level
+        if rise <= self._min_rise * abs(level):
+            return None
+        sigma = _block_sigma(medians)
+        if min(smooth[max(0, at - max(LOWEST_BLOCKS, count - at)) : at + 1]) < smooth[at] - sigma:
+            return None
+        # The climb began where the loss left its level for the last time, which may be long after its lowest block.
+        near = level + max(sigma, ONSET_PART * rise)
+        began = next((i for i in range(count - 3, at, -1) if smooth[i] <= near), at)
+        if began < HISTORY_BLOCKS:
             factor *= UNKNOWN_PAST_FACTOR
         threshold = factor * max(self._min_rise * abs(level), OF_THE_FIRST_LEVEL * self._first_level)
         if rise <= threshold:
             return None
-        sigma = self._block_sigma(scale, at)
-        earlier = max(_largest_climb(past), self._long.largest_climb() if scale is self._short else 0.0)
-        fall = max(smooth[max(0, at - max(FALL_BLOCKS, int(FALL_LENGTHS * (count - at)))) : at + 1]) - smooth[at]
+        # Medians of long blocks have little noise: they count as they are, or a short wave would be smoothed away.
+        whole = smooth if scale is self._short else medians
+        onset = scale.steps[began + 1]
+        earlier = max(
+            _largest_climb(whole[: began + 1]),
+            _largest_climb(self._long.before(onset)),
+            _largest_climb(smoothed(self._short.before(onset))),
+        )
+        fall = max(whole[max(0, at - max(FALL_BLOCKS, int(FALL_LENGTHS * (count - at)))) : at + 1]) - smooth[at]
+        fall -= FALL_NOISE_SIGMAS * sigma
         of_the_fall = OF_THE_FALL_CRITICAL if rise > CRITICAL_FACTOR * threshold else OF_THE_FALL
         if rise < max(self._sigmas * sigma, OVER_EARLIER_CLIMBS * earlier, of_the_fall * fall):
             return None
-        if scale is self._short and rise_points(list(self._values), level, level + rise) <= CLIMB_POINTS:
+        taken_back = _largest_climb([-value for value in smooth[began:]])
+        if taken_back > TAKEN_BACK_PART * rise + FALL_NOISE_SIGMAS * sigma:
             return None
-        return _Climb(scale.steps[at], level, sigma, rise, threshold, scale.rates[at], block_points)
+        if self._jumped(smooth[at:], level, rise):
+            return None
+        return _Climb(onset, level, sigma, rise, threshold, scale.rates[at], scale.block_points)
 
-    def _block_sigma(self, scale: _Scale, at: int) -> float:
-        """Return the standard deviation of a block's median by the differences of neighbours before the climb."""
-        medians = scale.medians[: max(at + 1, MIN_BLOCKS)]
-        differences = [b - a for a, b in pairwise(medians)]
-        return max(robust_sigma(differences) / math.sqrt(2.0), 1e-4 * abs(medians[-1]), 1e-9)
+    def _jumped(self, blocks: Sequence[float], level: float, rise: float) -> bool:
+        """Say whether the loss was up at once: that is a level shift, whose detector waits until it lasts."""
+        if rise_points(blocks, level, level + rise) > JUMP_BLOCKS:
+            return False
+        short = self._short.medians
+        if JUMP_BLOCKS < rise_points(short, level, level + rise) < len(short):
+            return False
+        values = list(self._values)
+        noise = robust_sigma([b - a for a, b in pairwise(values)])
+        return noise > QUIET_PART * rise or not CLIMB_POINTS < rise_points(values, level, level + rise) < len(values)
 
     # --- the event ----------------------------------------------------------------------------------------------
 
@@ -463,3 +510,9 @@ def _largest_climb(smooth: Sequence[float]) -> float:
         elif value - lowest > largest:
             largest = value - lowest
     return largest
+
+
+def _block_sigma(medians: Sequence[float]) -> float:
+    """Return the standard deviation of one median by the differences of neighbours: a slope adds little to it."""
+    differences = [b - a for a, b in pairwise(medians)]
+    return max(robust_sigma(differences) / math.sqrt(2.0), 1e-4 * abs(medians[-1]), 1e-9)

@@ -18,6 +18,8 @@ from .roles import LOSS, role_of
 RING_POINTS = 64
 #: Differences between neighbouring pairs of blocks that the usual one is taken from: 512 points.
 DIFFERENCES = 64
+#: The newest differences are not asked: they may be the same jump, half seen.
+NEWEST_DIFFERENCES = 4
 #: Differences that must be known before a jump is believed.
 MIN_DIFFERENCES = 12
 #: Each side of the test is the middle of two blocks (16 points), with one block between them: a jump within a block
@@ -122,7 +124,7 @@ class LevelShiftDetector(Detector):
         self._steps: deque[int] = deque(maxlen=RING_POINTS)
         self._count = 0
         self._blocks: deque[float] = deque(maxlen=2 * SIDE_BLOCKS + GAP_BLOCKS)
-        self._differences: deque[float] = deque(maxlen=DIFFERENCES)
+        self._differences: deque[float] = deque(maxlen=DIFFERENCES + NEWEST_DIFFERENCES)
         self._usual = 0.0
         self._sigma = math.inf
         self._candidate: _Candidate | None = None
@@ -193,7 +195,7 @@ class LevelShiftDetector(Detector):
         difference = after - before
         size = abs(difference - self._usual)
         if (
-            len(self._differences) >= MIN_DIFFERENCES
+            len(self._differences) >= MIN_DIFFERENCES + NEWEST_DIFFERENCES
             and abs(difference) > self._min_shift * abs(before)
             and size > self._sigmas * self._sigma
             and (candidate := self._candidate_of(step, before, after)) is not None
@@ -220,7 +222,7 @@ class LevelShiftDetector(Detector):
         if abs(way) <= threshold:
             return None
         sign = 1.0 if way > 0 else -1.0
-        earlier = max(sign * difference for difference in self._differences)
+        earlier = max(sign * difference for difference in list(self._differences)[:-NEWEST_DIFFERENCES])
         if abs(way) <= OVER_EARLIER * earlier:
             return None
         values, steps = list(self._values), list(self._steps)
