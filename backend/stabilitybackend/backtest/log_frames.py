@@ -20,8 +20,8 @@ VIRTUAL_START_S = 1_000_000_000.0
 VIRTUAL_STEP_S = 1.0
 #: Rows of one rank in a frame, where several ranks log side by side: they must not run far ahead of each other.
 SIDE_BY_SIDE_ROWS = 64
-#: Rows after one that goes back that are handed over by themselves: the fold decides about them one by one, and about
-#: so few only.
+#: Rows after one that goes back that are handed over by themselves: the fold decides about them one by one, which costs
+#: ten times as much a row, so that the others come in a block of their own. The first row of a rank is such a one too.
 ROWS_AFTER_GOING_BACK = 8
 
 
@@ -81,7 +81,7 @@ def log_frames(rows: Iterable[Rows], mark: str = "log") -> Iterator[Frame]:
 
 
 def _add(lane: _Lane, batch: Rows, times: NDArray[np.float64]) -> None:
-    for first, last in _pieces(batch.steps):
+    for first, last in _pieces(batch.steps, 1 if lane.seq + lane.records == 0 else 0):
         notes = [note for note in batch.batches if first <= note[0] < last]
         for row, fingerprint in notes:
             data = {"fingerprint": fingerprint}
@@ -99,9 +99,9 @@ def _add(lane: _Lane, batch: Rows, times: NDArray[np.float64]) -> None:
             lane.records += last - first
 
 
-def _pieces(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield (first, last + 1), cut where steps go back and some rows later."""
-    edges = {0, len(steps)}
+def _pieces(steps: NDArray[np.int64], alone: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, last + 1), cut behind the first ``alone`` rows, and where steps go back and some rows later."""
+    edges = {0, min(alone, len(steps)), len(steps)}
     for back in (np.flatnonzero(steps[1:] < steps[:-1]) + 1).tolist():
         edges |= {back, min(back + ROWS_AFTER_GOING_BACK, len(steps))}
     ordered = sorted(edges)
