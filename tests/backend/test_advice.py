@@ -150,9 +150,17 @@ def test_trouble_of_the_optimizer_names_beta2_and_epsilon(evidence: Any, history
     assert "2304.13013" in lines
 
 
-@pytest.mark.parametrize("evidence", [{}, {"gradients": {"quiet_ratio": 1.0, "burst_ratio": 2.0}}, {"gradients": "?"}])
-def test_a_single_spike_alone_does_not_accuse_the_optimizer(evidence: Any) -> None:
-    assert advice(incident(evidence=evidence))["checklist"] == []
+@pytest.mark.parametrize(
+    "one",
+    [
+        incident(),
+        incident(evidence={"gradients": {"quiet_ratio": 1.0, "burst_ratio": 2.0}}),
+        incident(evidence={"gradients": "?"}),
+        incident(dataset="code", evidence={"gradients": {"quiet_ratio": 1.0, "burst_ratio": 50.0}}),
+    ],
+)
+def test_a_single_spike_or_one_of_a_single_data_set_does_not_accuse_the_optimizer(one: dict[str, Any]) -> None:
+    assert advice(one)["checklist"] == []
 
 
 @pytest.mark.parametrize(("metric", "cure"), [("output_logsumexp", "z-loss"), ("max_attention_logit", "QK-norm")])

@@ -80,12 +80,18 @@ def _spike(case: Case) -> dict[str, Any]:
     )
     checks = _optimizer_checks(case)
     if back is None:
-        return say("wait", text + _no_checkpoint(case), wait_steps=wait, checklist=checks, source=lit.IDEFICS)
+        return say("wait", text + _no_checkpoint(case), wait_steps=wait, checklist=checks, sources=[lit.IDEFICS])
     lr = LR_SCALE if again is not None else None
     text += f"If it does not come back by itself: {_way(case, back, lr, again)}"
-    source = f"{lit.IDEFICS}. {back.source}"
     return say(
-        "wait", text, back, wait_steps=wait, lr_scale=lr, reseed=again is not None, checklist=checks, source=source
+        "wait",
+        text,
+        back,
+        wait_steps=wait,
+        lr_scale=lr,
+        reseed=again is not None,
+        checklist=checks,
+        sources=[lit.IDEFICS, back.source],
     )
 
 
@@ -108,15 +114,14 @@ def _nonfinite(case: Case) -> dict[str, Any]:
             "Look at the loss: while it is finite the optimizer or the loss scaler skips such a step. If it lasts for "
             "more than a few steps, or the loss follows, go back."
         )
-        return say("inspect", text, back, checklist=lit.NONFINITE_CHECKS, source=lit.MEGATRON)
+        return say("inspect", text, back, checklist=lit.NONFINITE_CHECKS, sources=[lit.MEGATRON])
     back, again = _back(case)
     gradients_first = any(
         role_of(str(move.get("metric"))) == GRAD_NORM and move.get("onset_step", case.onset) < case.onset
         for move in _entries(case.evidence, "moved_first")
     )
     lr = LR_SCALE if again is not None or gradients_first else None
-    said = _roll_back(case, back, again, lr_scale=lr, checks=lit.NONFINITE_CHECKS)
-    return said | {"source": f"{said['source']}. {lit.MEGATRON}"}
+    return _roll_back(case, back, again, lr_scale=lr, checks=lit.NONFINITE_CHECKS, sources=[lit.MEGATRON])
 
 
 def _back(case: Case) -> tuple[Target | None, int | None]:
@@ -132,15 +137,12 @@ def _roll_back(
     *,
     lr_scale: float | None = None,
     checks: Iterable[str] = (),
+    sources: Iterable[str] = (),
 ) -> dict[str, Any]:
     checklist = [*checks, *_optimizer_checks(case)]
     if back is None:
         return say("wait", _no_checkpoint(case), checklist=checklist)
-    source = back.source
-    if again is not None:
-        source = f"{lit.IDEFICS}. {back.source}"
-    elif lr_scale is not None:
-        source = f"{lit.OPT}. {back.source}"
+    found = lit.IDEFICS if again is not None else lit.OPT if lr_scale is not None else ""
     way = _way(case, back, lr_scale, again)
     return say(
         "roll_back",
@@ -149,7 +151,7 @@ def _roll_back(
         lr_scale=lr_scale,
         reseed=again is not None,
         checklist=checklist,
-        source=source,
+        sources=[found, back.source, *sources],
     )
 
 
@@ -177,8 +179,8 @@ def _no_checkpoint(case: Case) -> str:
 def _many_spikes(case: Case) -> bool:
     low = case.onset - MANY_SPIKES_POINTS * interval_of(case.incident)
     spikes = [i for i in case.history if i["kind"] == "spike" and i["severity"] != "info" and not i["dead"]]
-    earlier = sum(1 for spike in spikes if low <= spike["onset_step"] < case.onset)
-    return earlier + 1 >= MANY_SPIKES
+    earlier = {spike["onset_step"] for spike in spikes if low <= spike["onset_step"] < case.onset}
+    return len(earlier) + 1 >= MANY_SPIKES
 
 
 def _optimizer_checks(case: Case) -> tuple[str, ...]:
@@ -189,12 +191,14 @@ def _optimizer_checks(case: Case) -> tuple[str, ...]:
     if isinstance(gradients, Mapping):
         quiet, burst = _number(gradients.get("quiet_ratio"), 1.0), _number(gradients.get("burst_ratio"), 1.0)
     stale = quiet <= QUIET_RATIO and burst >= BURST_RATIO
-    if stale or burst >= HUGE_BURST_RATIO or _many_spikes(case):
+    # A burst that one data set brought is that data's doing and tells nothing of the optimizer.
+    burst_alone = burst >= HUGE_BURST_RATIO and case.incident["dataset"] is None
+    if stale or burst_alone or _many_spikes(case):
         why = (
             f"gradients were {quiet:.2g} x their usual size and then {burst:.2g} x that"
             if stale
             else f"the gradient norm rose {burst:.2g} x"
-            if burst >= HUGE_BURST_RATIO
+            if burst_alone
             else "spikes come again and again"
         )
         lines += [f"Adam's state is suspected ({why}): {lit.ADAM}.", *lit.ADAM_CHECKS]
@@ -268,7 +272,7 @@ def _plateau(case: Case) -> dict[str, Any]:
 def _gradients(case: Case) -> dict[str, Any]:
     if case.incident["state"] != "open":
         return over(case.incident)
-    return say("none", lit.GRADIENTS, checklist=_optimizer_checks(case), source=lit.MEASURED_GRADIENTS)
+    return say("none", lit.GRADIENTS, checklist=_optimizer_checks(case), sources=[lit.MEASURED_GRADIENTS])
 
 
 # --- words ---------------------------------------------------------------------------------------------------------
@@ -279,7 +283,7 @@ def _look(case: Case, text: str, checks: Iterable[str], source: str, *, ended: b
     if case.incident["state"] != "open" and not ended:
         return over(case.incident, checks)
     back, _ = _back(case)
-    return say("inspect", text, back, checklist=checks, source=source)
+    return say("inspect", text, back, checklist=checks, sources=[source])
 
 
 def _entries(evidence: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:

@@ -32,7 +32,6 @@ RECOVERIES = 16
 CURVE_KINDS = frozenset(
     {"spike", "divergence", "nonfinite", "resume_artifact", "data_mix_drift", "level_shift", "repeat_data"}
 )
-_NEWEST = "the newest checkpoint from before the onset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Target:
         to_step: the checkpoint's step.
         skip: batches to leave out behind it.
         lost: steps that are trained again.
-        source: whose advice the distance is.
+        source: whose advice the distance is, "" for our own.
     """
 
     to_step: int
@@ -84,7 +83,7 @@ def target(
         return None
     earlier = [step for step in steps if step < below]
     steps = earlier or steps[:1]
-    to_step, source = steps[-1], _NEWEST
+    to_step, source = steps[-1], ""
     long_run = now_step > LONG_RUN_STEPS
     if long_run:
         far = [step for step in steps if step <= onset - PALM_BACK_STEPS]

@@ -63,8 +63,9 @@ class IncidentBook:
         return None if incident is None else copy.deepcopy(incident)
 
     def open_count(self) -> int:
-        """Return how many incidents are open; of the dead ones only those about processes can be."""
-        return sum(1 for incident in self._incidents.values() if incident["state"] == "open")
+        """Return how many incidents are open, without those that are only worth knowing (``info`` of a detector)."""
+        every = self._incidents.values()
+        return sum(1 for i in every if i["state"] == "open" and (i["severity"] != "info" or i["kind"] == "alert"))
 
     def near(
         self, kinds: Container[str], first_step: float, last_step: float, since: float, until: float, *, but: str

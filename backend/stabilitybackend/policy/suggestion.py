@@ -48,7 +48,7 @@ def say(
     reseed: bool = False,
     wait_steps: int | None = None,
     checklist: Iterable[str] = (),
-    source: str = RULE_OF_THUMB,
+    sources: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Return a suggestion in the shape of ``docs/api.md``.
 
@@ -56,6 +56,7 @@ def say(
         back: where a rollback goes, or would go if it comes to that.
         wait_steps: how long to wait first, steps from the onset on.
         checklist: lines to go through; those beyond MAX_CHECKS are left out.
+        sources: whose experience it is; empty ones are passed over.
     """
     return {
         "action": action,
@@ -67,7 +68,7 @@ def say(
         "wait_steps": wait_steps,
         "checklist": list(checklist)[:MAX_CHECKS],
         "text": text,
-        "source": source,
+        "source": "; ".join(dict.fromkeys(source for source in sources if source)) or RULE_OF_THUMB,
     }
 
 
