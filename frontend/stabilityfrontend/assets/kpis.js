@@ -49,7 +49,7 @@
     const smooth = metric === "tokens_per_s" || metric === "step_time_s" ? median(values.slice(-9)) : now;
     S.text(parts.value, S.steady(Number.isFinite(now) ? smooth : now));
     const before = median(values.slice(-BACK - 10, -10));
-    const incident = page.incidents().find((one) => one.state === "open" && CURVES.has(one.kind) && (one.metric === metric || id === "grad" || id === "loss") && one.onset_step !== null);
+    const incident = page.incidents().find((one) => one.state === "open" && !S.onlyKnown(one) && CURVES.has(one.kind) && (one.metric === metric || id === "grad" || id === "loss") && one.onset_step !== null);
     const level = incident && good === "down" ? page.levelBefore(metric, incident.onset_step) : null;
     let note = "";
     let state = "";
@@ -94,12 +94,13 @@
   function incidentsCell(page) {
     const parts = cell("incidents");
     if (!parts) return;
-    const open = page.incidents().filter((incident) => incident.state === "open");
+    const alarms = page.incidents().filter((incident) => !S.onlyKnown(incident));
+    const open = alarms.filter((incident) => incident.state === "open");
     const worst = open.some((one) => one.severity === "critical") ? "critical" : open.length ? "warning" : "good";
     S.text(parts.value, S.count(open.length));
-    note(parts, open.length ? open[0].title : page.incidents().length ? `${S.count(page.incidents().length)} so far, none open` : page.ready ? "none so far" : "");
+    note(parts, open.length ? open[0].title : alarms.length ? `${S.count(alarms.length)} so far, none open` : page.ready ? "none so far" : "");
     S.cls(parts.element, `kpi${open.length ? ` ${worst}` : ""}`);
-    S.fill(parts.spark, S.h("div", { class: "dots" }, page.incidents().slice(0, 24).reverse().map((one) => S.h("i", { class: one.state === "open" ? S.severity(one) : "calm", title: one.title }))));
+    S.fill(parts.spark, S.h("div", { class: "dots" }, alarms.slice(0, 24).reverse().map((one) => S.h("i", { class: one.state === "open" ? S.severity(one) : "calm", title: one.title }))));
   }
 
   function rollbacksCell(page) {

@@ -17,7 +17,7 @@
     return "resolved";
   }
 
-  function incidentCard(page, incident) {
+  function incidentCard(page, incident, first) {
     const severity = S.severity(incident);
     const delay = incident.step !== null && incident.onset_step !== null ? incident.step - incident.onset_step : null;
     const suggestion = incident.suggestion;
@@ -50,7 +50,7 @@
       S.h("div", { class: "incident-head" }, S.h("h3", {}, incident.title || S.words(incident.kind)), S.h("time", {}, S.age(page.now() - incident.opened))),
       incident.text ? S.h("p", {}, incident.text) : null,
       facts(...where),
-      suggestion && suggestion.text && open ? S.h("p", { class: "suggestion" }, suggestion.text) : null,
+      S.evidence(page, incident, first),
       S.h(
         "div",
         { class: "incident-foot" },
@@ -75,11 +75,19 @@
 
   let keyOf = new WeakMap();
 
+  /** Give the focus back to what stands where the focused element stood. */
+  function refocus(place, { incident, evidence, id }) {
+    const same = (one) => (incident ? one.dataset.incident === incident : evidence ? one.dataset.evidence === evidence : Boolean(id) && one.id === id);
+    [...place.querySelectorAll("[data-incident], [data-evidence], #known-fold")].find(same)?.focus();
+  }
+
   /** Bring the list of incidents up to date. Cards are rebuilt only when something in them changed. */
   S.drawIncidents = function (page, all) {
     const place = S.byId("incidents");
     if (!place) return;
-    const list = page.incidents();
+    const every = page.incidents();
+    const list = every.filter((incident) => !S.onlyKnown(incident));
+    const known = every.filter(S.onlyKnown).slice(0, MOST);
     const open = list.filter((incident) => incident.state === "open").length;
     const badge = S.byId("incidents-count");
     S.text(badge, open ? `${open} open` : list.length ? `${list.length}` : "");
@@ -89,16 +97,15 @@
     S.show(toggle, list.length > FEW);
     S.text(toggle, all ? "Fewer" : `All ${list.length}`);
     const shown = list.slice(0, all ? MOST : FEW);
-    const key = JSON.stringify([page.ready, page.detectors.list.length, shown.map((one) => [one.incident_id, one.version, one.state, one.acknowledged_by, one.dead, one.updated, S.age(page.now() - one.opened)])]);
+    const key = JSON.stringify([page.ready, page.detectors.list.length, page.knownShown, known.length, page.evidenceFolds && [...page.evidenceFolds], [...shown, ...(page.knownShown ? known : [])].map((one) => [one.incident_id, one.version, one.state, one.acknowledged_by, one.dead, one.updated, S.age(page.now() - one.opened)])]);
     if (keyOf.get(place) === key) return;
     keyOf.set(place, key);
-    if (!list.length) {
-      S.fill(place, S.h("div", { class: "nothing" }, page.ready ? "Nothing has gone wrong so far." : ""));
-      return;
-    }
-    const focused = document.activeElement && place.contains(document.activeElement) ? document.activeElement.dataset.incident : null;
-    S.fill(place, shown.map((incident) => incidentCard(page, incident)));
-    if (focused) [...place.children].find((card) => card.dataset.incident === focused)?.focus();
+    const focused = document.activeElement && place.contains(document.activeElement) ? { ...document.activeElement.dataset, id: document.activeElement.id } : null;
+    // The newest alarm that is open shows all that is known of it: that is what people came for.
+    const first = shown.find((incident) => incident.state === "open");
+    const nothing = list.length ? null : S.h("div", { class: "nothing" }, page.ready ? "Nothing has gone wrong so far." : "");
+    S.fill(place, nothing, shown.map((incident) => incidentCard(page, incident, incident === first)), S.knownList(page, known));
+    if (focused) refocus(place, focused);
   };
 
   /** Bring the list of checkpoints up to date. */

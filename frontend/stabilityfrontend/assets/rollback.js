@@ -134,7 +134,9 @@
           S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), S.h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel"), this.confirm),
         ),
       );
-      if (incident && incident.suggestion && incident.suggestion.lr_scale) this.lr.value = String(incident.suggestion.lr_scale);
+      const suggestion = (incident && incident.suggestion) || {};
+      if (suggestion.lr_scale) this.lr.value = String(suggestion.lr_scale);
+      if (suggestion.reseed) this.seed.value = String(crypto.getRandomValues(new Uint16Array(1))[0]);
       // The number grows with the run until someone sets it.
       this.followsSkip = Boolean(incident) && best !== null;
       this.update();
