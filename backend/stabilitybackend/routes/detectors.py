@@ -40,6 +40,7 @@ async def detectors(reader: Reader) -> Response:
 @router.get("/runs/{run_id}/detectors")
 async def settings(reader: Reader, worker: Worker) -> Response:
     """What is set for a run, and who changed it when."""
+    await worker.detectors.refresh()
     return _json(worker.detectors.shown())
 
 

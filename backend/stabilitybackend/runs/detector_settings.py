@@ -9,6 +9,7 @@ the same state and the same incidents.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 import orjson
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
+from redis.exceptions import RedisError
 
 from stabilitybackend.detectors.contract import SettingError
 from stabilitybackend.detectors.registry import DETECTORS, Settings, check_settings
@@ -98,6 +100,12 @@ class DetectorSettings:
             # Two servers may store at once; which of two at one position came later is Redis' word.
             self._changes = sorted(changes, key=lambda change: stream_order(change.position))
             self._state = None
+
+    async def refresh(self) -> None:
+        """Take up what another server has stored meanwhile; while Redis is away what is known stays."""
+        with contextlib.suppress(RedisError, OSError):
+            if await self._stored() != self._changes:
+                await self.load()
 
     async def _stored(self) -> list[Change]:
         found: Any = await self._redis.lrange(self._keys.detector_settings, 0, -1)
