@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+
 from fault import SHARES, Fault, Injected, Settings
 from streams import DATASETS, NO_TARGET, VOCAB_SIZE, Batch
 from training import Job

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from streams import Batch
+import torch
 from torch import Tensor
+
+from streams import NO_TARGET, Batch
 
 if TYPE_CHECKING:
     from machine import Machine

@@ -7,8 +7,9 @@ large model does, by the last six: what it saw once it then knows again, which m
 from __future__ import annotations
 
 import torch
-from streams import CONTEXT, VOCAB_SIZE
 from torch import Tensor, nn
+
+from streams import CONTEXT, VOCAB_SIZE
 
 __all__ = ["WIDTH", "Network"]
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+from torch import Tensor
+
 from data_faults import DataFault
 from fault import Injected
 from streams import Batch
-from torch import Tensor
 from training import Job
 
 __all__ = ["GradSpikes", "KilledByLr", "LossScale", "LrBump", "LrCreep", "LrWindow", "NegativeDecay", "StaleParameters"]

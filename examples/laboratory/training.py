@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
+
 from fault import Fault, Settings
 from machine import Machine
 from network import Network
 from streams import CONTEXT, NO_TARGET, SPAN, VOCAB_SIZE, Batch, Sampler, load_streams
-from torch.nn import functional as F
 
 __all__ = ["Job", "LogRow", "train"]
 
