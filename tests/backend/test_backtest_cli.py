@@ -1,0 +1,145 @@
+"""``stabilityboard backtest`` as people and programs use it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from server_stack import RunningServer
+from stabilitybackend.backtest.judged import Filter, judge
+from stabilitybackend.backtest.page import page
+from stabilitybackend.backtest.settings import parse_settings
+from stabilitybackend.backtest.sources import read_files
+from stabilitybackend.cli.app import app
+from stabilitybackend.errors import BadRequest
+
+#: What programs were promised, docs/backtest.md.
+PROMISED = {
+    "file", "kind", "step", "onset_step", "peak_step", "recovered_step", "severity", "dataset", "rank", "segment",
+    "evidence", "suggestion",
+}  # fmt: skip
+
+
+def spiking(path: Path, *, spike: float = 3.0) -> Path:
+    rng = random.Random(1)
+    with path.open("w") as file:
+        for step in range(400):
+            loss = 2.0 + rng.gauss(0, 0.02) + (spike if 300 <= step < 306 else 0.0)
+            row = {"step": step, "loss": loss, "grad_norm": 1.0 if loss < 3 else 8.0, "lr": 3e-4}
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["backtest", *map(str, arguments)])
+
+
+def test_json_is_one_object_an_incident_with_the_promised_keys(tmp_path: Path) -> None:
+    done = run(spiking(tmp_path / "log.jsonl"), "--json")
+    [incident] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert set(incident) >= PROMISED
+    assert (incident["file"], incident["kind"], incident["onset_step"], incident["segment"]) == (
+        str(tmp_path / "log.jsonl"), "spike", 300, 0
+    )  # fmt: skip
+    assert incident["recovered_step"] == 306
+    assert done.exit_code == 0
+
+
+def test_people_get_a_table_and_one_line_that_sums_up(tmp_path: Path) -> None:
+    done = run(spiking(tmp_path / "log.jsonl"))
+    assert re.search(r"spike\s+│ warning\s+│\s+300 │\s+30[01] │\s+[01] │\s+306 │ fast", done.stdout)
+    assert re.search(r"log\.jsonl: 400 rows, 1,200 points in [\d.]+ s; incidents: 1 warning$", done.stdout.strip())
+
+
+def test_what_can_not_be_read_ends_with_1_and_the_others_are_judged(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text("hello\n")
+    done = run(tmp_path / "none.jsonl", tmp_path / "bad.jsonl", spiking(tmp_path / "log.jsonl"), "--json")
+    assert done.exit_code == 1
+    assert [json.loads(line)["onset_step"] for line in done.stdout.splitlines()] == [300]
+    assert "none.jsonl is not there" in done.stderr
+    assert "bad.jsonl has no row that can be judged: line 1" in done.stderr
+
+
+def test_a_setting_that_is_tried_changes_the_verdict(tmp_path: Path) -> None:
+    log = spiking(tmp_path / "log.jsonl")
+    assert run(log, "--json", "--set", "spike.sensitivity=0").stdout.count('"kind":"spike"') == 0
+    assert run(log, "--json", "--set", "spike.sensitivity=1").stdout.count('"kind":"spike"') == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("spike", "expected detector.parameter=number"),
+        ("spike.sensitivity=much", "expected detector.parameter=number"),
+        ("spikes.sensitivity=2", "no detector 'spikes', expected one of .*spike"),
+        ("spike.height=2", "spike has no 'height', expected one of sensitivity"),
+        ("spike.sensitivity=99", "spike.sensitivity is 99.0, expected a number from 0 to 4"),
+    ],
+)
+def test_a_wrong_setting_is_refused_naming_what_exists(given: str, said: str) -> None:
+    with pytest.raises(BadRequest, match=said) as caught:
+        parse_settings([given])
+    assert "--list" in caught.value.hint
+
+
+def test_only_and_severity_choose_what_is_shown(tmp_path: Path) -> None:
+    log = spiking(tmp_path / "log.jsonl")
+    assert run(log, "--json", "--only", "nonfinite").stdout == ""
+    assert run(log, "--json", "--only", "nonfinite,spike").stdout.count("\n") == 1
+    assert run(log, "--json", "--severity", "critical").stdout == ""
+    assert isinstance(run(log, "--only", "spikes").exception, BadRequest)
+
+
+def test_the_list_names_every_parameter_with_its_range() -> None:
+    assert re.search(r"spike\.sensitivity\s+│\s+1 │ 0 to 4", run("--list").stdout)
+    assert {"spike", "nonfinite"} <= {each["name"] for each in json.loads(run("--list", "--json").stdout)}
+
+
+def test_two_processes_say_what_one_says(tmp_path: Path) -> None:
+    logs = [spiking(tmp_path / f"{name}.jsonl", spike=height) for name, height in (("b", 3.0), ("a", 2.0), ("c", 0.0))]
+    assert run(*logs, "--json", "--jobs", "2").stdout == run(*logs, "--json").stdout != ""
+
+
+def test_the_page_stands_alone_and_draws_the_incidents_over_every_extreme(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    with log.open("w") as file:
+        for step in range(20_000):
+            loss = math.nan if step == 7_000 else 9.0 if step == 11_111 else 2.0 + step % 7 / 100
+            file.write(json.dumps({"step": step, "loss": loss, "name</script>": 1.0}) + "\n")
+    [read] = read_files([log])
+    html = page([judge(read, {}, Filter(), with_curves=True)], {"spike": {"sensitivity": 2.0}})
+    data = json.loads(re.search(r"^const LOGS = (.*);$", html, re.MULTILINE)[1])  # type: ignore[index]
+    [curve] = [curve for curve in data[0]["curves"] if curve["metric"] == "loss"]
+    assert len(curve["steps"]) < 8_000
+    assert (curve["steps"][0], curve["steps"][-1]) == (0, 19_999)
+    assert dict(zip(curve["steps"], curve["values"], strict=True))[11_111] == 9.0
+    assert curve["values"].count(None) == 1
+    assert [each["onset_step"] for each in data[0]["incidents"] if each["kind"] == "nonfinite"] == [7_000]
+    assert "spike.sensitivity = 2" in html
+    assert not re.search(r'(?:src|href)\s*=\s*"https?:', html)
+
+
+def test_a_plot_into_a_folder_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
+    done = run(spiking(tmp_path / "log.jsonl"), "--plot", tmp_path / "none" / "page.html")
+    assert isinstance(done.exception, BadRequest)
+
+
+def test_a_stored_run_is_judged_by_its_id(redis_url: str, tmp_path: Path) -> None:
+    with RunningServer(redis_url, tmp_path) as server:
+        imported = CliRunner().invoke(
+            app, ["import", str(spiking(tmp_path / "log.jsonl")), "--run-id", "past", "--url", server.url]
+        )
+        assert imported.exit_code == 0, imported.output
+        done = run("past", "--json", "--url", server.url)
+        [incident] = [json.loads(line) for line in done.stdout.splitlines()]
+        assert (incident["file"], incident["kind"], incident["onset_step"]) == ("past", "spike", 300)
+        unknown = run("no-such-run", "--url", server.url)
+        assert unknown.exit_code == 1
+        assert "no-such-run is neither a file or folder here nor a run at" in unknown.stderr
