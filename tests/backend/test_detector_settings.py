@@ -18,9 +18,10 @@ from gateway_stack import RawAgent
 from job import Job
 from program import program_in
 from server_stack import RunningServer
+from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.runs.detector_settings import MAX_CHANGES
 from stabilitybackend.runs.worker import RunWorker
-from stabilityclient.wire import Ack, Frame
+from stabilityclient.wire import Ack, Frame, encode_message
 from waiting import wait_until
 
 DEAF = {"spike": {"sensitivity": 0.0}}
@@ -115,6 +116,25 @@ async def test_archived_frames_that_are_folded_again_meet_the_settings_of_their_
     again = await stage.manager.get("run-1")
     assert detectors_of(again) == before
     assert spikes(again) == [200]
+
+
+async def test_changes_while_frames_come_are_met_at_the_same_frames_again(stage: Stage) -> None:
+    job = Job()
+    worker = await stage.send(*spiky(job, 1, 60))
+    async with Ingest(stage.redis) as ingest:
+        for at, frame in enumerate(spiky(job, 61, 1_200, *range(100, 1_200, 90))):
+            await ingest.append("run-1", frame.source, frame.first_seq, frame.last_seq, encode_message(frame))
+            if at % 5 == 0:
+                await worker.detectors.replace({"spike": {"sensitivity": (0, 0.5, 2)[at % 3]}}, "ada", worker.cursor)
+    last: Any = (await stage.redis.xinfo_stream(KEYS.frames))["last-generated-id"]
+    await stage.until(lambda: worker.cursor == last.decode(), "all is folded")
+    before, found = detectors_of(worker), spikes(worker)
+    await stage.manager.stop()
+    for state in stage.folder.rglob("*.state"):
+        state.write_bytes(b"damaged")
+    await stage.restart()
+    again = await stage.manager.get("run-1")
+    assert (detectors_of(again), spikes(again)) == (before, found)
 
 
 async def test_a_deleted_run_takes_its_settings_along(stage: Stage) -> None:
