@@ -28,8 +28,8 @@ def test_the_first_nan_of_the_loss_is_critical_at_once() -> None:
 def test_loss_and_gradient_norm_are_one_event_that_gets_worse() -> None:
     found = feed([{"grad_norm": math.inf, "loss": 2.0}, {"grad_norm": math.nan, "loss": math.nan}])
     assert [(f.key, f.severity, f.metric) for f in found] == [
-        ("nonfinite:0", "warning", "grad_norm"),
-        ("nonfinite:0", "critical", "loss"),
+        ("nonfinite:grad_norm:0", "info", "grad_norm"),
+        ("nonfinite:grad_norm:0", "critical", "loss"),
     ]
     assert found[-1].evidence["values"] == {"grad_norm": {"Infinity": 1, "NaN": 1}, "loss": {"NaN": 1}}
 
@@ -49,5 +49,5 @@ def test_one_that_comes_back_soon_is_the_same_event_and_one_that_comes_late_is_a
     nan, good = {"loss": math.nan}, {"loss": 2.0}
     soon = feed([nan, *[good] * 15, nan])
     late = feed([nan, *[good] * 40, nan])
-    assert [f.key for f in soon] == ["nonfinite:0"] * 3
-    assert [f.key for f in late] == ["nonfinite:0", "nonfinite:0", "nonfinite:41"]
+    assert [f.key for f in soon] == ["nonfinite:loss:0"] * 3
+    assert [f.key for f in late] == ["nonfinite:loss:0", "nonfinite:loss:0", "nonfinite:loss:41"]

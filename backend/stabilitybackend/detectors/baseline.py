@@ -28,6 +28,11 @@ YOUNG_SCALE_EVERY_POINTS = 8
 RELATIVE_FLOOR = 0.005
 #: Smallest scale of all, so that a constant zero can be divided by.
 ABSOLUTE_FLOOR = 1e-6
+#: Points on either side of a point whose median is its centre, and how many of its spreads count at most, in the
+#: first so many points: while the loss falls steeply the location lags, and the lag must not pass as noise.
+FALLING_POINTS = 512
+CENTRED_SIDE = 4
+TREND_FACTOR = 2.0
 #: Residuals are cut here, so that the difference of two is a number.
 LARGEST = 1e300
 #: Mantissa bits of bfloat16: a loss logged from bf16 moves in steps of 2**-7 of its power of two, so that the MAD can
@@ -114,6 +119,10 @@ class RobustBaseline:
             self.refresh()
         return self._scale
 
+    def highest(self) -> float:
+        """Return the highest of the last 128 values. At least one must have been learnt."""
+        return max(self._values)
+
     def learn(self, value: float) -> None:
         """Take a finite value that belongs to the usual behaviour."""
         if self._values:
@@ -133,10 +142,15 @@ class RobustBaseline:
         self.points += len(values)
 
     def refresh(self) -> None:
-        """Take all medians and the scale anew, from the values of now. At least one value must have been learnt."""
-        self._locate(old=True)
-        self._scale = self._measure()
-        self._since_scale = 0
+        """Take all medians anew, from the values of now, and the scale if 8 values came since it was taken.
+
+        At least one value must have been learnt.
+        """
+        if self._since_location or math.isnan(self._location):
+            self._locate(old=True)
+        if self._since_scale >= YOUNG_SCALE_EVERY_POINTS:
+            self._scale = self._measure()
+            self._since_scale = 0
 
     def restart(self, values: Sequence[float]) -> None:
         """Forget everything and learn ``values`` instead: a new level was accepted."""
@@ -146,7 +160,13 @@ class RobustBaseline:
             self.learn(value)
         self.points = max(points, self.points)
         if self._values:
+            self._since_scale = SCALE_EVERY_POINTS
             self.refresh()
+
+    def shift(self, by: float) -> None:
+        """Move the level by ``by`` and keep the scale: the run goes on a little higher or lower than before."""
+        self._values = deque([value + by for value in self._values], maxlen=WINDOW_POINTS)
+        self._locate(old=True)
 
     def _locate(self, old: bool = False) -> None:
         """Take the fast medians, and the slow one where it is due: it hardly moves and is the costly one."""
@@ -166,7 +186,22 @@ class RobustBaseline:
         middle = ordered[len(ordered) // 2]
         deviation = median([abs(residual - middle) for residual in ordered])
         upper = ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))] - middle
-        return min(max(MAD_TO_SIGMA * deviation, upper / Q90_SIGMAS, floor), LARGEST)
+        lagged = max(MAD_TO_SIGMA * deviation, upper / Q90_SIGMAS)
+        if self.points <= FALLING_POINTS and self._old > self._location:
+            lagged = min(lagged, max(TREND_FACTOR * self._centred(), lagged - 0.5 * (self._old - self._location)))
+        return min(max(lagged, floor), LARGEST)
+
+    def _centred(self) -> float:
+        """Return the spread around the medians of the points on both sides: it holds no slope of the curve."""
+        values = list(self._values)[-SCALE_POINTS - 2 * CENTRED_SIDE :]
+        if len(values) < SCALE_POINTS // 2:
+            return math.inf
+        ordered = []
+        for i in range(CENTRED_SIDE, len(values) - CENTRED_SIDE):
+            around = median(values[i - CENTRED_SIDE : i] + values[i + 1 : i + CENTRED_SIDE + 1])
+            ordered.append(min(abs(values[i] - around), LARGEST))
+        ordered.sort()
+        return max(MAD_TO_SIGMA * ordered[len(ordered) // 2], ordered[int(0.8 * len(ordered))] / Q90_SIGMAS)
 
     def _step_of_values(self, location: float) -> float:
         """Return the step in which the values move: bf16's, or the smallest gap where they are coarser (integers)."""

@@ -1,4 +1,4 @@
-"""Finds NaN and infinite values in the loss or the gradient norm."""
+"""Finds NaN and infinite values in the loss, the losses of data sets or the gradient norm."""
 
 from __future__ import annotations
 
@@ -6,34 +6,76 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .contract import Detector, Finding, Point, Severity
+from .context import Claim
+from .contract import SENSITIVITY, Detector, Finding, Parameter, Point, Severity
+from .roles import GRAD_NORM, LOSS, dataset_of, role_of
 
-#: Metrics that are watched. A non-finite learning rate or throughput is a logging fault, not a training fault.
-WATCHED = ("loss", "grad_norm")
+#: A value beyond this is an overflow whatever the logger made of it: the largest number of float32 and bfloat16 is
+#: 3.4e38.
+OVERFLOW = 1e38
 #: Steps in a row that must be finite before the event counts as recovered.
 RECOVERED_AFTER_STEPS = 10
 #: A new non-finite value within this many steps seen after the recovery continues the same event.
 REOPEN_WITHIN_STEPS = 20
+#: Rows from which it is learnt whether a metric is non-finite as a habit: a data set that is absent from a batch has a
+#: loss of NaN in many programs, and fp16 loss scaling begins with some overflows.
+HABIT_ROWS = 50
+#: A metric whose value was never finite is news after so many points: programs log NaN before the first step.
+FIRST_POINTS = 5
+#: A gradient norm or a data set alone is a warning after so many points in a row, before that it may be routine.
+ALONE_POINTS = 3
+#: A metric that had so many separate non-finite stretches has a habit as well, wherever they began.
+HABIT_STRETCHES = 4
+#: What is habit becomes news when it lasts so many times longer than ever before.
+HABIT_FACTOR = 4
+#: Metrics that are watched, first ones seen, and those that one event names.
+MAX_METRICS = 66
+MAX_NAMED = 16
 
-__all__ = ["NonfiniteDetector"]
+__all__ = ["OVERFLOW", "NonfiniteDetector"]
+
+_WORSE = {"info": 0, "warning": 1, "critical": 2}
 
 
 @dataclass(slots=True)
 class _Event:
     onset: int
+    seen: int
+    metric: str
     first_value: str
     last_bad: int
+    severity: Severity
+    #: metric -> spelling -> count, of the first MAX_NAMED metrics.
     counts: dict[str, dict[str, int]] = field(default_factory=dict)
+    total: int = 0
+    loss: bool = False
     clean_from: int | None = None
     closed: bool = False
+
+
+@dataclass(slots=True)
+class _Habit:
+    """The non-finite stretches of one metric so far; ``usual``: they began with the run."""
+
+    usual: bool
+    stretches: int = 0
+    in_a_row: int = 0
+    longest: int = 0
+    last_step: int = -1
 
 
 class NonfiniteDetector(Detector):
     """Opens one incident at the first NaN or infinity, recovered once ten steps in a row are finite.
 
-    Idea: a non-finite loss is never noise, so there is no threshold and no warm-up. A non-finite ``grad_norm`` alone
-    is a warning, because mixed-precision loss scaling skips such steps as routine; the loss itself is critical at
-    once.
+    Idea: a non-finite loss is never noise, so there is no threshold and no warm-up: it is critical at once. A
+    non-finite gradient norm or loss of one data set alone is told as ``info`` and is a warning from the third point in
+    a row on: mixed-precision loss scaling skips single steps as routine. A loss of exactly 0 beside a non-finite
+    gradient norm is a lost loss as well: fp16 training of some libraries logs it so. One cause is one incident,
+    whichever metrics it touches. What is non-finite now and then from the start of the run is a habit (a data set that
+    was absent from a batch) and stays silent until it lasts four times longer than ever.
+
+    Args:
+        sensitivity: 0 opens nothing; any other value changes nothing, there is no threshold.
 
     Source: the event table in the project's detection notes; Megatron-LM's and Lightning's loss checks treat it alike.
 
@@ -41,48 +83,104 @@ class NonfiniteDetector(Detector):
         >>> detector = NonfiniteDetector()
         >>> found = [detector.update(Point(s, "loss", v, 0.0)) for s, v in enumerate([2.0, 1.9, math.nan, math.nan])]
         >>> [(f.key, f.severity, f.onset_step) for findings in found for f in findings]
-        [('nonfinite:2', 'critical', 2)]
+        [('nonfinite:loss:2', 'critical', 2)]
     """
 
     name: ClassVar[str] = "nonfinite"
     kinds: ClassVar[tuple[str, ...]] = ("nonfinite",)
+    title: ClassVar[str] = "NaN and infinite values"
+    parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
 
     def __init__(self, **settings: float) -> None:
         super().__init__(**settings)
         self._event: _Event | None = None
         self._step: int | None = None
         self._clean = 0
+        self._zero_loss_step = -1
+        #: Metrics that had a finite value other than 0.
+        self._finite: set[str] = set()
+        self._habits: dict[str, _Habit] = {}
+        self._quiet = True
+
+    def configured(self) -> None:
+        self._off = self.settings["sensitivity"] == 0
 
     def wants(self, metric: str) -> bool:
-        return metric in WATCHED
+        return role_of(metric) in (LOSS, GRAD_NORM) or dataset_of(metric) is not None
 
     def update(self, point: Point) -> list[Finding]:
-        if point.metric not in WATCHED:
+        value = point.value
+        if self._quiet and -OVERFLOW < value < OVERFLOW and value and point.metric in self._finite:
             return []
+        return self._look(point) if self.wants(point.metric) else []
+
+    def _look(self, point: Point) -> list[Finding]:
+        """Take a point that is not plainly finite, or any while an event is open or not long over."""
         found: list[Finding] = []
         if point.step != self._step:
             found = self._end_of_step(point.step)
             self._step = point.step
-        if not math.isfinite(point.value):
-            found += self._bad(point)
+        loss = role_of(point.metric) == LOSS
+        if not -OVERFLOW < point.value < OVERFLOW:
+            severity = self._severity(point, loss)
+            return found + self._bad(point, severity, loss) if severity is not None else found
+        known = point.metric in self._finite
+        if point.value and len(self._finite) < MAX_METRICS:
+            self._finite.add(point.metric)
+        if loss and known and not point.value:
+            self._zero_loss_step = point.step
+            event = self._event
+            if event is not None and not event.closed and event.last_bad == point.step:
+                return found + self._bad(point, "critical", True)
         return found
 
-    def _bad(self, point: Point) -> list[Finding]:
+    def _severity(self, point: Point, loss: bool) -> Severity | None:
+        """Return how bad this non-finite value is, None where it is a habit of its metric."""
+        habit = self._habits.get(point.metric)
+        if habit is None:
+            early = 0 < self.context.rows <= HABIT_ROWS
+            habit = _Habit(usual=early and not (loss and point.metric in self._finite))
+            if len(self._habits) < MAX_METRICS:
+                self._habits[point.metric] = habit
+        if habit.last_step < 0 or point.step - habit.last_step > 1.5 * self.context.interval:
+            habit.stretches += 1
+            habit.longest = max(habit.longest, habit.in_a_row)
+            habit.in_a_row = 0
+        habit.in_a_row += 1
+        habit.last_step = point.step
+        usual = habit.usual or habit.stretches > HABIT_STRETCHES
+        if usual and habit.in_a_row < max(FIRST_POINTS, HABIT_FACTOR * habit.longest):
+            return None
+        if loss or self._zero_loss_step == point.step:
+            return "critical"
+        return "warning" if habit.in_a_row >= ALONE_POINTS else "info"
+
+    def _bad(self, point: Point, severity: Severity, loss: bool) -> list[Finding]:
         said = _spell(point.value)
         event = self._event
         news = event is None or event.closed
         if event is None:
-            event = self._event = _Event(onset=point.step, first_value=said, last_bad=point.step)
-        event.closed = False
-        event.clean_from = None
-        event.last_bad = point.step
-        self._clean = 0
-        if point.metric not in event.counts:
-            event.counts[point.metric] = {}
+            held = self.context.claimed(point.metric, self.name)
+            if self._off or (held is not None and held.kind == "nonfinite"):
+                return []
+            event = self._event = _Event(point.step, point.step, point.metric, said, point.step, severity)
+            self._quiet = False
+        if _WORSE[severity] > _WORSE[event.severity]:
+            event.severity = severity
             news = True
-        counts = event.counts[point.metric]
-        counts[said] = counts.get(said, 0) + 1
-        return [self._finding(event, point.step)] if news else []
+        event.loss = event.loss or loss
+        event.closed, event.clean_from, event.last_bad = False, None, point.step
+        event.total += 1
+        self._clean = 0
+        if point.metric in event.counts or len(event.counts) < MAX_NAMED:
+            news = news or (point.metric not in event.counts and not dataset_of(point.metric))
+            counts = event.counts.setdefault(point.metric, {})
+            counts[said] = counts.get(said, 0) + 1
+        if not news:
+            return []
+        for metric in event.counts:
+            self.context.claim(metric, Claim(self.name, _key(event), "nonfinite", event.onset))
+        return [self._finding(event, point.step)]
 
     def _end_of_step(self, step: int) -> list[Finding]:
         """Judge the step that just ended, before the first point of ``step``."""
@@ -94,55 +192,74 @@ class NonfiniteDetector(Detector):
             event.clean_from = self._step
         if not event.closed and self._clean >= RECOVERED_AFTER_STEPS:
             event.closed = True
+            for metric in event.counts:
+                self.context.claim(metric, Claim(self.name, _key(event), "nonfinite", event.onset, self._step))
             return [self._finding(event, step)]
         if event.closed and self._clean >= RECOVERED_AFTER_STEPS + REOPEN_WITHIN_STEPS:
-            self._event = None
-            self._clean = 0
+            self._event, self._clean, self._quiet = None, 0, True
         return []
 
     def _finding(self, event: _Event, now_step: int) -> Finding:
-        loss = "loss" in event.counts
-        metric = "loss" if loss else "grad_norm"
-        severity: Severity = "critical" if loss and not event.closed else "warning"
-        total = sum(sum(counts.values()) for counts in event.counts.values())
-        what = "loss" if loss else "gradient norm"
-        text = (
-            f"The {what} was {event.first_value} at step {event.onset}"
-            if event.onset == event.last_bad
-            else (f"The {what} is not finite since step {event.onset} ({total} values)")
-        )
+        metrics = list(event.counts)
+        datasets = [name for metric in metrics if (name := dataset_of(metric)) is not None]
+        metric = next((one for one in metrics if role_of(one) == LOSS), event.metric) if event.loss else event.metric
+        dataset = datasets[0] if len(datasets) == 1 and (event.loss or metric == event.metric) else None
+        what = "loss" if event.loss else _words(metric)
+        if event.last_bad == event.onset:
+            text = f"The {what} was {event.first_value} at step {event.onset}"
+        else:
+            text = f"The {what} is not finite since step {event.onset} ({event.total} values)"
         if event.closed:
             text += f"; it has been finite again since step {event.clean_from}."
-        elif loss:
+        elif event.loss or event.severity == "critical":
             text += ". From here on the weights may be lost: go back to a checkpoint before this step."
         else:
             text += (
-                ". The loss is still finite: with fp16 loss scaling this can be routine, otherwise the loss follows."
+                ". The loss itself is still finite: with fp16 loss scaling or an absent data set this can be routine."
             )
         evidence: dict[str, Any] = {
             "values": {name: dict(counts) for name, counts in event.counts.items()},
             "last_nonfinite_step": event.last_bad,
+            "points": event.total,
+            "score_unit": "values",
+            "recovered_at": event.clean_from if event.closed else None,
+            "explained_by": [],
         }
         return Finding(
             detector=self.name,
-            key=f"nonfinite:{event.onset}",
+            key=_key(event),
             kind="nonfinite",
             state="recovered" if event.closed else "open",
-            severity=severity,
-            title=f"{'Loss' if loss else 'Gradient norm'} not finite since step {event.onset}",
+            severity=event.severity,
+            title=f"{what[0].upper()}{what[1:]} not finite since step {event.onset}",
             text=text,
             onset_step=event.onset,
-            step=event.onset,
+            step=event.seen,
             now_step=now_step,
             metric=metric,
+            dataset=dataset,
             peak_step=event.onset,
             recovered_step=event.clean_from if event.closed else None,
-            score=float(total),
+            score=float(event.total),
             evidence=evidence,
         )
 
 
+def _key(event: _Event) -> str:
+    return f"nonfinite:{event.metric}:{event.onset}"
+
+
+def _words(metric: str) -> str:
+    dataset = dataset_of(metric)
+    if dataset is not None:
+        return f"loss of {dataset}"
+    return "gradient norm" if role_of(metric) == GRAD_NORM else metric
+
+
 def _spell(value: float) -> str:
+    """Return a value as JSON programs spell it; a number that overflowed float32 is an infinity."""
     if math.isnan(value):
         return "NaN"
+    if -OVERFLOW < value < OVERFLOW:
+        return "0"
     return "Infinity" if value > 0 else "-Infinity"

@@ -1,86 +1,60 @@
-"""Finds spikes of the loss and tells whether the loss comes back."""
+"""Finds spikes of the loss and of the losses of data sets, and tells whether they come back."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .baseline import RobustBaseline, median
-from .contract import Detector, Finding, Point, Recovery, Severity, State
+from .baseline import median
+from .context import Claim
+from .contract import SENSITIVITY, Detector, Finding, Parameter, Point, State
+from .nonfinite import OVERFLOW
+from .roles import LOSS, dataset_of, role_of
+from .spike_event import SpikeEvent
+from .spike_tracker import Proof, Tracker
 
-#: Points without alarms after the start: the scale is not known yet and the loss falls steeply.
-WARM_UP_POINTS = 40
-#: A point is a candidate above this many robust sigmas ...
-CANDIDATE_SIGMAS = 8.0
-#: ... when it also lies this fraction above the usual level.
-CANDIDATE_RISE = 0.05
-#: Candidates among the last CONFIRM_WINDOW points that make an event. One alone is an odd batch: on healthy logs of one
-#: rank's loss about one step in 200 lies that high without any effect.
-CONFIRM_CANDIDATES = 2
-CONFIRM_WINDOW = 3
-#: Back at the usual level: the median of the last RECOVERY_RING points is within this many sigmas or this fraction of
-#: it.
-RECOVERED_SIGMAS = 3.0
-RECOVERED_RISE = 0.02
-RECOVERY_RING = 5
-#: An event no longer than this is a fast recovery.
-FAST_POINTS = 10
-#: After so many points above the usual level the verdict is ``none`` whatever the trend.
-PATIENCE_POINTS = 100
-#: The verdict comes already after so many points when the second half of them is not lower than the first.
-TREND_POINTS = 50
-#: A candidate within so many points after a recovery continues the same event.
-REOPEN_POINTS = 10
-#: Points that must be stable after the verdict ``none`` before their level is accepted as the usual one.
-NEW_LEVEL_POINTS = 64
-#: The two halves of those points may differ by this fraction of the level, or by two old sigmas.
-NEW_LEVEL_DRIFT = 0.03
-#: While an event is pending it is told again only when its peak has grown by this factor.
-PEAK_NEWS_FACTOR = 1.5
+#: Data sets that are watched, first ones seen. Each takes about 3 KB.
+MAX_TRACKERS = 64
+#: A spike within so many points and steps after the first point back goes on with the same event.
+REOPEN_POINTS = 5
+REOPEN_STEPS = 10
+#: A learning rate or batch size that jumped within so many points before the onset explains a rise up to this
+#: fraction.
+EXCUSE_POINTS = 3
+EXCUSED_RISE = 0.5
+#: Other claims: an event of another detector that ended within so many points is still the same event.
+CLAIM_POINTS = 10
 
 __all__ = ["SpikeDetector"]
 
 
-@dataclass(slots=True)
-class _Event:
-    """One spike from its onset until it is closed, with the level from before it."""
-
-    onset: int
-    seen: int
-    level: float
-    scale: float
-    peak: float
-    peak_step: int
-    told_peak: float
-    points: int
-    recovery: Recovery = "pending"
-    recovered_step: int | None = None
-    new_level: float | None = None
-    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RECOVERY_RING))
-
-    @property
-    def back_below(self) -> float:
-        """The value at or below which the loss counts as back."""
-        return self.level + max(RECOVERED_SIGMAS * self.scale, RECOVERED_RISE * abs(self.level))
-
-    def score(self) -> float:
-        return min((self.peak - self.level) / self.scale, 1e9)
+#: One point is an event where it stands for so many steps, is so high, and the gradient norm jumped with it.
+LONE_STEPS = 10
+LONE_SIGMAS = 7.0
+LONE_RISE = 0.1
+LONE_GRADIENT_RATIO = 5.0
+LONE_GRADIENT_SIGMAS = 6.0
+#: Values of the gradient norm that make its usual range known, and the least spread of its logarithm.
+GRADIENT_POINTS = 16
+GRADIENT_SPREAD = 0.1
 
 
 class SpikeDetector(Detector):
-    """Opens one incident when the loss leaves its usual range upwards, and follows it until it is back.
+    """Opens one incident when a loss leaves its usual range upwards, and follows it until it is back.
 
-    Idea: the usual range is robust (medians of the last 128 points, see ``baseline.py``). A point above 8 sigmas and
-    5 % is a candidate; two candidates among three points are an event, one alone is an odd batch and stays silent.
+    Idea: the usual range is robust (medians of the last 128 points, see ``baseline.py``). One point far above it is an
+    odd batch. Proof accumulates: two of three points above 8 sigmas, three of five above 6, four of six above 5, five
+    of eight above 4.5, each with a least rise. How high is high enough comes from the run: where lone outliers are
+    common the same rule asks for higher points (``tail.py``), so that chance makes less than one event in a million
+    points of any run. Where one logged point stands for many steps, a jump of the gradient norm proves a lone point.
     The baseline learns nothing while an event is open. The event is ``pending`` until the median of five points is
     back (``fast`` within 10 points, otherwise ``slow``), or until it stays up for 100 points or does not fall over 50
-    (``none``). An event with the verdict ``none`` stays open; when the loss settles for 64 points, later spikes are
-    measured from the new level, and the old event still recovers if the loss falls back to where it came from.
+    (``none``, critical). When the loss settles, later spikes are measured from the new level, and the old event still
+    recovers if the loss falls back to where it came from. A rise up to 50 % that begins with a jump of the learning
+    rate or the batch size is told, but as ``info``.
 
     Args:
-        metric: name of the metric that is watched.
+        sensitivity: thresholds are divided by it.
 
     Source: the rules of the project's detection notes, section 5; skip-step rule of OLMo-core and the ring of llm.c
     for window sizes; PaLM (arXiv 2204.02311) for what a spike looks like.
@@ -95,187 +69,236 @@ class SpikeDetector(Detector):
 
     name: ClassVar[str] = "spike"
     kinds: ClassVar[tuple[str, ...]] = ("spike",)
+    title: ClassVar[str] = "Loss spikes"
+    parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
 
-    def __init__(self, metric: str = "loss", **settings: float) -> None:
+    def __init__(self, **settings: float) -> None:
         super().__init__(**settings)
-        self._metric = metric
-        self._baseline = RobustBaseline()
-        self._last: deque[tuple[int, float, bool]] = deque(maxlen=CONFIRM_WINDOW)
-        self._event: _Event | None = None
-        self._settling: deque[float] = deque(maxlen=NEW_LEVEL_POINTS)
-        self._half: deque[float] = deque(maxlen=TREND_POINTS)
-        self._closed: _Event | None = None
-        self._since_closed = 0
-        self._left_behind: _Event | None = None
+        self._trackers: dict[str, Tracker] = {}
+        self._total: str | None = None
+
+    def configured(self) -> None:
+        self._sensitivity = self.settings["sensitivity"]
 
     def wants(self, metric: str) -> bool:
-        return metric == self._metric
+        return role_of(metric) == LOSS or dataset_of(metric) is not None
 
     def update(self, point: Point) -> list[Finding]:
-        if point.metric != self._metric:
+        tracker = self._trackers.get(point.metric)
+        if tracker is None:
+            tracker = self._new_tracker(point.metric)
+            if tracker is None:
+                return []
+        value = point.value
+        if tracker.low < value < tracker.high:
+            tracker.block.append(value)
+            if len(tracker.block) >= tracker.limit:
+                tracker.flush(point.step)
             return []
-        value = point.value if math.isfinite(point.value) else math.nan
-        found = self._old_event_back(point.step, value)
-        if self._event is not None:
-            return found + self._follow(self._event, point.step, value)
-        if not math.isnan(value):
-            found += self._watch(point.step, value)
-        return found
+        return self._look(tracker, point.step, value)
 
-    def _watch(self, step: int, value: float) -> list[Finding]:
-        """Score a point while no event is open; learn from it only when it is usual."""
-        self._since_closed += 1
-        if self._baseline.points < WARM_UP_POINTS:
-            self._baseline.learn(value)
-            return []
-        location, scale = self._baseline.location(), self._baseline.scale()
-        rise = value - location
-        candidate = rise > CANDIDATE_SIGMAS * scale and rise > CANDIDATE_RISE * abs(location)
-        self._last.append((step, value, candidate))
-        if not candidate:
-            self._baseline.learn(value)
-            return []
-        candidates = [(at, loss) for at, loss, high in self._last if high]
-        if len(candidates) < CONFIRM_CANDIDATES:
-            return []
-        self._last.clear()
-        return [self._open(candidates, step, self._baseline.level(), scale)]
+    def _new_tracker(self, metric: str) -> Tracker | None:
+        if not self.wants(metric) or len(self._trackers) >= MAX_TRACKERS:
+            return None
+        if dataset_of(metric) is None:
+            if self._total is not None:
+                return None
+            self._total = metric
+        tracker = self._trackers[metric] = Tracker(metric)
+        return tracker
 
-    def _open(self, candidates: list[tuple[int, float]], step: int, level: float, scale: float) -> Finding:
-        closed, self._closed = self._closed, None
-        peak_step, peak = max(candidates, key=lambda candidate: candidate[1])
-        if closed is not None and self._since_closed <= REOPEN_POINTS:
+    def _look(self, tracker: Tracker, step: int, value: float) -> list[Finding]:
+        """Take a point that is not plainly quiet."""
+        if tracker.event is not None:
+            return self._follow(tracker, tracker.event, step, value)
+        if not -OVERFLOW < value < OVERFLOW:
+            return []
+        found = self._old_event_back(tracker, step, value)
+        if not tracker.look(step, value, self._sensitivity) or not self._sensitivity:
+            return found
+        proof, confirmed_by = tracker.proof(), None
+        if proof is None:
+            proof, confirmed_by = self._lone_proof(tracker)
+        if proof is None or self._held_by_another(tracker):
+            return found
+        return [*found, self._open(tracker, proof, confirmed_by, step)]
+
+    def _lone_proof(self, tracker: Tracker) -> tuple[Proof | None, dict[str, Any] | None]:
+        """Return the proof of a point that stands alone, and the jump of the gradient norm that confirms it."""
+        newest = tracker.suspects[-1]
+        if tracker.interval < LONE_STEPS or newest.sigmas < LONE_SIGMAS or newest.rise < LONE_RISE:
+            return None, None
+        ratio, sigmas = self._gradient(newest.step)
+        if ratio < LONE_GRADIENT_RATIO or sigmas < LONE_GRADIENT_SIGMAS:
+            return None, None
+        needed = f"1 point above {LONE_SIGMAS:g} sigmas with a jump of the gradient norm"
+        return Proof([newest], needed), {"metric": "grad_norm", "step": newest.step, "ratio": ratio}
+
+    def _gradient(self, step: int) -> tuple[float, float]:
+        """Return how the gradient norm of ``step`` compares to the ones before: as a ratio, and in sigmas of its
+        logarithm. Both 0 where it is unknown."""
+        values = self.context.grad_norm.values
+        now = self.context.grad_norm.at(step)
+        logs = sorted(math.log(value) for at, value in values if at < step and value > 0)
+        if len(logs) < GRADIENT_POINTS or not now > 0:
+            return 0.0, 0.0
+        middle = logs[len(logs) // 2]
+        spread = 1.4826 * sorted(abs(one - middle) for one in logs)[len(logs) // 2]
+        above = math.log(now) - middle
+        return math.exp(min(above, 20.0)), above / max(spread, GRADIENT_SPREAD)
+
+    def _held_by_another(self, tracker: Tracker) -> bool:
+        return self.context.claimed(tracker.metric, self.name, CLAIM_POINTS * tracker.interval) is not None
+
+    def _open(self, tracker: Tracker, proof: Proof, confirmed_by: dict[str, Any] | None, step: int) -> Finding:
+        first, top = proof.suspects[0], max(proof.suspects, key=lambda suspect: suspect.value)
+        points = tracker.seen - first.number
+        closed, tracker.closed = tracker.closed, None
+        back = closed.recovered_step if closed is not None else None
+        again = (
+            closed is not None
+            and back is not None
+            and first.step - back <= min(REOPEN_STEPS, REOPEN_POINTS * tracker.interval)
+        )
+        if closed is not None and again:
             event = closed
-            event.recovery, event.recovered_step = "pending", None
-            event.points += self._since_closed
-            if peak > event.peak:
-                event.peak, event.peak_step = peak, peak_step
+            event.reopen(step, top.value, top.step, tracker.since_closed)
         else:
-            event = _Event(candidates[0][0], step, level, scale, peak, peak_step, peak, points=len(candidates))
-        event.told_peak = event.peak
-        event.recent.extend(candidates)
-        self._half.clear()
-        self._half.extend(loss for _, loss in candidates)
-        self._event = event
+            baseline = tracker.baseline
+            event = SpikeEvent(
+                metric=tracker.metric,
+                onset=first.step,
+                seen=step,
+                level=baseline.level(),
+                scale=baseline.scale(),
+                peak=top.value,
+                peak_step=top.step,
+                told_peak=top.value,
+                points=points,
+                needed=proof.needed,
+                dataset=dataset_of(tracker.metric),
+                confirmed_by=[] if confirmed_by is None else [confirmed_by],
+            )
+            event.explained_by = self._excuses(tracker, first.step, step)
+            self._grade(event)
+        for suspect in proof.suspects:
+            event.recent.append((suspect.step, suspect.value))
+            event.trend.append(suspect.value)
+        tracker.suspects.clear()
+        tracker.event = event
+        tracker.set_band()
+        self.context.claim(event.metric, Claim(self.name, _key(event), "spike", event.onset))
         return self._finding(event, step)
 
-    def _follow(self, event: _Event, step: int, value: float) -> list[Finding]:
-        """Advance the open event by one point. A non-finite value counts as far above."""
-        event.points += 1
-        value = math.inf if math.isnan(value) else value
-        event.recent.append((step, value))
-        self._half.append(value)
-        if math.isfinite(value) and value > event.peak:
-            event.peak, event.peak_step = value, step
-        if _is_back(event):
-            return [self._close(event, step)]
-        if event.recovery == "none":
-            return self._settle(event, step, value)
-        if event.points >= PATIENCE_POINTS or (event.points >= TREND_POINTS and self._not_falling()):
-            event.recovery = "none"
-            event.told_peak = event.peak
-            self._settling.clear()
-            return [self._finding(event, step)]
-        if event.peak - event.level > PEAK_NEWS_FACTOR * (event.told_peak - event.level):
-            event.told_peak = event.peak
-            return [self._finding(event, step)]
-        return []
+    def _excuses(self, tracker: Tracker, onset: int, step: int) -> list[str]:
+        excuses = self.context.excuses_between(onset - round(EXCUSE_POINTS * tracker.interval), step)
+        return [f"{e.kind}: {e.text}" for e in excuses if e.kind in ("lr_jump", "batch_size") and e.after > e.before]
 
-    def _not_falling(self) -> bool:
-        values = list(self._half)
-        half = len(values) // 2
-        return len(values) == TREND_POINTS and median(values[half:]) >= median(values[:half])
+    def _grade(self, event: SpikeEvent) -> None:
+        """Set the severity that the event has earned by now; it never gets lower."""
+        if event.explained_by and event.rise * self._sensitivity <= EXCUSED_RISE:
+            event.severity = "info"
+        elif event.recovery == "none" or event.severity == "critical":
+            event.severity = "critical"
+        else:
+            event.severity = "warning"
 
-    def _settle(self, event: _Event, step: int, value: float) -> list[Finding]:
-        """After the verdict ``none``: accept a level that stands still, and watch from there."""
-        if not math.isfinite(value):
-            self._settling.clear()
-            return []
-        self._settling.append(value)
-        if len(self._settling) < NEW_LEVEL_POINTS:
-            return []
-        values = list(self._settling)
-        half = NEW_LEVEL_POINTS // 2
-        drift = abs(median(values[half:]) - median(values[:half]))
-        level = median(values)
-        if drift > max(2 * event.scale, NEW_LEVEL_DRIFT * abs(level)):
-            return []
-        self._baseline.restart(values)
-        event.new_level = level
-        self._left_behind, self._event = event, None
-        event.recent.clear()
-        self._settling.clear()
-        return [self._finding(event, step)]
+    def _follow(self, tracker: Tracker, event: SpikeEvent, step: int, value: float) -> list[Finding]:
+        """Advance the open event by one point."""
+        tracker.seen += 1
+        tracker.step = step
+        event.take(step, value)
+        news = event.advance()
+        before = event.severity
+        self._grade(event)
+        news = news or event.severity != before
+        if event.is_over:
+            self._learn_again(tracker, event)
+            event.recent.clear()
+            event.trend.clear()
+            tracker.closed, tracker.event, tracker.since_closed = event, None, 0
+        elif level := event.settled():
+            tracker.baseline.restart(level)
+            event.accept(level)
+            tracker.left_behind, tracker.event = event, None
+            news = True
+        if tracker.event is None:
+            tracker.tail.passed(1)
+            tracker.set_band()
+            self.context.claim(event.metric, Claim(self.name, _key(event), "spike", event.onset, step))
+        return [self._finding(event, step)] if news else []
 
-    def _close(self, event: _Event, step: int) -> Finding:
-        back = next(at for at, loss in event.recent if loss <= event.back_below)
-        above = event.points - sum(1 for at, _ in event.recent if at >= back)
-        event.recovery = "fast" if above <= FAST_POINTS else "slow"
-        event.recovered_step = back
-        for at, loss in event.recent:
-            if at >= back and loss <= event.back_below:
-                self._baseline.learn(loss)
-        event.recent.clear()
-        self._closed, self._event, self._since_closed = event, None, 0
-        return self._finding(event, step)
+    def _learn_again(self, tracker: Tracker, event: SpikeEvent) -> None:
+        """Learn the first points after an event; where they stand a little higher than before, that is the level."""
+        usual = event.usual_again()
+        higher = median(usual) - tracker.baseline.location()
+        if higher > event.scale:
+            tracker.baseline.shift(higher)
+        for value in usual:
+            tracker.baseline.learn(value)
 
-    def _old_event_back(self, step: int, value: float) -> list[Finding]:
+    def _old_event_back(self, tracker: Tracker, step: int, value: float) -> list[Finding]:
         """Close an event whose new level had been accepted, when the loss is back where it came from."""
-        event = self._left_behind
-        if event is None or math.isnan(value):
+        event = tracker.left_behind
+        if event is None or not event.came_back_late(step, value):
             return []
-        event.recent.append((step, value))
-        if not _is_back(event):
-            return []
-        self._left_behind = None
-        event.recovery = "slow"
-        event.recovered_step = next(at for at, loss in event.recent if loss <= event.back_below)
+        tracker.left_behind = None
+        tracker.set_band()
         return [self._finding(event, step)]
 
-    def _finding(self, event: _Event, now_step: int) -> Finding:
-        state: State = "open" if event.recovered_step is None else "recovered"
-        severity: Severity = {"pending": "warning", "none": "critical", "fast": "info", "slow": "warning"}[
-            event.recovery
-        ]  # type: ignore[assignment]
-        rise = event.peak - event.level
-        percent = f" (+{100 * rise / abs(event.level):.0f} %)" if event.level else ""
-        text = f"The loss rose from {event.level:.4g} to {event.peak:.4g}{percent}, onset at step {event.onset}."
+    def _finding(self, event: SpikeEvent, now_step: int) -> Finding:
+        settled = event.new_level is not None
+        state: State = (
+            "recovered" if event.is_over else ("resolved" if settled and event.severity == "info" else "open")
+        )
+        what = "loss" if event.dataset is None else f"loss of {event.dataset}"
+        percent = f" (+{100 * event.rise:.0f} %)" if event.level else ""
+        text = f"The {what} rose from {event.level:.4g} to {event.peak:.4g}{percent}, onset at step {event.onset}."
         text += {
             "pending": " It is still high; whether it comes back by itself is not known yet.",
             "fast": f" It was back at its level by itself at step {event.recovered_step}.",
             "slow": f" It came back slowly by itself, at step {event.recovered_step}.",
             "none": " It does not come back by itself.",
         }[event.recovery]
-        if event.new_level is not None and event.recovered_step is None:
+        if event.new_level is not None and not event.is_over:
             text += f" It has settled at a new level of {event.new_level:.4g}."
+        if event.explained_by:
+            text += f" It began with a known change ({'; '.join(event.explained_by)})."
         evidence: dict[str, Any] = {
             "level_before": event.level,
             "sigma": event.scale,
             "peak": event.peak,
-            "rise_percent": 100 * rise / abs(event.level) if event.level else None,
+            "rise_percent": min(100 * event.rise, 1e12) if event.level else None,
+            "direction": "up",
+            "score_unit": "robust sigmas",
+            "threshold": event.needed,
             "points": event.points,
             "back_below": event.back_below,
-            "new_level": event.new_level,
+            "level_after": event.new_level,
+            "recovered_at": event.recovered_step,
+            "confirmed_by": list(event.confirmed_by),
+            "explained_by": list(event.explained_by),
         }
         return Finding(
             detector=self.name,
-            key=f"spike:{self._metric}:{event.onset}",
+            key=_key(event),
             kind="spike",
             state=state,
-            severity=severity,
-            title=f"Loss spike at step {event.onset}",
+            severity=event.severity,
+            title=f"{what[0].upper()}{what[1:]} spike at step {event.onset}",
             text=text,
             onset_step=event.onset,
             step=event.seen,
             now_step=now_step,
-            metric=self._metric,
+            metric=event.metric,
+            dataset=event.dataset,
             peak_step=event.peak_step,
             recovered_step=event.recovered_step,
             recovery=event.recovery,
-            score=event.score(),
+            score=event.score,
             evidence=evidence,
         )
 
 
-def _is_back(event: _Event) -> bool:
-    return len(event.recent) == RECOVERY_RING and median([loss for _, loss in event.recent]) <= event.back_below
+def _key(event: SpikeEvent) -> str:
+    return f"spike:{event.metric}:{event.onset}"
