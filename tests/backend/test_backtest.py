@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from redis.asyncio import Redis
 from archive_stage import Stage
 from eventful_run import Row, as_frames, eventful_rows, facts, write_lines
 from imported import export_of
-from stabilitybackend.backtest import backtest, read_files
+from stabilitybackend.backtest import Backtest, backtest, read_files
 from stabilitybackend.runs.jsonl_export import jsonl_export
 from stabilitybackend.runs.parquet_export import parquet_export
 
@@ -50,11 +51,16 @@ async def test_a_run_that_was_streamed_is_judged_alike_in_its_export_and_in_its_
         assert facts(backtest(log.frames(), run_id="run-1").incidents) == told
 
 
-@settings(max_examples=25, deadline=None)
+@cache
+def _whole(declared: bool) -> Backtest:
+    return backtest(as_frames(DECLARED if declared else SILENT))
+
+
+@settings(max_examples=12, deadline=None)
 @given(cuts=st.lists(st.integers(1, len(DECLARED)), max_size=60), declared=st.booleans())
 def test_how_rows_are_cut_into_frames_changes_nothing(cuts: list[int], declared: bool) -> None:
     rows = DECLARED if declared else SILENT
-    whole = backtest(as_frames(rows))
+    whole = _whole(declared)
     cut = backtest(as_frames(rows, cuts))
     assert facts(cut.incidents) == facts(whole.incidents)
     assert (cut.rows, cut.points) == (whole.rows, whole.points)
