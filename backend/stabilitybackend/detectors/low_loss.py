@@ -1,0 +1,80 @@
+"""Says whether the loss after a fork is too low to be true: lower than the weights can be that were loaded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .before_fork import LEVEL_POINTS, BeforeFork
+from .fingerprint import correlation
+from .levels import level_of, middle
+
+#: Points after the fork that are needed.
+LOW_POINTS = 12
+#: Too low against the branch that was left: by so many standard errors of the paired difference.
+PAIRED_ERRORS = 5.0
+#: Too low against the level before the fork: so many standard errors with such pairs, and without any.
+LEVEL_ERRORS, LEVEL_ERRORS_ALONE = 3.0, 5.0
+#: A loss that falls is expected to go on falling, this much faster than it did: only what lies below that is too low.
+FALL_MARGIN = 1.5
+#: Standard error of a median, in those of a mean.
+MEDIAN_ERROR = 1.2533
+
+__all__ = ["LOW_POINTS", "LowLoss", "falsely_low"]
+
+
+class LowLoss(NamedTuple):
+    """A loss that is too low.
+
+    Args:
+        level: where it should be.
+        low: where it is.
+        evidence: facts behind it.
+    """
+
+    level: float
+    low: float
+    evidence: dict[str, Any]
+
+
+def falsely_low(
+    before: BeforeFork, after: Sequence[tuple[int, float]], *, min_drop: float, by: float
+) -> LowLoss | None:
+    """Compare the first losses after a fork with those before it and with the branch that was left.
+
+    Args:
+        before: what was known at the fork.
+        after: (step, loss) since the fork, LOW_POINTS at least.
+        min_drop: smallest amount that counts, as a fraction of the level.
+        by: sensitivity, > 0.
+    """
+    slope = FALL_MARGIN * min(0.0, before.slope)
+    missing = [before.level + slope * (LEVEL_POINTS / 2 + i) - loss for i, (_, loss) in enumerate(after)]
+    drop, least = middle(missing), min_drop * abs(before.level)
+    # It is low from the first batch on, or it is no matter of the resume.
+    if drop < least or middle(missing[: LOW_POINTS // 2]) < 0.5 * drop:
+        return None
+    errors = drop / (MEDIAN_ERROR * before.sigma * math.sqrt(1 / len(after) + 1 / LEVEL_POINTS))
+    low = middle([loss for _, loss in after[-LOW_POINTS:]])
+    pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
+    left = middle([old for _, old in pairs]) if len(pairs) >= LOW_POINTS else math.inf
+    if left > before.level + 3 * before.sigma:  # no branch, or one that was sick: nothing to compare with
+        alone = errors > LEVEL_ERRORS_ALONE / by and drop > 2 * least
+        return LowLoss(before.level, low, {}) if alone else None
+    below, sigma = level_of([loss - old for loss, old in pairs], 1e-6)
+    paired = -below / (MEDIAN_ERROR * sigma / math.sqrt(len(pairs)))
+    if errors < LEVEL_ERRORS / by or paired < PAIRED_ERRORS / by or -below < least:
+        return None
+    facts = {"below_left_branch": below, "paired_errors": min(paired, 1e9), "same_order_r": _same_order(pairs)}
+    return LowLoss(left, low, facts)
+
+
+def _same_order(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return r of two branches over the same steps without their trends: 1 is the same data in the same order."""
+    half = len(pairs) // 2
+    flat: list[list[float]] = []
+    for branch in ([new for new, _ in pairs], [old for _, old in pairs]):
+        slope = (middle(branch[half:]) - middle(branch[:half])) / (len(branch) - half)
+        flat.append([value - slope * i for i, value in enumerate(branch)])
+    return round(correlation(*flat), 3)

@@ -1,0 +1,393 @@
+"""Finds that data is trained on again: a loss falsely low after a resume, a known order of batches, epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from .before_fork import BEFORE_POINTS, BeforeFork, before_fork
+from .context import Claim
+from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
+from .epoch_drops import ADD_POINTS, Drop, EpochDrops
+from .fingerprint import BLOCK_POINTS, SAME, WINDOW_POINTS, Fingerprints
+from .levels import LARGEST, middle, percent
+from .low_loss import LOW_POINTS, falsely_low
+from .roles import LOSS, role_of
+
+#: Points after a fork in which a loss that is too low is put down to it, looked at each LOOK_POINTS.
+WATCH_POINTS = 64
+LOOK_POINTS = 4
+#: A learning rate that differs by this fraction explains a lower loss.
+LR_DIFFERS = 0.1
+#: Declared changes that let the loss differ.
+EXCUSING = ("seed", "skip", "data", "mix", "batch")
+#: The jump back is over when the median of RECENT points has made up for this part of what was missing.
+BACK = 0.6
+RECENT = 5
+#: The claim is held for so many points after it: the baselines of the others have to learn the true level again.
+REST_POINTS = 32
+#: A low loss is followed for so many points; then it is the usual one.
+PATIENCE_POINTS = 2_048
+#: Points above the true level by so many sigmas are no part of this: the claim is given back at once.
+ABOVE_SIGMAS = 8.0
+#: Searches for the newest residuals in the past: one in so many blocks; so many hits at one lag are an event, and so
+#: many misses its end.
+SEARCH_BLOCKS = 2
+CONFIRM_SEARCHES = 2
+#: A drop at an epoch's boundary is closed after so many points.
+DROP_POINTS = 16
+
+__all__ = ["RepeatDataDetector"]
+
+
+@dataclass(slots=True)
+class _Low:
+    """A loss that is too low since a fork."""
+
+    onset: int
+    seen: int
+    before: BeforeFork
+    level: float
+    low: float
+    severity: Severity
+    evidence: dict[str, Any]
+    points: int = 0
+    recent: list[tuple[int, float]] = field(default_factory=list)
+    back: int | None = None
+    rest: int = 0
+
+
+@dataclass(slots=True)
+class _Again:
+    """Batches that were met before, at a constant lag."""
+
+    onset: int
+    lag: int
+    r: float
+    earlier: int
+    seen: int = 0
+    hits: int = 1
+    misses: int = 0
+
+
+class RepeatDataDetector(Detector):
+    """Tells when the model gets data again that it has learnt already.
+
+    Idea, three signs. (1) After a fork the loss lies clearly below that of the branch that was left at the same steps,
+    and below the level at the fork step: the weights went back, but the loader hands out what these weights have seen.
+    It ends with a jump up to the true level, which belongs to the same incident. (2) What the loss misses its trend by
+    is a fingerprint of the batch: when the residuals of the last 48 points agree (r > 0.8) with 48 others of the last
+    2,048, twice at one lag, the order of the data repeats. (3) Abrupt lasting drops at equal distances, between which
+    the loss does not fall, are the boundaries of epochs over the same data; the third one is an alarm. The same data
+    at the same steps after a rollback is a correct resume and not told.
+
+    Args:
+        min_drop: smallest amount by which the loss is too low after a fork, as a fraction of the level.
+
+    Source: the measurements of the project's detection notes, section 2.2 (r >= 0.96 for the same data order in other
+    models, |r| < 0.35 for another order).
+
+    Example:
+        >>> import random
+        >>> rng, detector, found = random.Random(1), RepeatDataDetector(), []
+        >>> batches = [2.0 + rng.gauss(0, 0.05) for _ in range(300)]
+        >>> for step in range(450):  # the loader starts over at step 300
+        ...     found += detector.update(Point(step, "loss", batches[step % 300], 0.0))
+        >>> [(f.severity, f.evidence["lag_points"], f.evidence["r"]) for f in found]
+        [('warning', 300, 0.995)]
+    """
+
+    name: ClassVar[str] = "repeat_data"
+    kinds: ClassVar[tuple[str, ...]] = ("repeat_data",)
+    title: ClassVar[str] = "Data repeats"
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "min_drop": Parameter(
+            0.01, 0.001, 1.0, "fraction", "Smallest amount by which the loss is too low. Higher: fewer reports."
+        ),
+    }
+
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
+        self._metric: str | None = None
+        self._losses: list[float] = []
+        self._block: list[tuple[int, float]] = []
+        self._blocks = 0
+        self._prints = Fingerprints()
+        self._drops = EpochDrops()
+        self._watch: BeforeFork | None = None
+        self._after: list[tuple[int, float]] = []
+        self._low: _Low | None = None
+        self._again: _Again | None = None
+        self._drop: tuple[Drop, Finding, int] | None = None
+
+    def configured(self) -> None:
+        self._by = self.settings["sensitivity"]
+        self._min_drop = self.settings["min_drop"] / (self._by or 1.0)
+
+    @classmethod
+    def story(cls) -> Sequence[Row | Mark]:
+        losses = [2.5 + 0.02 * ((7 * step) % 5 - 2) + 0.01 * ((3 * step) % 11 - 5) for step in range(700)]
+        left = {"loss": [(step, losses[step]) for step in range(300, 400)]}
+        data = {"fork_step": 299, "cause": "restart", "reason": "", "changes": {}, "last_step": 399}
+        fork = Mark("fork", 300, 1e9 + 400, "the run went back to step 299", {**data, "left_behind": left})
+        known = [loss - (0.25 if 300 <= step < 420 else 0.0) for step, loss in enumerate(losses)]
+        rows = [Row(step, 1e9 + step, {"loss": loss}) for step, loss in enumerate(known)]
+        return [*rows[:300], fork, *rows[300:]]
+
+    def wants(self, metric: str) -> bool:
+        return role_of(metric) == LOSS
+
+    def note(self, mark: Mark) -> list[Finding]:
+        if mark.kind != "fork":
+            return []
+        found = [] if self._low is None else self._close(self._low, mark.step - 1, "resolved")
+        self._watch, self._after = None, []
+        if self._by:
+            losses = [*self._losses, *(value for _, value in self._block)][-BEFORE_POINTS:]
+            self._watch = before_fork(
+                mark.step, mark.text, mark.data, losses, self._metric, self.context, left=WATCH_POINTS
+            )
+        self._drops.forget()
+        return found
+
+    def update(self, point: Point) -> list[Finding]:
+        step, metric, value, _, _ = point
+        if metric != self._metric:
+            if self._metric is not None or role_of(metric) != LOSS:
+                return []
+            self._metric = metric  # a second spelling of the loss is ignored
+        if not -LARGEST < value < LARGEST:
+            return []
+        found: list[Finding] = []
+        if self._low is not None:
+            found += self._follow_low(self._low, step, value)
+        elif self._watch is not None:
+            found += self._look(self._watch, step, value)
+        block = self._block
+        block.append((step, value))
+        filled = len(block)
+        if not filled % ADD_POINTS:
+            found += self._epoch(self._drops.add(block[-ADD_POINTS:]), step)
+            if filled == BLOCK_POINTS:
+                found += self._full(step)
+        return found
+
+    # --- too low after a fork ------------------------------------------------------------------------------------
+
+    def _look(self, before: BeforeFork, step: int, value: float) -> list[Finding]:
+        """Look whether the first losses after a fork are too low to be true."""
+        assert self._metric is not None
+        after = self._after
+        after.append((step, value))
+        count = len(after)
+        if count > WATCH_POINTS:
+            self._watch, self._after = None, []
+            return []
+        if count < LOW_POINTS or count % LOOK_POINTS:
+            return []
+        low = falsely_low(before, after, min_drop=self._min_drop, by=self._by)
+        if low is None:
+            return []
+        self._watch, self._after = None, []
+        if before.lr_differs(self.context.lr.last, LR_DIFFERS) or self._others(RECENT):
+            return []
+        changes = [name for name, changed in before.changes.items() if changed and any(w in name for w in EXCUSING)]
+        evidence = {**low.evidence, "explained_by": [f"declared: {name} = {before.changes[name]}" for name in changes]}
+        severity: Severity = "info" if changes else "warning"
+        event = _Low(after[0][0], step, before, low.level, low.low, severity, evidence, points=count)
+        self._low = event
+        self._claim(event.onset, None)
+        return [self._low_finding(event, "open", step)]
+
+    def _follow_low(self, event: _Low, step: int, value: float) -> list[Finding]:
+        """Wait for the jump back to the true level, which is no event of its own."""
+        event.points += 1
+        event.recent = [*event.recent[-(RECENT - 1) :], (step, value)]
+        high = sum(loss > event.level + ABOVE_SIGMAS * event.before.sigma for _, loss in event.recent[-3:])
+        if event.back is not None:
+            event.rest -= 1
+            if event.rest <= 0 or high >= 2:
+                self._claim(event.onset, step)
+                self._low = None
+            return []
+        enough = event.low + BACK * (event.level - event.low)
+        if high >= 2 or (len(event.recent) == RECENT and middle([loss for _, loss in event.recent]) >= enough):
+            event.back = next((at for at, loss in event.recent if loss >= enough), step)
+            event.rest = 0 if high >= 2 else REST_POINTS
+            return [self._low_finding(event, "recovered", step)]
+        return self._close(event, step, "resolved") if event.points >= PATIENCE_POINTS else []
+
+    def _close(self, event: _Low, step: int, state: State) -> list[Finding]:
+        self._low = None
+        self._claim(event.onset, step)
+        return [] if event.back is not None else [self._low_finding(event, state, max(step, event.seen))]
+
+    # --- the order of the data, and epochs -----------------------------------------------------------------------
+
+    def _full(self, step: int) -> list[Finding]:
+        """Take a full block: the level, and now and then a search in the past."""
+        losses = [value for _, value in self._block]
+        if self._low is None:
+            self._losses = [*self._losses, *losses][-BEFORE_POINTS:]
+        self._prints.add(self._block[0][0], losses)
+        self._block = []
+        self._blocks = (self._blocks + 1) % SEARCH_BLOCKS
+        return self._search(step) if self._blocks == 0 and (self._by or self._again) else []
+
+    def _search(self, step: int) -> list[Finding]:
+        hit, again = self._prints.repeated() if self._by else None, self._again
+        if hit is not None and again is not None and hit[0] == again.lag:
+            again.hits, again.misses, again.r = again.hits + 1, 0, min(again.r, hit[1])
+            if again.hits != CONFIRM_SEARCHES:
+                return []
+            again.seen = step
+            if self._low is not None:
+                self._low.evidence |= {"lag_points": again.lag, "r": round(again.r, 3)}
+                return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
+            return [self._again_finding(again, "open", step, None)]
+        if again is None or again.hits < CONFIRM_SEARCHES:
+            self._again = None if hit is None else _Again(hit[2], hit[0], hit[1], hit[3])
+            return []
+        again.misses += 1
+        if again.misses < CONFIRM_SEARCHES:
+            return []
+        self._again = None
+        return [self._again_finding(again, "recovered", step, step)] if self._low is None else []
+
+    def _epoch(self, drop: Drop | None, step: int) -> list[Finding]:
+        """Take what the search for drops found: the third of a pattern, and what follows, is told."""
+        found: list[Finding] = []
+        if self._drop is not None:
+            last, finding, points = self._drop
+            self._drop = (last, finding, points + ADD_POINTS)
+            if points >= DROP_POINTS or drop is not None:
+                self._drop = None
+                self._claim(last.step, step)
+                found = [replace(finding, state="resolved", now_step=step)]
+        if drop is None:
+            return found
+        explained = any(e.kind in ("lr_jump", "fork") for e in self.context.excuses_between(drop.before_step, step))
+        if explained or self._low is not None or self._others(RECENT):
+            self._drops.forget()
+            return found
+        distance = self._drops.pattern()
+        if distance is None or not self._by:
+            return found
+        finding = self._drop_finding(drop, distance, step)
+        self._drop = (drop, finding, 0)
+        self._claim(drop.step, None)
+        return [*found, finding]
+
+    # --- words ---------------------------------------------------------------------------------------------------
+
+    def _others(self, points: int) -> bool:
+        """Return whether another detector has an event of the loss; a level that shifted is this one's own."""
+        assert self._metric is not None
+        claim = self.context.claimed(self._metric, self.name, within_steps=points * self.context.interval)
+        return claim is not None and claim.kind != "level_shift"
+
+    def _claim(self, onset: int, ended: int | None) -> None:
+        assert self._metric is not None
+        claim = Claim(self.name, f"{self.name}:{self._metric}:{onset}", "repeat_data", onset, ended)
+        self.context.claim(self._metric, claim)
+
+    def _low_finding(self, event: _Low, state: State, now_step: int) -> Finding:
+        change = percent(event.low, event.level)
+        shown = f" ({change:+.1f} %)" if change is not None else ""
+        text = f"{event.before.text[:1].upper()}{event.before.text[1:]}, and the loss came back at {event.low:.4g}"
+        text += f" where {event.level:.4g} was to be expected{shown}. It is likely that data is fed which these weights"
+        text += " have learnt already: is the loader's place restored?"
+        if state == "recovered":
+            text += f" It jumped back to the true level at step {event.back}: that is the end of it, not a spike."
+        elif state == "resolved":
+            text += " It has stayed so: this counts as the usual level from here on."
+        evidence = {
+            "level_before": event.level,
+            "level_after": event.low,
+            "sigma": event.before.sigma,
+            "rise_percent": change,
+            "direction": "down",
+            "score_unit": "robust sigmas",
+            "points": event.points,
+            "fork_step": event.before.step - 1,
+            "recovered_at": event.back,
+            **event.evidence,
+        }
+        score = (event.level - event.low) / event.before.sigma
+        title = f"Loss falsely low after the resume at step {event.before.step}"
+        return self._finding(
+            event.onset, event.seen, now_step, state, event.severity, title, text, score, evidence, event.back
+        )
+
+    def _again_finding(self, event: _Again, state: State, now_step: int, back: int | None) -> Finding:
+        text = f"The batches since step {event.onset} are those that came {event.lag} logged points earlier, since step"
+        text += f" {event.earlier}: the loss misses its trend in the same way (r = {event.r:.2f} over {WINDOW_POINTS}"
+        text += " points). Does the loader start over, or the epoch without a new shuffle?"
+        text += f" It ended before step {back}." if back is not None else ""
+        evidence = {
+            "lag_points": event.lag,
+            "r": round(event.r, 3),
+            "threshold": SAME,
+            "score_unit": "correlation",
+            "earlier_step": event.earlier,
+            "points": event.hits * SEARCH_BLOCKS * BLOCK_POINTS,
+            "recovered_at": back,
+        }
+        title = f"Known data is fed again since step {event.onset}"
+        return self._finding(event.onset, event.seen, now_step, state, "warning", title, text, event.r, evidence, back)
+
+    def _drop_finding(self, drop: Drop, distance: float, step: int) -> Finding:
+        level, sigma = drop.before
+        change = percent(drop.after, level)
+        shown = f" ({change:+.1f} %)" if change is not None else ""
+        text = (
+            f"The loss dropped from {level:.4g} to {drop.after:.4g}{shown} at step {drop.step} and stays there, as it"
+        )
+        text += f" does every {distance:.0f} steps, and does not fall in between: epochs over the same data, which the"
+        text += " model knows by heart."
+        evidence = {
+            "level_before": level,
+            "level_after": drop.after,
+            "sigma": sigma,
+            "rise_percent": change,
+            "direction": "down",
+            "period_steps": distance,
+            "earlier_drops": [{"step": d.step, "size": d.size} for d in self._drops.drops[:-1]],
+            "drift_between": drop.drift,
+            "score_unit": "robust sigmas",
+        }
+        title = f"Loss drops with each epoch, at step {drop.step}"
+        return self._finding(drop.step, step, step, "open", "warning", title, text, drop.size / sigma, evidence, None)
+
+    def _finding(
+        self,
+        onset: int,
+        seen: int,
+        now_step: int,
+        state: State,
+        severity: Severity,
+        title: str,
+        text: str,
+        score: float,
+        evidence: dict[str, Any],
+        back: int | None,
+    ) -> Finding:
+        metric = self._metric or "loss"
+        return Finding(
+            detector=self.name,
+            key=f"{self.name}:{metric}:{onset}",
+            kind="repeat_data",
+            state=state,
+            severity=severity,
+            title=title,
+            text=text,
+            onset_step=onset,
+            step=seen,
+            now_step=now_step,
+            metric=metric,
+            recovered_step=back,
+            score=min(score, 1e9),
+            evidence=evidence,
+        )
