@@ -71,5 +71,6 @@ def _text(doc: str) -> str:
     for paragraph in paragraphs:
         if paragraph.startswith(ends):
             break
-        idea.append(paragraph)
-    return "\n".join(idea).replace("``", "")
+        plain = paragraph.removeprefix("Idea: ").replace("``", "")
+        idea.append(plain[:1].upper() + plain[1:])
+    return "\n".join(idea)

@@ -54,9 +54,10 @@
       const element = S.h(
         "div",
         { class: "detector", role: "group", "aria-label": detector.title, data: { detector: detector.name } },
-        S.h("div", { class: "detector-words" }, S.h("h3", {}, detector.title), S.h("p", { class: "sub" }, first), more),
+        S.h("div", { class: "detector-words" }, S.h("h3", {}, detector.title), S.h("p", { class: "sub" }, first)),
         counts,
         S.h("div", { class: "detector-set" }, sensitivity.element),
+        more,
       );
       return { detector, element, counts, controls: [sensitivity, ...others] };
     }
@@ -154,7 +155,7 @@
     chips(counts) {
       const shown = SEVERITIES.filter((severity) => counts[severity]);
       if (!shown.length) return [S.h("span", { class: "sub" }, "none")];
-      return shown.map((severity) => S.h("span", { class: `count ${severity}`, title: `${S.count(counts[severity])} ${severity}` }, S.count(counts[severity])));
+      return shown.map((severity) => S.h("span", { class: `count ${severity}`, role: "img", "aria-label": `${S.count(counts[severity])} ${severity}`, title: `${S.count(counts[severity])} ${severity}` }, S.count(counts[severity])));
     }
   }
 

@@ -160,8 +160,9 @@
 
     drawFoot() {
       const edited = this.edited();
-      const words = this.overtaken && edited ? `${this.changes[0].who} has changed the settings meanwhile: saving replaces them` : edited ? `Not saved yet${ENDED.has(this.page.run && this.page.run.status) ? "; this run has ended, so it would hold only if it goes on" : ""}` : "";
+      const words = this.overtaken && edited ? `${this.changes[0].who} has changed the settings meanwhile: saving replaces them` : edited ? "Not saved yet" : "";
       S.text(S.byId("detectors-draft"), words);
+      S.byId("detectors-save").title = ENDED.has(this.page.run && this.page.run.status) ? "This run has ended: it would hold only if the run goes on" : "For what comes from now on; what was found stays";
       S.byId("detectors-save").disabled = !edited;
       S.byId("detectors-reset").disabled = !Object.keys(this.draft).length && !Object.keys(this.saved).length;
     }
