@@ -133,7 +133,7 @@ class RobustBaseline:
         self.points += 1
 
     def learn_block(self, values: Sequence[float]) -> None:
-        """Take at most 16 finite values at once: what ``learn`` says of each, at a fraction of the cost."""
+        """Take some finite values at once: what ``learn`` says of each, at a fraction of the cost."""
         location = self.location() if self._values else values[0]
         self._residuals.extend([value - location for value in values])
         self._values.extend(values)
@@ -142,13 +142,14 @@ class RobustBaseline:
         self.points += len(values)
 
     def refresh(self) -> None:
-        """Take all medians anew, from the values of now, and the scale if 8 values came since it was taken.
+        """Take all medians anew, from the values of now, and the scale if it is 8 values old (32 in an old run).
 
         At least one value must have been learnt.
         """
         if self._since_location or math.isnan(self._location):
             self._locate(old=True)
-        if self._since_scale >= YOUNG_SCALE_EVERY_POINTS:
+        young = self.points <= YOUNG_POINTS
+        if self._since_scale >= (YOUNG_SCALE_EVERY_POINTS if young else SCALE_EVERY_POINTS // 2):
             self._scale = self._measure()
             self._since_scale = 0
 
@@ -182,7 +183,9 @@ class RobustBaseline:
         floor = max(RELATIVE_FLOOR * location, ABSOLUTE_FLOOR, self._step_of_values(location))
         if not self._residuals:
             return floor
-        ordered = sorted([max(-LARGEST, min(residual, LARGEST)) for residual in self._residuals])
+        ordered = sorted(self._residuals)
+        if ordered[0] < -LARGEST or ordered[-1] > LARGEST:
+            ordered = [max(-LARGEST, min(residual, LARGEST)) for residual in ordered]
         middle = ordered[len(ordered) // 2]
         deviation = median([abs(residual - middle) for residual in ordered])
         upper = ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))] - middle
@@ -206,5 +209,8 @@ class RobustBaseline:
     def _step_of_values(self, location: float) -> float:
         """Return the step in which the values move: bf16's, or the smallest gap where they are coarser (integers)."""
         bf16 = 2.0 ** (math.floor(math.log2(location)) - BF16_MANTISSA_BITS) if location > 0 else 0.0
-        gaps = [b - a for a, b in pairwise(sorted(self._values)) if b > a]
+        distinct = set(self._values)
+        if len(distinct) > WINDOW_POINTS // 4:
+            return bf16  # the smallest gap of so many values is far below their spread
+        gaps = [b - a for a, b in pairwise(sorted(distinct))]
         return max(bf16, min(gaps, default=0.0))

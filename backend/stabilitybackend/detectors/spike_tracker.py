@@ -27,7 +27,7 @@ RISE_OF_START = 0.003
 #: Points that a suspect waits for others before it counts as a lone outlier.
 SUSPECT_POINTS = 8
 #: Points at once into the baseline of an old run, and of one that is younger than OLD_POINTS.
-BLOCK_POINTS = 16
+BLOCK_POINTS = 32
 YOUNG_BLOCK_POINTS = 4
 YOUNG_POINTS = 256
 OLD_POINTS = 2_048
@@ -138,20 +138,24 @@ class Tracker:
 
     def flush(self, step: int) -> None:
         """Learn the block, which ends at ``step``, and set the quiet band anew."""
-        count = len(self.block)
-        if count:
-            if self.step >= 0:
-                self.interval = max(1.0, (step - self.step) / count)
-            self.baseline.learn_block(self.block)
-            self.tail.passed(count)
-            self.seen += count
-            self.since_closed += count
-            self.step = step
-            self.block.clear()
-            points = self.baseline.points
-            if points > YOUNG_POINTS:
-                self.limit = BLOCK_POINTS if points > OLD_POINTS else YOUNG_BLOCK_POINTS
+        self._learn_block(step)
         self.set_band()
+
+    def _learn_block(self, step: int) -> None:
+        count = len(self.block)
+        if not count:
+            return
+        if self.step >= 0:
+            self.interval = max(1.0, (step - self.step) / count)
+        self.baseline.learn_block(self.block)
+        self.tail.passed(count)
+        self.seen += count
+        self.since_closed += count
+        self.step = step
+        self.block.clear()
+        points = self.baseline.points
+        if points > YOUNG_POINTS:
+            self.limit = BLOCK_POINTS if points > OLD_POINTS else YOUNG_BLOCK_POINTS
 
     def set_band(self) -> None:
         """Bound the values that need no look, from what is known now."""
@@ -168,7 +172,7 @@ class Tracker:
     def look(self, step: int, value: float, sensitivity: float) -> bool:
         """Take a finite point while no event is open; return whether it is a suspect that may prove one."""
         if self.block:
-            self.flush(self.step + round(self.interval * len(self.block)))
+            self._learn_block(self.step + round(self.interval * len(self.block)))
         self._expire()
         suspect = self._score(step, value, sensitivity)
         if suspect is not None:
@@ -184,7 +188,7 @@ class Tracker:
         self.step = step
         if suspect.sigmas >= HEAD_SIGMAS:
             self.watch_until = self.seen + BODY_POINTS
-            self.set_band()
+        self.set_band()
         return True
 
     def proof(self) -> Proof | None:
