@@ -115,6 +115,16 @@ def test_a_long_event_is_drawn_with_its_worst_and_its_nan_in_a_bounded_window() 
     assert {3_333, 4_444, 4_999} <= set(evidence["window"]["steps"])
 
 
+def test_of_a_very_long_event_the_beginning_the_peak_and_the_end_are_drawn() -> None:
+    steps = range(30_000)
+    loss = noisy(2.0, steps)
+    loss[20_000] = 99.0
+    window = run_of(steps, {"loss": loss}).of(finding(29_999, peak_step=20_000)).evidence["window"]
+    assert len(window["steps"]) <= 60
+    assert {ONSET, 20_000, 29_999} <= set(window["steps"])
+    assert window["steps"] == sorted(window["steps"])
+
+
 def test_what_is_gathered_passes_the_bounds_of_an_incident_unharmed() -> None:
     steps = range(1_200)
     values = spiked(steps)

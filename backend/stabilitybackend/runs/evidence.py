@@ -48,8 +48,8 @@ FIRST_LOOKBACK_STEPS = 64
 MAX_LOOKBACK_STEPS = 262_144
 #: Points since the onset that attribution reads; a slow divergence is seen some hundred points after it began.
 SINCE_POINTS = 256
-#: An event longer than this is drawn from its beginning and its end, steps: its middle may lie in files.
-MAX_SPAN_STEPS = 20_000
+#: An event longer than this is drawn from its beginning, its peak and its end, steps: a whole one would be dear.
+MAX_SPAN_STEPS = 5_000
 #: Batches remembered per run, and of each fingerprint so many characters; shown are those so many points around it.
 MAX_BATCHES = 256
 MAX_FINGERPRINT_CHARS = 64
@@ -211,6 +211,9 @@ def _window(
         middle = onset + MAX_SPAN_STEPS
         tail = max(middle + 1, now - int(4 * WINDOW_SINCE * interval))
         since = _read(store, fold, finding.metric, rank, onset, middle)
+        peak = finding.peak_step
+        if peak is not None and middle < peak < tail:
+            since += _read(store, fold, finding.metric, rank, peak, peak)
         since += _read(store, fold, finding.metric, rank, tail, now)
     points = before[-WINDOW_BEFORE:] + _thin(since, WINDOW_SINCE)
     if not points:
@@ -224,7 +227,9 @@ def _window(
     if calm is not None:
         level, spread = calm
         window["level"] = _short(level)
-        window["band"] = [_short(level - BAND_SIGMAS * spread), _short(level + BAND_SIGMAS * spread)]
+        low = level - BAND_SIGMAS * spread
+        never_below_0 = all(value >= 0 for _, value in before if math.isfinite(value))
+        window["band"] = [_short(max(low, 0.0) if never_below_0 else low), _short(level + BAND_SIGMAS * spread)]
     return window
 
 
