@@ -18,6 +18,8 @@ from .roles import LOSS, role_of
 
 #: Blocks that each of the two scales looks back on: 512 and 4,096 points.
 WINDOW_BLOCKS = 64
+#: Points kept one by one, to tell a climb from a jump.
+RING_POINTS = 48
 #: Short blocks in a long one. The long scale sees climbs over hundreds to thousands of points, which are smaller than
 #: the noise of a short block.
 LONG_BLOCKS = 8
@@ -30,6 +32,10 @@ LOWEST_BLOCKS = 12
 MIN_BLOCKS = 8
 #: Short blocks between two looks: the work of a look is spread over 16 points.
 LOOK_EVERY_BLOCKS = 2
+#: The noise of the medians is measured in full when a look needs it, and once in so many points. In between the old one
+#: counts in part.
+SIGMA_EVERY_POINTS = 256
+STALE_PART = 0.7
 #: Blocks around the lowest one whose median is the level before the climb.
 LEVEL_BLOCKS_BEFORE = 6
 LEVEL_BLOCKS_AFTER = 2
@@ -43,17 +49,20 @@ OVER_EARLIER_CLIMBS = 1.6
 #: epoch, a wave). A climb that is critical by its size needs less of it: early in training everything fell before.
 OF_THE_FALL = 1.2
 OF_THE_FALL_CRITICAL = 0.6
-#: The fall is looked for over so many times the length of the climb, and over so many blocks at least.
+#: The fall is looked for over so many times the length of the climb, and over so many blocks at least. Of long blocks
+#: no more than LONGEST_FALL_BLOCKS count: a loss that fell over thousands of points was learning, that is no wave.
 FALL_LENGTHS = 1.5
 FALL_BLOCKS = 6
+LONGEST_FALL_BLOCKS = 20
 #: Highest less lowest is that much by noise alone, sigmas.
 FALL_NOISE_SIGMAS = 1.0
 #: A climb must also be this part of the first level of the run: at a loss of 0.01 of 5 a percentage means nothing.
 OF_THE_FIRST_LEVEL = 0.0025
-#: On the long scale, and while fewer blocks than HISTORY_BLOCKS lie before the climb, it must be larger by this factor:
-#: nobody knows yet how far the curve wanders.
-UNKNOWN_PAST_FACTOR = 1.5
-HISTORY_BLOCKS = 12
+#: While fewer blocks than HISTORY_BLOCKS lie before the climb it must be larger by this factor: nobody knows yet how
+#: far the curve wanders. On the long scale always by LONG_FACTOR: data and schedules bend a curve over many points.
+UNKNOWN_PAST_FACTOR = 2.0
+HISTORY_BLOCKS = 16
+LONG_FACTOR = 1.5
 #: Points that a rise must take, from 20 to 80 % of its way; a quicker one is a level shift or a spike.
 CLIMB_POINTS = 5
 #: In blocks; where single points differ by more than QUIET_PART of the rise only the blocks can say it.
@@ -67,6 +76,8 @@ EXPLAINED_FACTOR = 5.0
 AFTER_FORK_POINTS = 64
 #: Steps, in usual distances between points, after another detector's event in which this one learns nothing.
 AFTER_CLAIM_POINTS = 16
+#: Learning rates that are remembered, one each 64 points.
+RATES = 32
 #: A rise of so many times the threshold is critical.
 CRITICAL_FACTOR = 4.0
 #: Back when no more than this part of the climb is left.
@@ -95,7 +106,6 @@ class _Climb(NamedTuple):
     sigma: float
     rise: float
     threshold: float
-    lr_before: float
     block_points: int
 
 
@@ -126,25 +136,25 @@ class _Event:
 class _Scale:
     """The newest medians of blocks of one length, with their first steps and the learning rate then."""
 
-    __slots__ = ("block_points", "medians", "rates", "steps")
+    __slots__ = ("block_points", "medians", "sigma", "steps")
 
     def __init__(self, block_points: int) -> None:
         self.block_points = block_points
         self.medians: list[float] = []
         self.steps: list[int] = []
-        self.rates: list[float] = []
+        #: Standard deviation of a median when it was last asked for in full.
+        self.sigma = 0.0
 
-    def add(self, middle: float, step: int, rate: float) -> None:
+    def add(self, middle: float, step: int) -> None:
         self.medians.append(middle)
         self.steps.append(step)
-        self.rates.append(rate)
         if len(self.medians) > WINDOW_BLOCKS:
-            del self.medians[0], self.steps[0], self.rates[0]
+            del self.medians[0], self.steps[0]
 
     def cut(self, after: int) -> None:
         """Drop the blocks that begin after a step: an anomaly is not learnt from."""
         while self.steps and self.steps[-1] > after:
-            del self.medians[-1], self.steps[-1], self.rates[-1]
+            del self.medians[-1], self.steps[-1]
 
     def before(self, step: int) -> list[float]:
         """Return the medians of the blocks that end before a step."""
@@ -155,11 +165,12 @@ class DivergenceDetector(Detector):
     """Opens one incident when the loss climbs away from its level without a spike, and follows it.
 
     Idea: medians of 8 points (512 points back) and of 64 points (4,096 back) are compared with the level around the
-    lowest of them. A climb counts when the newest two are above it by 1.5 %, by 4 sigmas of a block, by more than any
-    climb that the same curve took back before (so a loss that wanders stays silent), and by most of the fall just before
-    it (so the way back from a drop stays silent). A rise within five points is left to the detectors of spikes and level
-    shifts. A higher learning rate since the onset explains a climb five times as large. The event is back when 30 % of
-    the climb are left, or resolved when the loss stands still for 128 points: it is measured from there then.
+    lowest of them. A climb counts when the newest two are above it by 1.5 %, by 4 sigmas of a median, by 1.6 times any
+    climb that the same curve took back before (so a loss that wanders stays silent), and by 1.2 times the fall just
+    before it (so the way back from a drop stays silent). A rise within five points is left to the detectors of spikes
+    and level shifts. A higher learning rate since the onset explains a climb up to five times as large. The event is
+    back when 30 % of the climb are left, or resolved when the loss stands still for 128 points: it is measured from
+    there then.
 
     Args:
         sensitivity: divides the thresholds.
@@ -173,9 +184,9 @@ class DivergenceDetector(Detector):
         >>> [(f.kind, f.state, f.severity, f.evidence["direction"]) for f in found]
         [('divergence', 'open', 'warning', 'up')]
 
-    Source: the project's detection notes, section 5 (CUSUM on a slow baseline, trend over 64 points, 2 %), with the
-    baseline made of block medians because loss residuals are heavy-tailed; what such a climb means: "Small-scale proxies
-    for large-scale Transformer training instabilities" (arXiv 2309.14322), the IDEFICS chronicle.
+    Source: the project's detection notes, section 5 (CUSUM on a slow baseline, trend over 64 points, 2 %), with a
+    baseline of block medians because loss residuals are heavy-tailed. What such a climb means: "Small-scale proxies for
+    large-scale Transformer training instabilities" (arXiv 2309.14322) and the chronicle of IDEFICS-80B.
     """
 
     name: ClassVar[str] = "divergence"
@@ -194,11 +205,12 @@ class DivergenceDetector(Detector):
     def __init__(self, **settings: float) -> None:
         super().__init__(**settings)
         self._metric = ""
-        self._values: deque[float] = deque(maxlen=WINDOW_BLOCKS)
-        self._steps: deque[int] = deque(maxlen=WINDOW_BLOCKS)
+        self._values: deque[float] = deque(maxlen=RING_POINTS)
+        self._steps: deque[int] = deque(maxlen=BLOCK_POINTS)
         self._count = 0
         self._short = _Scale(BLOCK_POINTS)
         self._long = _Scale(BLOCK_POINTS * LONG_BLOCKS)
+        self._rates: deque[tuple[int, float]] = deque(maxlen=RATES)
         self._first_level = 0.0
         self._quiet_points = 0
         self._after_claim = False
@@ -243,8 +255,7 @@ class DivergenceDetector(Detector):
 
     def _block(self, step: int) -> list[Finding]:
         """Take the newest eight points as one block."""
-        values, steps = list(self._values)[-BLOCK_POINTS:], list(self._steps)[-BLOCK_POINTS:]
-        middle = median(values)
+        middle = median(list(self._values)[-BLOCK_POINTS:])
         self._quiet_points = max(0, self._quiet_points - BLOCK_POINTS)
         event = self._event
         if event is not None and event.state == "open":
@@ -258,24 +269,24 @@ class DivergenceDetector(Detector):
             self._after_claim = False
             if self._left_its_level(middle):
                 self._forget()
-        self._learn(middle, steps[0])
+        self._learn(middle, self._steps[0])
         blocks = self._count // BLOCK_POINTS
         if self._quiet_points or not self._min_rise < math.inf or blocks % LOOK_EVERY_BLOCKS:
             return []
         climb = self._look(self._short, 1.0)
         if climb is None and blocks % LONG_BLOCKS == 0:
-            climb = self._look(self._long, UNKNOWN_PAST_FACTOR)
+            climb = self._look(self._long, LONG_FACTOR)
         return [] if climb is None else self._open(climb, step)
 
     def _learn(self, middle: float, first_step: int) -> None:
-        rate = self.context.lr.last
         short = self._short
-        short.add(middle, first_step, rate)
+        short.add(middle, first_step)
         if not self._first_level:
             self._first_level = abs(middle)
         if (self._count // BLOCK_POINTS) % LONG_BLOCKS == 0 and len(short.medians) >= LONG_BLOCKS:
             recent = short.medians[-LONG_BLOCKS:]
-            self._long.add(median(recent), short.steps[-LONG_BLOCKS], short.rates[-LONG_BLOCKS])
+            self._long.add(median(recent), short.steps[-LONG_BLOCKS])
+            self._rates.append((short.steps[-LONG_BLOCKS], self.context.lr.last))
 
     def _left_its_level(self, middle: float) -> bool:
         """Say whether the loss is elsewhere after another detector's event: its new level is the usual one then."""
@@ -297,7 +308,12 @@ class DivergenceDetector(Detector):
         now = min(medians[-1], medians[-2])
         lowest = min(medians[:-2])
         # The cheap question first: most blocks of a falling or noisy curve are not above all the others by that much.
-        if now - lowest < factor * self._min_rise * abs(lowest):
+        if now - lowest < max(factor * self._min_rise * abs(lowest), STALE_PART * self._sigmas * scale.sigma):
+            if self._count % SIGMA_EVERY_POINTS == 0:
+                scale.sigma = _block_sigma(medians)
+            return None
+        scale.sigma = _block_sigma(medians)
+        if now - lowest < self._sigmas * scale.sigma:
             return None
         smooth = smoothed(medians)
         for back in LOOK_BACK_BLOCKS:
@@ -315,7 +331,7 @@ class DivergenceDetector(Detector):
         rise = min(medians[-1], medians[-2]) - level
         if rise <= self._min_rise * abs(level):
             return None
-        sigma = _block_sigma(medians)
+        sigma = scale.sigma
         if min(smooth[max(0, at - max(LOWEST_BLOCKS, count - at)) : at + 1]) < smooth[at] - sigma:
             return None
         # The climb began where the loss left its level for the last time, which may be long after its lowest block.
@@ -334,7 +350,10 @@ class DivergenceDetector(Detector):
             _largest_climb(self._long.before(onset)),
             _largest_climb(smoothed(self._short.before(onset))),
         )
-        fall = max(whole[max(0, at - max(FALL_BLOCKS, int(FALL_LENGTHS * (count - at)))) : at + 1]) - smooth[at]
+        fall_blocks = max(FALL_BLOCKS, int(FALL_LENGTHS * (count - at)))
+        if scale is self._long:
+            fall_blocks = min(fall_blocks, LONGEST_FALL_BLOCKS)
+        fall = max(whole[max(0, at - fall_blocks) : at + 1]) - smooth[at]
         fall -= FALL_NOISE_SIGMAS * sigma
         of_the_fall = OF_THE_FALL_CRITICAL if rise > CRITICAL_FACTOR * threshold else OF_THE_FALL
         if rise < max(self._sigmas * sigma, OVER_EARLIER_CLIMBS * earlier, of_the_fall * fall):
@@ -344,7 +363,7 @@ class DivergenceDetector(Detector):
             return None
         if self._jumped(smooth[at:], level, rise):
             return None
-        return _Climb(onset, level, sigma, rise, threshold, scale.rates[at], scale.block_points)
+        return _Climb(onset, level, sigma, rise, threshold, scale.block_points)
 
     def _jumped(self, blocks: Sequence[float], level: float, rise: float) -> bool:
         """Say whether the loss was up at once: that is a level shift, whose detector waits until it lasts."""
@@ -387,8 +406,9 @@ class DivergenceDetector(Detector):
         """Return why a climb may be no surprise; empty when nothing is known."""
         now = self.context.lr.last
         texts = []
-        if now > LR_RISE * climb.lr_before:
-            texts.append(f"lr: the learning rate went from {climb.lr_before:.4g} to {now:.4g} meanwhile")
+        before = self._rate_at(climb.onset)
+        if now > LR_RISE * before:
+            texts.append(f"lr: the learning rate went from {before:.4g} to {now:.4g} meanwhile")
         slack = 2 * climb.block_points * self.context.interval
         texts += [
             f"{excuse.kind}: {excuse.text}"
@@ -396,6 +416,11 @@ class DivergenceDetector(Detector):
             if excuse.kind == "batch_size" or (excuse.kind == "lr_jump" and excuse.after > excuse.before)
         ]
         return tuple(texts[-4:])
+
+    def _rate_at(self, step: int) -> float:
+        """Return the learning rate at a step, roughly where that is long ago; NaN when it is not known."""
+        rate = self.context.lr.before(step + 1)
+        return rate if rate == rate else next((r for at, r in reversed(self._rates) if at <= step), math.nan)
 
     def _follow(self, event: _Event, step: int, middle: float) -> list[Finding]:
         """Advance the open event by one block."""

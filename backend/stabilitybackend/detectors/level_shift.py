@@ -18,6 +18,8 @@ from .roles import LOSS, role_of
 RING_POINTS = 64
 #: Differences between neighbouring pairs of blocks that the usual one is taken from: 512 points.
 DIFFERENCES = 64
+#: Points between two measurements of the usual difference.
+MEASURE_EVERY_POINTS = 64
 #: The newest differences are not asked: they may be the same jump, half seen.
 NEWEST_DIFFERENCES = 4
 #: Differences that must be known before a jump is believed.
@@ -31,7 +33,7 @@ CONFIRM_BLOCKS = 3
 #: They must keep this part of the jump.
 KEPT_PART = 0.6
 #: A jump must be so many times the largest difference in the same direction within the last 512 points.
-OVER_EARLIER = 1.5
+OVER_EARLIER = 1.4
 #: Points that a jump upwards may take, from 20 to 80 % of the way; what takes longer is a climb, see divergence.
 JUMP_POINTS = 6
 #: A drop that nothing explains is told only from this fraction of the level on: smaller ones are of no use to anyone.
@@ -65,7 +67,6 @@ class _Candidate(NamedTuple):
     sigma: float
     threshold: float
     jump_points: int
-    alarm: bool
 
 
 @dataclass(slots=True)
@@ -83,9 +84,9 @@ class LevelShiftDetector(Detector):
     """Tells a loss that jumps to another level within some points and stays there.
 
     Idea: the middle of the newest 16 points is compared with that of 16 points before, one block of 8 between them. A
-    jump is larger than 1 %, than 6 robust sigmas of the same difference over the last 512 points and than any of them
-    by half, and it lasts for 24 more points. Upwards and unexplained it is a warning. With a reason that the
-    run itself gives (the learning rate or the batch size jumped, a fork) and downwards (an LR step, sudden
+    jump is larger than 1.2 %, than 4.5 robust sigmas of the same difference over the last 512 points and than 1.4
+    times the largest of them, and it lasts for 24 more points. Upwards and unexplained it is a warning. With a reason
+    that the run itself gives (the learning rate or the batch size jumped, a fork) and downwards (an LR step, sudden
     understanding after a plateau) it is known and shown, never an alarm. All detectors follow to the new level at once.
 
     Args:
@@ -110,10 +111,10 @@ class LevelShiftDetector(Detector):
     parameters: ClassVar[dict[str, Parameter]] = {
         "sensitivity": SENSITIVITY,
         "min_shift": Parameter(
-            0.015, 0.001, 1.0, "fraction", "Smallest jump of the level that is told; higher is quieter."
+            0.012, 0.001, 1.0, "fraction", "Smallest jump of the level that is told; higher is quieter."
         ),
         "sigmas": Parameter(
-            6.0, 2.0, 50.0, "robust sigmas", "Smallest jump in the usual difference of two windows; higher is quieter."
+            4.5, 2.0, 50.0, "robust sigmas", "Smallest jump in the usual difference of two windows; higher is quieter."
         ),
     }
 
@@ -204,11 +205,11 @@ class LevelShiftDetector(Detector):
             self._confirming = []
             return
         self._differences.append(difference)
-        if self._count // BLOCK_POINTS % 4 == 0 or not math.isfinite(self._sigma):
+        if self._count % MEASURE_EVERY_POINTS == 0 or not math.isfinite(self._sigma):
             self._measure()
 
     def _measure(self) -> None:
-        """Take the usual difference and its spread anew: once in 32 points, it moves slowly."""
+        """Take the usual difference and its spread anew: it moves slowly."""
         differences = list(self._differences)
         self._usual = median(differences[-16:])
         self._sigma = max(robust_sigma(differences), 1e-4 * abs(self._values[-1]), 1e-9)
@@ -232,9 +233,7 @@ class LevelShiftDetector(Detector):
         # The first of three points in a row beyond the half of the way.
         beyond = [sign * (value - half) > 0 for value in values]
         onset = next((i for i in range(len(values) - 2) if all(beyond[i : i + 3])), len(values) - 1)
-        return _Candidate(
-            steps[onset], step, before, after, self._sigma, threshold, rise_points(values, before, after), False
-        )
+        return _Candidate(steps[onset], step, before, after, self._sigma, threshold, rise_points(values, before, after))
 
     def _confirm(self, jump: _Candidate, step: int, middle: float) -> list[Finding]:
         """Wait until the jump has lasted, then tell it; forget it when the loss went back."""
@@ -248,6 +247,7 @@ class LevelShiftDetector(Detector):
         confirmed = self._confirming
         self._rebase(confirmed)
         jump = jump._replace(after=median(confirmed))
+        self._scale_up(jump)
         explained = self._explanations(jump)
         if jump.after < jump.before:
             return self._drop(jump, step, explained)
@@ -265,6 +265,15 @@ class LevelShiftDetector(Detector):
         self._candidate, self._confirming = None, []
         self._blocks.clear()
         self._blocks.extend(blocks)
+
+    def _scale_up(self, jump: _Candidate) -> None:
+        """Expect larger differences on a higher level: noise grows with the loss."""
+        ratio = abs(jump.after / jump.before) if jump.before else 1.0
+        if 1.0 < ratio < LARGEST_VALUE:
+            scaled = [difference * ratio for difference in self._differences]
+            self._differences.clear()
+            self._differences.extend(scaled)
+            self._sigma *= ratio
 
     def _explanations(self, jump: _Candidate) -> tuple[str, ...]:
         """Return the known reasons near the jump, newest last."""
