@@ -1,0 +1,214 @@
+"""Scores the detectors, and the rules that frameworks ship, on labelled logs: precision, recall, F1, delay, kinds.
+
+    python benchmarks/detection.py FOLDER              labelled logs (labels.json) or logs of the laboratory
+    python benchmarks/detection.py --recorded          the recorded laboratory runs in tests/traces
+    python benchmarks/detection.py --train --seeds 104 trains every fault of the laboratory with each seed, scores that
+
+Ours goes through ``stabilitybackend.backtest``, the code that judges live runs; an alarm is an incident of severity
+warning or above. The rules in use are those of ``detection_rules.py``. How it is scored: ``detection_score.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from detection_rules import RULES
+from detection_score import LOSS_KINDS, Alarm, Labelled, Score, interval, judge, labels_of
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+LABORATORY = REPOSITORY / "examples" / "laboratory"
+RECORDED = REPOSITORY / "tests" / "traces"
+#: An incident of these severities is an alarm; ``info`` is shown quietly and calls nobody.
+LOUD = ("warning", "critical")
+#: Seeds that thresholds were looked up on; ``examples/laboratory/gallery.py`` has the same.
+TUNING_SEEDS = range(1, 101)
+
+__all__ = ["Judged", "logs_of", "main", "ours"]
+
+
+@dataclass
+class Judged:
+    """One detector's scores by cluster of logs."""
+
+    name: str
+    scores: dict[str, list[Score]] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Score:
+        """Return the sum."""
+        total = Score()
+        for scores in self.scores.values():
+            for score in scores:
+                total.add(score)
+        return total
+
+
+def logs_of(folder: Path) -> Iterator[tuple[Path, Labelled]]:
+    """Yield the labelled logs of a folder: ``labels.json`` with ``<name>.jsonl.gz``, or logs with a truth beside them.
+
+    Raises:
+        SystemExit: there are none.
+    """
+    labels = folder / "labels.json"
+    found = False
+    if labels.exists():
+        for name, label in json.loads(labels.read_text()).items():
+            found = True
+            path = folder / f"{name}.jsonl.gz"
+            yield path, _labelled(name, name.split("-")[0], path, label)
+    for truth in sorted(folder.glob("*.truth.json")):
+        name = truth.name.removesuffix(".truth.json")
+        path = next(path for path in (folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz") if path.exists())
+        found = True
+        label = json.loads(truth.read_text())
+        yield path, _labelled(name, label["fault"], path, label)
+    if not found:
+        raise SystemExit(f"{folder} has neither labels.json nor *.truth.json, expected one of them")
+
+
+def _labelled(name: str, cluster: str, path: Path, label: dict[str, Any]) -> Labelled:
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as lines:
+        rows = [row for row in map(json.loads, lines) if not row.get("rank")]
+    ignore = [(first, last) for first, last in label.get("ignore", [])]
+    return Labelled(name, cluster, rows, label["log_interval"], labels_of(label), ignore)
+
+
+def ours(path: Path) -> list[Alarm]:
+    """Return the alarms that people would have seen of one log."""
+    from stabilitybackend.backtest import backtest, read_files
+
+    log = next(iter(read_files([path])))
+    return [
+        Alarm(i["step"], i["kind"], i["recovery"], i["dataset"], i["rank"])
+        for i in backtest(log.frames(), run_id=path.name).incidents
+        if i["severity"] in LOUD
+    ]
+
+
+def _judge_all(task: tuple[Path, Labelled]) -> tuple[str, dict[str, Score]]:
+    path, log = task
+    scores = {"ours": judge(log, ours(path))}
+    for rule in RULES:
+        scores[rule.name] = judge(log, [Alarm(step) for step in rule.alarms(log.rows)])
+    return log.cluster, scores
+
+
+def score_folder(folder: Path, processes: int = 1) -> list[Judged]:
+    """Return the scores of ours and of every rule, in the order of the tables."""
+    judged = {name: Judged(name) for name in ("ours", *(rule.name for rule in RULES))}
+    runner: Callable[..., Any] = map
+    pool = ProcessPoolExecutor(processes) if processes > 1 else None
+    if pool is not None:
+        runner = pool.map
+    for cluster, scores in runner(_judge_all, logs_of(folder)):
+        for name, score in scores.items():
+            judged[name].scores.setdefault(cluster, []).append(score)
+    if pool is not None:
+        pool.shutdown()
+    return list(judged.values())
+
+
+def train(seeds: Sequence[int], folder: Path) -> None:
+    """Train every fault of the laboratory with each seed, and write logs and truth to ``folder``."""
+    sys.path.insert(0, str(LABORATORY))
+    from gallery import FAULTS
+    from run import experiment, write
+
+    for seed in seeds:
+        for name in FAULTS:
+            rows, truth, _ = experiment(name, seed)
+            write(folder / f"{name}-{seed}.jsonl", rows, truth)
+            print(f"trained {name} with seed {seed}", file=sys.stderr, flush=True)
+
+
+def table(judged: Sequence[Judged]) -> str:
+    """Return the main table as markdown."""
+    head = (
+        "| detector | F1, loss kinds (95 %) | F1, all kinds | precision | recall | false alarms per 10,000 points | quiet "
+        "events violated | delay: median, p95 (points) |\n|---|---|---|---|---|---|---|---|"
+    )
+    lines = [head]
+    for one in judged:
+        score = one.total
+        low, high = interval(one.scores, lambda score: score.f1(LOSS_KINDS))
+        delays = sorted(score.delays)
+        late = (
+            f"{statistics.median(delays):.0f}, {delays[int(0.95 * (len(delays) - 1))]:.0f}" if delays else "none found"
+        )
+        lines.append(
+            f"| {one.name} | **{score.f1(LOSS_KINDS):.2f}** ({low:.2f} to {high:.2f}) | {score.f1():.2f} | "
+            f"{score.precision():.2f} | {score.recall():.2f} | {score.false_per_10k():.2f} | "
+            f"{len(score.quiet_violations)} | {late} |"
+        )
+    return "\n".join(lines)
+
+
+def by_kind(judged: Sequence[Judged]) -> str:
+    """Return found of all by kind as markdown."""
+    kinds = sorted({kind for one in judged for kind in one.total.events})
+    lines = ["| kind | " + " | ".join(one.name for one in judged) + " |", "|---" * (len(judged) + 1) + "|"]
+    for kind in kinds:
+        cells = [f"{one.total.found.get(kind, 0)} of {one.total.events.get(kind, 0)}" for one in judged]
+        lines.append(f"| `{kind}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Parse the command line, score, print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", help="labelled logs")
+    parser.add_argument("--recorded", action="store_true", help="the recorded traces of tests/traces")
+    parser.add_argument("--train", action="store_true", help="train the laboratory afresh with --seeds")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[], help="101 and above: the others are for tuning")
+    parser.add_argument("--keep", type=Path, help="with --train: the folder that the logs are kept in")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--markdown", action="store_true", help="tables only, for a page")
+    parser.add_argument("--verbose", action="store_true", help="name each miss, false alarm and wrong word of ours")
+    arguments = parser.parse_args()
+    tuning = sorted(set(arguments.seeds) & set(TUNING_SEEDS))
+    if tuning:
+        print(f"warning: {tuning} are tuning seeds: figures on them are no claim", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = arguments.keep or Path(scratch)
+        if arguments.train:
+            if not arguments.seeds:
+                parser.error("--train was given without --seeds, expected at least one, from 101")
+            train(arguments.seeds, folder)
+        elif arguments.recorded:
+            folder = RECORDED
+        elif arguments.folder:
+            folder = arguments.folder
+        else:
+            parser.error("nothing to score, expected a folder, --recorded or --train")
+        judged = score_folder(folder, arguments.processes)
+    _print(judged, arguments)
+
+
+def _print(judged: Sequence[Judged], arguments: argparse.Namespace) -> None:
+    mine = judged[0].total
+    print(table(judged))
+    print()
+    print(by_kind(judged))
+    print()
+    print(
+        f"Ours names rightly, of the events that it found: kind {mine.share('kind')}, recovery "
+        f"{mine.share('recovery')}, data set {mine.share('dataset')}, rank {mine.share('rank')}. {mine.points:,} points, "
+        f"{sum(mine.events.values())} events, {mine.alarms_in_events} alarms on {sum(mine.found.values())} found ones."
+    )
+    if arguments.verbose and not arguments.markdown:
+        for title, lines in (("missed", mine.missed), ("false", mine.false_alarms), ("wrong", mine.wrong)):
+            print("\n".join([f"{title}:", *(f"  {line}" for line in lines)]))
+
+
+if __name__ == "__main__":
+    main()
