@@ -211,6 +211,7 @@ def test_a_segment_undone_that_the_snapshot_never_saw_does_not_matter() -> None:
 def test_every_detector_is_made_of_what_a_snapshot_may_hold(name: str) -> None:
     detector = DETECTORS[name]()
     job = _Fold().feed([Job().rows([s], {"loss": [9.0 if s > 90 else 2.0]}) for s in range(1, 101)])
-    assert name in job.state.saved()["judge"]["bank"]["detectors"]
-    for found in (detector, job.state.saved()["judge"]["bank"]["detectors"][name]):
+    judge = job.state.saved()["judge"]
+    kept = {**judge["bank"]["detectors"], **judge["ranks"]["detectors"]}
+    for found in (detector, kept[name]):
         assert type(snapshot.loads_restricted(pickle.dumps(found))) is type(detector)

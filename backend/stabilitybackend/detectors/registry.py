@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from .contract import Detector, SettingError
+from .data_mix_drift import DataMixDriftDetector
+from .grad_norm import GradNormDetector
 from .nonfinite import NonfiniteDetector
+from .repeat_data import RepeatDataDetector
+from .resume_artifact import ResumeArtifactDetector
 from .spike import SpikeDetector
+from .straggler import StragglerDetector
+from .throughput import ThroughputDetector
 
 __all__ = ["DETECTORS", "DetectorFactory", "Settings", "check_settings"]
 
@@ -21,6 +27,12 @@ Settings = Mapping[str, Mapping[str, float]]
 DETECTORS: dict[str, DetectorFactory] = {
     NonfiniteDetector.name: NonfiniteDetector,
     SpikeDetector.name: SpikeDetector,
+    ResumeArtifactDetector.name: ResumeArtifactDetector,
+    RepeatDataDetector.name: RepeatDataDetector,
+    GradNormDetector.name: GradNormDetector,
+    DataMixDriftDetector.name: DataMixDriftDetector,
+    ThroughputDetector.name: ThroughputDetector,
+    StragglerDetector.name: StragglerDetector,
 }
 
 

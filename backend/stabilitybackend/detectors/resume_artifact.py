@@ -18,6 +18,9 @@ from .roles import LOSS, role_of
 WATCH_POINTS = 50
 #: So many of the last WINDOW points that high make an event; odd batches come alone.
 CONFIRM, WINDOW = 3, 5
+#: Or so many points together, by so many standard errors of their median: a small rise in much noise.
+MANY, MANY_ERRORS = 12, 5.0
+MEDIAN_ERROR = 1.2533
 #: A learning rate that differs by this fraction, a gradient norm by this factor, a share by these sigmas and this
 #: fraction are named as possible causes.
 LR_DIFFERS, GRAD_FACTOR, RATIO_SIGMAS, RATIO_FRACTION = 0.1, 1.5, 4.0, 0.03
@@ -42,13 +45,14 @@ __all__ = ["ResumeArtifactDetector"]
 class _Watch:
     """The first points after a fork, and what was known at it."""
 
-    __slots__ = ("before", "points", "ratios", "recent")
+    __slots__ = ("before", "points", "ratios", "recent", "values")
 
     def __init__(self, before: BeforeFork, ratios: dict[str, Level]) -> None:
         self.before = before
         self.ratios = ratios
         self.points = 0
         self.recent: list[tuple[int, float, bool]] = []
+        self.values: list[tuple[int, float]] = []
 
     def expected(self) -> float:
         """Return the level that the loss should have now: a fall is not counted on, a rise goes on."""
@@ -79,12 +83,12 @@ class ResumeArtifactDetector(Detector):
     """Compares the loss after every fork with the level before the fork step.
 
     Idea: a clean resume goes on where it was. The level and its noise are those of the last 64 points up to the fork
-    step. In the 50 points after it, three of five that lie 4 sigmas and 1 % above that level are an event, unless the
-    branch that was left rose at the same steps (then the data did it), or another detector has the event. It names
-    what differs: learning rate, gradient norm, shares of the data. A learning rate that is twice or half of the one at
-    the fork step without a word is told at once as a note (``info``), before the loss moves. What the rollback was
-    told to change (seed, skipped batches) excuses a small rise. A step of the learning rate after a gap in the log
-    counts as a resume without a mark.
+    step. In the 50 points after it, three of five that lie 4 sigmas and 1 % above that level are an event (or twelve
+    together by 2.4 sigmas), unless the branch that was left rose at the same steps (then the data did it), or another
+    detector has the event. It names what differs: learning rate, gradient norm, shares of the data. A learning rate
+    that is twice or half of the one at the fork step without a word is told at once as a note (``info``), before the
+    loss moves. What the rollback was told to change (seed, skipped batches) excuses a small rise. A step of the
+    learning rate after a gap in the log counts as a resume without a mark.
 
     Args:
         sigmas: how far above the level before the fork counts.
@@ -221,10 +225,21 @@ class ResumeArtifactDetector(Detector):
             out = [(at, loss) for at, loss, up in watch.recent if up]
             if len(out) >= CONFIRM:
                 return found + self._open(watch, out, step)
+        watch.values.append((step, value))
+        if watch.points >= MANY and watch.points % (MANY // 3) == 0 and (out := self._many(watch)):
+            return found + self._open(watch, out, step)
         if watch.points >= WATCH_POINTS:
             self._watch = None
             found += [] if self._event is None else self._close(step, "resolved", None)
         return found
+
+    def _many(self, watch: _Watch) -> list[tuple[int, float]]:
+        """Return the newest MANY points when they lie above the level together: a small rise in much noise."""
+        newest = watch.values[-MANY:]
+        rise = middle([loss for _, loss in newest]) - watch.expected()
+        error = MEDIAN_ERROR * watch.before.sigma * (1 / MANY + 1 / LEVEL_POINTS) ** 0.5
+        enough = rise > max(MANY_ERRORS * self._sigmas / 4 * error, self._rise * abs(watch.before.level))
+        return newest if enough else []
 
     def _rate(self, watch: _Watch, step: int) -> list[Finding]:
         """Tell of a learning rate that came back far from the one at the fork step, without a word."""
