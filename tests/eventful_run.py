@@ -14,7 +14,7 @@ import numpy as np
 
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
-__all__ = ["Row", "as_frames", "eventful_rows", "facts", "write_lines"]
+__all__ = ["Row", "as_frames", "eventful_rows", "facts", "story_frames", "write_lines"]
 
 #: What a row is: its step, its time, its values. A row without values is a declared rollback to its step.
 Row = tuple[int, float, dict[str, float]]
@@ -77,7 +77,7 @@ def _blocks(rows: Sequence[Row]) -> Iterator[PointsBlock | EventBlock]:
     for names, group in groupby(rows, key=lambda row: tuple(row[2])):
         some = list(group)
         if not names:
-            for step, time, _ in some:
+            for step, time, _ in some:  # a declared rollback
                 yield EventBlock("segment", time, None, {"key": f"back-{step}", "to_step": step, "reason": "spike"})
             continue
         yield PointsBlock(
@@ -101,3 +101,33 @@ def facts(incidents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what incidents are compared by, in the order of their onsets."""
     found = [{key: incident[key] for key in COMPARED} for incident in incidents]
     return sorted(found, key=lambda each: (each["onset_step"], each["kind"], each["segment"], str(each["metric"])))
+
+
+def story_frames(story: Sequence[Any], cuts: Sequence[int] = ()) -> list[Frame]:
+    """Return a detector's story (``Detector.story``) as frames: each rank a source, forks as declared rollbacks.
+
+    Args:
+        cuts: row numbers before which a frame ends; it also ends where the rank changes.
+    """
+    sources: dict[int, tuple[SourceInfo, int]] = {}
+    frames: list[Frame] = []
+    ends = {*cuts}
+
+    def key(numbered: tuple[int, Any]) -> tuple[int, int]:
+        at, each = numbered
+        return sum(cut <= at for cut in ends), getattr(each, "rank", 0)
+
+    told = [each for each in story if hasattr(each, "values") or each.kind == "fork"]
+    for (_, rank), group in groupby(enumerate(told), key=key):
+        some = [each for _, each in group]
+        info, seq = sources.setdefault(rank, (SourceInfo(f"r{rank}-1", rank=rank, started=some[0].time - 1.0), 0))
+        blocks = list(_blocks([_as_row(each) for each in some]))
+        frames.append(Frame(info, seq + 1, seq + len(some), blocks))
+        sources[rank] = (info, seq + len(some))
+    return frames
+
+
+def _as_row(each: Any) -> Row:
+    if hasattr(each, "values"):
+        return each.step, each.time, dict(each.values)
+    return each.step - 1, each.time, {}

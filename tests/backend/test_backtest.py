@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from functools import cache
 from pathlib import Path
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from archive_stage import Stage
-from eventful_run import Row, as_frames, eventful_rows, facts, write_lines
+from eventful_run import Row, as_frames, eventful_rows, facts, story_frames, write_lines
 from imported import export_of
 from stabilitybackend.backtest import Backtest, backtest, read_files
+from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.runs.jsonl_export import jsonl_export
 from stabilitybackend.runs.parquet_export import parquet_export
 
@@ -64,3 +66,12 @@ def test_how_rows_are_cut_into_frames_changes_nothing(cuts: list[int], declared:
     cut = backtest(as_frames(rows, cuts))
     assert facts(cut.incidents) == facts(whole.incidents)
     assert (cut.rows, cut.points) == (whole.rows, whole.points)
+
+
+@pytest.mark.parametrize("name", [name for name, make in DETECTORS.items() if make().story()])
+def test_the_story_of_a_detector_ends_alike_however_it_is_cut(name: str) -> None:
+    story = DETECTORS[name]().story()
+    whole = facts(backtest(story_frames(story)).incidents)
+    rng = random.Random(name)
+    for cuts in (range(len(story)), rng.sample(range(1, len(story)), 20)):
+        assert facts(backtest(story_frames(story, cuts)).incidents) == whole

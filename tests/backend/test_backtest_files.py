@@ -11,9 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from imported import export_of
+from job import Job
 from stabilitybackend.backtest import Backtest, backtest, read_files
 from stabilitybackend.backtest.sources import Log
 from stabilitybackend.errors import BadRequest
+from stabilitybackend.runs.jsonl_export import jsonl_export
+from stabilitybackend.runs.parquet_export import parquet_export
+from stabilitybackend.runs.state import RunState
+from stabilityclient.wire import PointsBlock
 
 
 def log_of(folder: Path, *lines: Any, name: str = "log.jsonl") -> Log:
@@ -174,3 +180,27 @@ def test_a_spool_folder_is_sent_to_the_import(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="spool folder") as caught:
         list(read_files([tmp_path]))
     assert "stabilityboard import" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["run.jsonl", "run.parquet"])
+def test_the_ranks_of_an_export_come_side_by_side_as_they_did_live(tmp_path: Path, name: str) -> None:
+    jobs = [Job(rank, world_size=3) for rank in range(3)]
+    live = RunState("run", lambda: 0.0)
+    for at in range(1, 501, 10):
+        for job in jobs:
+            live.apply(job.rows(range(at, at + 10)), replayed=False)
+    for job in jobs:
+        live.apply(job.rolled_back(300, "k"), replayed=False)
+        live.apply(job.rows(range(301, 401)), replayed=False)
+    write = jsonl_export if name == "run.jsonl" else parquet_export
+    (tmp_path / name).write_bytes(b"".join(write(export_of(live.store, live.fold))))
+    [log] = read_files([tmp_path / name])
+    seen, apart, frames = {0: 0, 1: 0, 2: 0}, 0, list(log.frames())
+    for frame in frames:
+        for block in frame.blocks:
+            if isinstance(block, PointsBlock):
+                seen[frame.source.rank or 0] += len(block.steps) // 8
+                apart = max(apart, max(seen.values()) - min(seen.values()))
+    assert (seen, apart <= 128) == ({0: 600, 1: 600, 2: 600}, True)
+    tree = backtest(frames).state.fold.tree
+    assert [(s.parent, s.fork_step, sorted(s.entered)) for s in tree][1:] == [(0, 300, [0, 1, 2])]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stabilitybackend.backtest.columns import Rows
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
-__all__ = ["VIRTUAL_START_S", "log_frames"]
+__all__ = ["SIDE_BY_SIDE_ROWS", "VIRTUAL_START_S", "log_frames"]
 
 #: When a log without times begins, unix seconds: far from 0, which some code takes for "unknown".
 VIRTUAL_START_S = 1_000_000_000.0

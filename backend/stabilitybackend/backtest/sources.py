@@ -11,6 +11,7 @@ from pathlib import Path
 from stabilitybackend.backtest.columns import Rows
 from stabilitybackend.backtest.jsonl import Lines, read_rows
 from stabilitybackend.backtest.log_frames import log_frames
+from stabilitybackend.backtest.side_by_side import side_by_side
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.detect import Part, Plan, find_plans
 from stabilitybackend.importers.job import ImportJob, Options
@@ -65,7 +66,7 @@ class Log:
         job.look()
         frames = job.frames({})
         try:
-            yield from frames
+            yield from side_by_side(frames)
         finally:
             self.reading = job.reading
 
