@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-MODULES = ["baseline", "nonfinite", "spike"]
+MODULES = ["baseline", "grad_norm", "nonfinite", "spike", "tail"]
 
 
 @pytest.mark.parametrize("name", MODULES)

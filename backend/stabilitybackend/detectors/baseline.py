@@ -123,6 +123,10 @@ class RobustBaseline:
         """Return the highest of the last 128 values. At least one must have been learnt."""
         return max(self._values)
 
+    def newest(self, count: int) -> list[float]:
+        """Return the values learnt last, oldest first, at most ``count`` and 128."""
+        return list(self._values)[-count:]
+
     def learn(self, value: float) -> None:
         """Take a finite value that belongs to the usual behaviour."""
         if self._values:

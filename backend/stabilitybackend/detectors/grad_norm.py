@@ -1,0 +1,291 @@
+"""Watches the gradient norm: a jump or a steady growth while the loss still looks as usual."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from .baseline import RobustBaseline
+from .context import Claim
+from .contract import SENSITIVITY, Detector, Finding, Parameter, Point, State
+from .nonfinite import OVERFLOW
+from .roles import GRAD_NORM, LOSS, role_of
+from .tail import OutlierTail
+
+#: Points after the start without findings: the norm falls steeply.
+WARM_UP_POINTS = 64
+#: A jump: so many of the newest points are this many sigmas of the logarithm above the usual level, and the highest by
+#: this factor.
+JUMP_NEED = 2
+JUMP_AMONG = 3
+JUMP_SIGMAS = 6.0
+JUMP_FACTOR = 2.0
+#: Share of lone points of that height above which more height is asked for: chance makes then less than two in a
+#: million points.
+JUMP_MOST = 1e-3
+#: Least scale of the logarithm: gradient norms scatter by a tenth in the calmest runs.
+LEAST_SIGMA = 0.1
+#: A lone high point waits so many points for another one.
+SUSPECT_POINTS = 8
+#: Growth: the level is noted once in so many points; all of the newest GROWTH_NOTES changes but one are upwards, to
+#: this factor and this many sigmas in all.
+NOTE_EVERY_POINTS = 32
+GROWTH_NOTES = 8
+GROWTH_FACTOR = 2.0
+GROWTH_SIGMAS = 4.0
+#: Over when so many points in a row are below this many sigmas, or after MOST_POINTS: their level is the usual one
+#: then.
+CALM_POINTS = 16
+CALM_SIGMAS = 3.0
+MOST_POINTS = 256
+#: A jump within so many points after the end belongs to the same event, and is no news.
+REOPEN_POINTS = 128
+#: Points at once into the baseline of an old run.
+BLOCK_POINTS = 32
+YOUNG_POINTS = 256
+#: Sigmas below which a point needs no look.
+QUIET_SIGMAS = 5.0
+
+__all__ = ["GradNormDetector"]
+
+
+@dataclass(slots=True)
+class _Event:
+    onset: int
+    seen: int
+    pattern: str
+    level: float
+    scale: float
+    peak: float
+    peak_step: int
+    points: int = 0
+    calm: int = 0
+    calm_from: int | None = None
+    recovered_step: int | None = None
+    resolved: bool = False
+
+    def score(self) -> float:
+        return min((math.log(self.peak) - self.level) / self.scale, 1e9)
+
+
+class GradNormDetector(Detector):
+    """Tells that the gradient norm jumped or grows while the loss looks as usual. Always ``info``: it never alerts.
+
+    Idea: before some loss spikes the gradient norm leaves its band by 1 to 3 steps; far more often it jumps without any
+    effect on the loss. So this is a fact to look at and no alarm. The logarithm of the norm is compared with its robust
+    level: two of three points above 6 sigmas and twice the level are a jump, a level that has only risen over 250
+    points to twice itself is growth. Where a run shows lone high norms often, a jump has to be higher. A loss event
+    that is already followed tells of the gradient norm itself, so that this stays silent then.
+
+    Args:
+        sensitivity: thresholds are divided by it.
+
+    Source: the precursor row of the project's detection notes, section 5; ZClip (arXiv 2504.02507) for statistics of
+    the norm.
+
+    Example:
+        >>> detector = GradNormDetector()
+        >>> norms = [1.0 + 0.1 * (i % 3) for i in range(100)] + [9.0, 12.0] + [1.0] * 20
+        >>> found = [f for s, norm in enumerate(norms) for f in detector.update(Point(s, "grad_norm", norm, 0.0))]
+        >>> [(f.key, f.severity, f.state, f.now_step) for f in found]
+        [('grad_norm:grad_norm:100', 'info', 'open', 101), ('grad_norm:grad_norm:100', 'info', 'recovered', 117)]
+    """
+
+    name: ClassVar[str] = "grad_norm"
+    kinds: ClassVar[tuple[str, ...]] = ("grad_norm",)
+    title: ClassVar[str] = "Gradient norm"
+    parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
+
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
+        self._metric: str | None = None
+        self._baseline = RobustBaseline()
+        self._tail = OutlierTail()
+        self._block: list[float] = []
+        self._low, self._high = math.inf, -math.inf
+        self._limit = 1
+        self._seen = 0
+        #: (number of the point, step, value, sigmas).
+        self._suspects: deque[tuple[int, int, float, float]] = deque()
+        #: (step, level of the logarithm), one each NOTE_EVERY_POINTS.
+        self._notes: deque[tuple[int, float]] = deque(maxlen=GROWTH_NOTES + 1)
+        self._next_note = WARM_UP_POINTS
+        self._event: _Event | None = None
+        self._ended_at = -REOPEN_POINTS
+
+    def configured(self) -> None:
+        self._sensitivity = self.settings["sensitivity"]
+
+    def wants(self, metric: str) -> bool:
+        return role_of(metric) == GRAD_NORM
+
+    def update(self, point: Point) -> list[Finding]:
+        if point.metric != self._metric:
+            if self._metric is not None or not self.wants(point.metric):
+                return []
+            self._metric = point.metric
+        value = point.value
+        if self._low < value < self._high:
+            self._block.append(value)
+            return [] if len(self._block) < self._limit else self._learn(point.step)
+        return self._look(point.step, value) if 0 < value < OVERFLOW else []
+
+    def _learn(self, step: int) -> list[Finding]:
+        """Learn the quiet values, set the quiet band anew and look for growth."""
+        baseline = self._baseline
+        if self._block:
+            baseline.learn_block([math.log(value) for value in self._block])
+            self._tail.passed(len(self._block))
+            self._seen += len(self._block)
+            self._block.clear()
+        if baseline.points < WARM_UP_POINTS or self._event is not None:
+            self._low, self._high = math.inf, -math.inf
+            return []
+        self._limit = BLOCK_POINTS if baseline.points > YOUNG_POINTS else 1
+        level, scale = baseline.location(), max(baseline.scale(), LEAST_SIGMA)
+        self._high = math.exp(min(level + QUIET_SIGMAS * scale / max(self._sensitivity, 1.0), 80.0))
+        self._low = math.exp(max(level - QUIET_SIGMAS * scale, -700.0))
+        return self._growth(step, scale) if self._seen >= self._next_note else []
+
+    def _look(self, step: int, value: float) -> list[Finding]:
+        """Take a positive value that is not plainly quiet."""
+        if self._event is not None:
+            return self._follow(self._event, step, value)
+        self._learn(step)
+        while self._suspects and self._seen - self._suspects[0][0] >= SUSPECT_POINTS:
+            _, _, lone, height = self._suspects.popleft()
+            self._tail.lone(height)
+            self._baseline.learn(math.log(lone))
+        baseline, sigmas = self._baseline, 0.0
+        if baseline.points >= WARM_UP_POINTS:
+            baseline.refresh()
+            above = (math.log(value) - baseline.location()) * self._sensitivity
+            sigmas = above / max(baseline.scale(), LEAST_SIGMA) if above >= math.log(JUMP_FACTOR) else 0.0
+        if sigmas < JUMP_SIGMAS:
+            self._block.append(value)
+            return self._learn(step)
+        self._seen += 1
+        self._tail.passed(1)
+        self._suspects.append((self._seen - 1, step, value, sigmas))
+        needed = self._tail.needed(JUMP_SIGMAS, JUMP_MOST)
+        high = [one for one in self._suspects if self._seen - one[0] <= JUMP_AMONG and one[3] >= needed]
+        if len(high) < JUMP_NEED:
+            return []
+        self._suspects.clear()
+        _, peak_step, peak, _ = max(high, key=lambda one: one[2])
+        return self._open(high[0][1], step, "jump", peak, peak_step, len(high))
+
+    def _growth(self, step: int, scale: float) -> list[Finding]:
+        """Note the level, and say so when it has only risen for long."""
+        self._next_note = self._seen + NOTE_EVERY_POINTS
+        self._baseline.refresh()
+        self._notes.append((step, self._baseline.location()))
+        levels = [level for _, level in self._notes]
+        if len(levels) <= GROWTH_NOTES or self.context.warming_up:
+            return []
+        rises = sum(1 for a, b in pairwise(levels) if b > a)
+        grown = (levels[-1] - levels[0]) * self._sensitivity
+        if rises < GROWTH_NOTES - 1 or grown < max(math.log(GROWTH_FACTOR), GROWTH_SIGMAS * scale):
+            return []
+        first = self._notes[0]
+        self._notes.clear()
+        return self._open(first[0], step, "growth", math.exp(min(levels[-1], 80.0)), step, 0, first[1])
+
+    def _open(
+        self, onset: int, step: int, pattern: str, peak: float, peak_step: int, points: int, level: float | None = None
+    ) -> list[Finding]:
+        known = any(role_of(metric) == LOSS for metric in self.context.open_claims())
+        again = self._seen - self._ended_at < REOPEN_POINTS
+        scale = max(self._baseline.scale(), LEAST_SIGMA)
+        before = self._baseline.location() if level is None else level
+        event = _Event(onset, step, pattern, before, scale, peak, peak_step, points)
+        if pattern == "growth":
+            event.resolved = True
+            self._ended_at = self._seen
+            return [] if known or again else [self._finding(event, step)]
+        self._event = event
+        self._low, self._high = math.inf, -math.inf
+        if known or again:
+            event.seen = -1  # followed to its end without a word
+            return []
+        self.context.claim(self._metric or GRAD_NORM, Claim(self.name, self._key(event), "grad_norm", onset))
+        return [self._finding(event, step)]
+
+    def _follow(self, event: _Event, step: int, value: float) -> list[Finding]:
+        event.points += 1
+        self._seen += 1
+        if value > event.peak:
+            event.peak, event.peak_step = value, step
+        if math.log(value) - event.level <= CALM_SIGMAS * event.scale:
+            event.calm += 1
+            event.calm_from = step if event.calm == 1 else event.calm_from
+            self._baseline.learn(math.log(value))
+        else:
+            event.calm = 0
+            if event.points > MOST_POINTS - CALM_POINTS:
+                self._baseline.learn(math.log(value))
+        if event.calm < CALM_POINTS and event.points < MOST_POINTS:
+            return []
+        if event.calm >= CALM_POINTS:
+            event.recovered_step = event.calm_from
+        else:
+            event.resolved = True
+            self._baseline.restart(self._baseline.newest(CALM_POINTS))
+        self._event, self._ended_at = None, self._seen
+        self._learn(step)
+        if event.seen < 0:
+            return []
+        claim = Claim(self.name, self._key(event), "grad_norm", event.onset, step)
+        self.context.claim(self._metric or GRAD_NORM, claim)
+        return [self._finding(event, step)]
+
+    def _key(self, event: _Event) -> str:
+        return f"grad_norm:{self._metric}:{event.onset}"
+
+    def _finding(self, event: _Event, now_step: int) -> Finding:
+        state: State = "recovered" if event.recovered_step is not None else "resolved" if event.resolved else "open"
+        level = math.exp(min(event.level, 80.0))
+        times = event.peak / level
+        if event.pattern == "growth":
+            text = (
+                f"The gradient norm grew from {level:.3g} to {event.peak:.3g} since step {event.onset}, step by step."
+            )
+        else:
+            text = f"The gradient norm jumped from {level:.3g} to {event.peak:.3g} at step {event.onset}."
+        text += " Alone this is no alarm: most such jumps have no effect on the loss."
+        if event.recovered_step is not None:
+            text += f" It was back at step {event.recovered_step}."
+        elif event.resolved and event.pattern == "jump":
+            text += " It stays at its new level."
+        evidence: dict[str, Any] = {
+            "level_before": level,
+            "peak": event.peak,
+            "ratio": min(times, 1e12),
+            "sigma": event.scale,
+            "pattern": event.pattern,
+            "direction": "up",
+            "score_unit": "robust sigmas of the logarithm",
+            "points": event.points,
+            "recovered_at": event.recovered_step,
+            "explained_by": [],
+        }
+        return Finding(
+            detector=self.name,
+            key=self._key(event),
+            kind="grad_norm",
+            state=state,
+            severity="info",
+            title=f"Gradient norm {'grows' if event.pattern == 'growth' else 'jumped'} at step {event.onset}",
+            text=text,
+            onset_step=event.onset,
+            step=event.seen,
+            now_step=now_step,
+            metric=self._metric,
+            peak_step=event.peak_step,
+            recovered_step=event.recovered_step,
+            score=event.score(),
+            evidence=evidence,
+        )
