@@ -21,8 +21,9 @@ from stabilitybackend.runs.past_frames import Stopped, past_frames
 
 __all__ = ["TrialBody", "router"]
 
-#: Values that one try may judge: a million steps of twelve metrics, about 20 s of one core and 150 MB for that time.
-MAX_VALUES = 12_000_000
+#: Values that one try may judge: half a million steps of twelve metrics, some 15 s of one core and 80 MB for that time.
+#: Live requests share the interpreter with it and wait some ten ms longer meanwhile.
+MAX_VALUES = 6_000_000
 #: Part of ``last_steps`` that is judged before them, so that the detectors know what is usual when they begin.
 WARM_UP_SHARE = 0.25
 #: Incidents in an answer, newest ones; the counts are of all.

@@ -118,7 +118,9 @@
         const key = JSON.stringify([own, then && then[detector.name]]);
         if (counts.dataset.key !== key) {
           counts.dataset.key = key;
-          S.fill(counts, ...this.chips(own), ...(then ? [S.h("span", { class: "sub" }, "→"), ...this.chips(then[detector.name] || {})] : []));
+          const next = (then && then[detector.name]) || {};
+          const both = then && [own, next].some((one) => SEVERITIES.some((severity) => one[severity]));
+          S.fill(counts, this.chips(own), both ? S.h("span", { class: "sub" }, "→") : null, both ? this.chips(next) : null);
         }
         element.classList.toggle("off", panel.value(panel.draft, detector, "sensitivity") === 0);
       }
