@@ -33,7 +33,7 @@ SUSPECT_POINTS = 8
 #: Growth: the level is noted once in so many points; all of the newest GROWTH_NOTES changes but one are upwards, to
 #: this factor and this many sigmas in all.
 NOTE_EVERY_POINTS = 32
-GROWTH_NOTES = 8
+GROWTH_NOTES = 6
 GROWTH_FACTOR = 2.0
 GROWTH_SIGMAS = 4.0
 #: Over when so many points in a row are below this many sigmas, or after MOST_POINTS: their level is the usual one
@@ -76,7 +76,7 @@ class GradNormDetector(Detector):
 
     Idea: before some loss spikes the gradient norm leaves its band by 1 to 3 steps; far more often it jumps without any
     effect on the loss. So this is a fact to look at and no alarm. The logarithm of the norm is compared with its robust
-    level: two of three points above 6 sigmas and twice the level are a jump, a level that has only risen over 250
+    level: two of three points above 6 sigmas and twice the level are a jump, a level that has only risen over 200
     points to twice itself is growth. Where a run shows lone high norms often, a jump has to be higher. A loss event
     that is already followed tells of the gradient norm itself, so that this stays silent then.
 
