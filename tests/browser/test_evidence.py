@@ -113,6 +113,11 @@ def test_an_excuse_is_told_where_the_change_is_known(scripts: Page) -> None:
     assert "Explained by: lr_jump: the learning rate went from 0.1 to 0.01." in draw(scripts, incident(evidence=excuse))
 
 
+def test_data_sets_that_moved_together_are_named_together(scripts: Page) -> None:
+    assert "data sets code, web" in draw(scripts, incident(evidence={"datasets": ["code", "web"]}))
+    assert "data sets" not in draw(scripts, incident(evidence={"datasets": ["code"]}))
+
+
 def test_an_incident_of_an_older_server_is_drawn_without_what_it_lacks(scripts: Page) -> None:
     for evidence in ({}, None, {"window": {"steps": [1]}, "moved_first": "?"}):
         assert "Loss spike at step 200" in draw(scripts, incident(evidence=evidence, suggestion=None))

@@ -25,8 +25,7 @@ __all__ = [
 BASELINE_POINTS = 48
 #: Points before the onset in which a series may have moved already: another one often announces what the loss shows.
 EARLIER_POINTS = 8
-#: Points from the onset on that a contribution is the mean of. The first ones tell who carries a rise; later ones
-#: tell what the damaged model does.
+#: Points that a contribution is the mean of: the first ones from the first move on, or the newest.
 SINCE_POINTS = 16
 #: Fewest points before the onset from which anything is said about a series.
 MIN_BASELINE = 4
@@ -42,6 +41,8 @@ OTHER_FLOOR = 0.02
 MIN_SHARE = 0.6
 #: A second data set that moved no later and carries so much means that it was not one alone.
 COMPANION_SHARE = 0.25
+#: Mean rise of a data set within its range that counts as one, standard errors of the mean.
+MEAN_SIGMAS = 2.0
 #: Share of non-finite values before the onset from which on NaN means "not in this batch" and is no event.
 ABSENT_SHARE = 0.1
 #: Series that are looked at, and lines of the answer.
@@ -179,21 +180,23 @@ def attribute(series: Mapping[str, Series], onset_step: int, *, falling: bool = 
     shares = {name: value / total for name, value in carried.items()} if total > 0 else {}
     moves = [_with_share(move, shares.get(move.dataset)) if move.dataset else move for move in moves]
     moves.sort(key=lambda move: (move.onset_step, -(move.share or 0.0), move.metric))
-    datasets = tuple(sorted(shares, key=lambda name: (-shares[name], name)))
+    ordered = sorted(shares, key=lambda name: (-shares[name], name))
     onsets = {move.dataset: move.onset_step for move in moves if move.dataset}
+    datasets = tuple(name for name in ordered if name in onsets)
     return Attribution(
-        _one(datasets, shares, onsets) if len(losses) > 1 else None,
+        _one(ordered, shares, onsets) if len(losses) > 1 else None,
         datasets if len(losses) > 1 else (),
         tuple(moves[:MAX_MOVES]),
     )
 
 
-def _one(datasets: Sequence[str], shares: Mapping[str, float], onsets: Mapping[str, int]) -> str | None:
+def _one(ordered: Sequence[str], shares: Mapping[str, float], onsets: Mapping[str, int]) -> str | None:
     """Return the data set that may be named alone, None where none carries most of it."""
-    if not datasets or shares[datasets[0]] < MIN_SHARE:
+    if not ordered or ordered[0] not in onsets or shares[ordered[0]] < MIN_SHARE:
         return None
-    first = datasets[0]
-    together = [name for name in datasets[1:] if shares[name] >= COMPANION_SHARE and onsets[name] <= onsets[first]]
+    first = ordered[0]
+    # One that rises without having left its range yet has no onset: it may have begun with the others.
+    together = [n for n in ordered[1:] if shares[n] >= COMPANION_SHARE and onsets.get(n, 0) <= onsets[first]]
     return None if together else first
 
 
@@ -267,21 +270,38 @@ def _carried(
     onset_step: int,
     sign: float,
 ) -> dict[str, float]:
-    """Return how much of the change each data set that moved carries, in one unit."""
-    broken = {name: move for name, move in moved.items() if not math.isfinite(move.extreme)}
+    """Return how much of the change each data set carries, in one unit; also those that rise within their range.
+
+    A small event takes one data set out of its range by luck while all rise a little: the mean tells them from noise.
+    """
+    if not moved:
+        return {}
+    begin = min(move.onset_step for move in moved.values())
+    broken = [name for name in moved if not all(math.isfinite(v) for step, v in losses[name] if step == begin)]
     if broken:
-        earliest = min(move.onset_step for move in broken.values())
-        return {name: 1.0 for name, move in broken.items() if move.onset_step == earliest}
-    begin = min((move.onset_step for move in moved.values()), default=onset_step)
+        return dict.fromkeys(broken, 1.0)
     weights = _weights(losses, series, onset_step)
-    carried: dict[str, float] = {}
-    for name, move in moved.items():
-        since = [value for step, value in losses[name] if step >= begin and math.isfinite(value)][:SINCE_POINTS]
-        excess = sign * (sum(since) / len(since) - move.level) if since else 0.0
-        weight = weights[name] if weights is not None else 1.0 / max(abs(move.level), 1e-9)
-        if excess > 0:
-            carried[name] = excess * weight
-    return carried
+    early: dict[str, float] = {}
+    late: dict[str, float] = {}
+    for name, rows in losses.items():
+        first = min(_split(rows, onset_step)[0], bisect_left(rows, begin, key=lambda row: row[0]))
+        calm = usual((value for _, value in rows[max(0, first - BASELINE_POINTS) : first]), LOSS_FLOOR)
+        since = [value for step, value in rows if step >= begin and math.isfinite(value)]
+        if calm is None or not since:
+            continue
+        weight = weights[name] if weights is not None else 1.0 / max(abs(calm[0]), 1e-9)
+        for found, values in ((early, since[:SINCE_POINTS]), (late, since[-SINCE_POINTS:])):
+            excess = _excess(values, *calm, sign)
+            if name in moved or excess >= MEAN_SIGMAS:
+                found[name] = max(0.0, excess) * calm[1] / math.sqrt(len(values)) * weight
+    # A spike is told by its first points, a slow drift by its newest.
+    chosen = max(early, late, key=lambda found: sum(found.values()))
+    return {name: value for name, value in chosen.items() if value > 0}
+
+
+def _excess(values: Sequence[float], level: float, spread: float, sign: float) -> float:
+    """Return how far a mean lies above the level, in standard errors of a mean of so many."""
+    return sign * (sum(values) / len(values) - level) * math.sqrt(len(values)) / spread
 
 
 def _weights(losses: Mapping[str, Series], series: Mapping[str, Series], onset_step: int) -> dict[str, float] | None:

@@ -112,7 +112,7 @@
   }
 
   const block = (title, ...parts) => (parts.flat().some(Boolean) ? S.h("section", { class: "evidence-part" }, S.h("h4", {}, title), ...parts) : null);
-  const lines = (entries) => (entries.length ? S.h("ul", {}, entries.map((entry) => S.h("li", {}, entry))) : null);
+  const lines = (entries, look) => (entries.length ? S.h("ul", { class: look || "" }, entries.map((entry) => S.h("li", {}, entry))) : null);
 
   function nearby(incident) {
     return list(incident.evidence.nearby).map((fact) => [S.h("span", { class: "when" }, S.fromOnset(fact.step - incident.onset_step)), ` ${fact.text}`]);
@@ -120,7 +120,7 @@
 
   function batches(incident) {
     const found = list(incident.evidence.batches);
-    return found.map((entry) => [S.h("span", { class: "when" }, `step ${S.count(entry.step)}`), " ", S.h("code", {}, entry.fingerprint)]);
+    return found.map((entry) => [S.h("span", { class: "when" }, S.count(entry.step)), " ", S.h("code", { title: entry.fingerprint }, entry.fingerprint)]);
   }
 
   /** Everything behind the fold; null where there is nothing. */
@@ -130,7 +130,7 @@
       movedTable(incident),
       block("Near the onset", lines(nearby(incident))),
       block("What to go through", lines(list(suggestion && suggestion.checklist))),
-      block("Batches", lines(batches(incident))),
+      block("Batches by step", lines(batches(incident), "batches")),
       suggestion && suggestion.source && suggestion.source !== "rule of thumb" ? S.h("p", { class: "source" }, `Source: ${suggestion.source}.`) : null,
     ].filter(Boolean);
     return parts.length ? S.h("div", { class: "evidence" }, parts) : null;
@@ -175,6 +175,14 @@
         : null,
       shown ? more : null,
     ];
+  };
+
+  /** A chip with the data sets that moved together; null where that is one or none. */
+  S.dataSets = function (incident) {
+    const names = list(incident.evidence && incident.evidence.datasets);
+    if (names.length < 2) return null;
+    const shown = names.length > FEW ? `${names.slice(0, FEW).join(", ")} and ${names.length - FEW} more` : names.join(", ");
+    return S.h("span", { class: "fact-chip", title: "Data sets whose losses moved, the one that carries most first" }, `data sets ${shown}`);
   };
 
   /** Whether an incident is only worth knowing: shown quietly, never an alarm. What the job itself says is always heard. */

@@ -30,6 +30,7 @@
       incident.rank === null || incident.rank === undefined ? null : `rank ${incident.rank}`,
       incident.node && (incident.rank === null || incident.rank === undefined) ? incident.node : null,
       incident.dataset ? S.h("span", { class: "fact-chip dataset", title: "The data set whose loss carries it" }, S.h("span", {}, "data set"), ` ${incident.dataset}`) : null,
+      incident.dataset ? null : S.dataSets(incident),
       incident.dead ? "on a discarded branch" : null,
     ];
     return S.h(
