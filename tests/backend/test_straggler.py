@@ -1,0 +1,105 @@
+"""The straggler detector: the slow rank is named, whatever the order of arrival; noise and waiting are not."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stabilitybackend.detectors.contract import Finding, Mark, Point
+from stabilitybackend.detectors.straggler import StragglerDetector
+
+
+def _job(
+    ranks: int, steps: int, slow: dict[int, float] | None = None, *, metric: str = "data_time_s", every: int = 1
+) -> list[Point]:
+    """Return the times of all ranks; ``slow`` ranks take that much longer from step 320 on."""
+    rng = random.Random(ranks)
+    points = []
+    for step in range(0, steps, every):
+        for rank in range(ranks):
+            factor = (slow or {}).get(rank, 1.0) if step >= 320 else 1.0
+            points.append(Point(step, metric, 0.2 * factor * rng.lognormvariate(0, 0.1), 0.0, rank))
+    return points
+
+
+def _found(points: list[Point], detector: StragglerDetector | None = None) -> list[Finding]:
+    detector = detector or StragglerDetector()
+    return [finding for point in points for finding in detector.update(point)]
+
+
+def test_the_slow_rank_is_named_with_how_much_slower_it_is() -> None:
+    (found,) = _found(_job(16, 640, {11: 1.5}))
+    assert (found.rank, found.onset_step, found.metric) == (11, 320, "data_time_s")
+    assert found.evidence["rise_percent"] == pytest.approx(50, abs=10)
+
+
+def test_the_order_in_which_ranks_arrive_changes_nothing() -> None:
+    points = _job(8, 960, {2: 1.6})
+    rng, queues, shuffled = random.Random(5), [[p for p in points if p.rank == rank] for rank in range(8)], []
+    while any(queues):
+        slowest = min(queue[0].step for queue in queues if queue)
+        ready = [queue for queue in queues if queue and queue[0].step <= slowest + 64]
+        queue = rng.choice(ready)
+        shuffled += queue[:20]
+        del queue[:20]
+    in_order, mixed = _found(points), _found(shuffled)
+    assert [(f.key, f.rank, f.score) for f in mixed] == [(f.key, f.rank, f.score) for f in in_order]
+
+
+def test_ranks_that_become_slow_together_are_one_incident() -> None:
+    found = _found(_job(16, 640, {8: 1.6, 9: 1.7, 10: 1.6, 11: 1.8}))
+    assert len({finding.key for finding in found}) == 1
+    assert found[0].rank == 11
+
+
+def test_two_metrics_of_one_slow_rank_are_one_incident() -> None:
+    data, forward = _job(8, 640, {3: 1.6}), _job(8, 640, {3: 1.6}, metric="forward_s")
+    found = _found([point for pair in zip(data, forward, strict=True) for point in pair])
+    assert [finding.rank for finding in found] == [3]
+
+
+def test_a_rank_that_keeps_up_again_has_recovered() -> None:
+    points = _job(8, 640, {3: 1.6}) + [p._replace(step=p.step + 640) for p in _job(8, 320)]
+    last = _found(points)[-1]
+    assert (last.state, last.recovered_step) == ("recovered", 640)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8, 64])
+def test_equal_ranks_give_no_alarm_however_many_they_are(ranks: int) -> None:
+    assert _found(_job(ranks, 1_280)) == []
+
+
+def test_two_ranks_are_told_apart_by_a_larger_factor_only() -> None:
+    assert _found(_job(2, 640, {1: 1.3})) == []
+    assert [finding.rank for finding in _found(_job(2, 640, {1: 1.8}))] == [1]
+
+
+def test_sparse_logs_are_judged_in_wider_windows() -> None:
+    found = _found(_job(8, 32_000, {5: 1.6}, every=20))
+    assert {finding.rank for finding in found} == {5}
+
+
+@pytest.mark.parametrize("metric", ["allreduce_time_s", "comm_time_s", "barrier_wait_time_s", "loss", "tokens_per_s"])
+def test_times_of_waiting_are_not_watched(metric: str) -> None:
+    assert not StragglerDetector().wants(metric)
+
+
+def test_a_rank_that_is_gone_does_not_stop_the_others_from_being_judged() -> None:
+    points = [p for p in _job(8, 1_280, {5: 1.6}) if p.rank != 0 or p.step < 200]
+    assert {finding.rank for finding in _found(points)} == {5}
+
+
+def test_a_rank_that_was_slow_before_a_fork_is_still_the_same_incident() -> None:
+    detector = StragglerDetector()
+    found = _found(_job(8, 640, {3: 1.6}), detector)
+    found += detector.note(Mark("fork", 501, 0.0, "the run went back to step 500", {"fork_step": 500}))
+    found += _found([point for point in _job(8, 960, {3: 1.6}) if point.step > 500], detector)
+    assert len({finding.key for finding in found}) == 1
+
+
+def test_ranks_beyond_the_bound_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stabilitybackend.detectors.straggler.MAX_RANKS", 4)
+    detector = StragglerDetector()
+    _found(_job(6, 10), detector)
+    assert detector.dropped == 20

@@ -1,0 +1,90 @@
+"""The throughput detector: slower for long is told once, single slow steps and reasons that are known are not."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stabilitybackend.detectors.bank import DetectorBank
+from stabilitybackend.detectors.contract import Finding, Mark, Row
+from stabilitybackend.detectors.throughput import ThroughputDetector
+
+
+def _found(rows: list[Row | Mark], **settings: float) -> list[Finding]:
+    bank = DetectorBank({"throughput": ThroughputDetector})
+    bank.configure({"throughput": settings})
+    found: list[Finding] = []
+    for item in rows:
+        found += bank.mark(item) if isinstance(item, Mark) else bank.feed_row(item)
+    assert not bank.failures
+    return found
+
+
+def _job(factors: list[float], *, seed: int = 1, noise: float = 0.05, tokens: bool = True) -> list[Row | Mark]:
+    """Return rows of a job whose steps take 2 s times the factor of each, with noise."""
+    rng, time, rows = random.Random(seed), 1e9, []
+    for step, factor in enumerate(factors):
+        seconds = 2.0 * factor * (1 + abs(rng.gauss(0, noise)))
+        time += seconds
+        values = {"step_time_s": seconds} | ({"tokens_per_s": 8192 / seconds} if tokens else {})
+        rows.append(Row(step, time, values))
+    return [*rows]
+
+
+def test_a_job_that_becomes_slower_is_told_once_for_both_metrics() -> None:
+    found = _found(_job([1.0] * 200 + [1.5] * 60))
+    assert {finding.key for finding in found} == {found[0].key}
+    assert found[-1].evidence["also"] == ["tokens_per_s"]
+    assert 198 <= found[0].onset_step <= 208
+
+
+def test_it_says_how_much_time_was_lost() -> None:
+    told = _found(_job([1.0] * 200 + [1.5] * 160, noise=0.01))[-1]
+    assert told.evidence["rise_percent"] == pytest.approx(50, abs=5)
+    # The last word comes 128 slow points after the onset, each a second slower than usual.
+    assert told.evidence["lost_s"] == pytest.approx(128, rel=0.1)
+    assert "2 min of the job's time lost" in told.text
+
+
+def test_it_recovers_when_the_speed_is_back() -> None:
+    last = _found(_job([1.0] * 200 + [1.5] * 60 + [1.0] * 60))[-1]
+    assert last.state == "recovered"
+    assert 256 <= (last.recovered_step or 0) <= 270
+
+
+def test_a_speed_that_stays_low_is_the_new_normal_after_256_points() -> None:
+    found = _found(_job([1.0] * 200 + [1.5] * 800))
+    assert found[-1].state == "resolved"
+    assert len({finding.key for finding in found}) == 1
+
+
+def test_checkpoints_evaluations_and_the_first_steps_never_alarm() -> None:
+    slow = [20.0 if step % 40 == 39 or step < 5 else 8.0 if step % 25 in (0, 1, 2) else 1.0 for step in range(600)]
+    assert _found(_job(slow)) == []
+
+
+def test_a_larger_batch_explains_longer_steps() -> None:
+    rows = _job([1.0] * 200 + [1.6] * 200, tokens=False)
+    ramp = [
+        row._replace(values={**row.values, "batch_size": 256.0 if row.step < 200 else 448.0})
+        for row in rows
+        if isinstance(row, Row)
+    ]
+    assert _found([*ramp]) == []
+
+
+def test_a_speed_that_wears_off_slowly_is_no_drop() -> None:
+    assert _found(_job([1.0 + 0.002 * step for step in range(600)])) == []
+
+
+def test_noise_of_every_size_gives_no_alarm() -> None:
+    alarms = [_found(_job([1.0] * 4_000, seed=seed, noise=noise)) for seed, noise in enumerate((0.01, 0.1, 0.3, 0.8))]
+    assert alarms == [[], [], [], []]
+
+
+def test_a_higher_threshold_reports_only_worse_slow_downs() -> None:
+    rows = _job([1.0] * 200 + [1.5] * 60)
+    assert _found(rows, slower=0.7) == []
+    assert _found(rows, sensitivity=0.25) == []
+    assert _found(_job([1.0] * 200 + [1.15] * 60, noise=0.01), sensitivity=2.0) != []
