@@ -177,6 +177,31 @@ def test_a_bad_resume_gets_a_list_to_go_through_and_where_to_go_back_to(kind: st
     assert any("Seed of the shuffle" in line for line in found["checklist"])
 
 
+JUMP = {
+    "nearby": [{"what": "lr", "step": ONSET - 1, "distance": -1, "text": "the learning rate went from 0.001 to 0.01"}],
+    "moved_first": [{"metric": "train/lr", "onset_step": ONSET - 1, "rise_percent": 900.0}],
+}
+
+
+@pytest.mark.parametrize("kind", ["spike", "divergence", "nonfinite", "resume_artifact"])
+@pytest.mark.parametrize("checkpoints", [CHECKPOINTS, []])
+def test_a_learning_rate_that_jumped_right_before_is_looked_at_first(kind: str, checkpoints: Any) -> None:
+    found = advice(incident(kind, evidence=JUMP), checkpoints=checkpoints)
+    assert found["text"].startswith(
+        "Look at the schedule first: the learning rate went from 0.001 to 0.01 at step 1199."
+    )
+
+
+def test_a_bump_that_is_over_does_not_excuse_a_rate_that_was_not_restored() -> None:
+    assert advice(incident("resume_artifact", state="recovered", evidence=JUMP))["action"] == "inspect"
+    assert advice(incident("resume_artifact", state="recovered"))["action"] == "none"
+
+
+def test_trouble_right_after_a_fork_gets_the_list_of_a_bad_resume() -> None:
+    fork = {"nearby": [{"what": "fork", "step": ONSET - 2, "distance": -2, "text": "the run restarted"}]}
+    assert any("both moments" in line for line in advice(incident(evidence=fork))["checklist"])
+
+
 def test_a_level_that_an_excuse_explains_asks_for_nothing() -> None:
     text = "lr_jump: the learning rate went from 0.001 to 0.0001"
     found = advice(incident("level_shift", severity="info", state="resolved", evidence={"explained_by": [text]}))

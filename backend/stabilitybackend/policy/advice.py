@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stabilitybackend.detectors.roles import GRAD_NORM, role_of
+from stabilitybackend.detectors.roles import GRAD_NORM, LR, role_of
 from stabilitybackend.policy import literature as lit
 from stabilitybackend.policy.going_back import GUARD_STEPS, Target, interval_of, target, usual_wait, went_back_for
 from stabilitybackend.policy.machine_advice import MACHINE_RULES
@@ -28,6 +28,11 @@ QUIET_RATIO = 0.7
 BURST_RATIO = 3.0
 #: A burst of the gradients that speaks for the optimizer's state by itself.
 HUGE_BURST_RATIO = 10.0
+#: A learning rate that rose by so much, percent, so many logged points before the onset at most, is looked at first.
+RATE_RISE_PERCENT = 50.0
+SCHEDULE_POINTS = 8
+#: Trouble so many logged points after a fork is also looked at as a bad resume.
+FORK_POINTS = 16
 #: A loss of a model that only guesses is ln(classes or vocabulary); no vocabulary has more entries.
 MOST_CLASSES = 1_000_000
 
@@ -76,9 +81,10 @@ def _spike(case: Case) -> dict[str, Any]:
         f"{known} earlier {'spike' if known == 1 else 'spikes'} of this run" if known else "this run had no earlier one"
     )
     text = (
-        f"Wait until step {until} ({wait} steps from the onset; {based}): a spike that comes at once mostly recovers. "
+        f"{_schedule(case)}Wait until step {until} ({wait} steps from the onset; {based}): a spike that comes at once "
+        "mostly recovers. "
     )
-    checks = _optimizer_checks(case)
+    checks = (*_after_fork(case), *_optimizer_checks(case))
     if back is None:
         return say("wait", text + _no_checkpoint(case), wait_steps=wait, checklist=checks, sources=[lit.IDEFICS])
     lr = LR_SCALE if again is not None else None
@@ -124,6 +130,29 @@ def _nonfinite(case: Case) -> dict[str, Any]:
     return _roll_back(case, back, again, lr_scale=lr, checks=lit.NONFINITE_CHECKS, sources=[lit.MEGATRON])
 
 
+def _schedule(case: Case) -> str:
+    """Return a first sentence where the learning rate jumped up right before the onset, else ""."""
+    jumps = [
+        fact
+        for fact in _entries(case.evidence, "nearby")
+        if fact.get("what") == "lr" and -SCHEDULE_POINTS * interval_of(case.incident) <= fact.get("distance", 1) <= 0
+    ]
+    rising = any(
+        role_of(str(move.get("metric"))) == LR and _number(move.get("rise_percent"), 0.0) >= RATE_RISE_PERCENT
+        for move in _entries(case.evidence, "moved_first")
+    )
+    if not jumps or not rising:
+        return ""
+    return f"Look at the schedule first: {jumps[0].get('text')} at step {jumps[0].get('step')}. "
+
+
+def _after_fork(case: Case) -> tuple[str, ...]:
+    """Return the list for a bad resume where the run had just been restarted or rolled back."""
+    reach = FORK_POINTS * interval_of(case.incident)
+    forks = [fact for fact in _entries(case.evidence, "nearby") if fact.get("what") == "fork"]
+    return lit.RESUME_CHECKS if any(-reach <= fact.get("distance", 1) <= 0 for fact in forks) else ()
+
+
 def _back(case: Case) -> tuple[Target | None, int | None]:
     """Return where to go back to, and the step of the rollback that did not help; then it has to go further back."""
     again = went_back_for(case.incident, case.history)
@@ -139,14 +168,14 @@ def _roll_back(
     checks: Iterable[str] = (),
     sources: Iterable[str] = (),
 ) -> dict[str, Any]:
-    checklist = [*checks, *_optimizer_checks(case)]
+    checklist = [*checks, *_after_fork(case), *_optimizer_checks(case)]
     if back is None:
-        return say("wait", _no_checkpoint(case), checklist=checklist)
+        return say("wait", _schedule(case) + _no_checkpoint(case), checklist=checklist)
     found = lit.IDEFICS if again is not None else lit.OPT if lr_scale is not None else ""
     way = _way(case, back, lr_scale, again)
     return say(
         "roll_back",
-        way[0].upper() + way[1:],
+        _schedule(case) + way[0].upper() + way[1:],
         back,
         lr_scale=lr_scale,
         reseed=again is not None,
@@ -213,8 +242,10 @@ def _optimizer_checks(case: Case) -> tuple[str, ...]:
 
 
 def _resume(case: Case) -> dict[str, Any]:
+    schedule = _schedule(case)
     text = "Something was not restored as it was. Go through the list; a rollback helps only once the cause is gone."
-    return _look(case, text, lit.RESUME_CHECKS, lit.RESUMES)
+    # The bump passes, a learning rate that was not restored stays.
+    return _look(case, schedule + text, lit.RESUME_CHECKS, lit.RESUMES, ended=bool(schedule))
 
 
 def _mix(case: Case) -> dict[str, Any]:
@@ -229,7 +260,7 @@ def _repeat(case: Case) -> dict[str, Any]:
         "The model sees data that it has seen: the loss is lower than the truth, and will jump when new data comes. "
         "Correct the data position before the next resume; go back if more than a small share was repeated."
     )
-    return _look(case, text, lit.REPEAT_CHECKS, lit.RESUMES, ended=True)
+    return _look(case, text, lit.REPEAT_CHECKS, ended=True)
 
 
 def _level(case: Case) -> dict[str, Any]:
@@ -278,7 +309,7 @@ def _gradients(case: Case) -> dict[str, Any]:
 # --- words ---------------------------------------------------------------------------------------------------------
 
 
-def _look(case: Case, text: str, checks: Iterable[str], source: str, *, ended: bool = False) -> dict[str, Any]:
+def _look(case: Case, text: str, checks: Iterable[str], source: str = "", *, ended: bool = False) -> dict[str, Any]:
     """Return an ``inspect`` with the checkpoint that a rollback would go to."""
     if case.incident["state"] != "open" and not ended:
         return over(case.incident, checks)

@@ -25,6 +25,8 @@ __all__ = [
 BASELINE_POINTS = 48
 #: Points before the onset in which a series may have moved already: another one often announces what the loss shows.
 EARLIER_POINTS = 8
+#: Points after the onset within which a series that is no loss counts as moved by the same event.
+LATER_POINTS = 8
 #: Points that a contribution is the mean of: the first ones from the first move on, or the newest.
 SINCE_POINTS = 16
 #: Fewest points before the onset from which anything is said about a series.
@@ -234,7 +236,8 @@ def _move(metric: str, rows: Series, onset_step: int, sign: float) -> Move | Non
         distance = (value - level) / spread
         return distance * sign if loss else abs(distance)
 
-    distances = [away(value) for _, value in rows[first:]]
+    # Where another series goes long after the onset is its own affair: a schedule moves on, too.
+    distances = [away(value) for _, value in rows[first : None if loss else onset + LATER_POINTS]]
     begin = next((i for i in range(len(distances)) if _outside(distances, i, at_onset=first + i >= onset)), None)
     if begin is None:
         return None
