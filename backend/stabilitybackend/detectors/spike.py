@@ -25,9 +25,6 @@ EXCUSED_RISE = 0.5
 #: Other claims: an event of another detector that ended within so many points is still the same event.
 CLAIM_POINTS = 10
 
-__all__ = ["SpikeDetector"]
-
-
 #: One point is an event where it stands for so many steps, is so high, and the gradient norm jumped with it.
 LONE_STEPS = 10
 LONE_SIGMAS = 7.0
@@ -37,6 +34,26 @@ LONE_GRADIENT_SIGMAS = 6.0
 #: Values of the gradient norm that make its usual range known, and the least spread of its logarithm.
 GRADIENT_POINTS = 16
 GRADIENT_SPREAD = 0.1
+#: Points before the onset in which a jump of the gradient norm confirms a spike, at this ratio and height.
+GRADIENT_BEFORE_POINTS = 16
+GRADIENT_TOLD_RATIO = 2.0
+GRADIENT_TOLD_SIGMAS = 4.0
+#: The loss of one data set has to prove this many times more than the whole loss: it is noisier, and there are many.
+DATASET_DEMAND = 1.5
+#: Points that a data set's event waits for the whole loss to open one.
+HOLD_POINTS = 3
+#: Events of several losses whose onsets are so many points apart at most are one event.
+TOGETHER_POINTS = 16
+#: A data set moved with the whole loss when its suspects begin at most so many points before, within its first
+#: MOVED_POINTS points.
+MOVED_BEFORE_POINTS = 3
+MOVED_POINTS = 8
+#: The data set of an event is the one that rose so many times more than any other.
+CULPRIT_FACTOR = 2.0
+#: Data sets named in the evidence of one event.
+MAX_MOVED = 8
+
+__all__ = ["SpikeDetector"]
 
 
 class SpikeDetector(Detector):
@@ -104,7 +121,7 @@ class SpikeDetector(Detector):
             if self._total is not None:
                 return None
             self._total = metric
-        tracker = self._trackers[metric] = Tracker(metric)
+        tracker = self._trackers[metric] = Tracker(metric, DATASET_DEMAND if dataset_of(metric) else 1.0)
         return tracker
 
     def _look(self, tracker: Tracker, step: int, value: float) -> list[Finding]:
@@ -114,43 +131,55 @@ class SpikeDetector(Detector):
         if not -OVERFLOW < value < OVERFLOW:
             return []
         found = self._old_event_back(tracker, step, value)
-        if not tracker.look(step, value, self._sensitivity) or not self._sensitivity:
+        suspected = tracker.look(step, value, self._sensitivity)
+        if not tracker.suspects or not self._sensitivity:
             return found
-        proof, confirmed_by = tracker.proof(), None
-        if proof is None:
-            proof, confirmed_by = self._lone_proof(tracker)
+        proof = tracker.proof() if suspected else None
+        proof = proof or self._lone_proof(tracker)
         if proof is None or self._held_by_another(tracker):
             return found
-        return [*found, self._open(tracker, proof, confirmed_by, step)]
+        return found + self._open(tracker, proof, step)
 
-    def _lone_proof(self, tracker: Tracker) -> tuple[Proof | None, dict[str, Any] | None]:
-        """Return the proof of a point that stands alone, and the jump of the gradient norm that confirms it."""
+    def _lone_proof(self, tracker: Tracker) -> Proof | None:
+        """Return the proof of a point that stands alone: the gradient norm jumped with it."""
         newest = tracker.suspects[-1]
-        if tracker.interval < LONE_STEPS or newest.sigmas < LONE_SIGMAS or newest.rise < LONE_RISE:
-            return None, None
-        ratio, sigmas = self._gradient(newest.step)
-        if ratio < LONE_GRADIENT_RATIO or sigmas < LONE_GRADIENT_SIGMAS:
-            return None, None
-        needed = f"1 point above {LONE_SIGMAS:g} sigmas with a jump of the gradient norm"
-        return Proof([newest], needed), {"metric": "grad_norm", "step": newest.step, "ratio": ratio}
+        if tracker.interval < LONE_STEPS or newest.sigmas < LONE_SIGMAS * tracker.demand or newest.rise < LONE_RISE:
+            return None
+        jump = self._gradient(newest.step, newest.step)
+        if jump is None or jump[1] < LONE_GRADIENT_RATIO or jump[2] < LONE_GRADIENT_SIGMAS:
+            return None
+        return Proof([newest], f"1 point above {LONE_SIGMAS:g} sigmas with a jump of the gradient norm")
 
-    def _gradient(self, step: int) -> tuple[float, float]:
-        """Return how the gradient norm of ``step`` compares to the ones before: as a ratio, and in sigmas of its
-        logarithm. Both 0 where it is unknown."""
+    def _gradient(self, first: int, last: int) -> tuple[int, float, float] | None:
+        """Return the highest gradient norm from step ``first`` to ``last`` and how it compares to the ones before.
+
+        Returns:
+            The first step with half of it, the ratio, and the height in sigmas of the logarithm; None where that is unknown.
+        """
         values = self.context.grad_norm.values
-        now = self.context.grad_norm.at(step)
-        logs = sorted(math.log(value) for at, value in values if at < step and value > 0)
-        if len(logs) < GRADIENT_POINTS or not now > 0:
-            return 0.0, 0.0
+        logs = sorted(math.log(value) for at, value in values if at < first and value > 0)
+        now = [(value, at) for at, value in values if first <= at <= last and value > 0]
+        if len(logs) < GRADIENT_POINTS or not now:
+            return None
+        highest = max(value for value, _ in now)
+        step = next(at for value, at in now if value >= 0.5 * highest)
         middle = logs[len(logs) // 2]
         spread = 1.4826 * sorted(abs(one - middle) for one in logs)[len(logs) // 2]
-        above = math.log(now) - middle
-        return math.exp(min(above, 20.0)), above / max(spread, GRADIENT_SPREAD)
+        above = math.log(highest) - middle
+        return step, math.exp(min(above, 20.0)), above / max(spread, GRADIENT_SPREAD)
+
+    def _confirmation(self, tracker: Tracker, onset: int, step: int) -> list[dict[str, Any]]:
+        """Return what else shows the event that began at ``onset``: a jump of the gradient norm shortly before or in
+        it."""
+        jump = self._gradient(onset - round(GRADIENT_BEFORE_POINTS * tracker.interval), step)
+        if jump is None or jump[1] < GRADIENT_TOLD_RATIO or jump[2] < GRADIENT_TOLD_SIGMAS:
+            return []
+        return [{"metric": "grad_norm", "step": jump[0], "ratio": jump[1]}]
 
     def _held_by_another(self, tracker: Tracker) -> bool:
         return self.context.claimed(tracker.metric, self.name, CLAIM_POINTS * tracker.interval) is not None
 
-    def _open(self, tracker: Tracker, proof: Proof, confirmed_by: dict[str, Any] | None, step: int) -> Finding:
+    def _open(self, tracker: Tracker, proof: Proof, step: int) -> list[Finding]:
         first, top = proof.suspects[0], max(proof.suspects, key=lambda suspect: suspect.value)
         points = tracker.seen - first.number
         closed, tracker.closed = tracker.closed, None
@@ -177,18 +206,57 @@ class SpikeDetector(Detector):
                 points=points,
                 needed=proof.needed,
                 dataset=dataset_of(tracker.metric),
-                confirmed_by=[] if confirmed_by is None else [confirmed_by],
+                confirmed_by=self._confirmation(tracker, first.step, step),
             )
             event.explained_by = self._excuses(tracker, first.step, step)
             self._grade(event)
+            self._place(tracker, event)
         for suspect in proof.suspects:
             event.recent.append((suspect.step, suspect.value))
             event.trend.append(suspect.value)
         tracker.suspects.clear()
         tracker.event = event
         tracker.set_band()
+        return self._tell(tracker, event, step) if event.told else []
+
+    def _tell(self, tracker: Tracker, event: SpikeEvent, step: int) -> list[Finding]:
+        """Open the incident of an event, with the data sets that moved in it."""
+        self._movers(tracker, event)
         self.context.claim(event.metric, Claim(self.name, _key(event), "spike", event.onset))
-        return self._finding(event, step)
+        return [self._finding(event, step)]
+
+    def _place(self, tracker: Tracker, event: SpikeEvent) -> None:
+        """Say whether a new event is told at once, later, or as a part of one that is told already."""
+        together = TOGETHER_POINTS * tracker.interval
+        others = [one for one in self._trackers.values() if one is not tracker]
+        told = [one.event for one in others if one.event is not None and one.event.told]
+        event.told = not any(abs(one.onset - event.onset) <= together for one in told)
+        if event.dataset is None or not event.told:
+            return
+        total = self._trackers.get(self._total or "")
+        just_over = total is not None and total.closed is not None and total.since_closed <= HOLD_POINTS
+        event.told = False
+        event.tell_at = None if just_over else event.points + HOLD_POINTS
+
+    def _movers(self, tracker: Tracker, event: SpikeEvent) -> bool:
+        """Add the data sets that move in the event and name the one that moves most; return whether that is new."""
+        since = event.onset - MOVED_BEFORE_POINTS * tracker.interval
+        for other in self._trackers.values():
+            if other.metric == self._total:
+                continue
+            found = [(one.step, one.rise) for one in other.suspects if one.step >= since]
+            if other.event is not None and other.event.onset >= since:
+                found.append((other.event.onset, other.event.rise))
+            if found and (other.metric in event.moved or len(event.moved) < MAX_MOVED):
+                onset, rise = event.moved.get(other.metric, found[0])
+                event.moved[other.metric] = min(onset, *(at for at, _ in found)), max(rise, *(up for _, up in found))
+        ordered = sorted(event.moved.items(), key=lambda item: -item[1][1])
+        if not ordered:
+            return False
+        clear = len(ordered) == 1 or ordered[0][1][1] > CULPRIT_FACTOR * ordered[1][1][1]
+        dataset = dataset_of(ordered[0][0]) if clear else None
+        news, event.dataset = dataset != event.dataset, dataset
+        return news
 
     def _excuses(self, tracker: Tracker, onset: int, step: int) -> list[str]:
         excuses = self.context.excuses_between(onset - round(EXCUSE_POINTS * tracker.interval), step)
@@ -198,7 +266,7 @@ class SpikeDetector(Detector):
         """Set the severity that the event has earned by now; it never gets lower."""
         if event.explained_by and event.rise * self._sensitivity <= EXCUSED_RISE:
             event.severity = "info"
-        elif event.recovery == "none" or event.severity == "critical":
+        elif (event.recovery == "none" and dataset_of(event.metric) is None) or event.severity == "critical":
             event.severity = "critical"
         else:
             event.severity = "warning"
@@ -212,6 +280,14 @@ class SpikeDetector(Detector):
         before = event.severity
         self._grade(event)
         news = news or event.severity != before
+        if event.tell_at is not None and event.points >= event.tell_at and not event.is_over:
+            event.tell_at, event.seen = None, step
+            self._place(tracker, event)
+            if event.tell_at is not None:  # nothing else tells of it
+                event.tell_at, event.told = None, True
+                return self._tell(tracker, event, step)
+        if event.told and event.points <= MOVED_POINTS and not event.is_over and self._movers(tracker, event):
+            news = True
         if event.is_over:
             self._learn_again(tracker, event)
             event.recent.clear()
@@ -225,8 +301,9 @@ class SpikeDetector(Detector):
         if tracker.event is None:
             tracker.tail.passed(1)
             tracker.set_band()
-            self.context.claim(event.metric, Claim(self.name, _key(event), "spike", event.onset, step))
-        return [self._finding(event, step)] if news else []
+            if event.told:
+                self.context.claim(event.metric, Claim(self.name, _key(event), "spike", event.onset, step))
+        return [self._finding(event, step)] if news and event.told else []
 
     def _learn_again(self, tracker: Tracker, event: SpikeEvent) -> None:
         """Learn the first points after an event; where they stand a little higher than before, that is the level."""
@@ -244,14 +321,15 @@ class SpikeDetector(Detector):
             return []
         tracker.left_behind = None
         tracker.set_band()
-        return [self._finding(event, step)]
+        return [self._finding(event, step)] if event.told else []
 
     def _finding(self, event: SpikeEvent, now_step: int) -> Finding:
         settled = event.new_level is not None
         state: State = (
             "recovered" if event.is_over else ("resolved" if settled and event.severity == "info" else "open")
         )
-        what = "loss" if event.dataset is None else f"loss of {event.dataset}"
+        alone = dataset_of(event.metric)
+        what = "loss" if alone is None else f"loss of {alone}"
         percent = f" (+{100 * event.rise:.0f} %)" if event.level else ""
         text = f"The {what} rose from {event.level:.4g} to {event.peak:.4g}{percent}, onset at step {event.onset}."
         text += {
@@ -264,6 +342,8 @@ class SpikeDetector(Detector):
             text += f" It has settled at a new level of {event.new_level:.4g}."
         if event.explained_by:
             text += f" It began with a known change ({'; '.join(event.explained_by)})."
+        if alone is None and event.dataset is not None:
+            text += f" The loss of {event.dataset} rose most."
         evidence: dict[str, Any] = {
             "level_before": event.level,
             "sigma": event.scale,
@@ -278,6 +358,10 @@ class SpikeDetector(Detector):
             "recovered_at": event.recovered_step,
             "confirmed_by": list(event.confirmed_by),
             "explained_by": list(event.explained_by),
+            "moved_first": [
+                {"metric": metric, "onset_step": onset, "rise_percent": min(100 * rise, 1e12)}
+                for metric, (onset, rise) in sorted(event.moved.items(), key=lambda item: item[1])
+            ],
         }
         return Finding(
             detector=self.name,

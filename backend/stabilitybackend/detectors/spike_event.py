@@ -64,7 +64,12 @@ class SpikeEvent:
     severity: Severity = "warning"
     explained_by: list[str] = field(default_factory=list)
     confirmed_by: list[dict[str, Any]] = field(default_factory=list)
-    moved: list[dict[str, Any]] = field(default_factory=list)
+    #: Losses of data sets that moved in this event, by metric: (onset step, rise as a fraction of their level).
+    moved: dict[str, tuple[int, float]] = field(default_factory=dict)
+    #: False for an event that another one tells of, or that waits whether another one does.
+    told: bool = True
+    #: Points at which an untold event is told, if nothing else tells of it by then; None for never.
+    tell_at: int | None = None
     recovery: Recovery = "pending"
     recovered_step: int | None = None
     new_level: float | None = None
