@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .context import Context
-from .levels import level_of, middle, quantum
+from .levels import Level, level_of, middle, quantum
 
 #: Points before a fork that are looked at, the newest of them for the level itself; fewer than LEAST: nothing is known.
 BEFORE_POINTS = 64
@@ -18,10 +18,22 @@ LEAST_POINTS = 12
 SIGMA_FLOOR = 0.002
 #: A learning rate is far from another from this factor on.
 LR_FACTOR = 2.0
+#: A learning rate that differs by this fraction, a gradient norm by this factor, a share of the data by these sigmas
+#: and this fraction are named as possible causes.
+LR_DIFFERS, GRAD_FACTOR, SHARE_SIGMAS, SHARE_FRACTION = 0.1, 1.5, 4.0, 0.03
 #: Declared changes that are kept.
 MAX_CHANGES = 16
 
-__all__ = ["BEFORE_POINTS", "LEAST_POINTS", "LEVEL_POINTS", "BeforeFork", "before_fork", "far"]
+__all__ = [
+    "BEFORE_POINTS",
+    "LEAST_POINTS",
+    "LEVEL_POINTS",
+    "BeforeFork",
+    "before_fork",
+    "differences",
+    "drifted",
+    "far",
+]
 
 
 @dataclass(slots=True)
@@ -93,6 +105,37 @@ def before_fork(
         lr=context.lr.before(step),
         grad_norm=context.grad_norm.usual(step),
     )  # fmt: skip
+
+
+def differences(before: BeforeFork, context: Context, shares: Mapping[str, tuple[Level, list[float]]]) -> list[str]:
+    """Return what differs from before a fork, the likeliest cause first, each as one clause.
+
+    Args:
+        shares: metric -> its level before the fork, and its values since then.
+    """
+    found, lr = [], context.lr.last
+    if before.lr_differs(lr, LR_DIFFERS):
+        declared = f", times {before.lr_scale:g} as declared" if before.lr_scale != 1 else ""
+        found.append(f"the learning rate is {lr:.4g}; at the fork step it was {before.lr:.4g}{declared}")
+    grads = [value for at, value in context.grad_norm.values if at >= before.step]
+    if grads and before.grad_norm > 0 and not 1 / GRAD_FACTOR < middle(grads) / before.grad_norm < GRAD_FACTOR:
+        change = f"the gradient norm went from {before.grad_norm:.4g} to {middle(grads):.4g}"
+        found.append(f"{change}: was the optimizer's state restored?")
+    for name, ((level, sigma), newest) in shares.items():
+        now = middle(newest)
+        if abs(now - level) > max(SHARE_SIGMAS * sigma / len(newest) ** 0.5, SHARE_FRACTION * abs(level)):
+            found.append(f"{name} went from {level:.4g} to {now:.4g}: was the sampler's state restored?")
+    return found
+
+
+def drifted(shares: Mapping[str, tuple[Level, list[float]]]) -> list[str]:
+    """Return the shares all of whose values since the fork lie far on one side of their level."""
+    found = []
+    for name, ((level, sigma), newest) in shares.items():
+        away = max(SHARE_SIGMAS * sigma, SHARE_FRACTION * abs(level))
+        if len(newest) >= 2 and (min(newest) > level + away or max(newest) < level - away):
+            found.append(f"{name} drifted")
+    return found
 
 
 def far(value: float, usual: float) -> bool:

@@ -194,8 +194,11 @@ class RepeatDataDetector(Detector):
         if before.lr_differs(self.context.lr.last, LR_DIFFERS) or self._others(RECENT):
             return []
         changes = [name for name, changed in before.changes.items() if changed and any(w in name for w in EXCUSING)]
-        evidence = {**low.evidence, "explained_by": [f"declared: {name} = {before.changes[name]}" for name in changes]}
-        severity: Severity = "info" if changes else "warning"
+        known = [f"declared: {name} = {before.changes[name]}" for name in changes]
+        # Another mixture has another loss: that is the event, and this is what follows from it.
+        known += [f"{c.key} is open" for c in self.context.open_claims().values() if c.kind == "data_mix_drift"]
+        evidence = {**low.evidence, "explained_by": known}
+        severity: Severity = "info" if known else "warning"
         event = _Low(after[0][0], step, before, low.level, low.low, severity, evidence, points=count)
         self._low = event
         self._claim(event.onset, None)

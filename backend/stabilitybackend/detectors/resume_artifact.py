@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .before_fork import BEFORE_POINTS, LEAST_POINTS, LEVEL_POINTS, BeforeFork, before_fork, far
+from .before_fork import BEFORE_POINTS, LEAST_POINTS, LEVEL_POINTS, BeforeFork, before_fork, differences, drifted, far
 from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
 from .levels import LARGEST, Level, level_of, middle, percent
@@ -21,9 +21,6 @@ CONFIRM, WINDOW = 3, 5
 #: Or so many points together, by so many standard errors of their median: a small rise in much noise.
 MANY, MANY_ERRORS = 12, 5.0
 MEDIAN_ERROR = 1.2533
-#: A learning rate that differs by this fraction, a gradient norm by this factor, a share by these sigmas and this
-#: fraction are named as possible causes.
-LR_DIFFERS, GRAD_FACTOR, RATIO_SIGMAS, RATIO_FRACTION = 0.1, 1.5, 4.0, 0.03
 #: Points of a share of the data that are kept, and shares.
 RATIO_POINTS, MAX_RATIOS = 16, 16
 #: Without a mark, a large step of the learning rate counts as a resume after a gap of so many usual distances.
@@ -38,6 +35,9 @@ PATIENCE_POINTS = 200
 SAME_RISE = 0.5
 #: Declared changes that let the loss differ; a rise beyond MUCH is an alarm all the same.
 EXCUSING = ("seed", "skip", "data", "mix", "batch")
+
+#: The kind of event that explains a rise: ``data_mix_drift`` tells of it.
+DRIFT = "data_mix_drift"
 
 __all__ = ["ResumeArtifactDetector"]
 
@@ -246,7 +246,7 @@ class ResumeArtifactDetector(Detector):
         if not far(self.context.lr.at(step), watch.before.lr * watch.before.lr_scale):
             return []
         self._event = event = _Event(watch.before.step, max(step, watch.before.step), watch, "info", loss=False)
-        event.causes = self._causes(watch)
+        event.causes = differences(watch.before, self.context, self._shares(watch))[:8]
         return [self._finding(event, "open", step)]
 
     def _open(self, watch: _Watch, out: list[tuple[int, float]], step: int) -> list[Finding]:
@@ -260,14 +260,15 @@ class ResumeArtifactDetector(Detector):
             return [] if self._event is None else self._close(step, "resolved", None)
         event = self._event or _Event(out[0][0], step, watch, "info", loss=True)
         event.loss, event.recovery = True, "pending"
-        event.explained_by = _excuses(watch.before)
+        event.explained_by = [*_excuses(watch.before), *drifted(self._shares(watch))]
+        event.explained_by += [f"{c.key} is open" for c in self.context.open_claims().values() if c.kind == DRIFT]
         small = rise < MUCH * abs(watch.before.level)
         event.severity = "info" if event.explained_by and small else "warning"
         event.peak_step, event.peak = max(out, key=lambda pair: pair[1])
         event.points = len(out)
         event.recent.extend(out)
         event.paired = middle(same) if same else None
-        event.causes = self._causes(watch)
+        event.causes = differences(watch.before, self.context, self._shares(watch))[:8]
         self._event = event
         self._claim(event, None)
         return [self._finding(event, "open", step)]
@@ -298,25 +299,10 @@ class ResumeArtifactDetector(Detector):
             return self._close(step, "resolved", None)
         return []
 
-    def _causes(self, watch: _Watch) -> list[str]:
-        """Return what differs from before the fork, the likeliest cause first."""
-        causes = []
-        before, lr = watch.before, self.context.lr.last
-        if before.lr_differs(lr, LR_DIFFERS):
-            declared = f", times {before.lr_scale:g} as declared" if before.lr_scale != 1 else ""
-            causes.append(f"the learning rate is {lr:.4g}; at the fork step it was {before.lr:.4g}{declared}")
-        grads = [value for at, value in self.context.grad_norm.values if at >= before.step]
-        if grads and before.grad_norm > 0 and not 1 / GRAD_FACTOR < middle(grads) / before.grad_norm < GRAD_FACTOR:
-            change = f"the gradient norm went from {before.grad_norm:.4g} to {middle(grads):.4g}"
-            causes.append(f"{change}: was the optimizer's state restored?")
-        for name, (level, sigma) in watch.ratios.items():
-            newest = list(self._ratios[name])[-max(1, min(watch.points, RATIO_POINTS)) :]
-            shift = abs(middle(newest) - level)
-            if shift > max(RATIO_SIGMAS * sigma / len(newest) ** 0.5, RATIO_FRACTION * abs(level)):
-                causes.append(
-                    f"{name} went from {level:.4g} to {middle(newest):.4g}: was the sampler's state restored?"
-                )
-        return causes[:8]
+    def _shares(self, watch: _Watch) -> dict[str, tuple[Level, list[float]]]:
+        """Return level and newest values of each share of the data; this row's may not have come yet."""
+        newest = max(2, min(watch.points - 1, RATIO_POINTS))
+        return {name: (level, list(self._ratios[name])[-newest:]) for name, level in watch.ratios.items()}
 
     # --- words ---------------------------------------------------------------------------------------------------
 

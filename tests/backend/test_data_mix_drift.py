@@ -1,0 +1,116 @@
+"""The data-mix drift detector: shares that move are told once, loudest after a resume; noise is not."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from stabilitybackend.detectors.bank import DetectorBank
+from stabilitybackend.detectors.contract import Finding, Mark, Row
+from stabilitybackend.detectors.data_mix_drift import DataMixDriftDetector
+
+RATIO = "ratio/image_text"
+
+
+def _fork(step: int, **changes: float) -> Mark:
+    data = {"fork_step": step - 1, "cause": "restart", "changes": changes, "left_behind": {}}
+    return Mark("fork", step, 1e9, f"the run went back to step {step - 1}", data)
+
+
+def _job(
+    shares: list[float], *, samples: int = 512, loss: list[float] | None = None, every: int = 1
+) -> list[Row | Mark]:
+    """Return rows of a job whose batches hold ``samples`` draws with these shares."""
+    rng, rows = random.Random(samples), []
+    for i, share in enumerate(shares):
+        values = {RATIO: min(1.0, max(0.0, rng.gauss(share, math.sqrt(share * (1 - share) / samples))))}
+        if loss is not None:
+            values["loss"] = loss[i] * (1 + rng.gauss(0, 0.01))
+        rows.append(Row(i * every, 1e9 + i, values))
+    return [*rows]
+
+
+def _found(items: list[Row | Mark], **settings: float) -> list[Finding]:
+    bank = DetectorBank({"data_mix_drift": DataMixDriftDetector})
+    bank.configure({"data_mix_drift": settings})
+    found: list[Finding] = []
+    for item in items:
+        found += bank.mark(item) if isinstance(item, Mark) else bank.feed_row(item)
+    assert not bank.failures
+    return found
+
+
+def test_a_share_that_moved_after_a_resume_is_an_alarm_within_five_points() -> None:
+    rows = _job([0.43] * 300 + [0.55] * 100)
+    first = _found([*rows[:300], _fork(300), *rows[300:]])[0]
+    assert (first.severity, first.evidence["after_fork"]) == ("warning", 299)
+    assert 300 <= first.onset_step <= first.step <= 305
+
+
+def test_a_resume_with_the_same_shares_is_silent() -> None:
+    rows = _job([0.43] * 700, samples=64)
+    marks = [item for step in range(100, 700, 50) for item in (_fork(step), *rows[step : step + 50])]
+    assert _found([*rows[:100], *marks]) == []
+
+
+def test_a_share_that_comes_back_has_recovered() -> None:
+    last = _found([*_job([0.43] * 300 + [0.6] * 64 + [0.43] * 100)])[-1]
+    assert last.state == "recovered"
+    assert 364 <= (last.recovered_step or 0) <= 380
+
+
+def test_a_moderate_shift_without_a_fork_is_a_note_until_the_loss_moves_with_it() -> None:
+    shares = [0.43] * 300 + [0.5] * 200
+    calm = _found(_job(shares, loss=[2.5] * 500))
+    moved = _found(_job(shares, loss=[2.5] * 300 + [2.9] * 200))
+    assert {finding.severity for finding in calm} == {"info"}
+    assert moved[-1].severity == "warning"
+    assert moved[-1].evidence["loss_percent"] == pytest.approx(16, abs=2)
+
+
+def test_a_large_sudden_shift_is_an_alarm_by_itself() -> None:
+    assert _found(_job([0.43] * 300 + [0.75] * 100))[0].severity == "warning"
+
+
+def test_a_steady_ramp_is_one_note() -> None:
+    found = _found(_job([0.2] * 300 + [0.2 + 0.3 * i / 600 for i in range(600)] + [0.5] * 300))
+    assert {finding.severity for finding in found} == {"info"}
+    assert len({finding.key for finding in found}) == 1
+
+
+def test_all_ratios_that_move_at_once_are_one_incident() -> None:
+    rows = [
+        row._replace(values={**row.values, "ratio/text": 1 - row.values[RATIO]})
+        for row in _job([0.43] * 300 + [0.7] * 150)
+        if isinstance(row, Row)
+    ]
+    found = _found([*rows])
+    assert len({finding.key for finding in found}) == 1
+    assert list(found[-1].evidence["also"]) == ["ratio/text"]
+
+
+@pytest.mark.parametrize("samples", [4, 8, 64, 4_096])
+def test_the_noise_of_small_and_large_batches_gives_no_alarm(samples: int) -> None:
+    assert _found(_job([0.3] * 6_000, samples=samples)) == []
+
+
+def test_a_declared_change_of_the_mixture_is_a_note_that_says_so() -> None:
+    rows = _job([0.43] * 300 + [0.6] * 60)
+    found = _found([*rows[:300], _fork(300, mixture_weights=1.0), *rows[300:]])
+    assert {finding.severity for finding in found} == {"info"}
+    assert found[0].evidence["explained_by"] == ["declared at the fork: mixture_weights"]
+
+
+def test_sparse_logs_are_judged_as_dense_ones_are() -> None:
+    shares = [0.43] * 300 + [0.75] * 100
+    (dense, *_), (sparse, *_) = _found(_job(shares)), _found(_job(shares, every=100))
+    assert sparse.onset_step == 100 * dense.onset_step
+
+
+def test_ratios_beyond_the_bound_are_ignored_and_counted() -> None:
+    detector = DataMixDriftDetector()
+    bank = DetectorBank({"data_mix_drift": lambda: detector})
+    bank.feed_row(Row(0, 0.0, {f"ratio/{i}": 0.1 for i in range(70)}))
+    assert detector.dropped == 6

@@ -1,0 +1,137 @@
+"""The resume-artefact detector: a loss that comes back higher is told with what differs; a clean resume is silent."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from stabilitybackend.detectors.bank import DetectorBank
+from stabilitybackend.detectors.context import Claim
+from stabilitybackend.detectors.contract import Finding, Mark, Row
+from stabilitybackend.detectors.resume_artifact import ResumeArtifactDetector
+
+FORK = 300
+
+
+def _mark(step: int = FORK, left: list[tuple[int, float]] | None = None, **changes: Any) -> Mark:
+    data = {"fork_step": step - 1, "cause": "restart", "changes": changes, "left_behind": {"loss": left or []}}
+    return Mark("fork", step, 1e9, f"the run went back to step {step - 1}", data)
+
+
+def _rows(bump: list[float], *, noise: float = 0.01, seed: int = 1, **after: float) -> list[Row]:
+    """Return a job whose loss is raised by the fractions of ``bump`` from FORK on; ``after`` are metrics since then."""
+    rng = random.Random(seed)
+    usual = {"lr": 3e-4, "grad_norm": 0.5}
+    rows = []
+    for step in range(FORK + 200):
+        rise = bump[step - FORK] if FORK <= step < FORK + len(bump) else 0.0
+        values = {"loss": 2.5 * (1 + rise) * (1 + rng.gauss(0, noise)), **usual}
+        rows.append(Row(step, 1e9 + step, values | (after if step >= FORK else {})))
+    return rows
+
+
+def _found(rows: list[Row], mark: Mark | None, bank: DetectorBank | None = None, **settings: float) -> list[Finding]:
+    bank = bank or DetectorBank({"resume_artifact": ResumeArtifactDetector})
+    bank.configure({"resume_artifact": settings})
+    found: list[Finding] = []
+    for row in rows:
+        if mark is not None and row.step == mark.step:
+            found += bank.mark(mark)
+        found += bank.feed_row(row)
+    assert not bank.failures
+    return found
+
+
+BUMP = [0.08 * 0.9**i for i in range(60)]
+
+
+def test_a_bump_after_a_fork_is_found_within_five_points_and_recovers() -> None:
+    first, *_, last = _found(_rows(BUMP), _mark())
+    assert (first.kind, first.severity, first.onset_step) == ("resume_artifact", "warning", FORK)
+    assert first.step <= FORK + 4
+    assert (last.state, last.recovery) == ("recovered", "slow")
+
+
+def test_the_same_bump_without_a_fork_is_not_its_business() -> None:
+    assert _found(_rows(BUMP), None) == []
+
+
+@pytest.mark.parametrize("noise", [0.0005, 0.01, 0.1])
+def test_a_clean_resume_is_silent(noise: float) -> None:
+    assert [f for seed in range(8) for f in _found(_rows([], noise=noise, seed=seed), _mark())] == []
+
+
+def test_a_small_rise_in_much_noise_is_found_by_twelve_points_together() -> None:
+    found = _found(_rows([0.21] * 40, noise=0.06), _mark())
+    assert found[0].severity == "warning"
+
+
+def test_one_odd_batch_after_a_resume_is_silent() -> None:
+    assert _found(_rows([0.0, 0.0, 0.6, 0.0, 0.0, 0.0, 0.5]), _mark()) == []
+
+
+def test_a_rise_that_the_left_branch_had_at_the_same_steps_is_not_the_resumes_doing() -> None:
+    rows = _rows(BUMP)
+    left = [(row.step, row.values["loss"]) for row in rows[FORK : FORK + 60]]
+    assert _found(rows, _mark(left=left)) == []
+
+
+def test_a_silently_reset_learning_rate_is_a_note_at_once_and_a_cause_when_the_loss_rises() -> None:
+    found = _found(_rows([0.0] * 5 + BUMP, lr=3e-3), _mark())
+    assert (found[0].severity, found[0].step) == ("info", FORK)
+    assert [finding.severity for finding in found].index("warning") > 0
+    assert len({finding.key for finding in found}) == 1
+    assert found[-1].evidence["causes"][0] == "the learning rate is 0.003; at the fork step it was 0.0003"
+
+
+def test_a_declared_learning_rate_is_no_cause() -> None:
+    found = _found(_rows(BUMP, lr=1.5e-4), _mark(lr_scale=0.5))
+    assert found[-1].evidence["causes"] == []
+
+
+def test_a_gradient_norm_that_jumped_points_to_the_optimizer() -> None:
+    found = _found(_rows(BUMP, grad_norm=4.0), _mark())
+    assert "was the optimizer's state restored?" in found[0].evidence["causes"][0]
+
+
+def test_a_share_that_drifted_points_to_the_sampler_and_leaves_the_alarm_to_the_drift() -> None:
+    rows = [
+        row._replace(values={**row.values, "ratio/image_text": 0.43 if row.step < FORK else 0.6}) for row in _rows(BUMP)
+    ]
+    first = _found(rows, _mark())[0]
+    assert "ratio/image_text went from 0.43 to 0.6" in first.evidence["causes"][0]
+    assert (first.severity, first.evidence["explained_by"]) == ("info", ["ratio/image_text drifted"])
+
+
+def test_declared_skipped_batches_excuse_a_small_rise() -> None:
+    found = _found(_rows(BUMP), _mark(skip_batches=100))
+    assert {finding.severity for finding in found} == {"info"}
+    assert found[0].evidence["explained_by"] == ["declared: skip_batches = 100"]
+
+
+def test_a_rise_that_does_not_come_back_ends_after_200_points_and_gives_its_claim_back() -> None:
+    bank = DetectorBank({"resume_artifact": ResumeArtifactDetector})
+    found = _found(_rows([0.3] * 200), _mark(), bank)
+    assert (found[-1].state, found[-1].recovery, found[-1].severity) == ("resolved", "none", "critical")
+    assert bank._context.claimed("loss", "spike") is None
+
+
+def test_an_event_that_another_detector_follows_is_left_to_it() -> None:
+    bank = DetectorBank({"resume_artifact": ResumeArtifactDetector})
+    bank._context.claim("loss", Claim("spike", "spike:loss:300", "spike", 300))
+    assert _found(_rows(BUMP), _mark(), bank) == []
+
+
+def test_a_learning_rate_that_steps_after_a_gap_counts_as_a_resume_without_a_mark() -> None:
+    rows = _rows(BUMP, lr=3e-5)
+    late = [row._replace(time=row.time + (3_600 if row.step >= FORK else 0)) for row in rows]
+    assert _found(rows, None) == []
+    assert [finding.severity for finding in _found(late, None)][:2] == ["info", "warning"]
+
+
+def test_sensitivity_finds_smaller_bumps() -> None:
+    small = _rows([0.012] * 60, noise=0.008)
+    assert _found(small, _mark()) == []
+    assert _found(small, _mark(), sensitivity=2.0) != []
