@@ -154,7 +154,8 @@ class SpikeDetector(Detector):
         """Return the highest gradient norm from step ``first`` to ``last`` and how it compares to the ones before.
 
         Returns:
-            The first step with half of it, the ratio, and the height in sigmas of the logarithm; None where that is unknown.
+            The first step with half of it, the ratio, and the height in sigmas of the logarithm; None where that is
+            unknown.
         """
         values = self.context.grad_norm.values
         logs = sorted(math.log(value) for at, value in values if at < first and value > 0)
