@@ -51,8 +51,8 @@ def smoothed(values: Sequence[float]) -> list[float]:
 def rise_points(values: Sequence[float], low: float, high: float) -> int:
     """Return how many points a change from ``low`` to ``high`` took, by medians of three from 20 to 80 % of the way.
 
-    Works downwards as well. One point means a jump; a climb takes many. When the first value is beyond 20 % already, all
-    of them belong to the rise.
+    Works downwards as well. One point means a jump; a climb takes many. When the first value is beyond 20 % already,
+    all of them belong to the rise.
 
     Example:
         >>> rise_points([1.0] * 9 + [2.0] * 9, 1.0, 2.0)

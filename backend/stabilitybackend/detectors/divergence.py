@@ -407,7 +407,9 @@ class DivergenceDetector(Detector):
         now = self.context.lr.last
         texts = []
         before = self._rate_at(climb.onset)
-        if now > LR_RISE * before:
+        # Higher than it ever was is no excuse but the cause, unless it is the warm-up.
+        known = self.context.warming_up or now <= max((rate for _, rate in self._rates), default=math.inf)
+        if now > LR_RISE * before and known:
             texts.append(f"lr: the learning rate went from {before:.4g} to {now:.4g} meanwhile")
         slack = 2 * climb.block_points * self.context.interval
         texts += [

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 from .blocks import BLOCK_POINTS, LARGEST_VALUE, median, rise_points, robust_sigma
@@ -18,6 +19,8 @@ from .roles import LOSS, role_of
 RING_POINTS = 64
 #: Differences between neighbouring pairs of blocks that the usual one is taken from: 512 points.
 DIFFERENCES = 64
+#: Newest differences that the usual one and its spread are taken from: older ones may be of the steep beginning.
+RECENT_DIFFERENCES = 24
 #: Points between two measurements of the usual difference.
 MEASURE_EVERY_POINTS = 64
 #: The newest differences are not asked: they may be the same jump, half seen.
@@ -30,12 +33,19 @@ SIDE_BLOCKS = 2
 GAP_BLOCKS = 1
 #: Blocks that must stay on the new level before a jump is told: 32 points after the two that showed it.
 CONFIRM_BLOCKS = 3
-#: They must keep this part of the jump.
-KEPT_PART = 0.6
+#: Each of them must keep this part of the jump, and their median that part.
+KEPT_PART = 0.35
+KEPT_PART_TOGETHER = 0.55
+#: What they keep is at least so much of the threshold.
+KEPT_THRESHOLD = 0.75
 #: A jump must be so many times the largest difference in the same direction within the last 512 points.
 OVER_EARLIER = 1.4
-#: Points that a jump upwards may take, from 20 to 80 % of the way; what takes longer is a climb, see divergence.
+#: And so many times the largest one in the other direction within the last 192: what goes down may come up.
+OVER_OPPOSITE = 1.2
+#: Points that a jump upwards may take, from 20 to 80 % of the way; what takes longer is a climb, see divergence. Where
+#: single points differ by more than QUIET_PART of the way nobody can tell.
 JUMP_POINTS = 6
+QUIET_PART = 0.3
 #: A drop that nothing explains is told only from this fraction of the level on: smaller ones are of no use to anyone.
 UNEXPLAINED_DROP = 0.05
 #: The run must have left its first level by this fraction before a drop is one: what comes first is learning.
@@ -84,8 +94,8 @@ class LevelShiftDetector(Detector):
     """Tells a loss that jumps to another level within some points and stays there.
 
     Idea: the middle of the newest 16 points is compared with that of 16 points before, one block of 8 between them. A
-    jump is larger than 1.2 %, than 4.5 robust sigmas of the same difference over the last 512 points and than 1.4
-    times the largest of them, and it lasts for 24 more points. Upwards and unexplained it is a warning. With a reason
+    jump is larger than 1.2 %, than 4 robust sigmas of the same difference over the last 192 points and than 1.4 times
+    the largest of the last 512, and it lasts for 24 more points. Upwards and unexplained it is a warning. With a reason
     that the run itself gives (the learning rate or the batch size jumped, a fork) and downwards (an LR step, sudden
     understanding after a plateau) it is known and shown, never an alarm. All detectors follow to the new level at once.
 
@@ -114,7 +124,7 @@ class LevelShiftDetector(Detector):
             0.012, 0.001, 1.0, "fraction", "Smallest jump of the level that is told; higher is quieter."
         ),
         "sigmas": Parameter(
-            4.5, 2.0, 50.0, "robust sigmas", "Smallest jump in the usual difference of two windows; higher is quieter."
+            4.0, 2.0, 50.0, "robust sigmas", "Smallest jump in the usual difference of two windows; higher is quieter."
         ),
     }
 
@@ -210,8 +220,8 @@ class LevelShiftDetector(Detector):
 
     def _measure(self) -> None:
         """Take the usual difference and its spread anew: it moves slowly."""
-        differences = list(self._differences)
-        self._usual = median(differences[-16:])
+        differences = list(self._differences)[-RECENT_DIFFERENCES:]
+        self._usual = median(differences)
         self._sigma = max(robust_sigma(differences), 1e-4 * abs(self._values[-1]), 1e-9)
 
     def _candidate_of(self, step: int, before: float, after: float) -> _Candidate | None:
@@ -223,17 +233,21 @@ class LevelShiftDetector(Detector):
         if abs(way) <= threshold:
             return None
         sign = 1.0 if way > 0 else -1.0
-        earlier = max(sign * difference for difference in list(self._differences)[:-NEWEST_DIFFERENCES])
-        if abs(way) <= OVER_EARLIER * earlier:
+        differences = list(self._differences)[:-NEWEST_DIFFERENCES]
+        earlier = max(sign * difference for difference in differences)
+        opposite = max(-sign * difference for difference in differences[-RECENT_DIFFERENCES:])
+        if abs(way) <= max(OVER_EARLIER * earlier, OVER_OPPOSITE * opposite):
             return None
         values, steps = list(self._values), list(self._steps)
         newest = (2 * SIDE_BLOCKS + GAP_BLOCKS) * BLOCK_POINTS
         values, steps = values[-newest:], steps[-newest:]
+        noise = robust_sigma([b - a for a, b in pairwise(values)])
+        took = 1 if noise > QUIET_PART * abs(way) else rise_points(values, before, after)
         half = 0.5 * (before + after)
         # The first of three points in a row beyond the half of the way.
         beyond = [sign * (value - half) > 0 for value in values]
         onset = next((i for i in range(len(values) - 2) if all(beyond[i : i + 3])), len(values) - 1)
-        return _Candidate(steps[onset], step, before, after, self._sigma, threshold, rise_points(values, before, after))
+        return _Candidate(steps[onset], step, before, after, self._sigma, threshold, took)
 
     def _confirm(self, jump: _Candidate, step: int, middle: float) -> list[Finding]:
         """Wait until the jump has lasted, then tell it; forget it when the loss went back."""
@@ -246,7 +260,12 @@ class LevelShiftDetector(Detector):
             return []
         confirmed = self._confirming
         self._rebase(confirmed)
-        jump = jump._replace(after=median(confirmed))
+        after = median(confirmed)
+        if (after - jump.before) / way < KEPT_PART_TOGETHER or abs(
+            after - jump.before
+        ) < KEPT_THRESHOLD * jump.threshold:
+            return []
+        jump = jump._replace(after=after)
         self._scale_up(jump)
         explained = self._explanations(jump)
         if jump.after < jump.before:

@@ -26,8 +26,15 @@ MIN_FLAT_ENTRIES = 8
 STILL_FALLS = 0.003
 #: Standard deviations of that upper end.
 BOUND_SIGMAS = 2.0
-#: From the first level on, a fall by this fraction means that the job learns.
-LEARNS_PART = 0.02
+#: A flat part longer than this part of the run says nothing about a run that had learnt before.
+STOPPED_PART = 0.7
+#: At the beginning the loss may move until the model knows how frequent its classes are: so many points after the
+#: warm-up, or this part of the run. Flat means a fall below STILL_FALLS_EARLY after that.
+BEGIN_POINTS = 128
+BEGIN_PART = 0.15
+STILL_FALLS_EARLY = 0.015
+#: A level below the flat one by this fraction means that the job had learnt.
+LEARNS_PART = 0.03
 #: Before a plateau the loss must have left its first level by this fraction.
 LEARNT_PART = 0.1
 #: A loss below this fraction of the first level has converged: flat is what it should be.
@@ -47,8 +54,10 @@ KNOWN_CLASSES = (
 )  # fmt: skip
 #: Largest distance of a level to such a logarithm, fraction of it.
 NEAR_CLASSES = 0.005
-#: A first level at least this high is no model that was trained before: fine-tuning starts flat, but low.
+#: A first level at least this high is no model that was trained before: fine-tuning starts flat, but low. Such a model
+#: that stands still above UNLEARNT_PART of its first level knows at most how frequent its classes are.
 UNTRAINED_LEVEL = 3.9
+UNLEARNT_PART = 0.7
 #: Noise of single points, fraction of the level, above which nothing is said about a loss that never fell.
 LARGEST_NOISE = 0.1
 #: A first point later than this many usual distances means that the run begins in the middle of a training.
@@ -78,12 +87,13 @@ class _Event:
 class PlateauDetector(Detector):
     """Tells a loss that never falls from its first level, and one that learnt and then stands still.
 
-    Idea: at most 64 medians stand for the whole run. *Never learns*: after 500 points (those of the warm-up of the
-    learning rate do not count) the newest quarter of them is within 2 % of the first level, noise included; a warning
-    when that level is one of a model that knows nothing: near ln(classes) of a common number of classes, or above 3.9.
-    *Stopped*: the job had learnt, and over the newest quarter of the run (1,000 points at least) the fall is below
-    0.3 % whatever the noise, while the learning rate is not at its floor and the loss is not near zero; a quiet note.
-    Both end when the loss falls again.
+    Idea: at most 64 medians stand for the whole run. *Never learns*: the loss stands still for 500 points since the
+    first 128 (those of the warm-up of the learning rate do not count), and as high as an untrained model: at its first
+    level, or above 70 % of a first level of 3.9 or more (such a model knows how frequent its classes are, and nothing
+    else). That is a warning when the first level is above 3.9 or the level is ln(classes) of a common number of
+    classes, otherwise a note. *Stopped*: the job had learnt, and over the newest quarter of the run (500 points at
+    least) the fall is below 0.3 % whatever the noise, while the learning rate is not at its floor and the loss is not
+    near zero; a quiet note. Both end when the loss falls again.
 
     Args:
         sensitivity: divides the points that have to be flat.
@@ -92,7 +102,7 @@ class PlateauDetector(Detector):
 
     Example:
         >>> plateau = PlateauDetector()
-        >>> losses = [4.852 + 0.004 * (i % 3) for i in range(600)]
+        >>> losses = [4.852 + 0.004 * (i % 3) for i in range(700)]
         >>> found = [f for step, loss in enumerate(losses) for f in plateau.update(Point(step, "loss", loss, 0.0))]
         >>> [(f.key, f.severity, f.evidence["nearest_classes"]) for f in found]
         [('plateau:loss:0', 'warning', 128)]
@@ -110,7 +120,7 @@ class PlateauDetector(Detector):
             500.0, 100.0, 1e6, "points", "Points without progress since the start; higher is later and surer."
         ),
         "flat_points": Parameter(
-            1000.0, 200.0, 1e7, "points", "Points without progress of a run that had learnt; higher is later and surer."
+            500.0, 200.0, 1e7, "points", "Points without progress of a run that had learnt; higher is later and surer."
         ),
     }
 
@@ -212,38 +222,40 @@ class PlateauDetector(Detector):
         count = len(entries)
         if count < 2 * MIN_FLAT_ENTRIES or not math.isfinite(self._never_points):
             return []
-        first = median(entries[:3])
+        never = self._event is None and self._never_learns(entries[0])
+        if not never and not self._stopped(median(entries[:3])):
+            return []
         newest = entries[-max(MIN_FLAT_ENTRIES, int(FLAT_PART * count)) :]
-        level = median(newest)
-        sigma = self._entry_sigma(newest)
-        if self._event is None and self._never_learns(first, level, sigma):
-            return self._open(step, level, sigma, never=True)
-        return self._open(step, level, sigma, never=False) if self._stopped(first, level) else []
+        return self._open(step, median(newest), self._entry_sigma(newest), never=never)
 
     def _entry_sigma(self, entries: Sequence[float]) -> float:
         """Return the standard deviation of an entry by the differences of neighbours."""
         differences = [b - a for a, b in pairwise(entries)]
         return max(robust_sigma(differences) / math.sqrt(2.0), 1e-9)
 
-    def _never_learns(self, first: float, level: float, sigma: float) -> bool:
-        """Say whether the loss is where it began, after the warm-up and long enough."""
-        if self._points - self._warm_up_points < self._never_points or first <= 0:
+    def _never_learns(self, first: float) -> bool:
+        """Say whether the loss stands still since the beginning, after the warm-up and long enough, and high."""
+        if self._first_step > FIRST_POINT_INTERVALS * max(1.0, self.context.interval) or first <= 0:
             return False
-        if self._first_step > FIRST_POINT_INTERVALS * max(1.0, self.context.interval):
+        entries, per_entry = self._entries, self._each * ENTRY_POINTS
+        begin = max(self._warm_up_points + BEGIN_POINTS, int(BEGIN_PART * self._points)) // per_entry
+        flat = entries[begin:]
+        if len(flat) < MIN_FLAT_ENTRIES or len(flat) * per_entry < self._never_points:
             return False
-        entries = self._entries
-        bound = BOUND_SIGMAS * sigma * math.sqrt(1.0 / 3 + 1.0 / MIN_FLAT_ENTRIES)
-        flat = abs(first - level) + bound <= LEARNS_PART * first
+        level, half = median(flat), len(flat) // 2
+        fall = abs(median(flat[:half]) - median(flat[-half:]))
+        bound = BOUND_SIGMAS * 1.25 * self._entry_sigma(flat) * math.sqrt(2.0 / half)
         lowest = min(0.5 * (a + b) for a, b in pairwise(entries))
-        return flat and first - lowest <= 2 * LEARNS_PART * first and 0 < self._noise <= LARGEST_NOISE * first
+        still = fall + bound <= STILL_FALLS_EARLY * level and lowest > (1 - LEARNS_PART) * level
+        high = level >= (UNLEARNT_PART * first if first >= UNTRAINED_LEVEL else (1 - LEARNS_PART) * first)
+        return still and high and self._noise <= LARGEST_NOISE * first
 
-    def _stopped(self, first: float, level: float) -> bool:
+    def _stopped(self, first: float) -> bool:
         """Say whether the loss had fallen and then stood still over the newest quarter of the run."""
         entries = self._entries
-        flat = entries[-max(MIN_FLAT_ENTRIES, int(FLAT_PART * len(entries))) :]
         per_entry = self._each * ENTRY_POINTS
-        needed = max(len(flat), math.ceil(self._flat_points / per_entry))
-        if needed > len(entries) // 2:
+        needed = max(MIN_FLAT_ENTRIES, int(FLAT_PART * len(entries)), math.ceil(self._flat_points / per_entry))
+        if needed > STOPPED_PART * len(entries):
             return False
         flat = entries[-needed:]
         left = None if self._event is None else self._event.left_step
@@ -265,8 +277,9 @@ class PlateauDetector(Detector):
 
     def _open(self, step: int, level: float, sigma: float, *, never: bool) -> list[Finding]:
         classes = _known_classes(level)
-        severity: Severity = "warning" if never and (classes or level >= UNTRAINED_LEVEL) else "info"
         entries = self._entries
+        untrained = classes is not None or entries[0] >= UNTRAINED_LEVEL
+        severity: Severity = "warning" if never and untrained else "info"
         reach = 3 * sigma + 0.5 * STILL_FALLS * abs(level)
         at = len(entries) - 1
         while at > 0 and abs(entries[at - 1] - level) <= reach:
@@ -306,8 +319,11 @@ class PlateauDetector(Detector):
             else ""
         )
         if event.never:
-            title = "Loss never left its first level"
-            text = f"After {event.points} points the loss is still {event.level:.4g}, where it began.{hint}"
+            title = "Loss does not learn from the start"
+            text = (
+                f"After {event.points} points the loss stands still at {event.level:.4g}; it began at"
+                f" {self._entries[0]:.4g}.{hint}"
+            )
         else:
             title = f"Loss stands still since step {event.onset}"
             text = f"The loss had fallen, and stands at {event.level:.4g} since step {event.onset}.{hint}"
