@@ -44,7 +44,16 @@ _DRAWS, _INSIDE = 2_000, 0.95
 
 @dataclass(frozen=True)
 class Event:
-    """What a label says. ``recovered`` None: never over. ``dataset`` None: all of them, if ``asks_dataset``."""
+    """What a label says.
+
+    Args:
+        kind, recovery, rank, alarm: as in the labels.
+        onset: first step of the event. recovered: first step after it, None when it is never over.
+        dataset: None for all of them, if ``asks_dataset``.
+        began: first step at which an alarm can be about it: the fault was there, its effect not yet. None: the onset.
+        visible: first step at which it can be seen, None for the onset: the tolerance counts from there.
+        ignore_until: alarms up to this step belong to its aftermath.
+    """
 
     kind: str
     onset: int
@@ -54,16 +63,24 @@ class Event:
     asks_dataset: bool = False
     rank: int | None = None
     alarm: bool = True
+    began: int | None = None
+    visible: int | None = None
     ignore_until: int | None = None
+
+    @property
+    def first(self) -> int:
+        """The first step at which an alarm can be about this event."""
+        return self.onset if self.began is None else self.began
 
     def seen_in_time(self, step: int, interval: int) -> bool:
         """Return whether an alarm at ``step`` finds this event."""
-        return self.onset - interval <= step <= self.onset + TOLERANCE.get(self.kind, SLOW_TOLERANCE) * interval
+        seen_from = self.onset if self.visible is None else self.visible
+        return self.first - interval <= step <= seen_from + TOLERANCE.get(self.kind, SLOW_TOLERANCE) * interval
 
     def covers(self, step: int, interval: int) -> bool:
         """Return whether an alarm at ``step`` speaks of this event, in time or not."""
         end = 2**62 if self.recovered is None else self.recovered + AFTERMATH_POINTS * interval
-        return self.onset - interval <= step <= max(end, self.ignore_until or 0)
+        return self.first - interval <= step <= max(end, self.ignore_until or 0)
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,7 @@ class Alarm:
 
 @dataclass
 class Score:
-    """Counts over logs. ``right`` and ``asked`` hold kind, recovery, dataset, rank."""
+    """Counts over logs. ``right`` and ``asked`` hold kind, recovery, dataset, ``none to blame``, rank."""
 
     points: int = 0
     found: dict[str, int] = field(default_factory=dict)
@@ -163,6 +180,8 @@ def labels_of(label: dict[str, Any]) -> list[Event]:
                 event["kind"] in ("spike", "level_shift"),
                 event["rank"],
                 event["alarm"],
+                event["injected_step"],
+                event["visible_step"],
                 event["ignore_until"],
             )
             for event in label["events"]
@@ -234,7 +253,8 @@ def _grade(score: Score, log: Labelled, event: Event, alarm: Alarm) -> None:
     if event.recovery is not None and alarm.kind == event.kind:
         answers.append(("recovery", event.recovery, alarm.recovery))
     if event.asks_dataset:
-        answers.append(("dataset", event.dataset, alarm.dataset))
+        what = "none to blame" if event.dataset is None else "dataset"
+        answers.append((what, event.dataset, alarm.dataset))
     if event.rank is not None:
         answers.append(("rank", event.rank, alarm.rank))
     for what, expected, said in answers:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fault import SHARES, Fault, Injected, Settings
-from streams import DATASETS, NO_TARGET, VOCAB_SIZE, Batch
+from streams import DATASETS, VOCAB_SIZE, Batch
 from training import Job
 
 __all__ = [
@@ -183,10 +185,11 @@ class EmptyRow(DataFault):
     def throw(self) -> None:
         self.last = self.first
 
-    def batch(self, step: int, batch: Batch, job: Job) -> Batch:
+    def loss(self, step: int, losses: Tensor, batch: Batch) -> Tensor:
+        counted = torch.ones_like(losses)
         if self.now(step):
-            batch.targets[int(self.rng.integers(len(batch.source)))] = NO_TARGET
-        return batch
+            counted[int(self.rng.integers(len(losses)))] = 0.0
+        return ((losses * counted).sum(1) / counted.sum(1)).mean()
 
     def injected(self) -> list[Injected]:
         return [Injected("nonfinite", self.first)]

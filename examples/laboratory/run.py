@@ -52,7 +52,7 @@ def experiment(name: str, seed: int, log_every: int | None = None) -> tuple[list
     return rows, tell_truth(fault, seed, rows, twin), twin
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)
 def _twin_of(settings: Settings, seed: int) -> list[LogRow]:
     """Train without a fault. Many faults share a twin."""
     return train(settings, seed, _Twin(seed))

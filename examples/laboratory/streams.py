@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-__all__ = ["CONTEXT", "DATASETS", "NO_TARGET", "PARITY", "SPAN", "VOCAB_SIZE", "Batch", "Sampler", "load_streams"]
+__all__ = ["CONTEXT", "DATASETS", "PARITY", "SPAN", "VOCAB_SIZE", "Batch", "Sampler", "load_streams"]
 
 #: The three data sets; ``loss/<name>`` is logged for each.
 DATASETS = ("text", "code", "image")
@@ -24,8 +24,6 @@ CONTEXT = 16
 SPAN = 24
 #: 26 letters, 16 signs, 12 levels of grey, 2 bits, and room.
 VOCAB_SIZE = 64
-#: A target that the loss leaves out, as PyTorch's cross entropy has it.
-NO_TARGET = -100
 
 _SPACE, _STOP, _COMMA = 26, 27, 28
 _EQUALS, _PLUS, _OPEN, _CLOSE, _LINE, _TAB, _DIGITS = 29, 30, 31, 32, 33, 34, 35

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from fault import Fault, Settings
 from machine import Machine
 from network import Network
-from streams import CONTEXT, NO_TARGET, SPAN, VOCAB_SIZE, Batch, Sampler, load_streams
+from streams import CONTEXT, SPAN, VOCAB_SIZE, Batch, Sampler, load_streams
 
 __all__ = ["Job", "LogRow", "train"]
 
@@ -79,7 +79,6 @@ class Job:
             logits.reshape(-1, VOCAB_SIZE),
             torch.from_numpy(batch.targets).reshape(-1),
             reduction="none",
-            ignore_index=NO_TARGET,
         ).view(batch.targets.shape)
         loss = fault.loss(step, losses, batch)
         self.optimizer.zero_grad()

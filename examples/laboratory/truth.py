@@ -26,6 +26,8 @@ _POINT_SIGMAS, _POINT_RISE = 4.0, 0.03
 _POINTS, _OF_POINTS = 2, 3
 #: A run of points shows one when their median is above so many sigmas and this fraction.
 _RUN_POINTS, _RUN_SIGMAS, _RUN_RISE = 16, 1.0, 0.015
+#: People who have no twin see a rise in the curve when the median of such a run is so many sigmas high.
+_VISIBLE_SIGMAS = 2.5
 #: Back: the median of so many points is within so many sigmas, or within this fraction of the level.
 _BACK_POINTS, _BACK_SIGMAS, _BACK_RISE = 5, 3.0, 0.02
 #: No longer than this is fast; not back after so many is none. Points of the log.
@@ -50,7 +52,9 @@ class Event:
         kind: incident kind, or ``sudden_drop``, ``lr_drop``, ``warm_up``, ``batch_size``.
         metric: where it shows.
         injected_step: first step that the fault touched.
-        onset_step: first step at which the effect shows; ``injected_step`` where none does.
+        onset_step: first step at which the effect shows; ``injected_step`` where none does, and for what is wrong
+            from the first step after a resume.
+        visible_step: first step at which it can be seen without a twin; a detector's time runs from there.
         peak_step: step of the largest effect, None where that has no meaning.
         recovered_step: first step at which it is over, None when it is not.
         recovery: ``fast``, ``slow`` or ``none`` for spikes, else None.
@@ -67,6 +71,7 @@ class Event:
     metric: str
     injected_step: int
     onset_step: int
+    visible_step: int
     peak_step: int | None = None
     recovered_step: int | None = None
     recovery: str | None = None
@@ -94,8 +99,10 @@ def tell_truth(fault: Fault, seed: int, rows: list[LogRow], twin: list[LogRow]) 
     settings = fault.settings()
     events = [_event(injected, rows, twin, settings.log_every) for injected in fault.injected()]
     if isinstance(fault, SuddenDrop) and (step := fault.found(rows)) is not None:
-        events.append(Event("plateau", "loss", 150, 150, recovered_step=step, alarm=False, why="it ends by itself"))
-        events.append(Event("sudden_drop", "loss", step, step, alarm=False, why="the model found the rule"))
+        events.append(
+            Event("plateau", "loss", 150, 150, 150, recovered_step=step, alarm=False, why="it ends by itself")
+        )
+        events.append(Event("sudden_drop", "loss", step, step, step, alarm=False, why="the model found the rule"))
     return {
         "fault": fault.name,
         "seed": seed,
@@ -110,6 +117,7 @@ def _event(injected: Injected, rows: list[LogRow], twin: list[LogRow], interval:
     event = Event(
         injected.kind,
         injected.metric,
+        injected.step,
         injected.step,
         injected.step,
         recovered_step=None if injected.last_step is None else injected.last_step + interval,
@@ -144,8 +152,10 @@ def _event(injected: Injected, rows: list[LogRow], twin: list[LogRow], interval:
 def _measure(event: Event, steps: list[int], rises: list[float], onset: int, level: float, noise: float) -> Event:
     """Fill in from when to when the effect lasted and how large it was."""
     injected_end = event.recovered_step
-    event.onset_step = steps[onset]
-    back = _back(rises, onset, level, noise)
+    from_the_first_step = event.kind == "resume_artifact"
+    event.onset_step = event.injected_step if from_the_first_step else steps[onset]
+    event.visible_step = steps[_visible(rises, onset, noise)]
+    back = _back(rises, onset, level, noise, for_good=event.kind not in _RECOVERS)
     end = len(rises) if back is None else back
     event.points = end - onset
     event.recovered_step = None if back is None else steps[back]
@@ -190,14 +200,31 @@ def _onset(rises: list[float], level: float, noise: float) -> int | None:
     return None
 
 
-def _back(rises: list[float], onset: int, level: float, noise: float) -> int | None:
-    """Return the index at which the effect is over. A weak one is over when it is half gone."""
+def _visible(rises: list[float], onset: int, noise: float) -> int:
+    """Return the index from which the effect can be seen without a twin; the onset for one that never is so large."""
+    for i in range(onset, len(rises)):
+        ahead = rises[i : i + _OF_POINTS]
+        run = rises[i : i + _RUN_POINTS]
+        if sum(rise > _POINT_SIGMAS * noise for rise in ahead) >= _POINTS or median(run) > _VISIBLE_SIGMAS * noise:
+            return i
+    return onset
+
+
+def _back(rises: list[float], onset: int, level: float, noise: float, for_good: bool) -> int | None:
+    """Return the index at which the effect is over, for the first time or for good. A weak one is over at its half."""
     highest = sorted(rises[onset : onset + _RUN_POINTS])[-3:][0]
     within = min(max(_BACK_SIGMAS * noise, _BACK_RISE * abs(level)), highest / 2)
-    for i in range(onset + 1, len(rises) - _BACK_POINTS + 1):
-        if median(rises[i : i + _BACK_POINTS]) <= within:
-            return i
-    return None
+    low = [
+        rises[i] <= within and median(rises[i : i + _BACK_POINTS]) <= within
+        for i in range(onset + 1, len(rises) - _BACK_POINTS + 1)
+    ]
+    if for_good:  # single points above do not count: the median of the points around decides
+        low = [median(rises[i : i + _BACK_POINTS]) <= within for i in range(onset + 1, len(rises) - _BACK_POINTS + 1)]
+        high = [i for i, is_low in enumerate(low) if not is_low]
+        first = high[-1] + 1 if high else 0
+    else:
+        first = low.index(True) if True in low else len(low)
+    return onset + 1 + first if first < len(low) else None
 
 
 def _sigmas(rises: list[float], noise: float) -> float:
@@ -212,7 +239,7 @@ def _nonfinite(event: Event, rows: list[LogRow]) -> Event:
     if not bad:
         event.alarm, event.why = False, "no value was non-finite"
         return event
-    event.onset_step = losses[bad[0]][0]
+    event.onset_step = event.visible_step = losses[bad[0]][0]
     event.points = bad[-1] - bad[0] + 1
     event.recovered_step = losses[bad[-1] + 1][0] if bad[-1] + _FINITE_AGAIN < len(losses) else None
     return event
