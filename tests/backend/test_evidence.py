@@ -94,8 +94,13 @@ def test_what_came_after_the_finding_is_not_read_however_the_points_were_cut_int
     assert row_by_row.of(finding()) == whole
 
 
-def test_a_data_set_that_the_detector_names_stays() -> None:
-    assert run_of(range(300)).of(finding(dataset="prose")).dataset == "prose"
+def test_a_data_set_that_the_detector_names_stays_unless_the_curves_of_a_whole_loss_tell_better() -> None:
+    run = run_of(range(300))
+    assert run.of(finding(metric="loss/code", dataset="code")).dataset == "code"
+    assert run.of(finding(metric="loss/prose", dataset="prose")).dataset == "prose"
+    assert run.of(finding(metric="loss", dataset="prose")).dataset == "code"
+    calm = run_of(range(300), {"loss": noisy(2.0, range(300))})
+    assert calm.of(finding(dataset="prose")).dataset == "prose"
 
 
 @pytest.mark.parametrize("every", [10, 100, 1_000])

@@ -113,7 +113,8 @@ class Evidence:
         """Return the finding with its data set, where one carries it, and with what is known around its onset.
 
         Args:
-            finding: what a detector, the liveness monitor or the job said. A data set that it names stays.
+            finding: what a detector, the liveness monitor or the job said. A data set that it names stays, but for an
+                incident of the whole loss where the curves tell better.
             time: unix seconds of its point.
             rank: the primary one; None while there is none.
             store, fold, incidents: of the run, as of now.
@@ -270,10 +271,10 @@ def _attributed(finding: Finding, series: Mapping[str, Points], more: dict[str, 
         more["moved_first"] = [move.as_dict() for move in found.moved]
     role = role_of(finding.metric or "")
     whole = role == LOSS or (role == GRAD_NORM and finding.kind == "nonfinite")
-    if finding.dataset is not None or not whole or finding.kind not in _OF_THE_LOSS:
+    if not whole or finding.kind not in _OF_THE_LOSS or not found.datasets:
         return finding.dataset
-    if found.datasets:
-        more["datasets"] = list(found.datasets)
+    # Of the whole loss all curves together know more than the one that happened to be outside first.
+    more["datasets"] = list(found.datasets)
     return found.dataset
 
 
