@@ -43,7 +43,7 @@ def run(*arguments: str | Path) -> Any:
 
 
 def test_json_is_one_object_an_incident_with_the_promised_keys(tmp_path: Path) -> None:
-    done = run(spiking(tmp_path / "log.jsonl"), "--json")
+    done = run(spiking(tmp_path / "log.jsonl"), "--json", "--only", "spike")
     [incident] = [json.loads(line) for line in done.stdout.splitlines()]
     assert set(incident) >= PROMISED
     assert (incident["file"], incident["kind"], incident["onset_step"], incident["segment"]) == (
@@ -54,14 +54,16 @@ def test_json_is_one_object_an_incident_with_the_promised_keys(tmp_path: Path) -
 
 
 def test_people_get_a_table_and_one_line_that_sums_up(tmp_path: Path) -> None:
-    done = run(spiking(tmp_path / "log.jsonl"))
+    done = run(spiking(tmp_path / "log.jsonl"), "--only", "spike")
     assert re.search(r"spike\s+│ warning\s+│\s+300 │\s+30[01] │\s+[01] │\s+306 │ fast", done.stdout)
     assert re.search(r"log\.jsonl: 400 rows, 1,200 points in [\d.]+ s; incidents: 1 warning$", done.stdout.strip())
 
 
 def test_what_can_not_be_read_ends_with_1_and_the_others_are_judged(tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_text("hello\n")
-    done = run(tmp_path / "none.jsonl", tmp_path / "bad.jsonl", spiking(tmp_path / "log.jsonl"), "--json")
+    done = run(
+        tmp_path / "none.jsonl", tmp_path / "bad.jsonl", spiking(tmp_path / "log.jsonl"), "--json", "--only", "spike"
+    )
     assert done.exit_code == 1
     assert [json.loads(line)["onset_step"] for line in done.stdout.splitlines()] == [300]
     assert "none.jsonl is not there" in done.stderr
@@ -94,7 +96,7 @@ def test_only_and_severity_choose_what_is_shown(tmp_path: Path) -> None:
     log = spiking(tmp_path / "log.jsonl")
     assert run(log, "--json", "--only", "nonfinite").stdout == ""
     assert run(log, "--json", "--only", "nonfinite,spike").stdout.count("\n") == 1
-    assert run(log, "--json", "--severity", "critical").stdout == ""
+    assert run(log, "--json", "--only", "spike", "--severity", "critical").stdout == ""
     assert isinstance(run(log, "--only", "spikes").exception, BadRequest)
 
 
@@ -138,7 +140,7 @@ def test_a_stored_run_is_judged_by_its_id(redis_url: str, tmp_path: Path) -> Non
             app, ["import", str(spiking(tmp_path / "log.jsonl")), "--run-id", "past", "--url", server.url]
         )
         assert imported.exit_code == 0, imported.output
-        done = run("past", "--json", "--url", server.url)
+        done = run("past", "--json", "--only", "spike", "--url", server.url)
         [incident] = [json.loads(line) for line in done.stdout.splitlines()]
         assert (incident["file"], incident["kind"], incident["onset_step"]) == ("past", "spike", 300)
         unknown = run("no-such-run", "--url", server.url)

@@ -100,12 +100,18 @@ def _table(judged: Judged) -> Table:
             str(incident["step"]),
             str(incident["step"] - incident["onset_step"]),
             _text(incident["recovered_step"]),
-            _text(incident["recovery"] or (incident["state"] if incident["state"] != "open" else None)),
+            _ending(incident),
             _where(incident),
             escape(_first_sentence(incident)),
             style=style,
         )
     return table
+
+
+def _ending(incident: dict[str, Any]) -> str:
+    if incident["dead"] and incident["recovered_step"] is None:
+        return "left behind"
+    return str(incident["recovery"] or ("" if incident["state"] == "open" else incident["state"]))
 
 
 def _first_sentence(incident: dict[str, Any]) -> str:
@@ -115,10 +121,11 @@ def _first_sentence(incident: dict[str, Any]) -> str:
 
 
 def _where(incident: dict[str, Any]) -> str:
-    found = [str(incident[key]) for key in ("dataset",) if incident[key] is not None]
+    found = [str(incident["dataset"])] if incident["dataset"] is not None else []
     found += [f"rank {incident['rank']}"] if incident["rank"] is not None else []
     found += [f"segment {incident['segment']}"] if incident["segment"] else []
-    found += [str(incident["metric"])] if incident["metric"] not in (None, "loss") else []
+    metric = incident["metric"]
+    found += [str(metric)] if metric is not None and not metric.startswith("loss") else []
     return ", ".join(found)
 
 
