@@ -21,6 +21,8 @@ RING_POINTS = 64
 DIFFERENCES = 64
 #: Newest differences that the usual one and its spread are taken from: older ones may be of the steep beginning.
 RECENT_DIFFERENCES = 24
+#: 90 % quantile of the normal distribution, sigmas above the median.
+Q90_SIGMAS = 1.2816
 #: Points between two measurements of the usual difference.
 MEASURE_EVERY_POINTS = 64
 #: The newest differences are not asked: they may be the same jump, half seen.
@@ -220,9 +222,12 @@ class LevelShiftDetector(Detector):
 
     def _measure(self) -> None:
         """Take the usual difference and its spread anew: it moves slowly."""
-        differences = list(self._differences)[-RECENT_DIFFERENCES:]
-        self._usual = median(differences)
-        self._sigma = max(robust_sigma(differences), 1e-4 * abs(self._values[-1]), 1e-9)
+        every = sorted(self._differences)
+        recent = list(self._differences)[-RECENT_DIFFERENCES:]
+        self._usual = median(recent)
+        # Of all of them the upper half only: the lower one is the steep beginning.
+        upper = (every[int(0.9 * len(every))] - every[len(every) // 2]) / Q90_SIGMAS
+        self._sigma = max(robust_sigma(recent), upper, 1e-4 * abs(self._values[-1]), 1e-9)
 
     def _candidate_of(self, step: int, before: float, after: float) -> _Candidate | None:
         """Return the jump as a candidate, None when the curve does that now and then."""
