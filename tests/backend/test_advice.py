@@ -199,7 +199,8 @@ def test_a_bump_that_is_over_does_not_excuse_a_rate_that_was_not_restored() -> N
 
 def test_trouble_right_after_a_fork_gets_the_list_of_a_bad_resume() -> None:
     fork = {"nearby": [{"what": "fork", "step": ONSET - 2, "distance": -2, "text": "the run restarted"}]}
-    assert any("both moments" in line for line in advice(incident(evidence=fork))["checklist"])
+    for state in ("open", "recovered"):
+        assert any("both moments" in line for line in advice(incident(state=state, evidence=fork))["checklist"])
 
 
 def test_a_level_that_an_excuse_explains_asks_for_nothing() -> None:

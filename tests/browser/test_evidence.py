@@ -113,6 +113,12 @@ def test_an_excuse_is_told_where_the_change_is_known(scripts: Page) -> None:
     assert "Explained by: lr_jump: the learning rate went from 0.1 to 0.01." in draw(scripts, incident(evidence=excuse))
 
 
+def test_what_is_over_and_still_to_be_looked_at_keeps_its_advice(scripts: Page) -> None:
+    over = incident(state="recovered", recovery="fast", suggestion=SUGGESTION | {"action": "inspect"})
+    assert "Wait until step 250." in draw(scripts, over)
+    assert "Wait until step 250." not in draw(scripts, over | {"suggestion": SUGGESTION | {"action": "none"}})
+
+
 def test_data_sets_that_moved_together_are_named_together(scripts: Page) -> None:
     assert "data sets code, web" in draw(scripts, incident(evidence={"datasets": ["code", "web"]}))
     assert "data sets" not in draw(scripts, incident(evidence={"datasets": ["code"]}))

@@ -69,7 +69,7 @@ def suggest(
 def _spike(case: Case) -> dict[str, Any]:
     incident = case.incident
     if incident["state"] != "open":
-        return over(incident, _optimizer_checks(case) if _many_spikes(case) else ())
+        return over(incident, (*_after_fork(case), *(_optimizer_checks(case) if _many_spikes(case) else ())))
     if incident["severity"] == "info":
         return say("wait", "Not sure yet whether this is one: nothing to do but to look again in some points.")
     wait, known = usual_wait(incident, case.history)

@@ -13,6 +13,7 @@ from stabilitybackend.detectors.roles import BATCH_SIZE, LR, role_of
 
 if TYPE_CHECKING:
     from stabilitybackend.lineage.fold import LineageFold
+    from stabilitybackend.lineage.tree import Segment
     from stabilitybackend.policy.incidents import IncidentBook
 
 __all__ = ["surroundings"]
@@ -76,10 +77,7 @@ def _happened(
     path = {part.segment for part in fold.tree.path()}
     for segment in fold.tree:
         if segment.id in path and segment.parent is not None and low <= segment.fork_step + 1 <= high:
-            why = f": {segment.reason}" if segment.reason else ""
-            how = {"command": "was rolled back", "declared": "went back by itself"}.get(segment.cause, "restarted")
-            text = f"the run {how} to step {segment.fork_step}{why}"
-            yield _fact("fork", segment.fork_step + 1, onset, text)
+            yield _fact("fork", segment.fork_step + 1, onset, _went_back(segment))
     saved = [c for c in fold.checkpoints if low <= c.step <= high and c.segment in path]
     for checkpoint in sorted(saved, key=lambda c: abs(c.step - onset))[:MAX_OF_A_SORT]:
         gone = "" if checkpoint.available else " (gone since)"
@@ -87,6 +85,14 @@ def _happened(
     others = incidents.near(_SORTS, low, high, time - NEAR_S, time + NEAR_S, but=finding.key)
     for step, kind, title in others[:MAX_OF_A_SORT]:
         yield _fact(_SORTS[kind], step, onset, title)
+
+
+def _went_back(segment: Segment) -> str:
+    if segment.cause == "restart":
+        return f"the job was started again from step {segment.fork_step}"
+    how = "was rolled back" if segment.cause == "command" else "went back by itself"
+    why = f": {segment.reason}" if segment.reason else ""
+    return f"the run {how} to step {segment.fork_step}{why}"
 
 
 def _jumps(finding: Finding, series: Mapping[str, Points], interval: float) -> Iterator[dict[str, Any]]:

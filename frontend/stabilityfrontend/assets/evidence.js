@@ -153,7 +153,7 @@
     return [
       excuses.length ? S.h("p", { class: "excuse" }, `Explained by: ${excuses.join("; ")}.`) : null,
       chart,
-      suggestion && suggestion.text && open ? S.h("p", { class: "suggestion" }, suggestion.text) : null,
+      suggestion && suggestion.text && (open || suggestion.action !== "none") ? S.h("p", { class: "suggestion" }, suggestion.text) : null,
       hidden
         ? S.h(
             "button",
