@@ -64,6 +64,14 @@ def test_the_one_that_carries_most_is_named_where_the_others_only_follow() -> No
     assert [move.onset_step for move in found.moved] == [ONSET, ONSET + 2, ONSET + 2]
 
 
+def test_a_learning_rate_that_jumps_is_the_doing_of_no_data_set() -> None:
+    series = losses({"code": rising(0.9), "prose": rising(0.2, ONSET + 2)})
+    rate = [(step, 1e-3 if step < ONSET - 1 else 2e-2) for step in range(NOW + 1)]
+    assert attribute(series, ONSET).dataset == "code"
+    assert attribute(series | {"lr": rate}, ONSET).dataset is None
+    assert attribute(losses({"code": rising(0.9)}) | {"lr": rate}, ONSET).dataset == "code"
+
+
 def test_one_data_set_is_no_choice() -> None:
     found = attribute({"loss/code": curve(1.0, rising(2.0), 1)}, ONSET)
     assert (found.dataset, found.datasets) == (None, ())

@@ -41,6 +41,9 @@ LOSS_FLOOR = 0.005
 OTHER_FLOOR = 0.02
 #: Share of the whole rise that one data set must carry to be named alone.
 MIN_SHARE = 0.6
+#: ...and where the learning rate rose by so much at the same time, percent.
+ALONE_SHARE = 0.9
+RATE_RISE_PERCENT = 50.0
 #: A second data set that moved no later and carries so much means that it was not one alone.
 COMPANION_SHARE = 0.25
 #: Mean rise of a data set within its range that counts as one, standard errors of the mean.
@@ -185,8 +188,12 @@ def attribute(series: Mapping[str, Series], onset_step: int, *, falling: bool = 
     ordered = sorted(shares, key=lambda name: (-shares[name], name))
     onsets = {move.dataset: move.onset_step for move in moves if move.dataset}
     datasets = tuple(name for name in ordered if name in onsets)
+    everywhere = any(role_of(m.metric) == LR and (m.rise_percent or 0) >= RATE_RISE_PERCENT for m in moves)
+    one = _one(ordered, shares, onsets)
+    if one is not None and everywhere and shares[one] < ALONE_SHARE:
+        one = None  # a learning rate that jumps hits all of them; the others only follow more slowly
     return Attribution(
-        _one(ordered, shares, onsets) if len(losses) > 1 else None,
+        one if len(losses) > 1 else None,
         datasets if len(losses) > 1 else (),
         tuple(moves[:MAX_MOVES]),
     )
