@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import multiprocessing
 import os
 import tempfile
@@ -77,7 +79,7 @@ def backtest_command(
     if plot is not None and not plot.resolve().parent.is_dir():
         raise BadRequest(f"--plot {plot}: the folder {plot.resolve().parent} is not there")
     good, drawn = True, []
-    with ExitStack() as stack:
+    with ExitStack() as stack, _rare_collections():
         stored = _Stored(stack, url, api_key, data_dir)
         logs = _logs(paths, step_key, stored)
         for judged in _judged(logs, settings, shown, jobs, with_curves=plot is not None):
@@ -89,6 +91,21 @@ def backtest_command(
         typer.echo(f"drawn: {plot}", err=True)
     if not good:
         raise typer.Exit(1)
+
+
+#: New objects without a collection, in place of Python's 700.
+_GC_THRESHOLD = 200_000
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Let Python look for cycles rarely: a log is read as millions of objects without any, an eighth of the time."""
+    before = gc.get_threshold()
+    gc.set_threshold(_GC_THRESHOLD, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Stored:
@@ -166,7 +183,8 @@ def _judged(
             yield log if isinstance(log, Judged) else judge(log, settings, shown, with_curves=with_curves)
         return
     # Spawned, not forked: Polars has threads, and a forked copy of their locks may never open.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    rarely = (_GC_THRESHOLD, *gc.get_threshold()[1:])
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), gc.set_threshold, rarely) as pool:
         waiting = [
             log if isinstance(log, Judged) else pool.submit(judge, log, settings, shown, with_curves=with_curves)
             for log in logs
