@@ -204,3 +204,25 @@ def test_the_ranks_of_an_export_come_side_by_side_as_they_did_live(tmp_path: Pat
     assert (seen, apart <= 128) == ({0: 600, 1: 600, 2: 600}, True)
     tree = backtest(frames).state.fold.tree
     assert [(s.parent, s.fork_step, sorted(s.entered)) for s in tree][1:] == [(0, 300, [0, 1, 2])]
+
+
+def test_a_tensorboard_folder_is_a_log_named_by_its_folder(tmp_path: Path) -> None:
+    writer = pytest.importorskip("tensorboard.summary.writer.event_file_writer", reason="pip install tensorboard")
+    event_pb2 = pytest.importorskip("tensorboard.compat.proto.event_pb2", reason="pip install tensorboard")
+    summary_pb2 = pytest.importorskip("tensorboard.compat.proto.summary_pb2", reason="pip install tensorboard")
+    for name in ("one", "two"):
+        file = writer.EventFileWriter(str(tmp_path / name))
+        for step in range(50):
+            said = summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag="train/loss", simple_value=step / 2)])
+            file.add_event(event_pb2.Event(wall_time=1e9 + step, step=step, summary=said))
+        file.close()
+    logs = list(read_files([tmp_path]))
+    assert [log.name for log in logs] == [str(tmp_path / "one"), str(tmp_path / "two")]
+    assert line(judged(logs[0])) == {step: step / 2 for step in range(50)}
+    assert "train/loss is judged as loss" in logs[0].reading.notes[-1]
+
+
+def test_a_table_is_read_as_the_import_reads_it(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("step,loss,lr\n1,2.0,0.1\n2,,0.1\n3,nan,0.1\n")
+    [log] = read_files([tmp_path / "metrics.csv"])
+    assert repr(line(judged(log))) == repr({1: 2.0, 3: math.nan})

@@ -69,6 +69,8 @@ class Log:
             yield from side_by_side(frames)
         finally:
             self.reading = job.reading
+        for theirs, ours in job.result().renames.items():
+            self.reading.note(f"{self.name}: {theirs} is judged as {ours}")
 
 
 def read_files(paths: list[Path], *, step_key: str | None = None) -> Iterator[Log]:
