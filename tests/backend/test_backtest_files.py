@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from imported import export_of
 from job import Job
@@ -226,3 +228,75 @@ def test_a_table_is_read_as_the_import_reads_it(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("step,loss,lr\n1,2.0,0.1\n2,,0.1\n3,nan,0.1\n")
     [log] = read_files([tmp_path / "metrics.csv"])
     assert repr(line(judged(log))) == repr({1: 2.0, 3: math.nan})
+
+
+_VALUES = st.sampled_from(
+    [
+        1,
+        2.5,
+        -0.0,
+        None,
+        math.nan,
+        math.inf,
+        -math.inf,
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        True,
+        False,
+        "text",
+        [1],
+        10**40,
+    ]
+)
+_ROWS = st.fixed_dictionaries(
+    {"step": st.one_of(st.integers(0, 9), st.sampled_from([3.0, "4", 5.5, None, True, -1, "x"]))},
+    optional={
+        "loss": _VALUES,
+        "a": _VALUES,
+        "b": st.floats(width=16),
+        "rank": st.sampled_from([0, 1, None, 2.0, "x"]),
+        "phase": st.just("eval"),
+        "batch_fp": st.sampled_from(["f", None]),
+    },
+)
+
+
+def _plainly(row: dict[str, Any]) -> tuple[int, int, dict[str, str]] | None:
+    """Return (rank, step, values as text) of a row as docs/backtest.md says it, None where it is none."""
+    step, rank = row["step"], row.get("rank", 0)
+    if isinstance(step, bool) or step in (5.5, None, -1, "x") or rank == "x":
+        return None
+    values = {}
+    for name in ("loss", "a", "b"):
+        value = row.get(name)
+        if isinstance(value, int | float) or value in ("NaN", "Infinity", "-Infinity"):
+            values[name] = repr(float(value))
+    return int(rank or 0), int(step), values
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(_ROWS, max_size=12), bare=st.booleans())
+def test_rows_read_at_once_are_what_they_are_one_by_one(tmp_path: Path, rows: list[dict[str, Any]], bare: bool) -> None:
+    expected: dict[int, list[tuple[int, dict[str, str]]]] = {}
+    for row in rows:
+        if (plain := _plainly(row)) is not None and plain[2]:
+            expected.setdefault(plain[0], []).append((plain[1], plain[2]))
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + ("" if bare else "no json\n"))
+    [log] = read_files([path])
+    found: dict[int, list[tuple[int, dict[str, str]]]] = {}
+    try:
+        frames = list(log.frames())
+    except BadRequest:
+        frames = []
+    for frame in frames:
+        for block in frame.blocks:
+            if isinstance(block, PointsBlock):
+                steps = np.frombuffer(block.steps, "<i8").tolist()
+                columns = np.frombuffer(block.values, "<f8").reshape(len(block.names), -1).T.tolist()
+                found.setdefault(frame.source.rank or 0, []).extend(
+                    (step, dict(sorted(zip(block.names, map(repr, values), strict=True))))
+                    for step, values in zip(steps, columns, strict=True)
+                )
+    assert found == {rank: [(step, dict(sorted(v.items()))) for step, v in some] for rank, some in expected.items()}

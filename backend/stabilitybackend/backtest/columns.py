@@ -78,6 +78,7 @@ def columns_of(
         except (TypeError, OverflowError):
             _one_by_one(source, name, column, numbers, values[at], present[at])
             if not present[at].any():
+                present[at] = True  # the next column takes its place
                 continue
         names.append(name)
     values, present = values[: len(names)], present[: len(names)]
