@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 
 from .contract import Detector, SettingError
 from .data_mix_drift import DataMixDriftDetector
+from .divergence import DivergenceDetector
 from .grad_norm import GradNormDetector
+from .level_shift import LevelShiftDetector
 from .nonfinite import NonfiniteDetector
+from .plateau import PlateauDetector
 from .repeat_data import RepeatDataDetector
 from .resume_artifact import ResumeArtifactDetector
 from .spike import SpikeDetector
@@ -27,8 +30,11 @@ Settings = Mapping[str, Mapping[str, float]]
 DETECTORS: dict[str, DetectorFactory] = {
     NonfiniteDetector.name: NonfiniteDetector,
     SpikeDetector.name: SpikeDetector,
+    DivergenceDetector.name: DivergenceDetector,
     ResumeArtifactDetector.name: ResumeArtifactDetector,
     RepeatDataDetector.name: RepeatDataDetector,
+    LevelShiftDetector.name: LevelShiftDetector,
+    PlateauDetector.name: PlateauDetector,
     GradNormDetector.name: GradNormDetector,
     DataMixDriftDetector.name: DataMixDriftDetector,
     ThroughputDetector.name: ThroughputDetector,
