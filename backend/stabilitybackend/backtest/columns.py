@@ -16,10 +16,13 @@ from stabilitybackend.importers.cells import TIME_UNITS, NotAStep, as_number, as
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
-__all__ = ["FINGERPRINT", "PHASE", "RANK", "TIME", "Rows", "columns_of"]
+__all__ = ["FINGERPRINT", "PHASE", "RANK", "SIDE_BY_SIDE_ROWS", "TIME", "Rows", "columns_of"]
 
 #: Keys that are no metrics.
 TIME, RANK, PHASE, FINGERPRINT = "t", "rank", "phase", "batch_fp"
+#: Rows of one rank that come before those of the next one, where several ranks log side by side: what compares ranks
+#: forgets a step some hundred steps later.
+SIDE_BY_SIDE_ROWS = 64
 #: Most characters of a batch's fingerprint that are kept.
 FINGERPRINT_CHARS = 1_000
 
@@ -63,7 +66,7 @@ def columns_of(
     ranks = _ranks(source, columns.pop(RANK, None), numbers, good, count)
     times = _times(columns.pop(TIME, None), count)
     columns.pop(PHASE, None)
-    fingerprints = columns.pop(FINGERPRINT, None)
+    fingerprints: Sequence[Any] | None = columns.pop(FINGERPRINT, None)
     names: list[str] = []
     values = np.empty((len(columns), count))
     present = np.ones((len(columns), count), bool)
@@ -82,6 +85,11 @@ def columns_of(
                 continue
         names.append(name)
     values, present = values[: len(names)], present[: len(names)]
+    if count and ranks.min() != ranks.max():
+        order = _rank_by_rank(ranks)
+        good, ranks, steps, times = good[order], ranks[order], steps[order], times[order]
+        values, present = values[:, order], present[:, order]
+        fingerprints = None if fingerprints is None else [fingerprints[i] for i in order]
     for first, last in _stretches(good, ranks, present):
         part = slice(first, last)
         there = present[:, first]
@@ -95,6 +103,12 @@ def columns_of(
         else:
             kept, block = tuple(n for n, is_there in zip(names, there, strict=True) if is_there), values[there, part]
         yield Rows(int(ranks[first]), kept, steps[part], times[part], block, batches)
+
+
+def _rank_by_rank(ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return an order with some rows of each rank together, else as they stand: a block for each row would be slow."""
+    window = SIDE_BY_SIDE_ROWS * len(np.unique(ranks))
+    return np.lexsort((ranks, np.arange(len(ranks)) // window))
 
 
 def _stretches(

@@ -9,17 +9,15 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.backtest.columns import Rows
+from stabilitybackend.backtest.columns import SIDE_BY_SIDE_ROWS, Rows
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
-__all__ = ["SIDE_BY_SIDE_ROWS", "VIRTUAL_START_S", "log_frames"]
+__all__ = ["VIRTUAL_START_S", "log_frames"]
 
 #: When a log without times begins, unix seconds: far from 0, which some code takes for "unknown".
 VIRTUAL_START_S = 1_000_000_000.0
 #: Virtual seconds that a step takes: the same for all, so that no log without times has slow or fast steps.
 VIRTUAL_STEP_S = 1.0
-#: Rows of one rank in a frame, where several ranks log side by side: they must not run far ahead of each other.
-SIDE_BY_SIDE_ROWS = 64
 #: Rows after one that goes back that are handed over by themselves: the fold decides about them one by one, which costs
 #: ten times as much a row, so that the others come in a block of their own. The first row of a rank is such a one too.
 ROWS_AFTER_GOING_BACK = 8

@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -128,12 +129,12 @@ class _Stored:
         target = server_url(url, os.environ, Settings.from_env_and_args(os.environ, data_dir=data_dir).data_dir)
         try:
             with ApiClient(target, api_key) as client:
-                client.get(f"/api/v1/runs/{run_id}")
+                client.get(f"/api/v1/runs/{quote(run_id, safe='')}")
                 if self._folder is None:
                     self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="backtest-")))
                 path = self._folder / f"{run_id}.jsonl"
                 with path.open("wb") as file:
-                    place = f"/api/v1/runs/{run_id}/export"
+                    place = f"/api/v1/runs/{quote(run_id, safe='')}/export"
                     download(client, place, "jsonl", "all", [], file, lambda done, total: None, api_key)
         except Unavailable as error:
             raise Unavailable(
