@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from .blocks import BLOCK_POINTS, LARGEST_VALUE, median, rise_points, robust_sigma
 from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
+from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
 from .curves import noisy
 from .roles import LOSS, role_of
 
@@ -239,8 +239,10 @@ class LevelShiftDetector(Detector):
             return None
         sign = 1.0 if way > 0 else -1.0
         differences = list(self._differences)[:-NEWEST_DIFFERENCES]
-        earlier = max(sign * difference for difference in differences)
-        opposite = max(-sign * difference for difference in differences[-RECENT_DIFFERENCES:])
+        recent = differences[-RECENT_DIFFERENCES:]
+        # Downwards only the recent ones: every run begins with falls that nothing later comes up to.
+        earlier = max(sign * difference for difference in (differences if way > 0 else recent))
+        opposite = max(-sign * difference for difference in recent)
         if abs(way) <= max(OVER_EARLIER * earlier, OVER_OPPOSITE * opposite):
             return None
         values, steps = list(self._values), list(self._steps)
@@ -351,7 +353,6 @@ class LevelShiftDetector(Detector):
         size = f" ({percent:+.1f} %)" if percent is not None else ""
         text = f"The loss went from {jump.before:.4g} to {jump.after:.4g}{size} at step {jump.onset} and stays there."
         state: State = "resolved" if event is None else event.state
-        recovery: Recovery | None = None
         if explained:
             text += " Explained: " + "; ".join(explained) + ". This is no alarm."
         elif down:
@@ -393,7 +394,6 @@ class LevelShiftDetector(Detector):
             now_step=now_step,
             metric=self._metric,
             recovered_step=None if event is None else event.recovered_step,
-            recovery=recovery,
             score=min(abs(way) / jump.sigma, 1e9),
             evidence=evidence,
         )

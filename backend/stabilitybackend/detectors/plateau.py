@@ -20,11 +20,14 @@ MAX_ENTRIES = 64
 #: The part of the run so far that has to be flat. A power law with the usual exponent of 0.1 falls by 3 % in it; in
 #: 5 % of a run a healthy loss falls by less than its noise.
 FLAT_PART = 0.25
+#: The same where the learning rate is not logged: it may have decayed.
+FLAT_PART_BLIND = 0.5
 #: Entries that this part must hold.
 MIN_FLAT_ENTRIES = 8
-#: The fall within that part, upper end of what the noise allows, above which the loss still improves.
+#: The fall within that part above which the loss still improves, fraction of the level.
 STILL_FALLS = 0.003
-#: Standard deviations of that upper end.
+#: What noise may hide of it at most (two standard deviations), or nothing is said.
+LARGEST_BOUND = 0.025
 BOUND_SIGMAS = 2.0
 #: A flat part longer than this part of the run says nothing about a run that had learnt before.
 STOPPED_PART = 0.7
@@ -92,7 +95,7 @@ class PlateauDetector(Detector):
     level, or above 70 % of a first level of 3.9 or more (such a model knows how frequent its classes are, and nothing
     else). That is a warning when the first level is above 3.9 or the level is ln(classes) of a common number of
     classes, otherwise a note. *Stopped*: the job had learnt, and over the newest quarter of the run (500 points at
-    least) the fall is below 0.3 % whatever the noise, while the learning rate is not at its floor and the loss is not
+    least) the fall is below 0.3 %, while the learning rate is not at its floor and the loss is not
     near zero; a quiet note. Both end when the loss falls again.
 
     Args:
@@ -254,7 +257,8 @@ class PlateauDetector(Detector):
         """Say whether the loss had fallen and then stood still over the newest quarter of the run."""
         entries = self._entries
         per_entry = self._each * ENTRY_POINTS
-        needed = max(MIN_FLAT_ENTRIES, int(FLAT_PART * len(entries)), math.ceil(self._flat_points / per_entry))
+        part = FLAT_PART if self._largest_rate else FLAT_PART_BLIND
+        needed = max(MIN_FLAT_ENTRIES, int(part * len(entries)), math.ceil(self._flat_points / per_entry))
         if needed > STOPPED_PART * len(entries):
             return False
         flat = entries[-needed:]
@@ -271,7 +275,7 @@ class PlateauDetector(Detector):
         half = needed // 2
         fall = median(flat[:half]) - median(flat[-half:])
         bound = BOUND_SIGMAS * 1.25 * self._entry_sigma(flat) * math.sqrt(2.0 / half)
-        return abs(fall) + bound <= STILL_FALLS * level
+        return abs(fall) <= STILL_FALLS * level and bound <= LARGEST_BOUND * level
 
     # --- the event ----------------------------------------------------------------------------------------------
 
