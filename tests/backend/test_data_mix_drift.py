@@ -61,6 +61,13 @@ def test_a_share_that_comes_back_has_recovered() -> None:
     assert 364 <= (last.recovered_step or 0) <= 380
 
 
+def test_the_way_back_from_a_level_that_was_accepted_is_a_note() -> None:
+    found = _found(_job([0.43] * 300 + [0.75] * 300 + [0.43] * 200))
+    severities = {finding.onset_step: finding.severity for finding in found}
+    assert list(severities.values()) == ["warning", "info"]
+    assert "back at the level of before step" in found[-1].evidence["explained_by"][0]
+
+
 def test_a_moderate_shift_without_a_fork_is_a_note_until_the_loss_moves_with_it() -> None:
     shares = [0.43] * 300 + [0.5] * 200
     calm = _found(_job(shares, loss=[2.5] * 500))

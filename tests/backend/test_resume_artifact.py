@@ -54,6 +54,12 @@ def test_a_bump_after_a_fork_is_found_within_five_points_and_recovers() -> None:
     assert (last.state, last.recovery) == ("recovered", "slow")
 
 
+def test_an_explosion_right_after_a_fork_is_told_at_its_second_point_and_is_critical_while_it_stays() -> None:
+    found = _found(_rows([1.5] * 150), _mark())
+    assert (found[0].step, found[0].severity) == (FORK + 1, "warning")
+    assert next(finding.now_step for finding in found if finding.severity == "critical") <= FORK + 51
+
+
 def test_the_same_bump_without_a_fork_is_not_its_business() -> None:
     assert _found(_rows(BUMP), None) == []
 

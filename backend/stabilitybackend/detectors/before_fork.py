@@ -132,8 +132,8 @@ def drifted(shares: Mapping[str, tuple[Level, list[float]]]) -> list[str]:
     """Return the shares all of whose values since the fork lie far on one side of their level."""
     found = []
     for name, ((level, sigma), newest) in shares.items():
-        away = max(SHARE_SIGMAS * sigma, SHARE_FRACTION * abs(level))
-        if len(newest) >= 2 and (min(newest) > level + away or max(newest) < level - away):
+        away = max(SHARE_SIGMAS * sigma, SHARE_FRACTION * abs(level)) * (2 if len(newest) == 1 else 1)
+        if newest and (min(newest) > level + away or max(newest) < level - away):
             found.append(f"{name} drifted")
     return found
 

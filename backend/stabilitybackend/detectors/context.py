@@ -14,7 +14,7 @@ from statistics import median
 from typing import NamedTuple
 
 from .contract import Mark
-from .roles import BATCH_SIZE, GRAD_NORM, LR
+from .roles import BATCH_SIZE, GRAD_NORM, LOSS, LR, dataset_of, role_of
 
 #: Values of a companion metric that are remembered.
 COMPANION_POINTS = 64
@@ -26,6 +26,8 @@ MAX_MARKS = 16
 JUMP = 0.1
 #: Claims that are remembered, by metric.
 MAX_CLAIMS = 256
+#: Events of the loss that move the losses of all data sets with it: those are claimed with it.
+COVERS_DATASETS = frozenset({"resume_artifact", "repeat_data"})
 #: A distance between two rows of so many usual ones is a gap.
 GAP_INTERVALS = 5
 #: Distances between rows that the usual one is taken from.
@@ -202,7 +204,12 @@ class Context:
 
     def claimed(self, metric: str, detector: str, within_steps: float = 0) -> Claim | None:
         """Return the claim of another detector on ``metric`` that is open or ended less than ``within_steps`` ago."""
-        claim = self._claims.get(metric)
-        if claim is None or claim.detector == detector:
-            return None
-        return claim if claim.ended_step is None or self.step - claim.ended_step < within_steps else None
+        claims = [self._claims.get(metric)]
+        if dataset_of(metric) is not None:
+            claims += [c for m, c in self._claims.items() if c.kind in COVERS_DATASETS and role_of(m) == LOSS]
+        for claim in claims:
+            if claim is None or claim.detector == detector:
+                continue
+            if claim.ended_step is None or self.step - claim.ended_step < within_steps:
+                return claim
+        return None

@@ -17,9 +17,6 @@ from .shares import BLOCK_NOISE, BLOCK_POINTS, FORK_CONFIRM, FORK_POINTS, ShareT
 RATIO = "ratio/"
 #: Ratios of one run that are watched; further ones are ignored.
 MAX_RATIOS = 64
-#: Before a sudden shift, one of the two blocks before it lay within this part of the shift, and its second block
-#: goes no further on than that.
-SUDDEN = 0.4
 #: A sudden shift far from a fork, with the loss in its place, is an alarm from this fraction and these sigmas on: a
 #: new stage of a curriculum looks the same, and people know that they changed it.
 LARGE_SHIFT, LARGE_SIGMAS = 0.25, 8.0
@@ -111,6 +108,8 @@ class DataMixDriftDetector(Detector):
         self._event: _Event | None = None
         self._loss: deque[float] = deque(maxlen=LOSS_POINTS)
         self._fork: tuple[int, str, str] | None = None
+        #: Where a ratio came from that was accepted elsewhere: the way back is no second alarm.
+        self._homes: dict[str, tuple[int, float]] = {}
         #: Ratios beyond MAX_RATIOS, each time they were logged.
         self.dropped = 0
 
@@ -219,6 +218,7 @@ class DataMixDriftDetector(Detector):
         else:
             event.after = middle(event.blocks)
         track.rebase()
+        self._homes[event.metric] = (event.onset, event.before)
         return self._close("resolved", step, None)
 
     # --- events --------------------------------------------------------------------------------------------------
@@ -234,11 +234,11 @@ class DataMixDriftDetector(Detector):
                 event.also[metric] = [before, after]
             return []
         fork = self._fork if self._fork is not None and self._near(onset, self._fork[0]) else None
-        ways = [centre - before for centre in list(track.usual)[-2:]]
-        up, part = (1 if after > before else -1), SUDDEN * abs(after - before)
-        came_slowly = min((way * up for way in ways), default=0.0) > part
-        ramp = not at_fork and (came_slowly or (after - track.shifted[0][1]) * up > part)
+        ramp = not at_fork and not track.sudden(before, after)
         changed = self._changes() if fork is not None else []
+        home = self._homes.pop(metric, None)
+        if home is not None and abs(after - home[1]) < BACK * abs(before - home[1]):
+            changed.append(f"back at the level of before step {home[0]}")
         large = abs(after - before) > max(LARGE_SHIFT * abs(before), LARGE_SIGMAS * sigma)
         alarm = (fork is not None or large) and not ramp and not changed
         losses = list(self._loss)

@@ -29,9 +29,9 @@ Settings = Mapping[str, Mapping[str, float]]
 #: ``checks.py`` is run over each of them.
 DETECTORS: dict[str, DetectorFactory] = {
     NonfiniteDetector.name: NonfiniteDetector,
+    ResumeArtifactDetector.name: ResumeArtifactDetector,
     SpikeDetector.name: SpikeDetector,
     DivergenceDetector.name: DivergenceDetector,
-    ResumeArtifactDetector.name: ResumeArtifactDetector,
     RepeatDataDetector.name: RepeatDataDetector,
     LevelShiftDetector.name: LevelShiftDetector,
     PlateauDetector.name: PlateauDetector,

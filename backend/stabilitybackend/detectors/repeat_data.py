@@ -69,6 +69,8 @@ class _Again:
     seen: int = 0
     hits: int = 1
     misses: int = 0
+    #: Whether it belongs to an incident about a low loss.
+    merged: bool = False
 
 
 class RepeatDataDetector(Detector):
@@ -247,6 +249,7 @@ class RepeatDataDetector(Detector):
                 return []
             again.seen = step
             if self._low is not None:
+                again.merged = True
                 self._low.evidence |= {"lag_points": again.lag, "r": round(again.r, 3)}
                 return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
             return [self._again_finding(again, "open", step, None)]
@@ -257,7 +260,7 @@ class RepeatDataDetector(Detector):
         if again.misses < CONFIRM_SEARCHES:
             return []
         self._again = None
-        return [self._again_finding(again, "recovered", step, step)] if self._low is None else []
+        return [] if again.merged else [self._again_finding(again, "recovered", step, step)]
 
     def _epoch(self, drop: Drop | None, step: int) -> list[Finding]:
         """Take what the search for drops found: the third of a pattern, and what follows, is told."""

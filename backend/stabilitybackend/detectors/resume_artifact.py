@@ -18,6 +18,9 @@ from .roles import LOSS, role_of
 WATCH_POINTS = 50
 #: So many of the last WINDOW points that high make an event; odd batches come alone.
 CONFIRM, WINDOW = 3, 5
+#: In the first points after the fork two of three that are so many times as high, and by this fraction, are enough:
+#: the same two that make a spike, but here it is known where they come from.
+EARLY_POINTS, LARGE, LARGE_RISE = 10, 2.0, 0.05
 #: Or so many points together, by so many standard errors of their median: a small rise in much noise.
 MANY, MANY_ERRORS = 12, 5.0
 MEDIAN_ERROR = 1.2533
@@ -30,6 +33,8 @@ RECENT = 5
 FAST_POINTS = 10
 #: Not back after so many points: critical when still this fraction up; after PATIENCE_POINTS the event is closed.
 DECIDE_POINTS, MUCH = 100, 0.2
+#: At half of them when the loss is still at this part of its peak.
+STAYS = 0.8
 PATIENCE_POINTS = 200
 #: The branch that was left had the same rise: the resume is not its cause, when it explains this part of it.
 SAME_RISE = 0.5
@@ -106,8 +111,8 @@ class ResumeArtifactDetector(Detector):
         ...     found += detector.update(Point(step, "loss", (2.2 if step < 106 else 2.0) + 0.01 * (step % 3), 0.0))
         >>> [(f.key, f.severity, f.step, f.recovery, f.recovered_step) for f in found]
         ... # doctest: +NORMALIZE_WHITESPACE
-        [('resume_artifact:loss:100', 'warning', 102, 'pending', None),
-         ('resume_artifact:loss:100', 'warning', 102, 'fast', 106)]
+        [('resume_artifact:loss:100', 'warning', 101, 'pending', None),
+         ('resume_artifact:loss:100', 'warning', 101, 'fast', 106)]
     """
 
     name: ClassVar[str] = "resume_artifact"
@@ -219,6 +224,10 @@ class ResumeArtifactDetector(Detector):
         over = value - watch.expected()
         high = over > max(self._sigmas * watch.before.sigma, self._rise * abs(watch.before.level))
         watch.recent = [*watch.recent[-(WINDOW - 1) :], (step, value, high)]
+        large = max(LARGE * self._sigmas * watch.before.sigma, LARGE_RISE * abs(watch.before.level))
+        far_up = [(at, loss) for at, loss, _ in watch.recent[-CONFIRM:] if loss - watch.expected() > large]
+        if len(far_up) >= 2 and watch.points <= EARLY_POINTS:
+            return found + self._open(watch, far_up, step)
         if not high:
             self._ring.append((step, value, time))
         else:
@@ -254,7 +263,7 @@ class ResumeArtifactDetector(Detector):
         assert self._metric is not None
         same = [loss - watch.before.left[at] for at, loss in out if at in watch.before.left]
         rise = middle([loss for _, loss in out]) - watch.expected()
-        known = len(same) >= CONFIRM and middle(same) < (1 - SAME_RISE) * rise
+        known = len(same) >= 2 and middle(same) < (1 - SAME_RISE) * rise
         self._watch = None
         if known or self.context.claimed(self._metric, self.name, within_steps=WINDOW * self.context.interval):
             return [] if self._event is None else self._close(step, "resolved", None)
@@ -287,7 +296,10 @@ class ResumeArtifactDetector(Detector):
             above = event.points - sum(at >= back for at, _ in event.recent)
             event.recovery = "fast" if above <= FAST_POINTS else "slow"
             return self._close(step, "recovered", back)
-        if event.points == DECIDE_POINTS:
+        stays = event.points == DECIDE_POINTS // 2 and now - watch.before.level > STAYS * (
+            event.peak - watch.before.level
+        )
+        if event.points == DECIDE_POINTS or stays:
             event.recovery = "none"
             event.severity = "critical" if now - watch.before.level > MUCH * abs(watch.before.level) else event.severity
             return [self._finding(event, "open", step)]
@@ -301,7 +313,7 @@ class ResumeArtifactDetector(Detector):
 
     def _shares(self, watch: _Watch) -> dict[str, tuple[Level, list[float]]]:
         """Return level and newest values of each share of the data; this row's may not have come yet."""
-        newest = max(2, min(watch.points - 1, RATIO_POINTS))
+        newest = max(1, min(watch.points - 1, RATIO_POINTS))
         return {name: (level, list(self._ratios[name])[-newest:]) for name, level in watch.ratios.items()}
 
     # --- words ---------------------------------------------------------------------------------------------------

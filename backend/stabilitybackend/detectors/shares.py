@@ -20,6 +20,8 @@ SIGMA_FLOOR = 0.005
 BLOCK_NOISE: float = 1.2533 / BLOCK_POINTS**0.5
 #: A block is away from the level by so many sigmas of blocks.
 BLOCK_SIGMAS = 5.0
+#: A shift is sudden when this part of it comes within so many points on both sides of its middle.
+SUDDEN_POINTS, SUDDEN_PART = 6, 0.55
 #: Right after a fork points are judged one by one: so many of the last FORK_WINDOW this far away make an event.
 FORK_POINTS = 50
 FORK_SIGMAS = 4.0
@@ -139,6 +141,22 @@ class ShareTrack:
             self.learn(centre, noise)
         self._limit_low, self._limit_high = math.inf, -math.inf
         self.shifted = []
+
+    def sudden(self, before: float, after: float) -> bool:
+        """Return whether most of the shift came between SUDDEN_POINTS before and as many after its middle.
+
+        Asked when the second block in a row is full: the shift lies in it, in the first, or right before that.
+        """
+        half, up = 0.5 * (before + after), after > before
+        shares = [share for _, share in (*self._previous, *self.block)]
+        sides = [(share > half) == up for share in shares]
+        # The place that parts the points best: the fewest on the wrong side of it.
+        wrong = [sum(sides[:i]) + sides[i:].count(False) for i in range(len(sides) - SUDDEN_POINTS + 1)]
+        place = wrong.index(min(wrong))
+        old = shares[max(0, place - SUDDEN_POINTS) : place]
+        new = shares[place : place + SUDDEN_POINTS]
+        start = sum(old) / len(old) if len(old) >= SUDDEN_POINTS // 2 else self.usual[-1]
+        return abs(sum(new) / len(new) - start) > SUDDEN_PART * abs(after - before)
 
     def _onset(self, before: float, centre: float) -> int:
         """Return the first step of the stretch beyond half of the shift, which may begin in the block before."""

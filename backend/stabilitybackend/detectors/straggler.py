@@ -20,11 +20,11 @@ MAX_METRICS = 8
 #: Ranks that are compared; what further ones log is dropped and counted.
 MAX_RANKS = 4_096
 #: Steps of a window at first. It doubles (to MAX_WINDOW_STEPS) where a rank logs fewer than LEAST_POINTS in it.
-WINDOW_STEPS = 32
+WINDOW_STEPS = 16
 MAX_WINDOW_STEPS = 2**20
 LEAST_POINTS = 6
 #: Values of a rank in a window that its median is taken of, the first ones.
-MAX_POINTS = 32
+MAX_POINTS = 16
 #: A window is judged when all known ranks have passed it. A rank that is further behind the first is not waited for.
 LAG_WINDOWS = 4
 #: Smallest sigma of ranks, as a fraction of their median.
@@ -113,7 +113,7 @@ class _Table:
 class StragglerDetector(Detector):
     """Names the rank whose own work takes longer than that of the others.
 
-    Idea: steps are cut in windows of 32 (more where little is logged). In each of them every rank has a median, and
+    Idea: steps are cut in windows of 16 (more where little is logged). In each of them every rank has a median, and
     the ranks' medians have a median and a robust deviation. A rank 15 % and 4 deviations above, twice in a row, is a
     straggler. Times of waiting are left out, as there the fast ranks are the slow ones. In synchronous training
     ``step_time_s`` is equal on all ranks and can't tell; ``data_time_s``, ``forward_s`` or ``compute_time_s`` can.
