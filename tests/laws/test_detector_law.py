@@ -38,8 +38,11 @@ def test_a_detector_is_registered_under_its_own_name_with_known_kinds(name: str)
     assert set(DETECTORS[name]().kinds) <= known
 
 
-def test_check_all_runs_every_check() -> None:
+def test_check_all_runs_every_check_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[tuple[int, DetectorFactory]] = []
+    monkeypatch.setattr(checks, "CHECKS", tuple(lambda make, n=n: ran.append((n, make)) for n in range(3)))
     checks.check_all(NonfiniteDetector)
+    assert ran == [(0, NonfiniteDetector), (1, NonfiniteDetector), (2, NonfiniteDetector)]
 
 
 class _Wrapped(SpikeDetector):
