@@ -64,14 +64,15 @@ def test_checkpoints_evaluations_and_the_first_steps_never_alarm() -> None:
     assert _found(_job(slow)) == []
 
 
-def test_a_larger_batch_explains_longer_steps() -> None:
-    rows = _job([1.0] * 200 + [1.6] * 200, tokens=False)
-    ramp = [
-        row._replace(values={**row.values, "batch_size": 256.0 if row.step < 200 else 448.0})
-        for row in rows
-        if isinstance(row, Row)
-    ]
-    assert _found([*ramp]) == []
+def test_a_larger_batch_explains_longer_steps_wherever_it_begins() -> None:
+    for begins in range(200, 208):
+        rows = _job([1.0] * begins + [1.6] * 200, tokens=False)
+        ramp = [
+            row._replace(values={**row.values, "batch_size": 256.0 if row.step < begins else 448.0})
+            for row in rows
+            if isinstance(row, Row)
+        ]
+        assert _found([*ramp]) == []
 
 
 def test_a_speed_that_wears_off_slowly_is_no_drop() -> None:

@@ -30,6 +30,8 @@ SIGMA_FLOOR = 0.02
 BEFORE_DROP = 0.05
 #: The usual cost is measured once in so many blocks, and whenever a block may be slow.
 MEASURE_BLOCKS = 8
+#: Points before a block in which a change of the batch size explains longer steps.
+EXCUSE_POINTS = 16
 #: The lost time is told again after so many slow blocks.
 NEWS_BLOCKS = (4, 8, 16)
 #: So many slow blocks in a row are the new normal.
@@ -179,11 +181,7 @@ class ThroughputDetector(Detector):
         if len(usual) < LEAST_BLOCKS:
             usual.append(cost)
             return []
-        if (
-            not more
-            and self.context.excuses_between(track.block[0][0], step)
-            and self._batch_grew(track.block[0][0], step)
-        ):
+        if not more and self._batch_changed(track.block[0][0], step):
             usual.clear()
             track.slow_blocks.clear()
             track.slow, track.fine_below = False, 0.0
@@ -248,8 +246,10 @@ class ThroughputDetector(Detector):
             return [self._finding(event, "open", step, None)]
         return []
 
-    def _batch_grew(self, first: int, last: int) -> bool:
-        return any(excuse.kind == "batch_size" for excuse in self.context.excuses_between(first, last))
+    def _batch_changed(self, first: int, last: int) -> bool:
+        """Return whether the batch size stepped in this block or right before it."""
+        since = first - round(EXCUSE_POINTS * self.context.interval)
+        return any(excuse.kind == "batch_size" for excuse in self.context.excuses_between(since, last))
 
     def _count(self, event: _Event, cost: float, time: float) -> None:
         """Add a block to what is known of the event: its mean cost and the time that it lost."""
