@@ -60,18 +60,20 @@ class SpikeDetector(Detector):
     """Opens one incident when a loss leaves its usual range upwards, and follows it until it is back.
 
     Idea: the usual range is robust (medians of the last 128 points, see ``baseline.py``). One point far above it is an
-    odd batch. Proof accumulates: two of three points above 8 sigmas, three of five above 6, four of six above 5, five
-    of eight above 4.5, each with a least rise. How high is high enough comes from the run: where lone outliers are
-    common the same rule asks for higher points (``tail.py``), so that chance makes less than one event in a million
-    points of any run. Where one logged point stands for many steps, a jump of the gradient norm proves a lone point.
-    The baseline learns nothing while an event is open. The event is ``pending`` until the median of five points is
-    back (``fast`` within 10 points, otherwise ``slow``), or until it stays up for 100 points or does not fall over 50
-    (``none``, critical). When the loss settles, later spikes are measured from the new level, and the old event still
-    recovers if the loss falls back to where it came from. A rise up to 50 % that begins with a jump of the learning
-    rate or the batch size is told, but as ``info``.
+    odd batch. Proof accumulates: two of three points above 5 sigmas and one of them above 7, three of five above 4.5
+    and 6, and so on (``spike_tracker.RULES``), each with a least rise; or one above 8 after which the loss stays up.
+    How high is high enough comes from the run: where lone outliers are common the same rule asks for higher points
+    (``tail.py``), so that chance makes less than about one event in a million points of any run. Where one logged
+    point stands for many steps, a jump of the gradient norm proves a lone point. The baseline learns nothing while an
+    event is open. The event is ``pending`` until the median of five points is back (``fast`` within 10 points,
+    otherwise ``slow``), or until it stays up for 100 points or does not fall over 50 (``none``, critical). When the
+    loss settles, later spikes are measured from the new level, and the old event still recovers if the loss falls back
+    to where it came from. A rise up to 50 % that begins with a higher learning rate or batch size is told as ``info``.
+    The losses of data sets (``loss/<data set>``) are watched as well; what moves the loss too is one incident.
 
     Args:
         sensitivity: thresholds are divided by it.
+        min_rise: an event rises by this fraction of the level at least.
 
     Source: the rules of the project's detection notes, section 5; skip-step rule of OLMo-core and the ring of llm.c
     for window sizes; PaLM (arXiv 2204.02311) for what a spike looks like.
@@ -87,7 +89,12 @@ class SpikeDetector(Detector):
     name: ClassVar[str] = "spike"
     kinds: ClassVar[tuple[str, ...]] = ("spike",)
     title: ClassVar[str] = "Loss spikes"
-    parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "min_rise": Parameter(
+            0.03, 0.0, 100.0, "fraction", "Least rise over the usual level: higher values pass over small spikes."
+        ),
+    }
 
     def __init__(self, **settings: float) -> None:
         super().__init__(**settings)
@@ -96,6 +103,7 @@ class SpikeDetector(Detector):
 
     def configured(self) -> None:
         self._sensitivity = self.settings["sensitivity"]
+        self._min_rise = self.settings["min_rise"]
 
     def wants(self, metric: str) -> bool:
         return role_of(metric) == LOSS or dataset_of(metric) is not None
@@ -136,7 +144,9 @@ class SpikeDetector(Detector):
             return found
         proof = tracker.proof() if suspected else None
         proof = proof or self._lone_proof(tracker)
-        if proof is None or self._held_by_another(tracker):
+        if proof is None or max(one.rise for one in proof.suspects) < self._min_rise * self._sensitivity:
+            return found
+        if self._held_by_another(tracker):
             return found
         return found + self._open(tracker, proof, step)
 
