@@ -252,7 +252,7 @@ def _mix(case: Case) -> dict[str, Any]:
     text = "The sampler draws another mixture than before. Stop feeding it: correct the sampler, then go back"
     back, _ = _back(case)
     text += f" to the checkpoint of step {back.to_step} and train on from there." if back else " to a checkpoint."
-    return _look(case, text, lit.MIX_CHECKS, lit.RESUMES)
+    return _look(case, text, lit.MIX_CHECKS)
 
 
 def _repeat(case: Case) -> dict[str, Any]:
