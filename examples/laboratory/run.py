@@ -18,7 +18,7 @@ from typing import Any
 
 from fault import Fault, Settings
 from gallery import FAULTS, make_fault
-from training import LogRow, train
+from training import LogRow, Start, train
 from truth import tell_truth
 
 __all__ = ["experiment", "write"]
@@ -47,15 +47,21 @@ def experiment(name: str, seed: int, log_every: int | None = None) -> tuple[list
     if log_every is not None:
         settings = replace(settings, log_every=log_every)
         fault.settings = lambda: settings  # type: ignore[method-assign]
-    rows = train(settings, seed, fault)
-    twin = _twin_of(settings, seed) if any(injected.measured for injected in fault.injected()) else []
+    measured = [injected.step for injected in fault.injected() if injected.measured]
+    if not measured:
+        rows = train(settings, seed, fault)
+        return rows, tell_truth(fault, seed, rows, []), []
+    twin, starts = _twin_of(settings, seed)
+    before = [start for start in starts if start.step < min(measured)]
+    rows = train(settings, seed, fault, before[-1] if before else None)
     return rows, tell_truth(fault, seed, rows, twin), twin
 
 
-@lru_cache(maxsize=16)
-def _twin_of(settings: Settings, seed: int) -> list[LogRow]:
-    """Train without a fault. Many faults share a twin."""
-    return train(settings, seed, _Twin(seed))
+@lru_cache(maxsize=4)
+def _twin_of(settings: Settings, seed: int) -> tuple[list[LogRow], list[Start]]:
+    """Train without a fault, and keep places to go on from. Many faults share a twin and all that was before them."""
+    starts: list[Start] = []
+    return train(settings, seed, _Twin(seed), starts=starts), starts
 
 
 def write(path: Path, rows: list[LogRow], truth: dict[str, Any]) -> None:

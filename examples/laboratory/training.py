@@ -16,7 +16,7 @@ from machine import Machine
 from network import Network
 from streams import CONTEXT, SPAN, VOCAB_SIZE, Batch, Sampler, load_streams
 
-__all__ = ["Job", "LogRow", "train"]
+__all__ = ["Job", "LogRow", "Start", "train"]
 
 #: What one line of the log holds: ``step``, ``t``, ``rank`` beside 0, and metrics by name.
 LogRow = dict[str, Any]
@@ -147,29 +147,64 @@ class Job:
         return batch
 
 
-def train(settings: Settings, seed: int, fault: Fault) -> list[LogRow]:
+@dataclass(frozen=True)
+class Start:
+    """A place in a run from which another one may go on.
+
+    Args:
+        step: the last step that was done.
+        job: the training state after it. It is copied, never trained on.
+        rows: the log until then.
+    """
+
+    step: int
+    job: Job
+    rows: list[LogRow]
+
+
+def train(
+    settings: Settings, seed: int, fault: Fault, start: Start | None = None, starts: list[Start] | None = None
+) -> list[LogRow]:
     """Train to the last step and return the log, in the order in which it was written; steps may go back.
 
     One thread, because the order in which several add up would change the last bits and so the whole run.
+
+    Args:
+        settings: the job.
+        seed: of weights and data order.
+        fault: what breaks it.
+        start: go on from here instead of from the first step: a run with the same settings and seed in which nothing
+            had gone wrong until then. The log is the same, the work less.
+        starts: if given, a ``Start`` for each checkpoint is appended.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        job = Job(settings, seed, fault)
-        job.save(0)
-        rows: list[LogRow] = []
-        step = 1
-        while step <= settings.steps:
+        if start is None:
+            job, rows, step = Job(settings, seed, fault), [], 0
+            job.save(0)
+        else:
+            job, rows, step = _copy(start.job), list(start.rows), start.step
+            job.fault = fault
+        while step < settings.steps:
+            step += 1
             rows += job.step(step)
             if step % settings.checkpoint_every == 0:
                 job.save(step)
+                if starts is not None:
+                    starts.append(Start(step, _copy(job), list(rows)))
             job.machine.pause(fault.pause_s(step))
             restart = fault.after_step(step)
             if restart is not None:
                 job.restore(restart.to_step)
                 job.machine.pause(restart.pause_s)
                 step = restart.to_step
-            step += 1
         return rows
     finally:
         torch.set_num_threads(threads)
+
+
+def _copy(job: Job) -> Job:
+    """Return a job that goes on by itself; the data, which nobody changes, are shared."""
+    streams = job.sampler.streams
+    return copy.deepcopy(job, {id(streams): streams})

@@ -98,6 +98,20 @@ def test_no_fault_acts_before_its_first_step(laboratory: ModuleType) -> None:
     assert [[row["loss"] for row in log] for log in logs] == [[row["loss"] for row in logs[0]]] * 3
 
 
+def test_a_run_that_goes_on_from_its_twin_is_the_one_from_the_first_step(laboratory: ModuleType) -> None:
+    training, fault = importlib.import_module("training"), shortened(laboratory, "garbage_batches", 5)
+    starts: list[Any] = []
+    settings = replace(fault.settings(), steps=104)
+    healthy = training.train(settings, 5, importlib.import_module("run")._Twin(5), starts=starts)
+
+    gone_on = training.train(settings, 5, fault, starts[-1])
+
+    assert [start.step for start in starts] == [100]
+    assert gone_on == training.train(settings, 5, fault)
+    assert gone_on[:100] == healthy[:100]
+    assert gone_on[100:] != healthy[100:]
+
+
 def test_the_benchmark_knows_the_tuning_seeds_of_the_laboratory(laboratory: ModuleType) -> None:
     text = (_FOLDER.parents[1] / "benchmarks" / "detection.py").read_text()
 
