@@ -150,7 +150,7 @@ class Attribution:
 
     Args:
         dataset: the one data set that carries it, None where several do, none does, or the run logs only one.
-        datasets: all that moved, the one that carries most first.
+        datasets: all that left their range or carry a quarter, the one that carries most first.
         moved: series outside their usual range, the first to move first.
     """
 
@@ -187,7 +187,7 @@ def attribute(series: Mapping[str, Series], onset_step: int, *, falling: bool = 
     moves.sort(key=lambda move: (move.onset_step, -(move.share or 0.0), move.metric))
     ordered = sorted(shares, key=lambda name: (-shares[name], name))
     onsets = {move.dataset: move.onset_step for move in moves if move.dataset}
-    datasets = tuple(name for name in ordered if name in onsets)
+    datasets = tuple(name for name in ordered if name in onsets or shares[name] >= COMPANION_SHARE)
     everywhere = any(role_of(m.metric) == LR and (m.rise_percent or 0) >= RATE_RISE_PERCENT for m in moves)
     one = _one(ordered, shares, onsets)
     if one is not None and everywhere and shares[one] < ALONE_SHARE:
