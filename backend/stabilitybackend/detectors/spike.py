@@ -7,10 +7,11 @@ from typing import Any, ClassVar
 
 from .baseline import median
 from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Parameter, Point, State
+from .contract import SENSITIVITY, Detector, Finding, Parameter, Point
 from .nonfinite import OVERFLOW
 from .roles import LOSS, dataset_of, role_of
 from .spike_event import SpikeEvent
+from .spike_report import finding_of, key_of
 from .spike_tracker import Proof, Tracker
 
 #: Data sets that are watched, first ones seen. Each takes about 3 KB.
@@ -29,7 +30,7 @@ CLAIM_POINTS = 10
 LONE_STEPS = 10
 LONE_SIGMAS = 7.0
 LONE_RISE = 0.1
-LONE_GRADIENT_RATIO = 5.0
+LONE_GRADIENT_RATIO = 4.0
 LONE_GRADIENT_SIGMAS = 6.0
 #: Values of the gradient norm that make its usual range known, and the least spread of its logarithm.
 GRADIENT_POINTS = 16
@@ -233,8 +234,8 @@ class SpikeDetector(Detector):
     def _tell(self, tracker: Tracker, event: SpikeEvent, step: int) -> list[Finding]:
         """Open the incident of an event, with the data sets that moved in it."""
         self._movers(tracker, event)
-        self.context.claim(event.metric, Claim(self.name, _key(event), "spike", event.onset))
-        return [self._finding(event, step)]
+        self.context.claim(event.metric, Claim(self.name, key_of(event), "spike", event.onset))
+        return [finding_of(event, step)]
 
     def _place(self, tracker: Tracker, event: SpikeEvent) -> None:
         """Say whether a new event is told at once, later, or as a part of one that is told already."""
@@ -313,8 +314,8 @@ class SpikeDetector(Detector):
             tracker.tail.passed(1)
             tracker.set_band()
             if event.told:
-                self.context.claim(event.metric, Claim(self.name, _key(event), "spike", event.onset, step))
-        return [self._finding(event, step)] if news and event.told else []
+                self.context.claim(event.metric, Claim(self.name, key_of(event), "spike", event.onset, step))
+        return [finding_of(event, step)] if news and event.told else []
 
     def _learn_again(self, tracker: Tracker, event: SpikeEvent) -> None:
         """Learn the first points after an event; where they stand a little higher than before, that is the level."""
@@ -332,68 +333,4 @@ class SpikeDetector(Detector):
             return []
         tracker.left_behind = None
         tracker.set_band()
-        return [self._finding(event, step)] if event.told else []
-
-    def _finding(self, event: SpikeEvent, now_step: int) -> Finding:
-        settled = event.new_level is not None
-        state: State = (
-            "recovered" if event.is_over else ("resolved" if settled and event.severity == "info" else "open")
-        )
-        alone = dataset_of(event.metric)
-        what = "loss" if alone is None else f"loss of {alone}"
-        percent = f" (+{100 * event.rise:.0f} %)" if event.level else ""
-        text = f"The {what} rose from {event.level:.4g} to {event.peak:.4g}{percent}, onset at step {event.onset}."
-        text += {
-            "pending": " It is still high; whether it comes back by itself is not known yet.",
-            "fast": f" It was back at its level by itself at step {event.recovered_step}.",
-            "slow": f" It came back slowly by itself, at step {event.recovered_step}.",
-            "none": " It does not come back by itself.",
-        }[event.recovery]
-        if event.new_level is not None and not event.is_over:
-            text += f" It has settled at a new level of {event.new_level:.4g}."
-        if event.explained_by:
-            text += f" It began with a known change ({'; '.join(event.explained_by)})."
-        if alone is None and event.dataset is not None:
-            text += f" The loss of {event.dataset} rose most."
-        evidence: dict[str, Any] = {
-            "level_before": event.level,
-            "sigma": event.scale,
-            "peak": event.peak,
-            "rise_percent": min(100 * event.rise, 1e12) if event.level else None,
-            "direction": "up",
-            "score_unit": "robust sigmas",
-            "threshold": event.needed,
-            "points": event.points,
-            "back_below": event.back_below,
-            "level_after": event.new_level,
-            "recovered_at": event.recovered_step,
-            "confirmed_by": list(event.confirmed_by),
-            "explained_by": list(event.explained_by),
-            "moved_first": [
-                {"metric": metric, "onset_step": onset, "rise_percent": min(100 * rise, 1e12)}
-                for metric, (onset, rise) in sorted(event.moved.items(), key=lambda item: item[1])
-            ],
-        }
-        return Finding(
-            detector=self.name,
-            key=_key(event),
-            kind="spike",
-            state=state,
-            severity=event.severity,
-            title=f"{what[0].upper()}{what[1:]} spike at step {event.onset}",
-            text=text,
-            onset_step=event.onset,
-            step=event.seen,
-            now_step=now_step,
-            metric=event.metric,
-            dataset=event.dataset,
-            peak_step=event.peak_step,
-            recovered_step=event.recovered_step,
-            recovery=event.recovery,
-            score=event.score,
-            evidence=evidence,
-        )
-
-
-def _key(event: SpikeEvent) -> str:
-    return f"spike:{event.metric}:{event.onset}"
+        return [finding_of(event, step)] if event.told else []

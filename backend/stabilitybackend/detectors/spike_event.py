@@ -125,7 +125,7 @@ class SpikeEvent:
 
     def settled(self) -> list[float]:
         """Return the points of the level at which the loss has settled for good, empty while it has not."""
-        if self.recovery != "none" or len(self.trend) < NEW_LEVEL_POINTS or self.points < PATIENCE_POINTS:
+        if self.recovery != "none" or len(self.trend) < NEW_LEVEL_POINTS:
             return []
         values = [value for value in self.trend if math.isfinite(value)]
         if self.points >= LONGEST_POINTS and values:
