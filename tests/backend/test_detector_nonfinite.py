@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 
-from stabilitybackend.detectors.contract import Finding, Point
+import pytest
+
+from stabilitybackend.detectors.bank import DetectorBank
+from stabilitybackend.detectors.contract import Finding, Point, Row
 from stabilitybackend.detectors.nonfinite import NonfiniteDetector
 
 
@@ -51,3 +54,84 @@ def test_one_that_comes_back_soon_is_the_same_event_and_one_that_comes_late_is_a
     late = feed([nan, *[good] * 40, nan])
     assert [f.key for f in soon] == ["nonfinite:loss:0"] * 3
     assert [f.key for f in late] == ["nonfinite:loss:0", "nonfinite:loss:0", "nonfinite:loss:41"]
+
+
+def feed_rows(rows: list[dict[str, float]]) -> list[Finding]:
+    bank = DetectorBank({"nonfinite": NonfiniteDetector})
+    found = [finding for step, row in enumerate(rows) for finding in bank.feed_row(Row(step, float(step), row))]
+    assert bank.failures == {}
+    return found
+
+
+CALM = {"loss": 2.0, "grad_norm": 1.0, "loss/code": 2.5}
+
+
+def test_a_single_overflow_of_the_gradient_norm_is_info_and_three_in_a_row_are_a_warning() -> None:
+    bad = CALM | {"grad_norm": math.inf}
+    assert [f.severity for f in feed_rows([*[CALM] * 60, bad, *[CALM] * 8])] == ["info"]
+    assert [f.severity for f in feed_rows([*[CALM] * 60, *[bad] * 3])] == ["info", "warning"]
+
+
+def test_a_data_set_that_is_absent_from_some_batches_from_the_start_on_is_silent() -> None:
+    rows = [CALM | {"loss/code": math.nan if i % 3 else 2.5} for i in range(400)]
+    assert feed_rows(rows) == []
+
+
+def test_a_data_set_with_that_habit_is_news_when_it_stays_away_for_longer_than_ever() -> None:
+    rows = [CALM | {"loss/code": math.nan if i % 3 or i > 200 else 2.5} for i in range(300)]
+    found = feed_rows(rows)
+    assert [(f.severity, f.dataset) for f in found] == [("warning", "code")]
+    assert found[0].now_step - 200 <= 10
+
+
+def test_first_overflows_of_loss_scaling_are_silent() -> None:
+    assert feed_rows([CALM | {"grad_norm": math.inf if i < 4 else 1.0} for i in range(100)]) == []
+
+
+def test_rare_skipped_steps_over_a_long_run_give_few_infos() -> None:
+    rows = [CALM | {"grad_norm": math.inf if i % 100 == 99 else 1.0} for i in range(3_000)]
+    found = feed_rows(rows)
+    assert {f.severity for f in found} == {"info"}
+    assert len({f.key for f in found}) <= 4
+
+
+def test_a_run_that_is_not_a_number_from_its_first_row_is_told_after_five() -> None:
+    found = feed_rows([{"loss": math.nan}] * 20)
+    assert [(f.severity, f.now_step) for f in found] == [("critical", 4)]
+
+
+def test_a_nan_before_the_first_loss_is_silent() -> None:
+    assert feed_rows([{"loss": math.nan}, *[CALM] * 50]) == []
+
+
+def test_a_loss_of_exactly_zero_beside_a_lost_gradient_is_a_lost_loss() -> None:
+    lost = {"loss": 0.0, "grad_norm": math.nan}
+    assert [f.severity for f in feed_rows([*[CALM] * 60, lost])][-1] == "critical"
+    turned = {"grad_norm": math.nan, "loss": 0.0}
+    assert [f.severity for f in feed_rows([*[CALM] * 60, turned])][-1] == "critical"
+
+
+def test_a_loss_of_zero_alone_is_nothing() -> None:
+    assert feed_rows([*[CALM] * 60, *[{"loss": 0.0, "grad_norm": 0.0}] * 60]) == []
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, math.inf, 3.5e38])
+def test_an_overflow_is_told_as_infinite(value: float) -> None:
+    found = feed_rows([*[CALM] * 60, {"loss": value}, {"loss": math.nan}])
+    assert [f.severity for f in found] == ["critical"]
+    assert list(found[0].evidence["values"]["loss"]) == ["Infinity" if value > 0 else "-Infinity"]
+
+
+def test_all_losses_at_once_are_one_incident_of_the_loss() -> None:
+    found = feed_rows([*[CALM] * 60, *[dict.fromkeys(CALM, math.nan)] * 30])
+    assert len({f.key for f in found}) == 1
+    assert (found[-1].metric, found[-1].severity) == ("loss", "critical")
+    assert len(found) <= 4
+
+
+def test_the_event_holds_the_loss_while_it_lasts_and_gives_it_back() -> None:
+    bank = DetectorBank({"nonfinite": NonfiniteDetector})
+    for step in range(100):
+        bank.feed_row(Row(step, 0.0, {"loss": math.nan if 60 <= step < 63 else 2.0}))
+        held = bank.context.claimed("loss", "spike")
+        assert (held is not None) == (60 <= step < 73)
