@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-MODULES = ["baseline", "grad_norm", "nonfinite", "spike", "tail"]
+MODULES = ["baseline", "blocks", "divergence", "grad_norm", "level_shift", "nonfinite", "plateau", "spike", "tail"]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -227,6 +227,10 @@ class Climbs:
         if scale is self._long:
             fall_blocks = min(fall_blocks, LONGEST_FALL_BLOCKS)
         fall = max(whole[max(0, at - fall_blocks) : at + 1]) - smooth[at]
+        if scale is self._short and fall_blocks > at:
+            # The short scale does not reach back far enough: the long one knows what was before it.
+            older = self._long.before(onset)[-(fall_blocks // LONG_BLOCKS + 1) :]
+            fall = max([fall, *(value - smooth[at] for value in older)])
         fall -= FALL_NOISE_SIGMAS * sigma
         of_the_fall = OF_THE_FALL_CRITICAL if rise > LARGE_FACTOR * threshold else OF_THE_FALL
         if rise < max(sigmas * sigma, OVER_EARLIER_CLIMBS * earlier, of_the_fall * fall):

@@ -118,6 +118,7 @@ class DivergenceDetector(Detector):
         self._count = 0
         self._climbs = Climbs()
         self._rates: deque[tuple[int, float]] = deque(maxlen=RATES)
+        self._largest_rate = 0.0
         self._quiet_points = 0
         self._after_claim = False
         self._event: _Event | None = None
@@ -177,7 +178,7 @@ class DivergenceDetector(Detector):
                 self._forget()
         self._climbs.learn(middle, self._steps[0])
         if self._count // BLOCK_POINTS % LONG_BLOCKS == 0:
-            self._rates.append((self._steps[0], self.context.lr.last))
+            self._note_rate(self._steps[0], self.context.lr.last)
         if self._quiet_points or not self._min_rise < math.inf:
             return []
         climb = self._climbs.look(self._values, self._min_rise, self._sigmas)
@@ -221,20 +222,28 @@ class DivergenceDetector(Detector):
 
     def _explanations(self, climb: Climb, step: int) -> tuple[str, ...]:
         """Return why a climb may be no surprise; empty when nothing is known."""
-        now = self.context.lr.last
+        now, before = self.context.lr.last, self._rate_at(climb.onset)
+        earlier = [rate for at, rate in self._rates if at <= climb.onset]
+        largest = max([self._largest_rate, *earlier]) if earlier else math.inf
+        # Higher than it ever was is no excuse but the cause, unless it is the warm-up: that does not stand still first.
+        warming_up = self.context.warming_up and not (len(earlier) >= 3 and earlier[-1] == earlier[-3])
         texts = []
-        before = self._rate_at(climb.onset)
-        # Higher than it ever was is no excuse but the cause, unless it is the warm-up.
-        known = self.context.warming_up or now <= max((rate for _, rate in self._rates), default=math.inf)
-        if now > LR_RISE * before and known:
+        if now > LR_RISE * before and (warming_up or now <= largest):
             texts.append(f"lr: the learning rate went from {before:.4g} to {now:.4g} meanwhile")
         slack = 2 * climb.block_points * self.context.interval
         texts += [
             f"{excuse.kind}: {excuse.text}"
             for excuse in self.context.excuses_between(int(climb.onset - slack), step)
-            if excuse.kind == "batch_size" or (excuse.kind == "lr_jump" and excuse.after > excuse.before)
+            if excuse.kind == "batch_size" or (excuse.kind == "lr_jump" and excuse.before < excuse.after <= largest)
         ]
         return tuple(texts[-4:])
+
+    def _note_rate(self, step: int, rate: float) -> None:
+        """Remember the learning rate of a step; of those that are forgotten the largest stays."""
+        if len(self._rates) == RATES:
+            self._largest_rate = max(self._largest_rate, self._rates[0][1])
+        if rate == rate:
+            self._rates.append((step, rate))
 
     def _rate_at(self, step: int) -> float:
         """Return the learning rate at a step, roughly where that is long ago; NaN when it is not known."""
