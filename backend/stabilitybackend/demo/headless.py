@@ -35,6 +35,8 @@ ONSET_TOLERANCE_STEPS = 10
 #: 25 steps before the fault (``--checkpoint-every`` of the example).
 RESUMING = frozenset({"sampler"})
 RESUMED_FROM_STEPS = 25
+#: Such a job is started twice, which takes some 20 s on a quiet machine and a minute on a busy one.
+SECOND_START_S = 60.0
 #: Effective steps after the rollback before the job is ended, and judged.
 HEALTHY_STEPS = 60
 #: Batches that are skipped where the suggestion names no number.
@@ -77,7 +79,8 @@ class Plan:
 def run_headless(options: DemoOptions, board: BoardClient, job: TrainingJob, run_id: str, console: Console) -> int:
     """Play the person's part, check, print the result as JSON; return 0 only if all of it held."""
     started = time.monotonic()
-    plan = Plan(run_id, options.fault, options.fault_step, options.seed + 1, started + TIMEOUT_S)
+    deadline = started + TIMEOUT_S + (SECOND_START_S if options.fault in RESUMING else 0.0)
+    plan = Plan(run_id, options.fault, options.fault_step, options.seed + 1, deadline)
     plan.result = {"run_id": run_id, "steps": 0}
     problems: list[str] = []
     watch = Watch(board, run_id, console)

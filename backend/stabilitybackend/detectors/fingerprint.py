@@ -8,9 +8,8 @@ from operator import mul
 
 from .levels import middle
 
-#: Points whose residuals are taken at once. Their trend is a line through this many on each side as well.
+#: Points whose residuals are taken at once, from the line between the medians of the blocks before and after.
 BLOCK_POINTS = 16
-TREND_POINTS = 3 * BLOCK_POINTS
 #: Residuals that are remembered, one byte each: further back nothing is recognised.
 HISTORY_POINTS = 2_048
 #: Residuals that are compared. Two runs on the same data order agree at r >= 0.96 over 50 points, on others below 0.35.
@@ -25,7 +24,7 @@ STEPS_PER_SIGMA = 32.0
 NOISE_FLOOR = 5e-4
 #: Part of the window's residuals above 0 that must be above 0 in the past as well, to be looked at closely. At r = 0.9
 #: it is 0.86, by chance 0.5.
-COINCIDENCES = 0.75
+COINCIDENCES = 0.77
 #: Places looked at closely in one search; a curve that agrees with itself at more of them is periodic.
 MAX_PLACES = 12
 
@@ -42,10 +41,12 @@ class Fingerprints:
     the number of coincidences of every lag in a byte of its own. What remains is compared exactly.
     """
 
-    __slots__ = ("_history", "_raw", "_sigma", "_steps")
+    __slots__ = ("_history", "_medians", "_newest", "_sigma", "_steps")
 
     def __init__(self) -> None:
-        self._raw: list[float] = []
+        #: The newest block, which has no residuals yet, and the medians of the three newest ones.
+        self._newest: list[float] = []
+        self._medians: list[float] = []
         self._history = b""
         #: Noise of the residuals, a mean over some blocks.
         self._sigma = 0.0
@@ -54,13 +55,18 @@ class Fingerprints:
 
     def add(self, step: int, block: Sequence[float]) -> None:
         """Take BLOCK_POINTS finite losses that begin at ``step``."""
-        self._raw = [*self._raw, *block][-TREND_POINTS:]
-        self._steps = [*self._steps[-(HISTORY_POINTS // BLOCK_POINTS) :], step]
-        if len(self._raw) == TREND_POINTS:
-            missed = residuals(self._raw)
-            sigma = 1.4826 * middle([abs(miss) for miss in missed])
-            self._sigma = 0.75 * self._sigma + 0.25 * sigma if self._sigma else sigma
-            self._history = (self._history + self._bytes(missed))[-HISTORY_POINTS:]
+        before, self._newest = self._newest, list(block)
+        medians = self._medians = [*self._medians[-2:], middle(block)]
+        self._steps.append(step)
+        if len(medians) < 3:
+            return
+        missed = residuals(before, medians[0], medians[2])
+        sigma = 1.2533 * sum(map(abs, missed)) / BLOCK_POINTS
+        self._sigma = 0.75 * self._sigma + 0.25 * sigma if self._sigma else sigma
+        self._history += self._bytes(missed, medians[1])
+        if len(self._history) > HISTORY_POINTS:
+            self._history = self._history[BLOCK_POINTS:]
+            del self._steps[0]
 
     def repeated(self) -> tuple[int, float, int, int] | None:
         """Return (lag in points, r, first step of the newest window, first step where it was met before), or None."""
@@ -90,8 +96,8 @@ class Fingerprints:
             return None
         return own - best, best_r, self._step_at(own), self._step_at(best)
 
-    def _bytes(self, missed: Sequence[float]) -> bytes:
-        if self._sigma <= NOISE_FLOOR * abs(self._raw[0]):
+    def _bytes(self, missed: Sequence[float], level: float) -> bytes:
+        if self._sigma <= NOISE_FLOOR * abs(level):
             return b"\x80" * BLOCK_POINTS
         scale = STEPS_PER_SIGMA / self._sigma
         return bytes([128 + int(max(-128.0, min(127.0, miss * scale))) for miss in missed])
@@ -103,13 +109,11 @@ class Fingerprints:
         return self._steps[max(0, len(self._steps) - 1 - blocks + place // BLOCK_POINTS)]
 
 
-def residuals(values: Sequence[float]) -> list[float]:
-    """Return what the middle third of TREND_POINTS values misses their common line by."""
-    half = TREND_POINTS // 2
-    low, high = middle(values[:half]), middle(values[half:])
-    slope = (high - low) / half
-    first = low - slope * ((half - 1) / 2 - BLOCK_POINTS)
-    return [value - first - slope * i for i, value in enumerate(values[BLOCK_POINTS : 2 * BLOCK_POINTS])]
+def residuals(block: Sequence[float], before: float, after: float) -> list[float]:
+    """Return what the values of a block miss the line by that joins the medians of the blocks before and after it."""
+    slope = (after - before) / (2 * BLOCK_POINTS)
+    first = 0.5 * (before + after) - slope * (BLOCK_POINTS - 1) / 2
+    return [value - first - slope * i for i, value in enumerate(block)]
 
 
 def correlation(one: Sequence[float], other: Sequence[float]) -> float:

@@ -33,7 +33,7 @@ PATIENCE_POINTS = 2_048
 ABOVE_SIGMAS = 8.0
 #: Searches for the newest residuals in the past: one in so many blocks; so many hits at one lag are an event, and so
 #: many misses its end.
-SEARCH_BLOCKS = 2
+SEARCH_BLOCKS = 3
 CONFIRM_SEARCHES = 2
 #: A drop at an epoch's boundary is closed after so many points.
 DROP_POINTS = 16
@@ -97,7 +97,7 @@ class RepeatDataDetector(Detector):
         >>> for step in range(450):  # the loader starts over at step 300
         ...     found += detector.update(Point(step, "loss", batches[step % 300], 0.0))
         >>> [(f.severity, f.evidence["lag_points"], f.evidence["r"]) for f in found]
-        [('warning', 300, 0.995)]
+        [('warning', 300, 0.99)]
     """
 
     name: ClassVar[str] = "repeat_data"
@@ -162,14 +162,16 @@ class RepeatDataDetector(Detector):
             self._metric = metric  # a second spelling of the loss is ignored
         if not -LARGEST < value < LARGEST:
             return []
+        block = self._block
+        block.append((step, value))
+        filled = len(block)
+        if filled % ADD_POINTS and self._low is None and self._watch is None:
+            return []
         found: list[Finding] = []
         if self._low is not None:
             found += self._follow_low(self._low, step, value)
         elif self._watch is not None:
             found += self._look(self._watch, step, value)
-        block = self._block
-        block.append((step, value))
-        filled = len(block)
         if not filled % ADD_POINTS:
             found += self._epoch(self._drops.add(block[-ADD_POINTS:]), step)
             if filled == BLOCK_POINTS:
