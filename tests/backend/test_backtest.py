@@ -41,7 +41,7 @@ async def test_a_run_that_was_streamed_is_judged_alike_in_its_export_and_in_its_
     await stage.restart()
     worker = await stage.send(*frames[30:])
     told = facts(worker.state.incidents.all())
-    assert [(i["kind"], i["onset_step"], i["dead"]) for i in told if i["metric"] == "loss"] == [
+    assert [(i["kind"], i["onset_step"], i["dead"]) for i in told if i["kind"] in ("spike", "nonfinite")] == [
         ("spike", 255, False), ("nonfinite", 401, False), ("spike", 600, True), ("spike", 760, False)
     ]  # fmt: skip
     for name, export in (("run.jsonl", jsonl_export), ("run.parquet", parquet_export)):
@@ -51,6 +51,19 @@ async def test_a_run_that_was_streamed_is_judged_alike_in_its_export_and_in_its_
     if rows is SILENT:
         [log] = read_files([write_lines(rows, tmp_path / "raw.jsonl")])
         assert facts(backtest(log.frames(), run_id="run-1").incidents) == told
+
+
+def test_a_restart_that_was_inferred_is_one_in_the_export_too_and_can_be_undone(tmp_path: Path) -> None:
+    live = backtest(as_frames(SILENT)).state
+    (tmp_path / "run.jsonl").write_bytes(b"".join(jsonl_export(export_of(live.store, live.fold))))
+    [log] = read_files([tmp_path / "run.jsonl"])
+    frames = list(log.frames())
+    [segment] = list(backtest(frames).state.fold.tree)[1:]
+    assert (segment.cause, segment.fork_step, segment.undone) == ("restart", 560, False)
+    undone = backtest(frames, undone=[segment.key]).state
+    assert [(s.cause, s.undone) for s in undone.fold.tree][1:] == [("restart", True)]
+    strays = [key for key in undone.store.keys("loss") if key.stray]
+    assert [undone.store.rows(key).steps.tolist() for key in strays] == [list(range(561, 620))]
 
 
 @cache

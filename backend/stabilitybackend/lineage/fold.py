@@ -193,8 +193,7 @@ class LineageFold:
         if state.segment == self.tree.head or state.rank is None or self._newest.get(state.rank) != state.source:
             return False
         head = self.tree[self.tree.head]
-        # A new process logged this after the head was there, so it belongs to it. One that runs on may have logged it
-        # in the same moment as the others went back: it is given some time.
+        # One that runs on may have logged this in the moment in which the others went back: it is given some time.
         since = head.created if state.fresh else head.created + FOLLOW_HEAD_AFTER_S
         return state.rank not in head.entered and step > head.fork_step and time > since
 
@@ -303,12 +302,8 @@ class LineageFold:
         for rank, source in self._newest.items():
             other = self._sources[source]
             passed = other.last_step is None or other.last_step > target.fork_step
-            if (
-                rank not in target.entered
-                and self.starts.get(source, 0.0) > ended
-                and passed
-                and other.tentative is None
-            ):
+            started_after = self.starts.get(source, 0.0) > ended
+            if rank not in target.entered and started_after and passed and other.tentative is None:
                 self._enter(other, target)
 
     def _enter(self, state: SourceState, segment: Segment) -> None:
@@ -378,21 +373,23 @@ class LineageFold:
         key, to_step = str(data.get("key", "")), int(data.get("to_step", ROOT_FORK))
         assert state.rank is not None
         for known in self.tree.with_key(key):
+            if known.undone:
+                state.stray_until = max(state.marks.values(), default=-1)
+                return
             if known.entered.get(state.rank, state.source) == state.source:
                 self._enter(state, known)
                 return
         origin = state.segment
+        told = "restart" if data.get("cause") == "restart" else "declared"  # an export tells what was inferred live
         segment = self.tree.fork(
-            origin,
-            to_step,
-            key=key,
-            cause="command" if data.get("command_id") else "declared",
-            created=block.time,
-            reason=str(data.get("reason") or ""),
-            command_id=data.get("command_id"),
-            issuer=data.get("issuer"),
+            origin, to_step, key=key, cause="command" if data.get("command_id") else told, created=block.time,
+            reason=str(data.get("reason") or ""), command_id=data.get("command_id"), issuer=data.get("issuer"),
             changes=dict(data.get("changes") or {}),
-        )
+        )  # fmt: skip
+        if key in self.undone and segment.cause == "restart":
+            segment.undone, state.stray_until = True, max(state.marks.values(), default=-1)
+            yield Forked(segment, False)
+            return
         is_head = self._leads(state, origin)
         if is_head:
             self._lead(segment)
