@@ -177,6 +177,16 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
         list(read_files([tmp_path / "none.csv"]))
 
 
+def test_a_packed_export_is_to_be_unpacked_first(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl.gz"
+    path.write_bytes(
+        gzip.compress(b'{"step": 1, "segment": 0, "dead": false, "loss": 1.0, "export": {"segments": []}}\n')
+    )
+    [log] = read_files([path])
+    with pytest.raises(BadRequest, match="packed export"):
+        judged(log)
+
+
 def test_a_spool_folder_is_sent_to_the_import(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(BadRequest, match="spool folder") as caught:

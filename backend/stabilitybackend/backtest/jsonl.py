@@ -57,6 +57,15 @@ class Lines:
         self._first_seen = False
         self._decode = msgspec.json.Decoder(dict[str, Any]).decode_lines
 
+    def is_export(self) -> bool:
+        """Return whether the first line is that of our own export, which tells its segments in keys of its own."""
+        try:
+            with _open(self.path) as file:
+                first = msgspec.json.decode(file.readline(MAX_LINE_BYTES))
+        except (OSError, EOFError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
+            return False  # what is wrong with it is said when it is read
+        return isinstance(first, dict) and isinstance(first.get("export"), dict)
+
     def pieces(self) -> Iterator[tuple[int, list[dict[str, Any]]] | list[Line]]:
         """Yield (number of the first line, objects without a gap), or single lines where not all of them are good.
 

@@ -60,6 +60,8 @@ class Log:
             self.reading.trouble(trouble.file, trouble.place, trouble.reason)
         if self.kind == "lines":
             lines = Lines(self.plan.paths[0], self.reading)
+            if lines.is_export():
+                raise BadRequest(f"{self.name} is a packed export of ours", hint="unpack it first: gunzip")
             yield from log_frames(_renamed(_counted(read_rows(lines, self.step_key), lines), lines))
             return
         job = ImportJob(self.plan, Options(step_key=self.step_key))
@@ -117,7 +119,7 @@ def _log(plan: Plan, name: str, step_key: str | None) -> Log:
             f"{name} is a spool folder, which only its run's server can read",
             hint="import it (stabilityboard import), then backtest the run by its id",
         )
-    if plan.kind == "jsonl" and (plan.paths[0].suffix == ".gz" or export_header(plan.paths[0]) is None):
+    if plan.kind == "jsonl" and export_header(plan.paths[0]) is None:
         plan.kind = "lines"
     return Log(name, plan, step_key)
 
