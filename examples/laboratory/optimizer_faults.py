@@ -124,23 +124,26 @@ class GradSpikes(DataFault):
     """Now and then the gradients of the ranks are summed and not averaged; clipping makes that harmless."""
 
     name = "grad_spikes"
-    text = "six single gradients are 15 to 60 times too long (summed over ranks); clipping makes that harmless"
+    text = (
+        "four times, for one to four steps, the gradient is 15 to 60 times too long (summed over ranks); it is clipped"
+    )
 
     def throw(self) -> None:
-        self.last = self.first + 300
-        self.at = {self.first, *(int(step) for step in self.rng.integers(self.first, self.last, 5))}
+        self.last = self.first + 240
+        lengths = self.rng.integers(1, 5, 4).tolist()
+        self.stretches = [(self.first + 80 * i, self.first + 80 * i + n - 1) for i, n in enumerate(lengths)]
         self.factor = float(self.rng.uniform(15, 60))
 
     def gradients(self, step: int, job: Job) -> None:
-        if step in self.at:
+        if any(first <= step <= last for first, last in self.stretches):
             for parameter in job.model.parameters():
                 if parameter.grad is not None:
                     parameter.grad.mul_(self.factor)
 
     def injected(self) -> list[Injected]:
         return [
-            Injected("grad_norm", step, metric="grad_norm", last_step=step, alarm=False, measured=False)
-            for step in sorted(self.at)
+            Injected("grad_norm", first, metric="grad_norm", last_step=last, alarm=False, measured=False)
+            for first, last in self.stretches
         ]
 
 
