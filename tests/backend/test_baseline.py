@@ -88,3 +88,23 @@ def test_the_scale_is_finite_and_above_zero_for_any_finite_values() -> None:
         baseline.refresh()
         assert 0 < baseline.scale() < math.inf
         assert math.isfinite(baseline.location())
+
+
+def test_a_shift_moves_the_level_and_keeps_the_scale() -> None:
+    rng = random.Random(3)
+    baseline = RobustBaseline()
+    for _ in range(300):
+        baseline.learn(2.0 + rng.gauss(0, 0.05))
+    baseline.refresh()
+    location, scale = baseline.location(), baseline.scale()
+    baseline.shift(1.0)
+    assert math.isclose(baseline.location(), location + 1.0)
+    assert baseline.scale() == scale
+
+
+def test_a_steep_fall_does_not_pass_as_noise() -> None:
+    rng = random.Random(4)
+    baseline = RobustBaseline()
+    for i in range(70):
+        baseline.learn(2.0 + 8.0 * 0.93**i + rng.gauss(0, 0.03))
+    assert baseline.scale() < 0.12

@@ -81,7 +81,8 @@ def test_a_spike_early_in_a_short_run_is_found_while_the_loss_still_falls() -> N
     for i in range(80, 100):
         values[i] += 1.5
     found = feed(values)
-    assert (found[0].onset_step, found[0].step) == (80, 81)
+    assert found[0].onset_step == 80
+    assert found[0].step <= 82
 
 
 def test_the_level_is_not_learnt_from_the_spike() -> None:

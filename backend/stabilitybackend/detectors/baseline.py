@@ -15,8 +15,10 @@ WINDOW_POINTS = 128
 RECENT_POINTS = 32
 #: Points of the fastest location: while the loss falls steeply it lags only a few points behind.
 NEWEST_POINTS = 9
-#: Points that the scale looks back on: shorter, so that the steep start of a run does not pass as noise for long.
-SCALE_POINTS = 64
+#: Points that the scale looks back on; fewer while the run is young, so that its steep start does not pass as noise for
+#: long.
+SCALE_POINTS = 128
+YOUNG_SCALE_POINTS = 64
 #: Young runs fall steeply and are short: their location is at most 1 point old and their scale 8.
 YOUNG_POINTS = 256
 #: Older runs fall slowly: the two fast medians are at most 16 points old, what takes long sorts 64. ``refresh`` gives
@@ -187,7 +189,8 @@ class RobustBaseline:
         floor = max(RELATIVE_FLOOR * location, ABSOLUTE_FLOOR, self._step_of_values(location))
         if not self._residuals:
             return floor
-        ordered = sorted(self._residuals)
+        young = self.points <= YOUNG_POINTS and len(self._residuals) > YOUNG_SCALE_POINTS
+        ordered = sorted(list(self._residuals)[-YOUNG_SCALE_POINTS:] if young else self._residuals)
         if ordered[0] < -LARGEST or ordered[-1] > LARGEST:
             ordered = [max(-LARGEST, min(residual, LARGEST)) for residual in ordered]
         middle = ordered[len(ordered) // 2]
@@ -200,8 +203,8 @@ class RobustBaseline:
 
     def _centred(self) -> float:
         """Return the spread around the medians of the points on both sides: it holds no slope of the curve."""
-        values = list(self._values)[-SCALE_POINTS - 2 * CENTRED_SIDE :]
-        if len(values) < SCALE_POINTS // 2:
+        values = list(self._values)[-YOUNG_SCALE_POINTS - 2 * CENTRED_SIDE :]
+        if len(values) < YOUNG_SCALE_POINTS // 2:
             return math.inf
         ordered = []
         for i in range(CENTRED_SIDE, len(values) - CENTRED_SIDE):

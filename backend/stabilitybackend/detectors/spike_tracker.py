@@ -36,6 +36,8 @@ QUIET_SIGMAS = 3.25
 QUIET_RISE = 0.02
 #: Below the usual level by this many sigmas the middle is taken anew at once: a loss that dropped is no event.
 DROP_SIGMAS = 5.0
+#: Steps between two points from which on a point is more than one batch: lone outliers are not expected there.
+SPARSE_STEPS = 5.0
 #: Largest height of a suspect, so that it is a number whatever the values.
 LARGEST_SIGMAS = 1e9
 
@@ -193,15 +195,15 @@ class Tracker:
 
     def proof(self) -> Proof | None:
         """Return what the suspects prove, None while it is too little."""
-        now = self.seen - 1
+        now, heavy = self.seen - 1, self.interval < SPARSE_STEPS
         for rule in RULES:
-            sigmas = self.demand * self.tail.needed(rule.sigmas, rule.most)
+            sigmas = self.demand * self.tail.needed(rule.sigmas, rule.most, heavy)
             high = [one for one in self.suspects if now - one.number < rule.among and one.sigmas >= sigmas]
             if len(high) < rule.need or max(one.sigmas for one in high) < self.demand * rule.head:
                 continue
             if max(one.rise for one in high) >= self.demand * rule.rise:
                 return Proof(high, f"{rule.need} of {rule.among} points above {sigmas:g} sigmas")
-        sigmas = self.demand * self.tail.needed(HEAD_SIGMAS, HEAD_MOST)
+        sigmas = self.demand * self.tail.needed(HEAD_SIGMAS, HEAD_MOST, heavy)
         for head in self.suspects:
             if head.sigmas >= sigmas and head.rise >= self.demand * HEAD_RISE:
                 body = [one for one in self.suspects if 0 < one.number - head.number <= BODY_POINTS]
