@@ -110,6 +110,9 @@ class DataMixDriftDetector(Detector):
         self._fork: tuple[int, str, str] | None = None
         #: Where a ratio came from that was accepted elsewhere: the way back is no second alarm.
         self._homes: dict[str, tuple[int, float]] = {}
+        self._loss_metric: str | None = None
+        #: The loss while it is claimed: on the way back of the mixture it moves for this reason.
+        self._hold_loss: str | None = None
         #: Ratios beyond MAX_RATIOS, each time they were logged.
         self.dropped = 0
 
@@ -142,7 +145,7 @@ class DataMixDriftDetector(Detector):
         track = self._tracks.get(metric)
         if track is None:
             if not metric.startswith(RATIO):
-                return self._loss_point(step, value)
+                return self._loss_point(metric, step, value)
             if len(self._tracks) >= MAX_RATIOS:
                 self.dropped += 1
                 return []
@@ -239,6 +242,7 @@ class DataMixDriftDetector(Detector):
         home = self._homes.pop(metric, None)
         if home is not None and abs(after - home[1]) < BACK * abs(before - home[1]):
             changed.append(f"back at the level of before step {home[0]}")
+            self._hold_loss = self._hold_loss or self._free_loss()  # it comes back with the mixture
         large = abs(after - before) > max(LARGE_SHIFT * abs(before), LARGE_SIGMAS * sigma)
         alarm = (fork is not None or large) and not ramp and not changed
         losses = list(self._loss)
@@ -273,8 +277,12 @@ class DataMixDriftDetector(Detector):
         ]
         return [f"declared at the fork: {name}" for name in named]
 
-    def _loss_point(self, step: int, value: float) -> list[Finding]:
+    def _loss_point(self, metric: str, step: int, value: float) -> list[Finding]:
         event = self._event
+        if metric != self._loss_metric:
+            if self._loss_metric is not None:
+                return []  # a second spelling
+            self._loss_metric = metric
         if event is None:
             self._loss.append(value)
             return []
@@ -301,8 +309,16 @@ class DataMixDriftDetector(Detector):
         return [self._finding(event, "open", step, None)]
 
     def _claim(self, event: _Event, ended: int | None) -> None:
-        key = f"{self.name}:{event.metric}:{event.onset}"
-        self.context.claim(event.metric, Claim(self.name, key, "data_mix_drift", event.onset, ended))
+        claim = Claim(self.name, f"{self.name}:{event.metric}:{event.onset}", "data_mix_drift", event.onset, ended)
+        self.context.claim(event.metric, claim)
+        if self._hold_loss is not None:
+            self.context.claim(self._hold_loss, claim)
+            self._hold_loss = self._hold_loss if ended is None else None
+
+    def _free_loss(self) -> str | None:
+        """Return the name of the loss when no other detector has an event of it."""
+        metric = self._loss_metric
+        return metric if metric is None or self.context.claimed(metric, self.name) is None else None
 
     def _close(self, state: State, step: int, back: int | None) -> list[Finding]:
         event = self._event
