@@ -63,10 +63,18 @@ class Machine:
         """Load a batch of ``rows``, work on it, and return how long that took."""
         began = self.now
         jitter = np.exp(_SPREAD * self._rng.standard_normal(self.ranks + 1))
-        work = _STEP_S + _ROW_S * rows / self.ranks
+        work = self.work_s(rows)
         own = [work * float(jitter[i]) * self.rank_factor.get(i, 1.0) for i in range(self.ranks)]
         self.now = max(began, self._batch_ready(rows, float(jitter[-1]))) + max(own)
         return StepTimes(self.now, self.now - began, own)
+
+    def work_s(self, rows: int) -> float:
+        """Return what a rank needs for its part of ``rows``, on average."""
+        return _STEP_S + _ROW_S * rows / self.ranks
+
+    def load_s(self, rows: int) -> float:
+        """Return what a healthy worker needs for ``rows``, on average."""
+        return _LOAD_ROW_S * rows
 
     def pause(self, seconds: float) -> None:
         """Let the clock go on while no step is done."""
@@ -78,7 +86,7 @@ class Machine:
         free += [self.now] * (self.workers - len(free))
         first = min(free)
         free.remove(first)
-        needed = _LOAD_ROW_S * rows * self.load_factor * jitter
+        needed = self.load_s(rows) * self.load_factor * jitter
         ready = max(first, self.now - needed * self.workers) + needed
         self._ready = [*free, ready]
         return ready

@@ -17,11 +17,13 @@ class SlowLoader(DataFault):
 
     def throw(self) -> None:
         self.last = self.first + int(self.rng.integers(100, 200))
-        self.factor = float(self.rng.uniform(0.65, 1.2))
+        self.times = float(self.rng.uniform(1.4, 3.0))
 
     def machine(self, step: int, machine: Machine) -> None:
-        machine.workers = 1 if self.now(step) else 4
-        machine.load_factor = self.factor if self.now(step) else 1.0
+        machine.workers, machine.load_factor = 4, 1.0
+        if self.now(step):
+            machine.workers = 1
+            machine.load_factor = self.times * machine.work_s(self.rows_a_step) / machine.load_s(self.rows_a_step)
 
     def injected(self) -> list[Injected]:
         return [Injected("throughput", self.first, metric="tokens_per_s", last_step=self.last)]
