@@ -37,7 +37,7 @@ QUIET_RISE = 0.02
 #: Below the usual level by this many sigmas the middle is taken anew at once: a loss that dropped is no event.
 DROP_SIGMAS = 5.0
 #: Steps between two points from which on a point is more than one batch: lone outliers are not expected there.
-SPARSE_STEPS = 5.0
+SPARSE_STEPS = 20.0
 #: Largest height of a suspect, so that it is a number whatever the values.
 LARGEST_SIGMAS = 1e9
 
