@@ -85,8 +85,15 @@ def test_noise_of_every_size_gives_no_alarm() -> None:
     assert alarms == [[], [], [], []]
 
 
+def test_a_tenth_is_an_alarm_when_both_metrics_show_it_and_a_note_when_one_does() -> None:
+    factors = [1.0] * 200 + [1.14] * 60
+    assert _found(_job(factors, noise=0.01))[-1].severity == "warning"
+    assert {finding.severity for finding in _found(_job(factors, noise=0.01, tokens=False))} == {"info"}
+
+
 def test_a_higher_threshold_reports_only_worse_slow_downs() -> None:
     rows = _job([1.0] * 200 + [1.5] * 60)
-    assert _found(rows, slower=0.7) == []
-    assert _found(rows, sensitivity=0.15) == []
-    assert _found(_job([1.0] * 200 + [1.15] * 60, noise=0.01), sensitivity=2.0) != []
+    assert _found(rows, slower=0.9) != []
+    assert _found(_job([1.0] * 200 + [1.3] * 60), slower=0.9) == []
+    assert _found(rows, sensitivity=0.1) == []
+    assert _found(_job([1.0] * 200 + [1.07] * 60, noise=0.01), sensitivity=2.0) != []

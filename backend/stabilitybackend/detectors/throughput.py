@@ -65,7 +65,9 @@ class _Track:
 class _Event:
     """A slow stretch from its onset."""
 
-    __slots__ = ("also", "blocks", "cost", "level", "lost_s", "metric", "now_time", "onset", "onset_time", "seen")
+    __slots__ = (
+        "also", "blocks", "cost", "level", "lost_s", "metric", "now_time", "onset", "onset_time", "seen", "severity",
+    )  # fmt: skip
 
     def __init__(self, metric: str, onset: int, onset_time: float, seen: int, level: float) -> None:
         self.metric = metric
@@ -76,6 +78,7 @@ class _Event:
         self.lost_s = 0.0
         self.now_time = onset_time
         self.also: list[str] = []
+        self.severity: Severity = "info"
 
 
 class ThroughputDetector(Detector):
@@ -83,9 +86,10 @@ class ThroughputDetector(Detector):
 
     Idea: points are judged in blocks of eight, by the mean of the middle four, so that single slow steps
     (checkpoints, evaluations, a pause) never count. The usual cost is the median of the last 32 blocks.
-    Two blocks in a row that are a tenth slower than usual (and 5 sigmas of blocks) are an event, if the speed was
+    Two blocks in a row that are a fifth slower than usual (and 5 sigmas of blocks) are an event, if the speed was
     usual right before: a speed that wears off over many blocks is a new normal, as is a larger batch
-    (``batch_size``). Both metrics belong to one incident. It recovers after two usual blocks; after 256 slow points
+    (``batch_size``). Both metrics belong to one incident; a tenth is an alarm when both show it, and a note (``info``)
+    when one does. It recovers after two usual blocks; after 256 slow points
     the new speed is accepted.
 
     Args:
@@ -108,15 +112,16 @@ class ThroughputDetector(Detector):
     parameters: ClassVar[dict[str, Parameter]] = {
         "sensitivity": SENSITIVITY,
         "slower": Parameter(
-            0.1,
-            0.03,
+            0.2,
+            0.05,
             0.9,
             "fraction",
-            "How much slower than usual counts. A higher value reports only worse slow-downs.",
+            "How much slower counts; half of it, when both metrics show it. Higher: only worse slow-downs.",
         ),
     }
 
     def __init__(self, **settings: float) -> None:
+        self._slow: dict[str, float] = {}
         self._factor: dict[str, float] = {}
         super().__init__(**settings)
         self._tracks: dict[str, _Track] = {}
@@ -125,10 +130,9 @@ class ThroughputDetector(Detector):
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]
         slower = min(0.95, self.settings["slower"] / sensitivity) if sensitivity else 0.0
-        #: By what the cost is multiplied when it is just slow, by metric; 0 opens nothing.
-        self._factor = {
-            name: (1 / (1 - slower) if more else 1 + slower) if slower else 0.0 for name, more in METRICS.items()
-        }
+        #: By what the cost is multiplied when it is slow, by metric, and when it may be; 0 opens nothing.
+        self._slow = {name: _factor(slower, more) for name, more in METRICS.items()}
+        self._factor = {name: _factor(slower / 2, more) for name, more in METRICS.items()}
         self._sigmas = SLOW_SIGMAS / (sensitivity or 1.0)
 
     @classmethod
@@ -293,7 +297,9 @@ class ThroughputDetector(Detector):
             "recovered": f" It is back at its usual speed since step {recovered_step}.",
             "resolved": " It has stayed so: this speed counts as the usual one from here on.",
         }[state]
-        severity: Severity = "warning"
+        sudden = event.blocks <= NEWS_BLOCKS[0] and event.cost >= event.level * self._slow[event.metric] > 0
+        if event.also or sudden:
+            event.severity = "warning"
         evidence: dict[str, Any] = {
             "level_before": before,
             "level_after": after,
@@ -313,7 +319,7 @@ class ThroughputDetector(Detector):
             key=f"{self.name}:{event.metric}:{event.onset}",
             kind="throughput",
             state=state,
-            severity=severity,
+            severity=event.severity,
             title=f"Slower since step {event.onset} ({change:+.0f} %)"
             if state == "open"
             else f"Slower from step {event.onset} ({change:+.0f} %)",
@@ -326,6 +332,11 @@ class ThroughputDetector(Detector):
             score=percent(event.cost, event.level) or 0.0,
             evidence=evidence,
         )
+
+
+def _factor(slower: float, more: bool) -> float:
+    """Return by what a cost is multiplied: of a step that takes longer, or of a speed (``more``) that is lost."""
+    return (1 / (1 - slower) if more else 1 + slower) if slower else 0.0
 
 
 def _duration(seconds: float) -> str:
