@@ -7,7 +7,25 @@ import importlib
 
 import pytest
 
-MODULES = ["baseline", "blocks", "divergence", "grad_norm", "level_shift", "nonfinite", "plateau", "spike", "tail"]
+MODULES = [
+    "baseline",
+    "before_fork",
+    "blocks",
+    "data_mix_drift",
+    "divergence",
+    "fingerprint",
+    "grad_norm",
+    "level_shift",
+    "levels",
+    "nonfinite",
+    "plateau",
+    "repeat_data",
+    "resume_artifact",
+    "spike",
+    "straggler",
+    "tail",
+    "throughput",
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
