@@ -8,7 +8,6 @@ import random
 import pytest
 
 from stabilitybackend.detectors.bank import DetectorBank
-from stabilitybackend.detectors.checks import check_all
 from stabilitybackend.detectors.context import Claim
 from stabilitybackend.detectors.contract import Finding, Mark, Point, Row
 from stabilitybackend.detectors.curves import noisy, rows, smooth
@@ -31,10 +30,6 @@ def climbing(rise: float, over: int, after: int = 300, sigma: float = 0.004, see
     """A level with noise that rises by ``rise`` times itself over ``over`` points from ONSET on, and stays there."""
     values = noisy(ONSET + over + after, seed=seed, sigma=sigma)
     return [value * (1 + rise * min(1.0, max(0.0, (i - ONSET) / over))) for i, value in enumerate(values)]
-
-
-def test_it_keeps_the_law() -> None:
-    check_all(DivergenceDetector)
 
 
 @pytest.mark.parametrize("every", [1, 10, 100])

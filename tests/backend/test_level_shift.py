@@ -7,7 +7,6 @@ import math
 import pytest
 
 from stabilitybackend.detectors.bank import DetectorBank
-from stabilitybackend.detectors.checks import check_all
 from stabilitybackend.detectors.context import Claim
 from stabilitybackend.detectors.contract import Finding, Mark, Row
 from stabilitybackend.detectors.curves import noisy, rows, smooth
@@ -30,10 +29,6 @@ def jumping(factor: float, lasts: int = 500, sigma: float = 0.005, seed: int = 3
     """A level with noise that is ``factor`` times as high for ``lasts`` points from JUMP on, then as before."""
     values = noisy(JUMP + lasts + 200, seed=seed, sigma=sigma)
     return [value * (factor if JUMP <= i < JUMP + lasts else 1.0) for i, value in enumerate(values)]
-
-
-def test_it_keeps_the_law() -> None:
-    check_all(LevelShiftDetector)
 
 
 @pytest.mark.parametrize("every", [1, 10, 100])

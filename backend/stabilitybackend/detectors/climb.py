@@ -30,9 +30,14 @@ LOOK_EVERY_BLOCKS = 2
 #: counts in part.
 SIGMA_EVERY_BLOCKS = 32
 STALE_PART = 0.7
+#: Of fewer medians than HISTORY_BLOCKS the noise is uncertain, and taken for so much larger.
+FEW_BLOCKS_FACTOR = 1.5
 #: Blocks around the lowest one whose median is the level before the climb.
 LEVEL_BLOCKS_BEFORE = 6
 LEVEL_BLOCKS_AFTER = 2
+#: A climb that this many blocks have kept, by their median, needs only this part of the sigmas.
+SUSTAINED_BLOCKS = 4
+SUSTAINED_PART = 0.75
 #: A climb that went back by more than this part of itself on its way is a wave.
 TAKEN_BACK_PART = 0.5
 #: The climb has begun where this part of it, or a sigma, is behind it for good.
@@ -181,7 +186,8 @@ class Climbs:
                 scale.sigma = _block_sigma(medians)
             return None
         scale.sigma = _block_sigma(medians)
-        if now - lowest < sigmas * scale.sigma:
+        least = sigmas * scale.sigma
+        if now - lowest < least and median(medians[-SUSTAINED_BLOCKS:]) - lowest < SUSTAINED_PART * least:
             return None
         smooth = smoothed(medians)
         for back in LOOK_BACK_BLOCKS:
@@ -201,7 +207,8 @@ class Climbs:
         count = len(medians)
         at = min(range(first, count - 2), key=lambda i: (smooth[i], -i))
         level = median(medians[max(0, at - LEVEL_BLOCKS_BEFORE) : min(at + LEVEL_BLOCKS_AFTER, count - 2)])
-        rise = min(medians[-1], medians[-2]) - level
+        newest, newer = min(medians[-1], medians[-2]) - level, median(medians[-SUSTAINED_BLOCKS:]) - level
+        rise = max(newest, newer)
         if rise <= min_rise * abs(level):
             return None
         sigma = scale.sigma
@@ -233,7 +240,9 @@ class Climbs:
             fall = max([fall, *(value - smooth[at] for value in older)])
         fall -= FALL_NOISE_SIGMAS * sigma
         of_the_fall = OF_THE_FALL_CRITICAL if rise > LARGE_FACTOR * threshold else OF_THE_FALL
-        if rise < max(sigmas * sigma, OVER_EARLIER_CLIMBS * earlier, of_the_fall * fall):
+        if rise < max(OVER_EARLIER_CLIMBS * earlier, of_the_fall * fall):
+            return None
+        if newest < sigmas * sigma and newer < SUSTAINED_PART * sigmas * sigma:
             return None
         taken_back = _largest_climb([-value for value in smooth[began:]])
         if taken_back > TAKEN_BACK_PART * rise + FALL_NOISE_SIGMAS * sigma:
@@ -267,4 +276,5 @@ def _largest_climb(smooth: Sequence[float]) -> float:
 def _block_sigma(medians: Sequence[float]) -> float:
     """Return the standard deviation of one median by the differences of neighbours: a slope adds little to it."""
     differences = [b - a for a, b in pairwise(medians)]
-    return max(robust_sigma(differences) / math.sqrt(2.0), 1e-4 * abs(medians[-1]), 1e-9)
+    few = FEW_BLOCKS_FACTOR if len(medians) < HISTORY_BLOCKS else 1.0
+    return max(few * robust_sigma(differences) / math.sqrt(2.0), 1e-4 * abs(medians[-1]), 1e-9)
