@@ -130,3 +130,8 @@ def test_nan_in_between_changes_nothing() -> None:
     values = jumping(1.04, 900)[:-200]
     values[100:160:3] = [math.nan] * 20
     assert [finding.state for finding in feed(values)] == ["open", "resolved"]
+
+
+def test_a_loss_that_is_no_number_any_more_does_not_hold_the_claim() -> None:
+    found = feed(jumping(1.04, 900)[: JUMP + 60] + [math.nan] * 200)
+    assert [finding.state for finding in found] == ["open", "resolved"]

@@ -163,7 +163,7 @@ class LevelShiftDetector(Detector):
                 return []
             self._metric = point.metric
         if not -LARGEST_VALUE < value < LARGEST_VALUE:
-            return []
+            return self._follow(self._event, point.step, math.inf, points=1) if self._event is not None else []
         self._values.append(value)
         self._steps.append(point.step)
         self._count += 1
@@ -325,9 +325,9 @@ class LevelShiftDetector(Detector):
         self.context.claim(self._metric, Claim(self.name, self._key(jump), "level_shift", jump.onset, step))
         return [self._finding(jump, step, step, "info", None, explained)]
 
-    def _follow(self, event: _Event, step: int, middle: float) -> list[Finding]:
-        """Advance an alarm by one block: it is over when the loss is back, or when the level is the usual one."""
-        event.points += BLOCK_POINTS
+    def _follow(self, event: _Event, step: int, middle: float, points: int = BLOCK_POINTS) -> list[Finding]:
+        """Advance an alarm: it is over when the loss is back, or when the level is the usual one."""
+        event.points += points
         jump = event.jump
         back = jump.before + BACK_PART * (jump.after - jump.before)
         if middle <= back:
