@@ -39,6 +39,9 @@ LONGEST_CLAIM_POINTS = 1_024
 GONE_POINTS = 32
 #: An open event is told again when its rise has grown by this factor.
 NEWS_FACTOR = 2.0
+#: Within so many points after an event the next climb must be larger by this factor: the curve is known to wander.
+AGAIN_POINTS = 4_096
+AGAIN_FACTOR = 2.0
 #: A climb that begins again within so many points continues the same event.
 REOPEN_POINTS = 256
 
@@ -181,7 +184,9 @@ class DivergenceDetector(Detector):
             self._note_rate(self._steps[0], self.context.lr.last)
         if self._quiet_points or not self._min_rise < math.inf:
             return []
-        climb = self._climbs.look(self._values, self._min_rise, self._sigmas)
+        again = event is not None and event.ended_points < AGAIN_POINTS
+        min_rise = self._min_rise * (AGAIN_FACTOR if again else 1.0)
+        climb = self._climbs.look(self._values, min_rise, self._sigmas)
         return [] if climb is None else self._open(climb, step)
 
     def _left_its_level(self, middle: float) -> bool:
