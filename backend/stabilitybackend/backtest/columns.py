@@ -5,14 +5,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.importers.cells import TIME_UNITS, NotAStep, as_number, as_rank, as_step, as_time
+from stabilitybackend.importers.cells import MAX_RANK, TIME_UNITS, NotAStep, as_number, as_rank, as_step, as_time
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
@@ -51,16 +51,28 @@ class Rows:
 
 
 def columns_of(
-    source: _Source, keys: tuple[str, ...], numbers: Sequence[int], rows: Sequence[dict[str, Any]], step_key: str
+    source: _Source,
+    keys: tuple[str, ...],
+    numbers: Sequence[int],
+    rows: Sequence[dict[str, Any]],
+    step_key: str,
+    *,
+    plain: bool = False,
 ) -> Iterator[Rows]:
     """Yield rows that all have ``keys``, cut where the rank or the set of missing values changes.
 
     Args:
         source: names the file in what is noted. numbers: of the lines, for messages.
         step_key: where the step stands.
+        plain: whether all values are floats.
     """
-    columns = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True)) if keys else {}
     count = len(rows)
+    columns: dict[str, Any] = {}
+    if plain:
+        flat = np.fromiter(chain.from_iterable(map(dict.values, rows)), np.float64, count * len(keys))
+        columns = dict(zip(keys, np.ascontiguousarray(flat.reshape(count, -1).T), strict=True)) if keys else {}
+    elif keys:
+        columns = dict(zip(keys, zip(*(row.values() for row in rows), strict=True), strict=True))
     good = np.ones(count, bool)
     steps = _steps(source, columns.pop(step_key, (None,) * count), numbers, good, step_key)
     ranks = _ranks(source, columns.pop(RANK, None), numbers, good, count)
@@ -77,7 +89,7 @@ def columns_of(
             continue
         at = len(names)
         try:
-            values[at] = array("d", column)
+            values[at] = column if plain else array("d", column)
         except (TypeError, OverflowError):
             _one_by_one(source, name, column, numbers, values[at], present[at])
             if not present[at].any():
@@ -123,8 +135,12 @@ def _stretches(
 
 
 def _steps(
-    source: _Source, column: Sequence[Any], numbers: Sequence[int], good: NDArray[np.bool_], key: str
+    source: _Source, column: Any, numbers: Sequence[int], good: NDArray[np.bool_], key: str
 ) -> NDArray[np.int64]:
+    if isinstance(column, np.ndarray):
+        if bool(((column >= 0) & (column <= MAX_STEP) & (column == np.floor(column))).all()):
+            return column.astype(np.int64)
+        column = column.tolist()
     if set(map(type, column)) == {int} and min(column) >= 0 and max(column) <= MAX_STEP:
         return np.array(column, np.int64)
     steps = np.zeros(len(column), np.int64)
@@ -139,9 +155,13 @@ def _steps(
 
 
 def _ranks(
-    source: _Source, column: Sequence[Any] | None, numbers: Sequence[int], good: NDArray[np.bool_], count: int
+    source: _Source, column: Any, numbers: Sequence[int], good: NDArray[np.bool_], count: int
 ) -> NDArray[np.int64]:
     ranks = np.zeros(count, np.int64)
+    if isinstance(column, np.ndarray):
+        if bool(((column >= 0) & (column <= MAX_RANK) & (column == np.floor(column))).all()):
+            return column.astype(np.int64)
+        column = column.tolist()
     for i, value in enumerate(column or ()):
         if value is None:
             continue
@@ -153,11 +173,11 @@ def _ranks(
     return ranks
 
 
-def _times(column: Sequence[Any] | None, count: int) -> NDArray[np.float64]:
+def _times(column: Any, count: int) -> NDArray[np.float64]:
     if column is None:
         return np.full(count, np.nan)
     try:
-        times = np.array(array("d", column))
+        times = np.array(column if isinstance(column, np.ndarray) else array("d", column))
     except (TypeError, OverflowError):
         times = np.full(count, np.nan)
         usual = False

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from stabilitybackend.backtest.columns import Rows, columns_of
+from stabilitybackend.backtest.columns import FINGERPRINT, Rows, columns_of
 from stabilitybackend.importers.troubles import Reading, shown
 
 __all__ = ["MAX_LINE_BYTES", "STEP_KEYS", "Lines", "read_rows"]
@@ -56,6 +56,9 @@ class Lines:
         self.objects = 0
         self._first_seen = False
         self._decode = msgspec.json.Decoder(dict[str, Any]).decode_lines
+        self._decode_numbers = msgspec.json.Decoder(dict[str, float]).decode_lines
+        #: Whether everything so far was a number, and in the newest piece: such rows become columns in one go.
+        self.plain = True
 
     def is_export(self) -> bool:
         """Return whether the first line is that of our own export, which tells its segments in keys of its own."""
@@ -122,10 +125,13 @@ class Lines:
                 yield single
 
     def _at_once(self, chunk: bytes) -> list[dict[str, Any]] | None:
+        if self.plain:
+            self.plain = FINGERPRINT.encode() not in chunk  # a whole number there may be too long for a float
         try:
-            return self._decode(chunk)
+            return self._decode_numbers(chunk) if self.plain else self._decode(chunk)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+            again, self.plain = self.plain, False
+        return self._at_once(chunk) if again else None
 
     def _single(self, first: int, chunk: bytes) -> Iterator[Line]:
         for number, line in enumerate(chunk.splitlines() if b"\r" in chunk else chunk.split(b"\n"), first):
@@ -161,16 +167,17 @@ def read_rows(lines: Lines, step_key: str | None = None) -> Iterator[Rows]:
     for piece in lines.pieces():
         if isinstance(piece, tuple):
             first, rows = piece
+            plain = lines.plain
             numbered: Sequence[int] = range(first, first + len(rows))
         else:
-            numbered, rows = [number for number, _ in piece], [row for _, row in piece]
+            numbered, rows, plain = [number for number, _ in piece], [row for _, row in piece], False
         if step_key is None:
             step_key = next((key for row in rows[:100] for key in STEP_KEYS if key in row), None)
         at = 0
         for keys, group in groupby(map(tuple, rows)):
             count = sum(1 for _ in group)
             part = slice(at, at + count)
-            yield from columns_of(lines, keys, numbered[part], rows[part], step_key or STEP_KEYS[0])
+            yield from columns_of(lines, keys, numbered[part], rows[part], step_key or STEP_KEYS[0], plain=plain)
             at += count
 
 
