@@ -315,9 +315,9 @@ def test_rows_read_at_once_are_what_they_are_one_by_one(tmp_path: Path, rows: li
 def test_a_log_of_numbers_alone_is_what_it_is_beside_texts(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     rows = [
-        {"step": int(at // 2), "rank": int(at % 2), "t": 1.7e9 + at, "loss": float(rng.random()), "n": int(rng.integers(2**62))}
+        {"step": at // 2, "rank": at % 2, "t": 1.7e9 + at, "loss": float(rng.random()), "n": int(rng.integers(2**62))}
         for at in range(3_000)
-    ]  # fmt: skip
+    ]
     alone, beside = (
         [(f.source.rank, f.blocks) for f in log_of(tmp_path, *rows, *more).frames()]
         for more in ((), ({"step": 9_999, "text": "x"},))
