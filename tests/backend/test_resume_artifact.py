@@ -74,6 +74,13 @@ def test_a_small_rise_in_much_noise_is_found_by_twelve_points_together() -> None
     assert found[0].severity == "warning"
 
 
+def test_a_rise_far_below_the_noise_is_found_against_a_left_branch_on_the_same_data() -> None:
+    clean, bumped = _rows([], noise=0.05), _rows([0.05] * 60, noise=0.05)
+    left = [(row.step, row.values["loss"]) for row in clean[FORK : FORK + 60]]
+    assert _found(bumped, _mark(left=left))[0].evidence["above_left_branch"] == pytest.approx(0.125, rel=0.2)
+    assert _found(clean, _mark(left=left)) == []
+
+
 def test_one_odd_batch_after_a_resume_is_silent() -> None:
     assert _found(_rows([0.0, 0.0, 0.6, 0.0, 0.0, 0.0, 0.5]), _mark()) == []
 

@@ -21,6 +21,12 @@ LR_FACTOR = 2.0
 #: A learning rate that differs by this fraction, a gradient norm by this factor, a share of the data by these sigmas
 #: and this fraction are named as possible causes.
 LR_DIFFERS, GRAD_FACTOR, SHARE_SIGMAS, SHARE_FRACTION = 0.1, 1.5, 4.0, 0.03
+#: Points lie above the level together by so many standard errors, and above another branch by so many.
+TOGETHER_ERRORS, PAIRED_ERRORS = 5.0, 6.0
+#: Two branches on the same data differ by less than this part of the noise of one.
+SAME_DATA = 0.4
+#: Standard error of a median, in those of a mean.
+MEDIAN_ERROR = 1.2533
 #: Declared changes that are kept.
 MAX_CHANGES = 16
 
@@ -28,11 +34,14 @@ __all__ = [
     "BEFORE_POINTS",
     "LEAST_POINTS",
     "LEVEL_POINTS",
+    "MEDIAN_ERROR",
     "BeforeFork",
     "before_fork",
     "differences",
     "drifted",
     "far",
+    "paired",
+    "small_rise",
 ]
 
 
@@ -105,6 +114,42 @@ def before_fork(
         lr=context.lr.before(step),
         grad_norm=context.grad_norm.usual(step),
     )  # fmt: skip
+
+
+def paired(before: BeforeFork, after: Sequence[tuple[int, float]]) -> tuple[float, float] | None:
+    """Return by how much the losses since a fork lie above the branch that was left at the same steps, and its error.
+
+    Where both branches got the same data, the noise of the batches falls out of the difference. None where fewer than
+    LEAST_POINTS steps are common, or the branch that was left was sick.
+    """
+    pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
+    if len(pairs) < LEAST_POINTS or middle([old for _, old in pairs]) > before.level + 3 * before.sigma:
+        return None
+    above, sigma = level_of([loss - old for loss, old in pairs])
+    if sigma > SAME_DATA * before.sigma:  # another order: the difference has the noise of both
+        sigma = max(sigma, 2**0.5 * before.sigma)
+    return above, float(MEDIAN_ERROR * max(sigma, 0.5 * SIGMA_FLOOR * abs(before.level)) / len(pairs) ** 0.5)
+
+
+def small_rise(
+    before: BeforeFork, after: Sequence[tuple[int, float]], expected: float, *, least: float, by: float
+) -> bool:
+    """Return whether the points since a fork lie above the level together, or above the branch that was left.
+
+    Args:
+        after: (step, loss), the newest.
+        expected: the level that they should have.
+        least: smallest rise that counts.
+        by: one over the sensitivity.
+    """
+    rise = middle([loss for _, loss in after]) - expected
+    pair = paired(before, after)
+    # On another order of the data the other branch is no better a measure than the level.
+    same_data = pair is not None and pair[1] < MEDIAN_ERROR * SAME_DATA * before.sigma / len(after) ** 0.5
+    if pair is not None and same_data and rise > 0 and pair[0] > max(PAIRED_ERRORS * by * pair[1], least):
+        return True
+    error: float = MEDIAN_ERROR * before.sigma * (1 / len(after) + 1 / LEVEL_POINTS) ** 0.5
+    return rise > max(TOGETHER_ERRORS * by * error, least)
 
 
 def differences(before: BeforeFork, context: Context, shares: Mapping[str, tuple[Level, list[float]]]) -> list[str]:

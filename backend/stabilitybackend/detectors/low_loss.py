@@ -6,20 +6,20 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .before_fork import LEVEL_POINTS, BeforeFork
+from .before_fork import LEVEL_POINTS, MEDIAN_ERROR, BeforeFork, paired
 from .fingerprint import correlation
-from .levels import level_of, middle
+from .levels import middle
 
 #: Points after the fork that are needed.
 LOW_POINTS = 12
 #: Too low against the branch that was left: by so many standard errors of the paired difference.
-PAIRED_ERRORS = 5.0
+PAIRED_ERRORS = 3.0
 #: Too low against the level before the fork: so many standard errors with such pairs, and without any.
 LEVEL_ERRORS, LEVEL_ERRORS_ALONE = 3.0, 5.0
+#: The branch that was left explains a low loss unless the new one lies below it by this part of what is missing.
+SAME_DROP = 0.4
 #: A loss that falls is expected to go on falling, this much faster than it did: only what lies below that is too low.
 FALL_MARGIN = 1.5
-#: Standard error of a median, in those of a mean.
-MEDIAN_ERROR = 1.2533
 
 __all__ = ["LOW_POINTS", "LowLoss", "falsely_low"]
 
@@ -57,17 +57,18 @@ def falsely_low(
         return None
     errors = drop / (MEDIAN_ERROR * before.sigma * math.sqrt(1 / len(after) + 1 / LEVEL_POINTS))
     low = middle([loss for _, loss in after[-LOW_POINTS:]])
-    pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
-    left = middle([old for _, old in pairs]) if len(pairs) >= LOW_POINTS else math.inf
-    if left > before.level + 3 * before.sigma:  # no branch, or one that was sick: nothing to compare with
-        alone = errors > LEVEL_ERRORS_ALONE / by and drop > 2 * least
+    alone = errors > LEVEL_ERRORS_ALONE / by and drop > 2 * least
+    pair = paired(before, after)
+    if pair is None:  # no branch, or one that was sick: nothing to compare with
         return LowLoss(before.level, low, {}) if alone else None
-    below, sigma = level_of([loss - old for loss, old in pairs], 1e-6)
-    paired = -below / (MEDIAN_ERROR * sigma / math.sqrt(len(pairs)))
-    if errors < LEVEL_ERRORS / by or paired < PAIRED_ERRORS / by or -below < least:
+    above, error = pair
+    clear = errors > LEVEL_ERRORS / by and -above > max(PAIRED_ERRORS / by * error, least)
+    # A branch that was as low at the same steps says that it is the data, and right.
+    if not clear and not (alone and -above > SAME_DROP * drop):
         return None
-    facts = {"below_left_branch": below, "paired_errors": min(paired, 1e9), "same_order_r": _same_order(pairs)}
-    return LowLoss(left, low, facts)
+    pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
+    facts = {"below_left_branch": above, "paired_errors": -above / error, "same_order_r": _same_order(pairs)}
+    return LowLoss(middle([old for _, old in pairs]), low, facts)
 
 
 def _same_order(pairs: Sequence[tuple[float, float]]) -> float:

@@ -8,7 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .before_fork import BEFORE_POINTS, LEAST_POINTS, LEVEL_POINTS, BeforeFork, before_fork, differences, drifted, far
+from .before_fork import (
+    BEFORE_POINTS,
+    LEAST_POINTS,
+    LEVEL_POINTS,
+    BeforeFork,
+    before_fork,
+    differences,
+    drifted,
+    far,
+    small_rise,
+)
 from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
 from .levels import LARGEST, Level, level_of, middle, percent
@@ -21,9 +31,8 @@ CONFIRM, WINDOW = 3, 5
 #: In the first points after the fork two of three that are so many times as high, and by this fraction, are enough:
 #: the same two that make a spike, but here it is known where they come from.
 EARLY_POINTS, LARGE, LARGE_RISE = 10, 2.0, 0.05
-#: Or so many points together, by so many standard errors of their median: a small rise in much noise.
-MANY, MANY_ERRORS = 12, 5.0
-MEDIAN_ERROR = 1.2533
+#: Or so many points together: a small rise in much noise.
+MANY = 12
 #: Points of a share of the data that are kept, and shares.
 RATIO_POINTS, MAX_RATIOS = 16, 16
 #: Without a mark, a large step of the learning rate counts as a resume after a gap of so many usual distances.
@@ -235,20 +244,14 @@ class ResumeArtifactDetector(Detector):
             if len(out) >= CONFIRM:
                 return found + self._open(watch, out, step)
         watch.values.append((step, value))
-        if watch.points >= MANY and watch.points % (MANY // 3) == 0 and (out := self._many(watch)):
-            return found + self._open(watch, out, step)
+        if watch.points >= MANY and watch.points % (MANY // 3) == 0:
+            newest, least = watch.values[-MANY:], self._rise * abs(watch.before.level)
+            if small_rise(watch.before, newest, watch.expected(), least=least, by=self._sigmas / 4):
+                return found + self._open(watch, newest, step)
         if watch.points >= WATCH_POINTS:
             self._watch = None
             found += [] if self._event is None else self._close(step, "resolved", None)
         return found
-
-    def _many(self, watch: _Watch) -> list[tuple[int, float]]:
-        """Return the newest MANY points when they lie above the level together: a small rise in much noise."""
-        newest = watch.values[-MANY:]
-        rise = middle([loss for _, loss in newest]) - watch.expected()
-        error = MEDIAN_ERROR * watch.before.sigma * (1 / MANY + 1 / LEVEL_POINTS) ** 0.5
-        enough = rise > max(MANY_ERRORS * self._sigmas / 4 * error, self._rise * abs(watch.before.level))
-        return newest if enough else []
 
     def _rate(self, watch: _Watch, step: int) -> list[Finding]:
         """Tell of a learning rate that came back far from the one at the fork step, without a word."""
