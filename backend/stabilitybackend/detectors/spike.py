@@ -10,7 +10,7 @@ from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Parameter, Point
 from .nonfinite import OVERFLOW
 from .roles import LOSS, dataset_of, role_of
-from .spike_event import SpikeEvent
+from .spike_event import RECOVERY_RING, SpikeEvent
 from .spike_report import finding_of, key_of
 from .spike_tracker import Proof, Tracker
 
@@ -139,8 +139,8 @@ class SpikeDetector(Detector):
             return self._follow(tracker, tracker.event, step, value)
         if not -OVERFLOW < value < OVERFLOW:
             return []
-        found = self._old_event_back(tracker, step, value)
         suspected = tracker.look(step, value, self._sensitivity)
+        found = [] if suspected else self._old_event_back(tracker, step)
         if not tracker.suspects or not self._sensitivity:
             return found
         proof = tracker.proof() if suspected else None
@@ -326,10 +326,12 @@ class SpikeDetector(Detector):
         for value in usual:
             tracker.baseline.learn(value)
 
-    def _old_event_back(self, tracker: Tracker, step: int, value: float) -> list[Finding]:
+    def _old_event_back(self, tracker: Tracker, step: int) -> list[Finding]:
         """Close an event whose new level had been accepted, when the loss is back where it came from."""
         event = tracker.left_behind
-        if event is None or not event.came_back_late(step, value):
+        if event is None:
+            return []
+        if not event.came_back_late(step, tracker.baseline.newest(RECOVERY_RING), tracker.interval):
             return []
         tracker.left_behind = None
         tracker.set_band()

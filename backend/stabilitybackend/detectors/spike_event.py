@@ -40,7 +40,7 @@ PEAK_NEWS = 6
 #: Largest score, so that it is a number in JSON.
 LARGEST_SCORE = 1e9
 
-__all__ = ["NEW_LEVEL_POINTS", "SpikeEvent"]
+__all__ = ["NEW_LEVEL_POINTS", "RECOVERY_RING", "SpikeEvent"]
 
 
 @dataclass(slots=True)
@@ -142,15 +142,19 @@ class SpikeEvent:
         self.recent.clear()
         self.trend.clear()
 
-    def came_back_late(self, step: int, value: float) -> bool:
-        """Take a point after the new level was accepted and return whether the loss is back where it came from."""
-        self.recent.append((step, value))
-        if not self._is_back():
+    def came_back_late(self, step: int, newest: list[float], interval: float) -> bool:
+        """Return whether the loss is back where it came from, after its new level was accepted.
+
+        Args:
+            step: the newest step.
+            newest: values of the last RECOVERY_RING points, oldest first.
+            interval: steps between two points.
+        """
+        if len(newest) < RECOVERY_RING or median(newest) > self.back_below:
             return False
+        first = next(i for i, value in enumerate(newest) if value <= self.back_below)
         self.recovery = "slow"
-        newest = list(self.recent)[-RECOVERY_RING:]
-        self.recovered_step = next(at for at, loss in newest if loss <= self.back_below)
-        self.recent.clear()
+        self.recovered_step = max(self.onset, step - round(interval * (len(newest) - 1 - first)))
         return True
 
     def usual_again(self) -> list[float]:

@@ -38,6 +38,9 @@ QUIET_RISE = 0.02
 DROP_SIGMAS = 5.0
 #: Steps between two points from which on a point is more than one batch: lone outliers are not expected there.
 SPARSE_STEPS = 20.0
+#: Nearer than that, two odd batches side by side are no harm and a third point comes soon: two points alone are only
+#: proof where outliers of their height are this much rarer.
+DENSE_CARE = 0.5
 #: Largest height of a suspect, so that it is a number whatever the values.
 LARGEST_SIGMAS = 1e9
 
@@ -197,12 +200,15 @@ class Tracker:
         """Return what the suspects prove, None while it is too little."""
         now, heavy = self.seen - 1, self.interval < SPARSE_STEPS
         for rule in RULES:
-            sigmas = self.demand * self.tail.needed(rule.sigmas, rule.most, heavy)
+            most = rule.most * (DENSE_CARE if heavy and rule.need == 2 else 1.0)
+            sigmas = self.demand * self.tail.needed(rule.sigmas, most, heavy)
             high = [one for one in self.suspects if now - one.number < rule.among and one.sigmas >= sigmas]
             if len(high) < rule.need or max(one.sigmas for one in high) < self.demand * rule.head:
                 continue
             if max(one.rise for one in high) >= self.demand * rule.rise:
-                return Proof(high, f"{rule.need} of {rule.among} points above {sigmas:g} sigmas")
+                # the first point of a rise is often lower than the rest: it belongs to the event all the same
+                burst = [one for one in self.suspects if now - one.number < rule.among]
+                return Proof(burst, f"{rule.need} of {rule.among} points above {sigmas:g} sigmas")
         sigmas = self.demand * self.tail.needed(HEAD_SIGMAS, HEAD_MOST, heavy)
         for head in self.suspects:
             if head.sigmas >= sigmas and head.rise >= self.demand * HEAD_RISE:
