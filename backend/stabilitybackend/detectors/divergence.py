@@ -76,12 +76,12 @@ class DivergenceDetector(Detector):
     """Opens one incident when the loss climbs away from its level without a spike, and follows it.
 
     Idea: medians of 8 points (512 points back) and of 64 points (4,096 back) are compared with the level around the
-    lowest of them. A climb counts when the newest two are above it by 1.5 %, by 4 sigmas of a median, by 1.6 times any
-    climb that the same curve took back before (so a loss that wanders stays silent), and by 1.2 times the fall just
-    before it (so the way back from a drop stays silent). A rise within five points is left to the detectors of spikes
-    and level shifts. A higher learning rate since the onset explains a climb up to five times as large. The event is
-    back when 30 % of the climb are left, or resolved when the loss stands still for 128 points: it is measured from
-    there then.
+    lowest of them. A climb counts when the newest two are above it by 1.5 %, by 4 sigmas of a median (3 where four of
+    them keep it), by 1.6 times any climb that the same curve took back before (so a loss that wanders stays silent),
+    and by 1.2 times the fall just before it (so the way back from a drop stays silent). A rise within five points is
+    left to the detectors of spikes and level shifts. A learning rate on its way back up explains a climb up to five
+    times as large. The event is back when 30 % of the climb are left, or resolved when the loss stands still for 128
+    points: it is measured from there then.
 
     Args:
         sensitivity: divides the thresholds.

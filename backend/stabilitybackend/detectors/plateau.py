@@ -94,9 +94,9 @@ class PlateauDetector(Detector):
     first 128 (those of the warm-up of the learning rate do not count), and as high as an untrained model: at its first
     level, or above 70 % of a first level of 3.9 or more (such a model knows how frequent its classes are, and nothing
     else). That is a warning when the first level is above 3.9 or the level is ln(classes) of a common number of
-    classes, otherwise a note. *Stopped*: the job had learnt, and over the newest quarter of the run (500 points at
-    least) the fall is below 0.3 %, while the learning rate is not at its floor and the loss is not
-    near zero; a quiet note. Both end when the loss falls again.
+    classes, otherwise a note. *Stopped*: the job had learnt, and over the newest quarter of the run (half of it where
+    the learning rate is not logged; 500 points at least) the fall is below 0.3 %, while the learning rate is not at its
+    floor and the loss is not near zero; a quiet note. Both end when the loss falls again.
 
     Args:
         sensitivity: divides the points that have to be flat.
