@@ -33,7 +33,7 @@ LOUD = ("warning", "critical")
 #: Seeds that thresholds were looked up on; ``examples/laboratory/gallery.py`` has the same.
 TUNING_SEEDS = range(1, 101)
 
-__all__ = ["Judged", "logs_of", "main", "ours"]
+__all__ = ["Judged", "judge", "logs_of", "main", "ours", "read_trace"]
 
 
 @dataclass
@@ -68,12 +68,18 @@ def logs_of(folder: Path) -> Iterator[tuple[Path, Labelled]]:
             yield path, _labelled(name, name.split("-")[0], path, label)
     for truth in sorted(folder.glob("*.truth.json")):
         name = truth.name.removesuffix(".truth.json")
-        path = next(path for path in (folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz") if path.exists())
         found = True
-        label = json.loads(truth.read_text())
-        yield path, _labelled(name, label["fault"], path, label)
+        path = next(path for path in (folder / f"{name}.jsonl", folder / f"{name}.jsonl.gz") if path.exists())
+        yield path, read_trace(path)
     if not found:
         raise SystemExit(f"{folder} has neither labels.json nor *.truth.json, expected one of them")
+
+
+def read_trace(path: Path) -> Labelled:
+    """Return a log of the laboratory with the truth that lies beside it."""
+    name = path.name.removesuffix(".gz").removesuffix(".jsonl")
+    label = json.loads((path.parent / f"{name}.truth.json").read_text())
+    return _labelled(name, label["fault"], path, label)
 
 
 def _labelled(name: str, cluster: str, path: Path, label: dict[str, Any]) -> Labelled:
@@ -84,14 +90,13 @@ def _labelled(name: str, cluster: str, path: Path, label: dict[str, Any]) -> Lab
 
 
 def ours(path: Path) -> list[Alarm]:
-    """Return the alarms that people would have seen of one log."""
+    """Return what people would have seen of one log; what is no alarm is marked as quiet."""
     from stabilitybackend.backtest import backtest, read_files
 
     log = next(iter(read_files([path])))
     return [
-        Alarm(i["step"], i["kind"], i["recovery"], i["dataset"], i["rank"])
+        Alarm(i["step"], i["kind"], i["recovery"], i["dataset"], i["rank"], i["severity"] in LOUD)
         for i in backtest(log.frames(), run_id=path.name).incidents
-        if i["severity"] in LOUD
     ]
 
 
@@ -208,7 +213,8 @@ def _print(judged: Sequence[Judged], arguments: argparse.Namespace) -> None:
         f"Ours names rightly, of the events that it found: kind {mine.share('kind')}, recovery "
         f"{mine.share('recovery')}, data set {mine.share('dataset')}, that no one data set is to blame "
         f"{mine.share('none to blame')}, rank {mine.share('rank')}. {mine.points:,} points, "
-        f"{sum(mine.events.values())} events, {mine.alarms_in_events} alarms on {sum(mine.found.values())} found ones."
+        f"{sum(mine.events.values())} events, {mine.alarms_in_events} alarms on {sum(mine.found.values())} found ones; "
+        f"{mine.told_quietly} of the missed ones are told as info."
     )
     if arguments.verbose and not arguments.markdown:
         for title, lines in (("missed", mine.missed), ("false", mine.false_alarms), ("wrong", mine.wrong)):

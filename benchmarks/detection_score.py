@@ -1,8 +1,8 @@
 """Scores alarms against labels: one event, one alarm; a tolerance in logged points; no reward for later alarms.
 
-An event is found when an alarm is raised from one logged point before its onset to ``TOLERANCE`` points after it. Other
-alarms until ten points after its end are neither counted nor punished. All others are false. Point-adjusted scores,
-which count a whole event as found by any point in it, are not used: they flatter.
+An event is found when an alarm is raised from one logged point before its onset to ``TOLERANCE`` points after it, a
+plateau as long as it lasts. Other alarms until ten points after its end are neither counted nor punished. All others
+are false. Point-adjusted scores, which count a whole event as found by any point in it, are not used: they flatter.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import Any
 
 __all__ = ["LOSS_KINDS", "Alarm", "Event", "Labelled", "Score", "interval", "judge", "labels_of"]
 
-#: Points after the onset within which an event must be found. A plateau is one only after it has lasted.
-TOLERANCE = {"spike": 10, "nonfinite": 10, "plateau": 500}
+#: Points after the onset within which an event must be found.
+TOLERANCE = {"spike": 10, "nonfinite": 10}
 #: For the others: they develop.
 SLOW_TOLERANCE = 50
+#: A state rather than an event: it is one only after it has lasted, and worth hearing of while it lasts.
+LASTING_KINDS = ("plateau",)
 #: Points after an event's end that still belong to it.
 AFTERMATH_POINTS = 10
 #: A rule without a memory of events speaks at each point: alarms no further apart than this are one.
@@ -74,6 +76,8 @@ class Event:
 
     def seen_in_time(self, step: int, interval: int) -> bool:
         """Return whether an alarm at ``step`` finds this event."""
+        if self.kind in LASTING_KINDS:
+            return self.covers(step, interval)
         seen_from = self.onset if self.visible is None else self.visible
         return self.first - interval <= step <= seen_from + TOLERANCE.get(self.kind, SLOW_TOLERANCE) * interval
 
@@ -104,13 +108,18 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Alarm:
-    """What a detector said, at the step at which it said it first. Rules in use know no more than the step."""
+    """What a detector said, at the step at which it said it first. Rules in use know no more than the step.
+
+    Args:
+        loud: people are called; a quiet word is only counted where an event is missed otherwise.
+    """
 
     step: int
     kind: str | None = None
     recovery: str | None = None
     dataset: str | None = None
     rank: int | None = None
+    loud: bool = True
 
 
 @dataclass
@@ -128,11 +137,13 @@ class Score:
     right: dict[str, int] = field(default_factory=dict)
     asked: dict[str, int] = field(default_factory=dict)
     alarms_in_events: int = 0
+    told_quietly: int = 0
 
     def add(self, other: Score) -> None:
         """Take the counts of another score in."""
         self.points += other.points
         self.alarms_in_events += other.alarms_in_events
+        self.told_quietly += other.told_quietly
         for name in ("delays", "false_alarms", "quiet_violations", "missed", "wrong"):
             getattr(self, name).extend(getattr(other, name))
         for name in ("found", "events", "right", "asked"):
@@ -194,9 +205,10 @@ def labels_of(label: dict[str, Any]) -> list[Event]:
     return events
 
 
-def judge(log: Labelled, alarms: Sequence[Alarm]) -> Score:
-    """Score the alarms of one log."""
+def judge(log: Labelled, said: Sequence[Alarm]) -> Score:
+    """Score what a detector said of one log."""
     score = Score(points=len(log.rows))
+    alarms = [alarm for alarm in said if alarm.loud]
     loud = [event for event in log.events if event.alarm]
     for event in loud:
         score.events[event.kind] = score.events.get(event.kind, 0) + 1
@@ -204,7 +216,9 @@ def judge(log: Labelled, alarms: Sequence[Alarm]) -> Score:
             alarm for alarm in alarms if event.seen_in_time(alarm.step, log.interval) and _may_find(alarm, event)
         ]
         if not in_time:
-            score.missed.append(f"{log.name}: {event.kind} at {event.onset}")
+            quiet = any(event.seen_in_time(one.step, log.interval) and one.kind == event.kind for one in said)
+            score.told_quietly += quiet
+            score.missed.append(f"{log.name}: {event.kind} at {event.onset}{' (told as info only)' * quiet}")
             continue
         best = min(in_time, key=lambda alarm: (alarm.kind != event.kind, alarm.step))
         score.found[event.kind] = score.found.get(event.kind, 0) + 1

@@ -1,6 +1,6 @@
 """Draws the pictures of the detectors' pages: recorded laboratory runs with the incidents that ours finds in them.
 
-    python benchmarks/detector_plots.py [--traces DIR] [--seed 101]
+    python benchmarks/detector_plots.py [--traces DIR] [--only NAME...]
 
 Each picture is the plot of ``stabilityboard backtest --plot``, photographed by Chromium with only the curves and the
 stretch of steps that its page speaks of, and written to ``docs/images/detectors/<kind>.png``. Nothing is drawn by hand.
@@ -30,7 +30,7 @@ PICTURES = REPOSITORY / "docs" / "images" / "detectors"
 #: Size of a picture, pixels; and its largest size, bytes.
 WIDTH, HEIGHT = 900, 320
 MAX_BYTES = 40 * 1024
-#: Colours kept: text, lines and markers stay what they are, the file a half.
+#: Colours kept in a picture that is too large: the file becomes a half, small markers lose some of their colour.
 COLOURS = 128
 
 __all__ = ["SHOTS", "Shot", "main"]
@@ -45,6 +45,8 @@ class Shot:
         before, after: steps that are shown around the incident's onset.
         kinds: of the incidents that are shown; empty for all of severity warning and above.
         logarithmic: scale of the first panel.
+        beside: fault whose curve of the first panel is drawn in grey, for comparison.
+        seed: of the trace.
         ranks: draw the curves of all ranks, read from the log: the plot itself has that of the first one only.
     """
 
@@ -55,32 +57,35 @@ class Shot:
     after: int = 150
     kinds: tuple[str, ...] = ()
     logarithmic: bool = False
+    beside: str = ""
+    seed: int = 101
     ranks: bool = False
 
 
 #: One picture for each kind; a spike has three, one for each recovery.
 SHOTS = (
-    Shot("spike", "wrong_tokenizer", ("loss",), 120, 180, ("spike",)),
+    Shot("spike", "wrong_tokenizer", ("loss",), 120, 110, ("spike",)),
     Shot("spike_fast", "garbage_batches", ("loss",), 60, 60, ("spike",)),
-    Shot("spike_none", "killed_by_lr", ("loss",), 120, 200, ("spike",)),
-    Shot("divergence", "negative_decay", ("loss",), 200, 200, ("divergence",), True),
+    Shot("spike_none", "killed_by_lr", ("loss",), 120, 165, ("spike",)),
+    Shot("divergence", "lr_creep", ("loss", "lr"), 160, 180, ("divergence",)),
     Shot("nonfinite", "loss_scale", ("loss", "grad_norm"), 60, 60, ("nonfinite",)),
-    Shot("level_shift", "label_noise_dataset", ("loss",), 160, 200),
-    Shot("plateau", "stale_parameters", ("loss",), 200, 700, ("plateau",)),
+    Shot("level_shift", "label_noise_dataset", ("loss",), 160, 160, ("level_shift",), seed=102),
+    Shot("plateau", "never_learns", ("loss",), 10, 690, ("plateau",), beside="healthy_smooth"),
     Shot("repeat_data", "repeat_data", ("loss",), 200, 320, ("repeat_data",)),
-    Shot("resume_artifact", "lost_shard", ("loss",), 120, 140, ("resume_artifact",)),
+    Shot("resume_artifact", "lost_shard", ("loss",), 110, 110, ("resume_artifact",)),
     Shot("data_mix_drift", "mix_after_resume", ("ratio", "loss"), 160, 250, ("data_mix_drift",)),
-    Shot("grad_norm", "grad_spikes", ("grad_norm", "loss"), 60, 330, ("grad_norm",)),
+    Shot("grad_norm", "grad_spikes", ("grad_norm", "loss"), 120, 120, ("grad_norm",)),
     Shot("throughput", "slow_loader", ("tokens_per_s", "step_time_s"), 120, 240, ("throughput",)),
-    Shot("straggler", "slow_rank", ("step_time_s",), 120, 200, ("straggler",), ranks=True),
+    Shot("straggler", "slow_rank", ("step_time_s",), 120, 160, ("straggler",), ranks=True),
 )
 
 #: Draws the plot anew: only some panels, only some steps, in the size of the picture.
 _DRAW = """
-([panels, kinds, before, after, logarithm, height, ranks]) => {
+([panels, kinds, before, after, logarithm, height, ranks, beside]) => {
   const log = LOGS[0];
   theme = "light";
   if (ranks.length) log.curves = ranks;
+  log.curves.push(...beside);
   const within = curve => panels.some(panel => curve.panel === panel || curve.panel.startsWith(panel + "/"));
   log.curves = log.curves.filter(within);
   const place = curve => panels.findIndex(panel => curve.panel.startsWith(panel));
@@ -122,7 +127,6 @@ def main() -> None:
     """Parse the command line, draw, and say what has become too large or shows no incident."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--traces", type=Path, default=RECORDED, help="logs of the laboratory")
-    parser.add_argument("--seed", type=int, default=101)
     parser.add_argument("--only", nargs="+", help="names of pictures")
     parser.add_argument("--out", type=Path, default=PICTURES)
     arguments = parser.parse_args()
@@ -134,9 +138,9 @@ def main() -> None:
         for shot in SHOTS:
             if arguments.only and shot.name not in arguments.only:
                 continue
-            found = sorted(arguments.traces.glob(f"{shot.fault}-{arguments.seed}.jsonl*"))
+            found = sorted(arguments.traces.glob(f"{shot.fault}-{shot.seed}.jsonl*"))
             if not found:
-                print(f"{shot.name}: there is no trace of {shot.fault} with seed {arguments.seed}")
+                print(f"{shot.name}: there is no trace of {shot.fault} with seed {shot.seed}")
                 continue
             shown, size = _draw(page, shot, found[0], Path(scratch), arguments.out / f"{shot.name}.png")
             wrong = "no incident in it; " * (not shown) + "too large" * (size > MAX_BYTES)
@@ -150,9 +154,15 @@ def _draw(page: Page, shot: Shot, trace: Path, scratch: Path, target: Path) -> t
     write_page(html, [judge(next(iter(read_files([trace]))), {}, Filter(), with_curves=True)], {})
     page.goto(html.as_uri())
     wish = [list(shot.panels), list(shot.kinds), shot.before, shot.after, shot.logarithmic, HEIGHT]
-    shown = page.evaluate(_DRAW, [*wish, _ranks(trace, shot.panels[0]) if shot.ranks else []])
+    ranks = _ranks(trace, shot.panels[0]) if shot.ranks else []
+    beside = trace.with_name(trace.name.replace(shot.fault, shot.beside))
+    grey = [curve | {"dead": True} for curve in _ranks(beside, shot.panels[0])] if shot.beside else []
+    shown = page.evaluate(_DRAW, [*wish, ranks, grey])
     raw = page.locator("#picture").screenshot(animations="disabled")
-    Image.open(io.BytesIO(raw)).convert("RGB").quantize(COLOURS).save(target, optimize=True)
+    picture = Image.open(io.BytesIO(raw)).convert("RGB")
+    picture.save(target, optimize=True)
+    if target.stat().st_size > MAX_BYTES:
+        picture.quantize(COLOURS).save(target, optimize=True)
     return int(shown), target.stat().st_size
 
 

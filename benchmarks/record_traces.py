@@ -1,6 +1,6 @@
 """Records laboratory runs for CI: short, rounded, packed, one trace a fault, with their truth.
 
-    python benchmarks/record_traces.py FOLDER --seed 101
+    python benchmarks/record_traces.py FOLDER --seed 101 [--only FAULT...]
 
 takes ``FOLDER/<fault>-<seed>.jsonl`` as ``examples/laboratory/run.py --all`` wrote them, and writes
 ``tests/traces/<fault>-<seed>.jsonl.gz`` and ``.truth.json``. Only seeds above 100: thresholds were never looked up on
@@ -21,10 +21,10 @@ __all__ = ["main", "record"]
 
 #: Rows that are kept after the end of the last event: detectors must fall silent again within them.
 TAIL_ROWS = 100
-#: Rows that are kept of an event without an end, and of a run without events.
-LONG_ROWS, HEALTHY_ROWS = 210, 700
-#: Significant digits of a value.
-DIGITS = 5
+#: Rows that are kept of an event without an end, and from the start of a run without events or with a plateau.
+LONG_ROWS, HEALTHY_ROWS, PLATEAU_ROWS = 170, 560, 720
+#: Significant digits of the loss, and of all else: the noise is 3 % and more.
+LOSS_DIGITS, DIGITS = 5, 4
 #: Metrics that only runs of these faults need, and those that they can do without: noise fills a trace.
 SPEED = ("tokens_per_s", "step_time_s", "t")
 SPEED_FAULTS = ("slow_loader", "slow_rank", "healthy_gaps", "batch_ramp")
@@ -52,8 +52,9 @@ def _last_step(truth: dict[str, Any]) -> int:
         event["visible_step"] + LONG_ROWS if event["recovered_step"] is None else event["recovered_step"] + TAIL_ROWS
         for event in truth["events"]
     ]
-    if any(event["kind"] == "plateau" for event in truth["events"]) or not ends:
-        ends.append(HEALTHY_ROWS * truth["log_interval"])
+    plateau = any(event["kind"] == "plateau" for event in truth["events"])
+    if plateau or not ends:
+        ends.append((PLATEAU_ROWS if plateau else HEALTHY_ROWS) * truth["log_interval"])
     return max(ends)
 
 
@@ -65,7 +66,9 @@ def _until(rows: list[dict[str, Any]], last: int) -> list[dict[str, Any]]:
 
 def _small(row: dict[str, Any], speed: bool) -> dict[str, Any]:
     return {
-        name: float(f"{value:.{DIGITS}g}") if isinstance(value, float) and name != "t" else value
+        name: float(f"{value:.{LOSS_DIGITS if name == 'loss' else DIGITS}g}")
+        if isinstance(value, float) and name != "t"
+        else value
         for name, value in row.items()
         if name not in (NOT_SPEED if speed else SPEED)
     }
@@ -76,11 +79,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--only", nargs="+", help="faults")
     arguments = parser.parse_args()
     if arguments.seed in TUNING_SEEDS:
         parser.error(f"--seed is {arguments.seed}, a tuning seed; expected one above {TUNING_SEEDS[-1]}")
     RECORDED.mkdir(exist_ok=True)
-    sizes = [record(path, RECORDED) for path in sorted(arguments.folder.glob(f"*-{arguments.seed}.jsonl"))]
+    paths = sorted(arguments.folder.glob(f"*-{arguments.seed}.jsonl"))
+    if arguments.only:
+        paths = [path for path in paths if path.stem.rsplit("-", 1)[0] in arguments.only]
+    sizes = [record(path, RECORDED) for path in paths]
     print(f"{len(sizes)} traces, {sum(sizes) / 1024:.0f} KiB, in {RECORDED}")
 
 
