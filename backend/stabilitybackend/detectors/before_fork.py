@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .context import Context
+from .fingerprint import correlation
 from .levels import Level, level_of, middle, quantum
 
 #: Points before a fork that are looked at, the newest of them for the level itself; fewer than LEAST: nothing is known.
@@ -23,6 +24,8 @@ LR_FACTOR = 2.0
 LR_DIFFERS, GRAD_FACTOR, SHARE_SIGMAS, SHARE_FRACTION = 0.1, 1.5, 4.0, 0.03
 #: Points lie above the level together by so many standard errors, and above another branch by so many.
 TOGETHER_ERRORS, PAIRED_ERRORS = 5.0, 6.0
+#: A loss whose points resemble their neighbours tells less with the same number of points: at most so much less.
+MAX_DRAG = 3.0
 #: Two branches on the same data differ by less than this part of the noise of one.
 SAME_DATA = 0.4
 #: Standard error of a median, in those of a mean.
@@ -54,6 +57,7 @@ class BeforeFork:
         text: what happened, one plain clause.
         level, sigma: of the loss, from the newest points up to the fork step.
         slope: of the loss, per point.
+        drag: by how much the errors of medians are larger because neighbours resemble each other, 1 to MAX_DRAG.
         left: step -> loss of the branch that was left, where it had come.
         changes: what was declared to have changed.
         lr, grad_norm: the learning rate at the fork step and the usual gradient norm, NaN where they are not logged.
@@ -64,6 +68,7 @@ class BeforeFork:
     level: float
     sigma: float
     slope: float
+    drag: float
     left: dict[int, float]
     changes: dict[str, Any]
     lr: float
@@ -106,9 +111,10 @@ def before_fork(
     flat = [value - slope * i for i, value in enumerate(losses)]
     level = middle(losses[-LEVEL_POINTS:])
     sigma = max(level_of(flat)[1], SIGMA_FLOOR * abs(level), 0.5 * quantum(losses))
+    alike = min(max(0.0, correlation(flat[:-1], flat[1:])), (MAX_DRAG**2 - 1) / (MAX_DRAG**2 + 1))
     branch: Iterable[tuple[int, float]] = data.get("left_behind", {}).get(metric, [])
     return BeforeFork(
-        step, text, level, sigma, slope,
+        step, text, level, sigma, slope, ((1 + alike) / (1 - alike)) ** 0.5,
         left={at: value for at, value in list(branch)[:left] if math.isfinite(value)},
         changes={str(name): value for name, value in list((data.get("changes") or {}).items())[:MAX_CHANGES]},
         lr=context.lr.before(step),
@@ -148,7 +154,7 @@ def small_rise(
     same_data = pair is not None and pair[1] < MEDIAN_ERROR * SAME_DATA * before.sigma / len(after) ** 0.5
     if pair is not None and same_data and rise > 0 and pair[0] > max(PAIRED_ERRORS * by * pair[1], least):
         return True
-    error: float = MEDIAN_ERROR * before.sigma * (1 / len(after) + 1 / LEVEL_POINTS) ** 0.5
+    error: float = MEDIAN_ERROR * before.drag * before.sigma * (1 / len(after) + 1 / LEVEL_POINTS) ** 0.5
     return rise > max(TOGETHER_ERRORS * by * error, least)
 
 

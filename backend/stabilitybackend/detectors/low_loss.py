@@ -55,7 +55,7 @@ def falsely_low(
     # It is low from the first batch on, or it is no matter of the resume.
     if drop < least or middle(missing[: LOW_POINTS // 2]) < 0.5 * drop:
         return None
-    errors = drop / (MEDIAN_ERROR * before.sigma * math.sqrt(1 / len(after) + 1 / LEVEL_POINTS))
+    errors = drop / (MEDIAN_ERROR * before.drag * before.sigma * math.sqrt(1 / len(after) + 1 / LEVEL_POINTS))
     low = middle([loss for _, loss in after[-LOW_POINTS:]])
     alone = errors > LEVEL_ERRORS_ALONE / by and drop > 2 * least
     pair = paired(before, after)

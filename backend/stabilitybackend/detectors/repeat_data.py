@@ -23,8 +23,8 @@ LR_DIFFERS = 0.1
 #: Declared changes that let the loss differ.
 EXCUSING = ("seed", "skip", "data", "mix", "batch")
 #: The jump back is over when the median of RECENT points has made up for this part of what was missing.
-BACK = 0.6
-RECENT = 5
+BACK = 0.65
+RECENT = 9
 #: The claim is held for so many points after it: the baselines of the others have to learn the true level again.
 REST_POINTS = 32
 #: A low loss is followed for so many points; then it is the usual one.
@@ -121,6 +121,7 @@ class RepeatDataDetector(Detector):
         self._watch: BeforeFork | None = None
         self._after: list[tuple[int, float]] = []
         self._low: _Low | None = None
+        self._low_onset = -(2**62)  # of the newest low loss
         self._again: _Again | None = None
         self._drop: tuple[Drop, Finding, int] | None = None
 
@@ -204,7 +205,7 @@ class RepeatDataDetector(Detector):
         evidence = {**low.evidence, "explained_by": known}
         severity: Severity = "info" if known else "warning"
         event = _Low(after[0][0], step, before, low.level, low.low, severity, evidence, points=count)
-        self._low = event
+        self._low, self._low_onset = event, event.onset
         self._claim(event.onset, None)
         return [self._low_finding(event, "open", step)]
 
@@ -250,11 +251,12 @@ class RepeatDataDetector(Detector):
             if again.hits != CONFIRM_SEARCHES:
                 return []
             again.seen = step
-            if self._low is not None:
-                again.merged = True
-                self._low.evidence |= {"lag_points": again.lag, "r": round(again.r, 3)}
-                return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
-            return [self._again_finding(again, "open", step, None)]
+            told = abs(again.onset - self._low_onset) <= 2 * BLOCK_POINTS * self.context.interval
+            again.merged = told or self._low is not None
+            if self._low is None:
+                return [] if told else [self._again_finding(again, "open", step, None)]
+            self._low.evidence |= {"lag_points": again.lag, "r": round(again.r, 3)}
+            return [self._low_finding(self._low, "open" if self._low.back is None else "recovered", step)]
         if again is None or again.hits < CONFIRM_SEARCHES:
             self._again = None if hit is None else _Again(hit[2], hit[0], hit[1], hit[3])
             return []
@@ -370,18 +372,9 @@ class RepeatDataDetector(Detector):
         return self._finding(drop.step, step, step, "open", "warning", title, text, drop.size / sigma, evidence, None)
 
     def _finding(
-        self,
-        onset: int,
-        seen: int,
-        now_step: int,
-        state: State,
-        severity: Severity,
-        title: str,
-        text: str,
-        score: float,
-        evidence: dict[str, Any],
-        back: int | None,
-    ) -> Finding:
+        self, onset: int, seen: int, now_step: int, state: State, severity: Severity, title: str, text: str,
+        score: float, evidence: dict[str, Any], back: int | None,
+    ) -> Finding:  # fmt: skip
         metric = self._metric or "loss"
         return Finding(
             detector=self.name,
