@@ -92,7 +92,7 @@ def test_a_detector_goes_back_to_a_state_from_before_the_restart() -> None:
     end = [job.rolled_back(200, "k"), *(job.rows([s], {"loss": [9.0]}) for s in range(201, 204))]
     second = _Fold().feed(frames).restarted().feed(end)
     kinds = [(i["kind"], i["onset_step"], i["segment"]) for i in second.state.incidents.all()]
-    assert kinds == [("spike", 201, 1), ("spike", 301, 0)]
+    assert kinds == [("resume_artifact", 201, 1), ("spike", 301, 0)]
 
 
 def test_a_death_that_was_over_before_the_restart_stays_over() -> None:
