@@ -80,6 +80,13 @@ def test_one_logged_point_is_an_event_where_it_stands_for_many_steps_and_the_nor
     assert len(keys) == found
 
 
+@pytest.mark.parametrize(("every", "found"), [(100, 1), (1, 0)])
+def test_a_high_point_and_a_lower_one_after_it_are_an_event_in_a_sparse_log_only(every: int, found: int) -> None:
+    values = noisy(COUNT, 20, sigma=0.02)
+    values[ONSET : ONSET + 2] = [2.5 * 1.22, 2.5 * 1.11]
+    assert len({finding.key for finding in feed({"loss": values}, every)}) == found
+
+
 def test_one_logged_point_without_the_norm_is_nothing() -> None:
     loss, norm = raised(noisy(COUNT, 8), 1, 1.6), noisy(COUNT, 9, level=0.5)
     assert feed({"loss": loss, "grad_norm": norm}, every=100) == []

@@ -82,6 +82,12 @@ HEAD_RISE = 0.05
 BODY_SIGMAS = 2.5
 BODY_NEED = 3
 BODY_POINTS = 4
+#: Where a point stands for SPARSE_STEPS or more, less of a body does: one point so high, and one of the two after it
+#: above PAIR_SIGMAS. Only in a run that has hardly shown such a point alone.
+PAIR_HEAD_SIGMAS = 7.0
+PAIR_MOST = 2e-4
+PAIR_SIGMAS = 3.5
+PAIR_POINTS = 2
 
 
 class Suspect(NamedTuple):
@@ -191,7 +197,7 @@ class Tracker:
         self.seen += 1
         self.since_closed += 1
         self.step = step
-        if suspect.sigmas >= HEAD_SIGMAS:
+        if suspect.sigmas >= min(HEAD_SIGMAS, PAIR_HEAD_SIGMAS):
             self.watch_until = self.seen + BODY_POINTS
         self.set_band()
         return True
@@ -209,6 +215,10 @@ class Tracker:
                 # the first point of a rise is often lower than the rest: it belongs to the event all the same
                 burst = [one for one in self.suspects if now - one.number < rule.among]
                 return Proof(burst, f"{rule.need} of {rule.among} points above {sigmas:g} sigmas")
+        return self._body_proof(heavy) or (None if heavy else self._pair_proof())
+
+    def _body_proof(self, heavy: bool) -> Proof | None:
+        """Return the proof of a high point after which the loss stays a little up."""
         sigmas = self.demand * self.tail.needed(HEAD_SIGMAS, HEAD_MOST, heavy)
         for head in self.suspects:
             if head.sigmas >= sigmas and head.rise >= self.demand * HEAD_RISE:
@@ -216,6 +226,18 @@ class Tracker:
                 if len(body) >= BODY_NEED:
                     return Proof(
                         [head, *body], f"1 point above {sigmas:g} sigmas and {BODY_NEED} after it that stay up"
+                    )
+        return None
+
+    def _pair_proof(self) -> Proof | None:
+        """Return the proof of a high point with a lower one after it, in a sparse log."""
+        sigmas = self.demand * self.tail.needed(PAIR_HEAD_SIGMAS, PAIR_MOST)
+        for head in self.suspects:
+            if head.sigmas >= sigmas and head.rise >= self.demand * HEAD_RISE:
+                after = [one for one in self.suspects if 0 < one.number - head.number <= PAIR_POINTS]
+                if any(one.sigmas >= self.demand * PAIR_SIGMAS for one in after):
+                    return Proof(
+                        [head, *after], f"1 point above {sigmas:g} sigmas and one after it above {PAIR_SIGMAS:g}"
                     )
         return None
 
