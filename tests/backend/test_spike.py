@@ -111,6 +111,12 @@ def test_an_event_whose_level_was_accepted_still_recovers_under_its_own_key() ->
     assert (found[-1].state, found[-1].recovered_step) == ("recovered", ONSET + 400)
 
 
+def test_a_run_that_learns_its_way_down_from_the_new_level_has_not_recovered_but_the_event_is_over() -> None:
+    falling = [value * (2.0 - i / 1_500) for i, value in enumerate(noisy(1_800, seed=7, sigma=0.01))]
+    found = feed([*noisy(ONSET, seed=6, sigma=0.01), *falling])
+    assert story(found)[-1] == ("resolved", "none", "critical")
+
+
 def test_a_spike_that_comes_again_at_once_is_the_same_event() -> None:
     values = noisy(400, seed=9)
     for step in (*range(ONSET, ONSET + 6), *range(ONSET + 10, ONSET + 16)):

@@ -121,6 +121,10 @@ class RobustBaseline:
             self.refresh()
         return self._scale
 
+    def slow_location(self) -> float:
+        """Return the median of the last 128 values, as of the last ``refresh`` or 64 points ago at most."""
+        return self._old
+
     def highest(self) -> float:
         """Return the highest of the last 128 values. At least one must have been learnt."""
         return max(self._values)

@@ -331,7 +331,9 @@ class SpikeDetector(Detector):
         event = tracker.left_behind
         if event is None:
             return []
-        if not event.came_back_late(step, tracker.baseline.newest(RECOVERY_RING), tracker.interval):
+        baseline = tracker.baseline
+        newest, slow = baseline.newest(RECOVERY_RING), baseline.slow_location()
+        if not event.came_back_late(step, newest, slow, tracker.interval):
             return []
         tracker.left_behind = None
         tracker.set_band()

@@ -34,6 +34,8 @@ NEW_LEVEL_DRIFT = 0.03
 #: After so many points with the verdict ``none`` the level of then is accepted however it moves: no event may hold the
 #: curve for ever.
 LONGEST_POINTS = 512
+#: A late return counts while the slow median is above this fraction of the way from the old level to the new one.
+BACK_AT_ONCE = 0.5
 #: While an event is pending it is told again only when its peak has grown by this factor, so many times at most.
 PEAK_NEWS_FACTOR = 2.0
 PEAK_NEWS = 6
@@ -74,6 +76,8 @@ class SpikeEvent:
     recovered_step: int | None = None
     new_level: float | None = None
     peak_news: int = 0
+    #: Over without a recovery.
+    resolved: bool = False
     still_below: float = -math.inf
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=STILL_POINTS))
     trend: deque[float] = field(default_factory=lambda: deque(maxlen=NEW_LEVEL_POINTS))
@@ -142,16 +146,22 @@ class SpikeEvent:
         self.recent.clear()
         self.trend.clear()
 
-    def came_back_late(self, step: int, newest: list[float], interval: float) -> bool:
-        """Return whether the loss is back where it came from, after its new level was accepted.
+    def came_back_late(self, step: int, newest: list[float], slow: float, interval: float) -> bool:
+        """Return whether the loss is where it came from, after its new level was accepted: the event is over then.
+
+        A loss that falls back at once has recovered; one that learnt its way down over many points has not.
 
         Args:
             step: the newest step.
             newest: values of the last RECOVERY_RING points, oldest first.
+            slow: median of the last 128 points.
             interval: steps between two points.
         """
         if len(newest) < RECOVERY_RING or median(newest) > self.back_below:
             return False
+        if self.new_level is None or slow < self.level + BACK_AT_ONCE * (self.new_level - self.level):
+            self.resolved = True
+            return True
         first = next(i for i, value in enumerate(newest) if value <= self.back_below)
         self.recovery = "slow"
         self.recovered_step = max(self.onset, step - round(interval * (len(newest) - 1 - first)))

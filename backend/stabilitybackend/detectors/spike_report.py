@@ -24,7 +24,8 @@ def key_of(event: SpikeEvent) -> str:
 def finding_of(event: SpikeEvent, now_step: int) -> Finding:
     """Return what is to be told of an event at step ``now_step``."""
     settled = event.new_level is not None
-    state: State = "recovered" if event.is_over else ("resolved" if settled and event.severity == "info" else "open")
+    resolved = event.resolved or (settled and event.severity == "info")
+    state: State = "recovered" if event.is_over else "resolved" if resolved else "open"
     alone = dataset_of(event.metric)
     what = "loss" if alone is None else f"loss of {alone}"
     percent = f" (+{100 * event.rise:.0f} %)" if event.level else ""
@@ -37,6 +38,8 @@ def finding_of(event: SpikeEvent, now_step: int) -> Finding:
     }[event.recovery]
     if event.new_level is not None and not event.is_over:
         text += f" It has settled at a new level of {event.new_level:.4g}."
+    if event.resolved:
+        text += f" By step {now_step} training had come down to the level from before it."
     if event.explained_by:
         text += f" It began with a known change ({'; '.join(event.explained_by)})."
     if alone is None and event.dataset is not None:
