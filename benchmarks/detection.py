@@ -1,7 +1,7 @@
 """Scores the detectors, and the rules that frameworks ship, on labelled logs: precision, recall, F1, delay, kinds.
 
     python benchmarks/detection.py FOLDER              labelled logs (labels.json) or logs of the laboratory
-    python benchmarks/detection.py --recorded          the recorded laboratory runs in tests/traces
+    python benchmarks/detection.py                     the recorded laboratory runs in tests/traces (or --recorded)
     python benchmarks/detection.py --train --seeds 104 trains every fault of the laboratory with each seed, scores that
 
 Ours goes through ``stabilitybackend.backtest``, the code that judges live runs; an alarm is an incident of severity
@@ -146,7 +146,7 @@ def table(judged: Sequence[Judged]) -> str:
     for one in judged:
         score = one.total
         low, high = interval(one.scores, lambda score: score.f1(LOSS_KINDS))
-        delays = sorted(score.delays)
+        delays = sorted(delay for kind in score.delays.values() for delay in kind)
         late = (
             f"{statistics.median(delays):.0f}, {delays[int(0.95 * (len(delays) - 1))]:.0f}" if delays else "none found"
         )
@@ -163,11 +163,14 @@ def _p95(ordered: Sequence[float]) -> float:
 
 
 def by_kind(judged: Sequence[Judged]) -> str:
-    """Return found of all by kind as markdown."""
+    """Return found of all by kind as markdown, with the delay of the first detector."""
     kinds = sorted({kind for one in judged for kind in one.total.events})
-    lines = ["| kind | " + " | ".join(one.name for one in judged) + " |", "|---" * (len(judged) + 1) + "|"]
+    names = " | ".join(one.name for one in judged)
+    lines = [f"| kind | {names} | delay of {judged[0].name}, median (points) |", "|---" * (len(judged) + 2) + "|"]
     for kind in kinds:
         cells = [f"{one.total.found.get(kind, 0)} of {one.total.events.get(kind, 0)}" for one in judged]
+        delays = judged[0].total.delays.get(kind)
+        cells.append(f"{statistics.median(delays):.0f}" if delays else "")
         lines.append(f"| `{kind}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -176,7 +179,9 @@ def main() -> None:
     """Parse the command line, score, print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", help="labelled logs")
-    parser.add_argument("--recorded", action="store_true", help="the recorded traces of tests/traces")
+    parser.add_argument(
+        "--recorded", action="store_true", help="the recorded traces of tests/traces, as without a folder"
+    )
     parser.add_argument("--train", action="store_true", help="train the laboratory afresh with --seeds")
     parser.add_argument("--seeds", type=int, nargs="+", default=[], help="101 and above: the others are for tuning")
     parser.add_argument("--keep", type=Path, help="with --train: the folder that the logs are kept in")
@@ -193,12 +198,8 @@ def main() -> None:
             if not arguments.seeds:
                 parser.error("--train was given without --seeds, expected at least one, from 101")
             train(arguments.seeds, folder)
-        elif arguments.recorded:
-            folder = RECORDED
-        elif arguments.folder:
-            folder = arguments.folder
         else:
-            parser.error("nothing to score, expected a folder, --recorded or --train")
+            folder = arguments.folder or RECORDED
         judged = score_folder(folder, arguments.processes)
     _print(judged, arguments)
 

@@ -124,12 +124,14 @@ class Alarm:
 
 @dataclass
 class Score:
-    """Counts over logs. ``right`` and ``asked`` hold kind, recovery, dataset, ``none to blame``, rank."""
+    """Counts over logs, by kind where they are dicts. ``delays``: points after the onset. ``right`` and ``asked``
+    hold kind, recovery, dataset, ``none to blame``, rank.
+    """
 
     points: int = 0
     found: dict[str, int] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
-    delays: list[float] = field(default_factory=list)
+    delays: dict[str, list[float]] = field(default_factory=dict)
     false_alarms: list[str] = field(default_factory=list)
     quiet_violations: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
@@ -144,7 +146,9 @@ class Score:
         self.points += other.points
         self.alarms_in_events += other.alarms_in_events
         self.told_quietly += other.told_quietly
-        for name in ("delays", "false_alarms", "quiet_violations", "missed", "wrong"):
+        for kind, delays in other.delays.items():
+            self.delays.setdefault(kind, []).extend(delays)
+        for name in ("false_alarms", "quiet_violations", "missed", "wrong"):
             getattr(self, name).extend(getattr(other, name))
         for name in ("found", "events", "right", "asked"):
             mine = getattr(self, name)
@@ -223,7 +227,7 @@ def judge(log: Labelled, said: Sequence[Alarm]) -> Score:
         best = min(in_time, key=lambda alarm: (alarm.kind != event.kind, alarm.step))
         score.found[event.kind] = score.found.get(event.kind, 0) + 1
         first = min(alarm.step for alarm in in_time)
-        score.delays.append(max(0.0, (first - event.onset) / log.interval))
+        score.delays.setdefault(event.kind, []).append(max(0.0, (first - event.onset) / log.interval))
         score.alarms_in_events += sum(event.covers(alarm.step, log.interval) for alarm in alarms)
         if best.kind is not None:
             _grade(score, log, event, best)
