@@ -77,7 +77,7 @@ class RobustBaseline:
     """
 
     __slots__ = (
-        "_location", "_newest", "_old", "_quantum", "_residuals", "_scale", "_since_location", "_since_scale",
+        "_location", "_newest", "_old", "_residuals", "_scale", "_since_location", "_since_old", "_since_scale",
         "_values", "points",
     )  # fmt: skip
 
@@ -88,8 +88,8 @@ class RobustBaseline:
         self._old = math.nan
         self._newest = math.nan
         self._scale = math.inf
-        self._quantum = 0.0
         self._since_location = 0
+        self._since_old = 0
         self._since_scale = SCALE_EVERY_POINTS
         #: Values learnt since the start; a ``restart`` does not set it back.
         self.points = 0
@@ -139,6 +139,7 @@ class RobustBaseline:
             self._residuals.append(value - self.location())
         self._values.append(value)
         self._since_location += 1
+        self._since_old += 1
         self._since_scale += 1
         self.points += 1
 
@@ -148,6 +149,7 @@ class RobustBaseline:
         self._residuals.extend([value - location for value in values])
         self._values.extend(values)
         self._since_location += len(values)
+        self._since_old += len(values)
         self._since_scale += len(values)
         self.points += len(values)
 
@@ -156,7 +158,7 @@ class RobustBaseline:
 
         At least one value must have been learnt.
         """
-        if self._since_location or math.isnan(self._location):
+        if self._since_old:
             self._locate(old=True)
         young = self.points <= YOUNG_POINTS
         if self._since_scale >= (YOUNG_SCALE_EVERY_POINTS if young else SCALE_EVERY_POINTS // 2):
@@ -182,8 +184,9 @@ class RobustBaseline:
     def _locate(self, old: bool = False) -> None:
         """Take the fast medians, and the slow one where it is due: it hardly moves and is the costly one."""
         values = list(self._values)
-        if old or self.points <= YOUNG_POINTS or self._since_scale >= SCALE_EVERY_POINTS or math.isnan(self._old):
+        if old or self.points <= YOUNG_POINTS or self._since_old >= SCALE_EVERY_POINTS:
             self._old = median(values)
+            self._since_old = 0
         self._newest = median(values[-NEWEST_POINTS:])
         self._location = min(self._old, median(values[-RECENT_POINTS:]), self._newest)
         self._since_location = 0

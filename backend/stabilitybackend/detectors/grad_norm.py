@@ -110,8 +110,8 @@ class GradNormDetector(Detector):
         self._seen = 0
         #: (number of the point, step, value, sigmas).
         self._suspects: deque[tuple[int, int, float, float]] = deque()
-        #: (step, level of the logarithm), one each NOTE_EVERY_POINTS.
-        self._notes: deque[tuple[int, float]] = deque(maxlen=GROWTH_NOTES + 1)
+        #: (step, level of the logarithm, scale), one each NOTE_EVERY_POINTS.
+        self._notes: deque[tuple[int, float, float]] = deque(maxlen=GROWTH_NOTES + 1)
         self._next_note = WARM_UP_POINTS
         self._event: _Event | None = None
         self._ended_at = -REOPEN_POINTS
@@ -182,15 +182,15 @@ class GradNormDetector(Detector):
         """Note the level, and say so when it has only risen for long."""
         self._next_note = self._seen + NOTE_EVERY_POINTS
         self._baseline.refresh()
-        self._notes.append((step, self._baseline.location()))
-        levels = [level for _, level in self._notes]
+        self._notes.append((step, self._baseline.location(), scale))
+        levels = [level for _, level, _ in self._notes]
         if len(levels) <= GROWTH_NOTES or self.context.warming_up:
             return []
         rises = sum(1 for a, b in pairwise(levels) if b > a)
         grown = (levels[-1] - levels[0]) * self._sensitivity
-        if rises < GROWTH_NOTES - 1 or grown < max(math.log(GROWTH_FACTOR), GROWTH_SIGMAS * scale):
+        first = self._notes[0]  # its scale is the noise: growth itself spreads the later points
+        if rises < GROWTH_NOTES - 1 or grown < max(math.log(GROWTH_FACTOR), GROWTH_SIGMAS * first[2]):
             return []
-        first = self._notes[0]
         self._notes.clear()
         return self._open(first[0], step, "growth", math.exp(min(levels[-1], 80.0)), step, 0, first[1])
 
