@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.detectors.bank import MAX_SNAPSHOTS, DetectorBank
+from stabilitybackend.detectors.bank import MAX_SNAPSHOTS, SNAPSHOT_EVERY_STEPS, DetectorBank
 from stabilitybackend.detectors.contract import Detector, Finding, Point
 from stabilitybackend.detectors.registry import DETECTORS
 
@@ -106,8 +106,12 @@ def test_snapshots_are_bounded_close_to_the_head_and_spread_over_the_run() -> No
             bank.feed(Point(step, "loss", 2.0, 0.0))
     steps = bank.snapshot_steps()
     assert len(steps) <= MAX_SNAPSHOTS
-    assert 49_999 - steps[-1] < 400
-    wide = [(a, b) for a, b in zip([0, *steps], steps, strict=False) if b - a > 0.2 * (50_000 - b) + 400]
+    assert 49_999 - steps[-1] <= SNAPSHOT_EVERY_STEPS
+    wide = [
+        (a, b)
+        for a, b in zip([0, *steps], steps, strict=False)
+        if b - a > 0.2 * (50_000 - b) + 2 * SNAPSHOT_EVERY_STEPS
+    ]
     assert wide == []
 
 

@@ -13,8 +13,9 @@ from .roles import BATCH_SIZE, GRAD_NORM, LR, role_of
 
 #: Snapshots kept. A detector set pickles to some ten KiB, so that this is about 1 MiB a run.
 MAX_SNAPSHOTS = 32
-#: Steps with rows between two snapshots: near the head a rollback feeds about so many again, in some milliseconds.
-SNAPSHOT_EVERY_STEPS = 256
+#: Steps with rows between two snapshots: near the head a rollback feeds about so many again, in some ten milliseconds.
+#: Pickling all detectors costs as much as judging 30 rows.
+SNAPSHOT_EVERY_STEPS = 1_024
 #: Roles of the metrics that detectors look up beside their own points.
 COMPANIONS = frozenset({LR, GRAD_NORM, BATCH_SIZE})
 #: So many rows in a row behind the newest step mean that the order began anew, not that they are late.
@@ -139,15 +140,15 @@ class DetectorBank:
             context.enter(step, time)
             for role, column in companions:
                 context.companion(role, column[row])
-            for name, values, receivers in wanted:
+            for name, values, updates in wanted:
                 point = make(Point, (step, name, values[row], time, rank))
-                for detector in receivers:
+                for update in updates:
                     try:
-                        news = detector.update(point)
+                        news = update(point)
                     except Exception as error:
-                        fresh = self._failed(detector, error)
+                        fresh = self._failed(update.__self__, error)  # type: ignore[attr-defined]  # a bound method
                         for _, _, others in wanted:
-                            others[:] = [fresh if other is detector else other for other in others]
+                            others[:] = [fresh.update if other == update else other for other in others]
                         continue
                     if news:
                         found += [(time, finding) for finding in news]
@@ -172,10 +173,10 @@ class DetectorBank:
 
     def _wanted(
         self, names: Sequence[str], columns: Mapping[str, Sequence[float]]
-    ) -> list[tuple[str, Sequence[float], list[Detector]]]:
-        """Return (metric, its values, the detectors that want it) for all metrics that any detector wants."""
+    ) -> list[tuple[str, Sequence[float], list[Callable[[Point], list[Finding]]]]]:
+        """Return (metric, its values, ``update`` of those that want it) for all metrics that any detector wants."""
         return [
-            (name, columns[name], [self._detectors[receiver] for receiver in receivers])
+            (name, columns[name], [self._detectors[receiver].update for receiver in receivers])
             for name in sorted(names)  # rows fed again come from the store, which does not know how they were ordered
             if name in columns and (receivers := self._receivers_of(name))
         ]
