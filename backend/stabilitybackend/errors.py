@@ -24,6 +24,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 __all__ = [
+    "WRONG_USE",
     "AgentGone",
     "ArchiveError",
     "BadRequest",
@@ -39,6 +40,10 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
 ]
+
+
+#: Code of a BadRequest about how a command was called: it ends with 2, as a wrong option does.
+WRONG_USE = "wrong_use"
 
 
 class StabilityBoardError(Exception):

@@ -18,7 +18,7 @@ from stabilitybackend.backtest.judged import Filter, judge
 from stabilitybackend.backtest.page import page
 from stabilitybackend.backtest.settings import parse_settings
 from stabilitybackend.backtest.sources import read_files
-from stabilitybackend.cli.app import app
+from stabilitybackend.cli.app import app, main
 from stabilitybackend.errors import BadRequest
 
 #: What programs were promised, docs/backtest.md.
@@ -129,9 +129,32 @@ def test_the_page_stands_alone_and_draws_the_incidents_over_every_extreme(tmp_pa
     assert "https:" not in html.replace(get_plotlyjs(), "")
 
 
-def test_a_plot_into_a_folder_that_is_not_there_is_refused_at_once(tmp_path: Path) -> None:
-    done = run(spiking(tmp_path / "log.jsonl"), "--plot", tmp_path / "none" / "page.html")
-    assert isinstance(done.exception, BadRequest)
+@pytest.mark.parametrize(
+    "wrong", ["--plot=none/page.html", "--plot=folder.html", "--plot=log.jsonl", "--set=spike.loud=2", "--only=noise"]
+)
+def test_wrong_use_ends_with_2_before_anything_is_judged_or_written_over(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = spiking(tmp_path / "log.jsonl")
+    before = log.read_text()
+    (tmp_path / "folder.html").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["stabilityboard", "backtest", wrong, "log.jsonl"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert (log.read_text(), capsys.readouterr().out) == (before, "")
+
+
+def test_a_log_that_names_its_data_has_the_batches_of_each_incident(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    rng = random.Random(1)
+    with log.open("w") as file:
+        for step in range(2_000):
+            loss = 2.0 + rng.gauss(0, 0.02) + (3.0 if 500 <= step < 506 else 0.0)
+            file.write(json.dumps({"step": step, "loss": loss, "batch_fp": f"f{step}"}) + "\n")
+    [incident] = [json.loads(line) for line in run(log, "--json", "--only", "spike").stdout.splitlines()]
+    assert {"step": 500, "fingerprint": "f500"} in incident["evidence"]["batches"]
 
 
 def test_a_stored_run_is_judged_by_its_id(redis_url: str, tmp_path: Path) -> None:

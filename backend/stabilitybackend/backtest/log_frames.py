@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stabilitybackend.backtest.columns import SIDE_BY_SIDE_ROWS, Rows
+from stabilitybackend.importers.frames import ROWS_WITH_NOTES
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["VIRTUAL_START_S", "log_frames"]
@@ -79,7 +80,7 @@ def log_frames(rows: Iterable[Rows], mark: str = "log") -> Iterator[Frame]:
 
 
 def _add(lane: _Lane, batch: Rows, times: NDArray[np.float64]) -> None:
-    for first, last in _pieces(batch.steps, 1 if lane.seq + lane.records == 0 else 0):
+    for first, last in _pieces(batch.steps, 1 if lane.seq + lane.records == 0 else 0, bool(batch.batches)):
         notes = [note for note in batch.batches if first <= note[0] < last]
         for row, fingerprint in notes:
             data = {"fingerprint": fingerprint}
@@ -97,9 +98,15 @@ def _add(lane: _Lane, batch: Rows, times: NDArray[np.float64]) -> None:
             lane.records += last - first
 
 
-def _pieces(steps: NDArray[np.int64], alone: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last + 1), cut behind the first ``alone`` rows, and where steps go back and some rows later."""
+def _pieces(steps: NDArray[np.int64], alone: int, noted: bool) -> Iterator[tuple[int, int]]:
+    """Yield (first, last + 1), cut behind the first ``alone`` rows, and where steps go back and some rows later.
+
+    Args:
+        noted: whether rows name their data; then no piece is long.
+    """
     edges = {0, min(alone, len(steps)), len(steps)}
+    if noted:
+        edges.update(range(0, len(steps), ROWS_WITH_NOTES))
     for back in (np.flatnonzero(steps[1:] < steps[:-1]) + 1).tolist():
         edges |= {back, min(back + ROWS_AFTER_GOING_BACK, len(steps))}
     ordered = sorted(edges)

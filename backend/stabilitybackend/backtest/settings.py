@@ -7,7 +7,7 @@ from typing import Any
 
 from stabilitybackend.detectors.contract import SettingError
 from stabilitybackend.detectors.registry import DETECTORS, check_settings
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.errors import WRONG_USE, BadRequest
 
 __all__ = ["detector_list", "parse_only", "parse_settings"]
 
@@ -28,18 +28,20 @@ def parse_settings(texts: Iterable[str]) -> dict[str, dict[str, float]]:
         except ValueError:
             equals = ""
         if not equals or not dot:
-            raise BadRequest(f"--set is {text!r}, expected detector.parameter=number", hint=_HINT)
+            raise BadRequest(f"--set is {text!r}, expected detector.parameter=number", hint=_HINT, code=WRONG_USE)
         if detector not in DETECTORS:
-            raise BadRequest(f"--set {text}: there is no detector {detector!r}, expected {_names()}", hint=_HINT)
+            raise BadRequest(
+                f"--set {text}: there is no detector {detector!r}, expected {_names()}", hint=_HINT, code=WRONG_USE
+            )
         known = DETECTORS[detector]().parameters
         if parameter not in known:
             what = f"{detector} has no {parameter!r}, expected one of {', '.join(known)}"
-            raise BadRequest(f"--set {text}: {what}", hint=_HINT)
+            raise BadRequest(f"--set {text}: {what}", hint=_HINT, code=WRONG_USE)
         settings.setdefault(detector, {})[parameter] = number
     try:
         return check_settings(settings)
     except SettingError as error:
-        raise BadRequest(f"--set: {error}", hint=_HINT) from error
+        raise BadRequest(f"--set: {error}", hint=_HINT, code=WRONG_USE) from error
 
 
 def parse_only(texts: Iterable[str]) -> frozenset[str]:
@@ -54,7 +56,9 @@ def parse_only(texts: Iterable[str]) -> frozenset[str]:
         if name not in DETECTORS and name not in kinds:
             others = ", ".join(sorted(kinds - set(DETECTORS)))
             more = f", or a kind: {others}" if others else ""
-            raise BadRequest(f"--only: there is no detector {name!r}, expected {_names()}{more}", hint=_HINT)
+            raise BadRequest(
+                f"--only: there is no detector {name!r}, expected {_names()}{more}", hint=_HINT, code=WRONG_USE
+            )
     return frozenset(wanted)
 
 

@@ -24,7 +24,7 @@ from stabilitybackend.cli import exporting as cli_exporting
 from stabilitybackend.cli import importing as cli_importing
 from stabilitybackend.cli import keys as cli_keys
 from stabilitybackend.cli import runs as cli_runs
-from stabilitybackend.errors import SettingsError, StabilityBoardError
+from stabilitybackend.errors import WRONG_USE, SettingsError, StabilityBoardError
 from stabilitybackend.settings import Settings
 
 __all__ = ["app", "main"]
@@ -128,7 +128,7 @@ def main() -> None:
         console.print(f"[bold red]error:[/bold red] {escape(error.message)}")
         if error.hint:
             console.print(f"[bold]hint:[/bold]  {escape(error.hint)}")
-        sys.exit(2 if isinstance(error, SettingsError) else 1)
+        sys.exit(2 if isinstance(error, SettingsError) or error.code == WRONG_USE else 1)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import typer
 
 from stabilitybackend.cli.api_client import ApiClient, server_url
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
-from stabilitybackend.errors import BadRequest, StabilityBoardError, Unavailable
+from stabilitybackend.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
 from stabilitybackend.settings import Settings
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ def backtest_command(
         output.tell_detectors(as_json)
         return
     if not paths:
-        raise BadRequest("no log is given, expected FILE...", hint="stabilityboard backtest --help")
+        raise BadRequest("no log is given, expected FILE...", hint="stabilityboard backtest --help", code=WRONG_USE)
     if severity not in SEVERITIES:
-        raise BadRequest(f"--severity is {severity!r}, expected one of {', '.join(SEVERITIES)}")
+        raise BadRequest(f"--severity is {severity!r}, expected one of {', '.join(SEVERITIES)}", code=WRONG_USE)
     settings, shown = parse_settings(sets or []), Filter(severity, parse_only(only or []))
-    if plot is not None and not plot.resolve().parent.is_dir():
-        raise BadRequest(f"--plot {plot}: the folder {plot.resolve().parent} is not there")
+    if plot is not None:
+        _check_page(plot)
     good, drawn = True, []
     with ExitStack() as stack, _rare_collections():
         stored = _Stored(stack, url, api_key, data_dir)
@@ -88,10 +88,25 @@ def backtest_command(
             if plot is not None and not judged.error:
                 drawn.append(judged)
     if plot is not None and drawn:
-        write_page(plot, drawn, settings)
+        try:
+            write_page(plot, drawn, settings)
+        except OSError as error:
+            raise BadRequest(f"--plot {plot} can't be written: {error}") from error
         typer.echo(f"drawn: {plot}", err=True)
     if not good:
         raise typer.Exit(1)
+
+
+def _check_page(plot: Path) -> None:
+    """Raise BadRequest where no page can be written, before anything is judged."""
+    folder = plot.resolve().parent
+    if plot.suffix.lower() not in (".html", ".htm"):
+        # ``--plot *.jsonl`` would write the page over the first log.
+        raise BadRequest(f"--plot is {plot}, expected a name that ends in .html", code=WRONG_USE)
+    if not folder.is_dir():
+        raise BadRequest(f"--plot {plot}: the folder {folder} is not there", code=WRONG_USE)
+    if plot.is_dir() or not os.access(plot if plot.exists() else folder, os.W_OK):
+        raise BadRequest(f"--plot {plot} can't be written, expected a file in a folder of yours", code=WRONG_USE)
 
 
 #: New objects without a collection, in place of Python's 700.

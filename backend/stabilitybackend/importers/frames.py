@@ -21,10 +21,13 @@ from stabilitybackend.importers.names import Names
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import FRAME_TARGET_BYTES, EventBlock, Frame, PointsBlock, SourceInfo
 
-__all__ = ["FrameMaker", "fingerprint"]
+__all__ = ["ROWS_WITH_NOTES", "FrameMaker", "fingerprint"]
 
 #: Bytes gathered over all ranks before frames leave. A file of many ranks makes bigger rounds, up to this.
 MOST_WAITING_BYTES = 16 * 1024 * 1024
+#: Most rows of a block whose rows have events (fingerprints of their data): these stand before the block, and what is
+#: kept of them for evidence (``runs/evidence.py``) has to reach back to before an event in it.
+ROWS_WITH_NOTES = 128
 #: About what an event takes, bytes.
 _EVENT_BYTES = 200
 _BYTES = 8
@@ -211,7 +214,8 @@ class FrameMaker:
 
 def _most_rows(batch: Batch) -> int:
     """Return how many rows of this kind go into one frame."""
-    return max(1, FRAME_TARGET_BYTES // (2 * _BYTES * (len(batch.names) + 2)))
+    most = max(1, FRAME_TARGET_BYTES // (2 * _BYTES * (len(batch.names) + 2)))
+    return min(most, ROWS_WITH_NOTES) if batch.notes else most
 
 
 def fingerprint(batch: Batch) -> str:
