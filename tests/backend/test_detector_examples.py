@@ -25,6 +25,7 @@ MODULES = [
     "straggler",
     "tail",
     "throughput",
+    "wander",
 ]
 
 

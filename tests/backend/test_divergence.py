@@ -124,6 +124,32 @@ def test_an_event_of_another_detector_keeps_it_silent_and_its_new_level_is_the_u
     assert found == []
 
 
+def test_a_loss_around_0_that_wanders_is_no_climb_and_one_that_leaves_its_range_is() -> None:
+    rng, level, wander = random.Random(8), 0.0, []
+    for _ in range(8_000):  # a policy's loss: its level is 0, so that no rise is a small fraction of it
+        level = 0.995 * level + rng.gauss(0, 0.01)
+        wander.append(level + rng.gauss(0, 0.05))
+    assert feed(wander) == []
+    found = feed(wander[:4_000] + [value + 0.005 * i for i, value in enumerate(wander[4_000:4_400])])
+    assert [finding.state for finding in found][:1] == ["open"]
+
+
+def test_a_curve_that_took_a_climb_back_is_told_of_again_when_it_climbs_much_further() -> None:
+    tooth = [min(i, 160 - i) / 80 for i in range(160)] + [0.0] * 440
+    noise = noisy(3_600, seed=4, sigma=0.004)
+    for factor, told in ((1.0, 1), (3.0, 2)):
+        heights = [0.0] * 600 + [0.08 * x for x in tooth] + [0.08 * factor * x for x in tooth * 4]
+        keys = {finding.key for finding in feed([value * (1 + up) for value, up in zip(noise, heights, strict=True)])}
+        assert len(keys) == told
+
+
+def test_a_warm_restart_of_the_learning_rate_explains_a_climb_to_its_old_peak() -> None:
+    values = climbing(0.06, 60)
+    rates = [3e-4 * (1 - 0.9 * (i % ONSET) / ONSET) for i in range(len(values))]
+    assert feed(values) != []
+    assert feed(values, lr=rates) == []
+
+
 def test_after_a_fork_a_higher_loss_is_left_to_the_resume_detectors() -> None:
     bank = DetectorBank({"divergence": DivergenceDetector})
     found = []

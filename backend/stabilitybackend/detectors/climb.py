@@ -67,6 +67,9 @@ CLIMB_POINTS = 5
 #: In blocks; where single points differ by more than QUIET_PART of the rise only the blocks can say it.
 JUMP_BLOCKS = 2
 QUIET_PART = 0.3
+#: A loss that is below 0 now and then has no level that a rise is a fraction of (policies, rewards): it climbs when it
+#: leaves the range of all that is known by this part of it.
+OVER_SIGNED_RANGE = 0.5
 #: A climb of so many times the threshold is large whatever was before.
 LARGE_FACTOR = 4.0
 
@@ -209,7 +212,7 @@ class Climbs:
         level = median(medians[max(0, at - LEVEL_BLOCKS_BEFORE) : min(at + LEVEL_BLOCKS_AFTER, count - 2)])
         newest, newer = min(medians[-1], medians[-2]) - level, median(medians[-SUSTAINED_BLOCKS:]) - level
         rise = max(newest, newer)
-        if rise <= min_rise * abs(level):
+        if rise <= min_rise * abs(level) or self._within_signed_range(level + rise, scale.steps[at + 1]):
             return None
         sigma = scale.sigma
         if min(smooth[max(0, at - max(LOWEST_BLOCKS, count - at)) : at + 1]) < smooth[at] - sigma:
@@ -248,6 +251,13 @@ class Climbs:
         if taken_back > TAKEN_BACK_PART * rise + FALL_NOISE_SIGMAS * sigma:
             return None
         return Climb(onset, level, sigma, rise, threshold, scale.block_points)
+
+    def _within_signed_range(self, value: float, since: int) -> bool:
+        """Say whether a loss of both signs is where it has been before, or near that."""
+        known = self._long.before(since) + self._short.before(since)
+        if not known or min(known) > 0:
+            return False
+        return value <= max(known) + OVER_SIGNED_RANGE * (max(known) - min(known))
 
     def _jumped(self, blocks: Sequence[float], values: Sequence[float], climb: Climb) -> bool:
         """Say whether the loss was up at once: that is a level shift, whose detector waits until it lasts."""

@@ -13,20 +13,25 @@ from .climb import LARGE_FACTOR, LONG_BLOCKS, RING_POINTS, Climb, Climbs
 from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
 from .curves import noisy
+from .levels import change
 from .roles import LOSS, role_of
+from .wander import AGAIN_POINTS, Wander
 
 #: While the learning rate is higher than at the onset by LR_RISE, a climb is expected; it must be this many times
 #: larger to be called divergence.
 LR_RISE = 1.1
 EXPLAINED_FACTOR = 5.0
+#: Blocks before the onset in which a jump of the learning rate or the batch size explains a climb.
+EXCUSE_BLOCKS = 4
 #: Points after a fork in which a higher loss is the business of the resume detectors.
 AFTER_FORK_POINTS = 64
 #: Steps, in usual distances between points, after another detector's event in which this one learns nothing.
 AFTER_CLAIM_POINTS = 16
 #: Learning rates that are remembered, one each 64 points.
 RATES = 32
-#: A rise of so many times the threshold is critical.
+#: A rise of so many times the threshold, and of so many sigmas of a median, is critical.
 CRITICAL_FACTOR = LARGE_FACTOR
+CRITICAL_SIGMAS = 8.0
 #: Back when no more than this part of the climb is left.
 BACK_PART = 0.3
 #: Points since it was seen after which a loss that stands still is at a new level.
@@ -39,8 +44,7 @@ LONGEST_CLAIM_POINTS = 1_024
 GONE_POINTS = 32
 #: An open event is told again when its rise has grown by this factor.
 NEWS_FACTOR = 2.0
-#: Within so many points after an event the next climb must be larger by this factor: the curve is known to wander.
-AGAIN_POINTS = 4_096
+#: Within AGAIN_POINTS after an event the smallest climb is larger by this factor: the curve is known to wander.
 AGAIN_FACTOR = 2.0
 #: A climb that begins again within so many points continues the same event.
 REOPEN_POINTS = 256
@@ -121,9 +125,11 @@ class DivergenceDetector(Detector):
         self._count = 0
         self._climbs = Climbs()
         self._rates: deque[tuple[int, float]] = deque(maxlen=RATES)
+        self._rate = 0.0
         self._largest_rate = 0.0
         self._quiet_points = 0
         self._after_claim = False
+        self._wander = Wander()
         self._event: _Event | None = None
 
     def configured(self) -> None:
@@ -170,6 +176,7 @@ class DivergenceDetector(Detector):
         event = self._event
         if event is not None and event.state == "open":
             return self._follow(event, step, middle)
+        self._wander.passed(BLOCK_POINTS)
         if event is not None:
             event.ended_points += BLOCK_POINTS
         if self.context.claimed(self._metric, self.name, AFTER_CLAIM_POINTS * self.context.interval) is not None:
@@ -180,14 +187,17 @@ class DivergenceDetector(Detector):
             if self._left_its_level(middle):
                 self._forget()
         self._climbs.learn(middle, self._steps[0])
+        self._rate = max(self._rate, self.context.lr.last)  # in this order NaN is passed over
         if self._count // BLOCK_POINTS % LONG_BLOCKS == 0:
-            self._note_rate(self._steps[0], self.context.lr.last)
+            self._note_rate(self._steps[0])
         if self._quiet_points or not self._min_rise < math.inf:
             return []
         again = event is not None and event.ended_points < AGAIN_POINTS
         min_rise = self._min_rise * (AGAIN_FACTOR if again else 1.0)
         climb = self._climbs.look(self._values, min_rise, self._sigmas)
-        return [] if climb is None else self._open(climb, step)
+        if climb is None or (not _goes_on(event) and self._wander.is_usual(climb.level, climb.rise)):
+            return []
+        return self._open(climb, step)
 
     def _left_its_level(self, middle: float) -> bool:
         """Say whether the loss is elsewhere after another detector's event: its new level is the usual one then."""
@@ -208,7 +218,7 @@ class DivergenceDetector(Detector):
             return []
         peak = climb.level + climb.rise
         old = self._event
-        if old is not None and old.ended_points <= REOPEN_POINTS and old.recovery == "slow":
+        if old is not None and _goes_on(old):
             event = replace(old, state="open", recovery="pending", recovered_step=None, new_level=None)
             event.ended_points = event.missing = 0
             if peak > event.peak:
@@ -233,22 +243,24 @@ class DivergenceDetector(Detector):
         # Higher than it ever was is no excuse but the cause, unless it is the warm-up: that does not stand still first.
         warming_up = self.context.warming_up and not (len(earlier) >= 3 and earlier[-1] == earlier[-3])
         texts = []
-        if now > LR_RISE * before and (warming_up or now <= largest):
+        if now > LR_RISE * before and (warming_up or now <= LR_RISE * largest):
             texts.append(f"lr: the learning rate went from {before:.4g} to {now:.4g} meanwhile")
-        slack = 2 * climb.block_points * self.context.interval
+        slack = EXCUSE_BLOCKS * climb.block_points * self.context.interval
         texts += [
             f"{excuse.kind}: {excuse.text}"
             for excuse in self.context.excuses_between(int(climb.onset - slack), step)
-            if excuse.kind == "batch_size" or (excuse.kind == "lr_jump" and excuse.before < excuse.after <= largest)
+            if excuse.kind == "batch_size"
+            or (excuse.kind == "lr_jump" and excuse.before < excuse.after <= LR_RISE * largest)
         ]
         return tuple(texts[-4:])
 
-    def _note_rate(self, step: int, rate: float) -> None:
-        """Remember the learning rate of a step; of those that are forgotten the largest stays."""
+    def _note_rate(self, step: int) -> None:
+        """Remember the largest learning rate of the last 64 points; of those that are forgotten the largest stays."""
         if len(self._rates) == RATES:
             self._largest_rate = max(self._largest_rate, self._rates[0][1])
-        if rate == rate:
-            self._rates.append((step, rate))
+        if self._rate:
+            self._rates.append((step, self._rate))
+        self._rate = 0.0
 
     def _rate_at(self, step: int) -> float:
         """Return the learning rate at a step, roughly where that is long ago; NaN when it is not known."""
@@ -289,7 +301,8 @@ class DivergenceDetector(Detector):
 
     def _grade(self, event: _Event) -> bool:
         """Raise the severity when the rise calls for it; return whether it changed."""
-        if event.severity != "critical" and event.peak - event.level >= CRITICAL_FACTOR * event.threshold:
+        least = max(CRITICAL_FACTOR * event.threshold, CRITICAL_SIGMAS * event.sigma)
+        if event.severity != "critical" and event.peak - event.level >= least:
             event.severity = "critical"
             return True
         return False
@@ -297,6 +310,7 @@ class DivergenceDetector(Detector):
     def _end(self, event: _Event, step: int, state: State, recovery: Recovery) -> list[Finding]:
         event.state, event.recovery = state, recovery
         event.ended_points = 0
+        self._wander.told(event.level, event.peak)
         event.recent.clear()
         self._claim(event, step)
         if state == "resolved":
@@ -312,7 +326,7 @@ class DivergenceDetector(Detector):
     def _finding(self, event: _Event, now_step: int) -> Finding:
         rise = event.peak - event.level
         percent = 100 * rise / abs(event.level) if event.level else None
-        size = f" (+{percent:.1f} %)" if percent is not None else ""
+        size = change(event.peak, event.level, event.sigma, digits=1)
         text = (
             f"The loss climbs without a spike: from {event.level:.4g} at step {event.onset} to {event.peak:.4g}{size}."
         )
@@ -357,3 +371,8 @@ class DivergenceDetector(Detector):
             score=min(rise / event.sigma, 1e9),
             evidence=evidence,
         )
+
+
+def _goes_on(event: _Event | None) -> bool:
+    """Return whether a climb now continues an event that was back for a moment."""
+    return event is not None and event.recovery == "slow" and event.ended_points <= REOPEN_POINTS

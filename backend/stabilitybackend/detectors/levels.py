@@ -11,8 +11,11 @@ MAD_TO_SIGMA = 1.4826
 LARGEST = 1e150
 #: Smallest sigma of all, so that it can be divided by.
 SMALLEST_SIGMA = 1e-12
+#: Percentages above are told as a factor, and factors from MOST_TIMES on not at all: the two numbers say it better.
+MOST_PERCENT = 1_000.0
+MOST_TIMES = 10_000.0
 
-__all__ = ["LARGEST", "Level", "level_of", "middle", "percent", "quantum"]
+__all__ = ["LARGEST", "Level", "change", "level_of", "middle", "percent", "quantum"]
 
 Level = tuple[float, float]
 
@@ -57,3 +60,18 @@ def quantum(values: Sequence[float]) -> float:
 def percent(after: float, before: float) -> float | None:
     """Return by how many percent ``after`` lies above ``before``, cut at 1e9; None where ``before`` is 0."""
     return max(-1e9, min(1e9, 100 * (after - before) / abs(before))) if before else None
+
+
+def change(after: float, before: float, noise: float = 0.0, digits: int = 0) -> str:
+    """Return how large a change is, for a sentence: empty where the level is no more than the noise around 0.
+
+    Example:
+        >>> change(2.5, 2.0), change(60.0, 2.0), change(4.5, -0.002, noise=0.02), change(1e30, 2.0)
+        (' (+25 %)', ' (30 times as much)', '', '')
+    """
+    if not before or abs(before) <= 2 * noise:
+        return ""
+    percents = 100 * (after / abs(before) - before / abs(before))
+    if abs(percents) <= MOST_PERCENT:
+        return f" ({percents:+.{digits}f} %)"
+    return f" ({after / before:.3g} times as much)" if 1 < after / before < MOST_TIMES else ""

@@ -1,0 +1,51 @@
+"""Remembers what a curve took back by itself, so that the next climb or jump of that size is no news."""
+
+from __future__ import annotations
+
+#: How far back counts, points. Whoever was told of a climb that went back by itself does not want the next one.
+AGAIN_POINTS = 4_096
+#: Taken back: the next one begins below this part of the last one.
+TAKEN_BACK_PART = 0.5
+#: The next one must be so many times the largest that was taken back.
+OVER_TAKEN_BACK = 1.6
+
+__all__ = ["AGAIN_POINTS", "Wander"]
+
+
+class Wander:
+    """The newest rise that was told, and the largest one that the curve took back.
+
+    Example:
+        >>> wander = Wander()
+        >>> wander.told(2.0, 2.4)
+        >>> wander.passed(500)
+        >>> wander.is_usual(2.1, 0.5), wander.is_usual(2.1, 0.8), wander.is_usual(2.4, 0.1)
+        (True, False, True)
+        >>> wander.passed(4_000)
+        >>> wander.is_usual(2.1, 0.5)
+        False
+    """
+
+    __slots__ = ("_high", "_low", "_points", "_taken_back")
+
+    def __init__(self) -> None:
+        self._low = self._high = 0.0
+        self._points = AGAIN_POINTS
+        self._taken_back = 0.0
+
+    def told(self, low: float, high: float) -> None:
+        """Note a rise that was told, or how high it has become."""
+        self._low, self._high, self._points = low, high, 0
+
+    def passed(self, points: int) -> None:
+        """Count points; may be called with those of an open event as well."""
+        self._points += points
+
+    def is_usual(self, level: float, rise: float) -> bool:
+        """Return whether a rise from ``level`` is no larger than what the curve does and takes back."""
+        if self._points >= AGAIN_POINTS:
+            self._taken_back = 0.0
+            return False
+        if level < self._high - TAKEN_BACK_PART * (self._high - self._low):
+            self._taken_back = max(self._taken_back, self._high - self._low)
+        return rise < OVER_TAKEN_BACK * self._taken_back
