@@ -135,3 +135,25 @@ def test_nan_in_between_changes_nothing() -> None:
 def test_a_loss_that_is_no_number_any_more_does_not_hold_the_claim() -> None:
     found = feed(jumping(1.04, 900)[: JUMP + 60] + [math.nan] * 200)
     assert [finding.state for finding in found] == ["open", "resolved"]
+
+
+def test_a_second_step_of_a_staircase_grows_the_open_event_which_becomes_critical_and_ends() -> None:
+    values = noisy(JUMP + 400, seed=3, sigma=0.005)
+    for i in range(JUMP, len(values)):
+        values[i] *= 1.1 if i < JUMP + 80 else 1.4
+    found = feed(values)
+    assert len({finding.key for finding in found}) == 1
+    assert [finding.severity for finding in found] == ["warning", "critical", "critical"]
+    assert found[-1].state == "resolved"
+
+
+def test_a_loss_logged_with_two_decimals_does_not_jump_by_one_of_them() -> None:
+    losses = [round(0.155 + 0.00002 * i + x - 2.5, 2) for i, x in enumerate(noisy(3_000, seed=6, sigma=0.0004))]
+    assert len(set(losses)) > 2
+    assert feed(losses) == []
+
+
+def test_a_jump_that_went_back_is_told_once_however_often_it_comes() -> None:
+    values = noisy(3_600, seed=7, sigma=0.004)
+    values = [value * (1.04 if i > JUMP and (i - JUMP) // 400 % 2 == 0 else 1.0) for i, value in enumerate(values)]
+    assert len({finding.key for finding in feed(values) if finding.severity != "info"}) == 1

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
 from .blocks import BLOCK_POINTS, LARGEST_VALUE, median, rise_points, robust_sigma
 from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
+from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row
 from .curves import noisy
+from .level_shift_report import Jump, ShiftEvent, finding_of, key_of
+from .levels import quantum
 from .roles import LOSS, role_of
+from .wander import Wander
 
 #: Points kept one by one, to name the step of the jump.
 RING_POINTS = 64
@@ -63,33 +65,14 @@ REST_POINTS = 256
 ACCEPTED_POINTS = 128
 #: Back when no more than this part of the jump is left.
 BACK_PART = 0.3
+#: A jump upwards by this fraction needs a decision now.
+CRITICAL_RISE = 0.2
 #: Steps, in usual distances between points, after another detector's event in which this one learns nothing.
 AFTER_CLAIM_POINTS = 16
+#: A loss that is logged in coarse steps (two decimals, bf16) jumps by more than so many of them.
+OVER_QUANTUM = 1.5
 
 __all__ = ["LevelShiftDetector"]
-
-
-class _Candidate(NamedTuple):
-    """A jump that was seen and has to last."""
-
-    onset: int
-    seen: int
-    before: float
-    after: float
-    sigma: float
-    threshold: float
-    jump_points: int
-
-
-@dataclass(slots=True)
-class _Event:
-    """A jump upwards that nothing explains, until it is over."""
-
-    jump: _Candidate
-    seen: int
-    points: int = 0
-    state: State = "open"
-    recovered_step: int | None = None
 
 
 class LevelShiftDetector(Detector):
@@ -140,13 +123,14 @@ class LevelShiftDetector(Detector):
         self._differences: deque[float] = deque(maxlen=DIFFERENCES + NEWEST_DIFFERENCES)
         self._usual = 0.0
         self._sigma = math.inf
-        self._candidate: _Candidate | None = None
+        self._candidate: Jump | None = None
         self._confirming: list[float] = []
-        self._event: _Event | None = None
+        self._event: ShiftEvent | None = None
         self._first_level = 0.0
         self._after_claim = False
         self._drops = 0
         self._rest_points = 0
+        self._wander = Wander()
 
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]
@@ -184,6 +168,7 @@ class LevelShiftDetector(Detector):
         if not self._first_level:
             self._first_level = abs(middle)
         self._rest_points = max(0, self._rest_points - BLOCK_POINTS)
+        self._wander.passed(BLOCK_POINTS)
         found: list[Finding] = []
         if self._event is not None:
             found = self._follow(self._event, step, middle)
@@ -229,12 +214,13 @@ class LevelShiftDetector(Detector):
         upper = (every[int(0.9 * len(every))] - every[len(every) // 2]) / Q90_SIGMAS
         self._sigma = max(robust_sigma(recent), upper, 1e-4 * abs(self._values[-1]), 1e-9)
 
-    def _candidate_of(self, step: int, before: float, after: float) -> _Candidate | None:
+    def _candidate_of(self, step: int, before: float, after: float) -> Jump | None:
         """Return the jump as a candidate, None when the curve does that now and then."""
         way = after - before
         threshold = max(
-            self._min_shift * abs(before), self._sigmas * self._sigma, OF_THE_FIRST_LEVEL * self._first_level
-        )
+            self._min_shift * abs(before), self._sigmas * self._sigma, OF_THE_FIRST_LEVEL * self._first_level,
+            OVER_QUANTUM * quantum(self._values),
+        )  # fmt: skip
         if abs(way) <= threshold:
             return None
         sign = 1.0 if way > 0 else -1.0
@@ -254,9 +240,9 @@ class LevelShiftDetector(Detector):
         # The first of three points in a row beyond the half of the way.
         beyond = [sign * (value - half) > 0 for value in values]
         onset = next((i for i in range(len(values) - 2) if all(beyond[i : i + 3])), len(values) - 1)
-        return _Candidate(steps[onset], step, before, after, self._sigma, threshold, took)
+        return Jump(steps[onset], step, before, after, self._sigma, threshold, took)
 
-    def _confirm(self, jump: _Candidate, step: int, middle: float) -> list[Finding]:
+    def _confirm(self, jump: Jump, step: int, middle: float) -> list[Finding]:
         """Wait until the jump has lasted, then tell it; forget it when the loss went back."""
         way = jump.after - jump.before
         self._confirming.append(middle)
@@ -281,10 +267,17 @@ class LevelShiftDetector(Detector):
             return self._known(jump, step, explained)
         if jump.jump_points > JUMP_POINTS:
             return []
-        event = _Event(jump, step)
-        self._event = event
-        self.context.claim(self._metric, Claim(self.name, self._key(jump), "level_shift", jump.onset))
-        return [self._finding(jump, step, step, "warning", event, ())]
+        if self._event is not None:  # one more step of a staircase is the same event
+            jump = self._event.jump._replace(after=max(jump.after, self._event.jump.after))
+            self._event.jump = jump
+            self._wander.told(jump.before, jump.after)
+            return [self._tell(self._event, step)]
+        if self._wander.is_usual(jump.before, jump.after - jump.before):
+            return []
+        self._wander.told(jump.before, jump.after)
+        event = self._event = ShiftEvent(jump, step)
+        self.context.claim(self._metric, Claim(self.name, key_of(self._metric, jump), "level_shift", jump.onset))
+        return [self._tell(event, step)]
 
     def _rebase(self, blocks: list[float]) -> None:
         """Go on from the newest blocks: the jump itself is not learnt from."""
@@ -292,7 +285,7 @@ class LevelShiftDetector(Detector):
         self._blocks.clear()
         self._blocks.extend(blocks)
 
-    def _scale_up(self, jump: _Candidate) -> None:
+    def _scale_up(self, jump: Jump) -> None:
         """Expect larger differences on a higher level: noise grows with the loss."""
         ratio = abs(jump.after / jump.before) if jump.before else 1.0
         if 1.0 < ratio < LARGEST_VALUE:
@@ -301,7 +294,7 @@ class LevelShiftDetector(Detector):
             self._differences.extend(scaled)
             self._sigma *= ratio
 
-    def _explanations(self, jump: _Candidate) -> tuple[str, ...]:
+    def _explanations(self, jump: Jump) -> tuple[str, ...]:
         """Return the known reasons near the jump, newest last."""
         slack = int(EXCUSE_POINTS * self.context.interval)
         return tuple(
@@ -310,7 +303,7 @@ class LevelShiftDetector(Detector):
             if excuse.kind in ("lr_jump", "batch_size", "fork")
         )[-4:]
 
-    def _drop(self, jump: _Candidate, step: int, explained: tuple[str, ...]) -> list[Finding]:
+    def _drop(self, jump: Jump, step: int, explained: tuple[str, ...]) -> list[Finding]:
         """Tell a known drop, unless it is the beginning of learning or one step of a staircase that was told."""
         large = jump.before - jump.after > UNEXPLAINED_DROP * abs(jump.before)
         learnt = jump.before < (1 - LEARNT_PART) * self._first_level
@@ -320,12 +313,12 @@ class LevelShiftDetector(Detector):
         self._rest_points = REST_POINTS * 2 ** min(self._drops, 12)
         return self._known(jump, step, explained)
 
-    def _known(self, jump: _Candidate, step: int, explained: tuple[str, ...]) -> list[Finding]:
+    def _known(self, jump: Jump, step: int, explained: tuple[str, ...]) -> list[Finding]:
         """Tell a shift that is no alarm, and let all others start from its level."""
-        self.context.claim(self._metric, Claim(self.name, self._key(jump), "level_shift", jump.onset, step))
-        return [self._finding(jump, step, step, "info", None, explained)]
+        self.context.claim(self._metric, Claim(self.name, key_of(self._metric, jump), "level_shift", jump.onset, step))
+        return [finding_of(self._metric, jump, step, step, None, explained)]
 
-    def _follow(self, event: _Event, step: int, middle: float, points: int = BLOCK_POINTS) -> list[Finding]:
+    def _follow(self, event: ShiftEvent, step: int, middle: float, points: int = BLOCK_POINTS) -> list[Finding]:
         """Advance an alarm: it is over when the loss is back, or when the level is the usual one."""
         event.points += points
         jump = event.jump
@@ -337,63 +330,12 @@ class LevelShiftDetector(Detector):
         else:
             return []
         self._event = None
-        self.context.claim(self._metric, Claim(self.name, self._key(jump), "level_shift", jump.onset, step))
-        return [self._finding(jump, event.seen, step, "warning", event, ())]
+        self.context.claim(self._metric, Claim(self.name, key_of(self._metric, jump), "level_shift", jump.onset, step))
+        return [self._tell(event, step)]
 
-    def _key(self, jump: _Candidate) -> str:
-        return f"level_shift:{self._metric}:{jump.onset}"
-
-    def _finding(
-        self, jump: _Candidate, seen: int, now_step: int, severity: Severity, event: _Event | None,
-        explained: tuple[str, ...],
-    ) -> Finding:  # fmt: skip
-        way = jump.after - jump.before
-        down = way < 0
-        percent = 100 * way / abs(jump.before) if jump.before else None
-        size = f" ({percent:+.1f} %)" if percent is not None else ""
-        text = f"The loss went from {jump.before:.4g} to {jump.after:.4g}{size} at step {jump.onset} and stays there."
-        state: State = "resolved" if event is None else event.state
-        if explained:
-            text += " Explained: " + "; ".join(explained) + ". This is no alarm."
-        elif down:
-            text += (
-                " A sudden drop is usually learning: a step of the learning rate that is not logged, or understanding"
-                " after a plateau. This is no alarm; if the data began anew, look for repeated data."
-            )
-        elif state == "recovered" and event is not None:
-            text = (
-                f"The loss went from {jump.before:.4g} to {jump.after:.4g}{size} at step {jump.onset}. It was back at "
-                f"step {event.recovered_step}."
-            )
-        else:
-            text += " Nothing that was logged explains it: compare data, learning rate and batch size around that step."
-            if state == "resolved":
-                text += " The new level is taken as the usual one now."
-        evidence: dict[str, Any] = {
-            "direction": "down" if down else "up",
-            "level_before": jump.before,
-            "level_after": jump.after,
-            "sigma": jump.sigma,
-            "rise_percent": percent,
-            "threshold": jump.threshold,
-            "score_unit": "robust sigmas of the difference of two windows",
-            "points": jump.jump_points,
-            "explained_by": list(explained),
-            "recovered_at": None if event is None else event.recovered_step,
-        }
-        return Finding(
-            detector=self.name,
-            key=self._key(jump),
-            kind="level_shift",
-            state=state,
-            severity=severity,
-            title=f"Loss {'drops' if down else 'jumps up'} to another level at step {jump.onset}",
-            text=text,
-            onset_step=jump.onset,
-            step=seen,
-            now_step=now_step,
-            metric=self._metric,
-            recovered_step=None if event is None else event.recovered_step,
-            score=min(abs(way) / jump.sigma, 1e9),
-            evidence=evidence,
-        )
+    def _tell(self, event: ShiftEvent, step: int) -> Finding:
+        """Tell an alarm as it is now; its severity never goes down."""
+        jump = event.jump
+        if jump.after - jump.before > CRITICAL_RISE * max(abs(jump.before), LEARNT_PART * self._first_level):
+            event.severity = "critical"
+        return finding_of(self._metric, jump, event.seen, step, event, ())

@@ -1,0 +1,104 @@
+"""What is told of a level shift: the words, the evidence, the key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .contract import Finding, Severity, State
+from .levels import change
+
+#: The detector whose findings these are, and their kind.
+DETECTOR = "level_shift"
+
+__all__ = ["DETECTOR", "Jump", "ShiftEvent", "finding_of", "key_of"]
+
+
+class Jump(NamedTuple):
+    """A jump that was seen and has to last."""
+
+    onset: int
+    seen: int
+    before: float
+    after: float
+    sigma: float
+    threshold: float
+    jump_points: int
+
+
+@dataclass(slots=True)
+class ShiftEvent:
+    """A jump upwards that nothing explains, until it is over."""
+
+    jump: Jump
+    seen: int
+    severity: Severity = "warning"
+    points: int = 0
+    state: State = "open"
+    recovered_step: int | None = None
+
+
+def key_of(metric: str, jump: Jump) -> str:
+    """Return the key of all findings about a jump."""
+    return f"{DETECTOR}:{metric}:{jump.onset}"
+
+
+def finding_of(
+    metric: str, jump: Jump, seen: int, now_step: int, event: ShiftEvent | None, explained: tuple[str, ...]
+) -> Finding:
+    """Return what is to be told of a jump at step ``now_step``.
+
+    Args:
+        event: the alarm; None for a jump that is known or harmless.
+        explained: reasons that the run itself gives.
+    """
+    way = jump.after - jump.before
+    down = way < 0
+    percent = 100 * way / abs(jump.before) if jump.before else None
+    size = change(jump.after, jump.before, jump.sigma, digits=1)
+    text = f"The loss went from {jump.before:.4g} to {jump.after:.4g}{size} at step {jump.onset} and stays there."
+    state: State = "resolved" if event is None else event.state
+    if explained:
+        text += " Explained: " + "; ".join(explained) + ". This is no alarm."
+    elif down:
+        text += (
+            " A sudden drop is usually learning: a step of the learning rate that is not logged, or understanding"
+            " after a plateau. This is no alarm; if the data began anew, look for repeated data."
+        )
+    elif state == "recovered" and event is not None:
+        text = (
+            f"The loss went from {jump.before:.4g} to {jump.after:.4g}{size} at step {jump.onset}. It was back at "
+            f"step {event.recovered_step}."
+        )
+    else:
+        text += " Nothing that was logged explains it: compare data, learning rate and batch size around that step."
+        if state == "resolved":
+            text += " The new level is taken as the usual one now."
+    evidence: dict[str, Any] = {
+        "direction": "down" if down else "up",
+        "level_before": jump.before,
+        "level_after": jump.after,
+        "sigma": jump.sigma,
+        "rise_percent": percent,
+        "threshold": jump.threshold,
+        "score_unit": "robust sigmas of the difference of two windows",
+        "points": jump.jump_points,
+        "explained_by": list(explained),
+        "recovered_at": None if event is None else event.recovered_step,
+    }
+    return Finding(
+        detector=DETECTOR,
+        key=key_of(metric, jump),
+        kind=DETECTOR,
+        state=state,
+        severity="info" if event is None else event.severity,
+        title=f"Loss {'drops' if down else 'jumps up'} to another level at step {jump.onset}",
+        text=text,
+        onset_step=jump.onset,
+        step=seen,
+        now_step=now_step,
+        metric=metric,
+        recovered_step=None if event is None else event.recovered_step,
+        score=min(abs(way) / jump.sigma, 1e9),
+        evidence=evidence,
+    )
