@@ -41,7 +41,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, dict[str, float]]:
     try:
         return check_settings(settings)
     except SettingError as error:
-        raise BadRequest(f"--set: {error}", hint=_HINT, code=WRONG_USE) from error
+        raise BadRequest(f"--set: {error}".strip(), hint=_HINT, code=WRONG_USE) from error
 
 
 def parse_only(texts: Iterable[str]) -> frozenset[str]:

@@ -30,6 +30,8 @@ __all__ = ["MAX_CHANGES", "Change", "DetectorSettings", "checked"]
 
 #: Changes kept of a run, newest ones. Frames older than the oldest of them are folded again with the defaults.
 MAX_CHANGES = 100
+#: Of what is wrong with settings so many characters are said: it names what was given, whatever its length.
+MAX_ERROR_CHARS = 400
 
 _log = logging.getLogger(__name__)
 
@@ -205,7 +207,8 @@ def checked(settings: object) -> dict[str, dict[str, float]]:
     try:
         found = check_settings(settings)
     except SettingError as error:
-        raise BadRequest(str(error), hint="GET /api/v1/detectors lists them", code="bad_setting") from error
+        message = str(error).strip()[:MAX_ERROR_CHARS]
+        raise BadRequest(message, hint="GET /api/v1/detectors lists them", code="bad_setting") from error
     differing = {
         name: {key: value for key, value in values.items() if value != DETECTORS[name]().parameters[key].default}
         for name, values in found.items()
