@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -135,3 +136,23 @@ def test_the_event_holds_the_loss_while_it_lasts_and_gives_it_back() -> None:
         bank.feed_row(Row(step, 0.0, {"loss": math.nan if 60 <= step < 63 else 2.0}))
         held = bank.context.claimed("loss", "spike")
         assert (held is not None) == (60 <= step < 73)
+
+
+def test_data_sets_that_are_absent_from_most_batches_are_no_alarm_whenever_they_join() -> None:
+    rng = random.Random(3)
+    rows = []
+    for i in range(1_200):
+        row = {"loss": 2.0}
+        for part in range(64 if i >= 600 else 32):
+            row[f"loss/{part}"] = 2.0 if rng.random() < 0.15 else math.nan
+        rows.append(row)
+    assert [finding for finding in feed_rows(rows) if finding.severity != "info"] == []
+
+
+def test_a_loss_that_follows_a_data_set_long_after_is_an_event_of_its_own() -> None:
+    rows = [{"loss": math.nan if i >= 700 else 2.0, "loss/a": math.nan if i >= 300 else 2.0} for i in range(720)]
+    last = {finding.key: finding for finding in feed_rows(rows)}
+    assert [(f.key, f.severity, f.state) for f in last.values()] == [
+        ("nonfinite:loss/a:300", "warning", "resolved"),
+        ("nonfinite:loss:700", "critical", "open"),
+    ]

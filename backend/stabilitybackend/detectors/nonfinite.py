@@ -28,6 +28,12 @@ ALONE_POINTS = 3
 HABIT_STRETCHES = 4
 #: What is habit becomes news when it lasts so many times longer than ever before.
 HABIT_FACTOR = 4
+#: A data set with such a habit is absent now and then. How long says nothing before it was absent ABSENCES times: until
+#: then so many points are a note.
+ABSENCES = 20
+ABSENT_POINTS = 256
+#: When the loss follows later than so many usual distances, it is an event of its own.
+SAME_EVENT_POINTS = 64
 #: Metrics that are watched, first ones seen, and those that one event names.
 MAX_METRICS = 66
 MAX_NAMED = 16
@@ -51,6 +57,8 @@ class _Event:
     loss: bool = False
     clean_from: int | None = None
     closed: bool = False
+    #: The step at which the loss itself became non-finite, which is another event.
+    replaced_at: int | None = None
 
 
 @dataclass(slots=True)
@@ -97,8 +105,8 @@ class NonfiniteDetector(Detector):
         self._step: int | None = None
         self._clean = 0
         self._zero_loss_step = -1
-        #: Metrics that had a finite value other than 0.
-        self._finite: set[str] = set()
+        #: Metrics that had a finite value other than 0, with the number of the row that had the first.
+        self._finite: dict[str, int] = {}
         self._habits: dict[str, _Habit] = {}
         self._quiet = True
 
@@ -126,7 +134,7 @@ class NonfiniteDetector(Detector):
             return found + self._bad(point, severity, loss) if severity is not None else found
         known = point.metric in self._finite
         if point.value and len(self._finite) < MAX_METRICS:
-            self._finite.add(point.metric)
+            self._finite.setdefault(point.metric, self.context.rows)
         if loss and known and not point.value:
             self._zero_loss_step = point.step
             event = self._event
@@ -138,8 +146,9 @@ class NonfiniteDetector(Detector):
         """Return how bad this non-finite value is, None where it is a habit of its metric."""
         habit = self._habits.get(point.metric)
         if habit is None:
-            early = 0 < self.context.rows <= HABIT_ROWS
-            habit = _Habit(usual=early and not (loss and point.metric in self._finite))
+            first = self._finite.get(point.metric)
+            young = first is not None and 0 < self.context.rows <= first + HABIT_ROWS
+            habit = _Habit(usual=self.context.rows > 0 and (first is None or (young and not loss)))
             if len(self._habits) < MAX_METRICS:
                 self._habits[point.metric] = habit
         if habit.last_step < 0 or point.step - habit.last_step > 1.5 * self.context.interval:
@@ -149,20 +158,24 @@ class NonfiniteDetector(Detector):
         habit.in_a_row += 1
         habit.last_step = point.step
         usual = habit.usual or habit.stretches > HABIT_STRETCHES
-        if usual and habit.in_a_row < max(FIRST_POINTS, HABIT_FACTOR * habit.longest):
+        absent = usual and habit.stretches < ABSENCES and dataset_of(point.metric) is not None
+        if usual and habit.in_a_row < max(ABSENT_POINTS if absent else FIRST_POINTS, HABIT_FACTOR * habit.longest):
             return None
         if loss or self._zero_loss_step == point.step:
             return "critical"
+        if absent:
+            return "info"
         return "warning" if habit.in_a_row >= ALONE_POINTS else "info"
 
     def _bad(self, point: Point, severity: Severity, loss: bool) -> list[Finding]:
         said = _spell(point.value)
+        found = self._replace(point.step) if loss else []
         event = self._event
         news = event is None or event.closed
         if event is None:
             held = self.context.claimed(point.metric, self.name)
             if self._off or (held is not None and held.kind == "nonfinite"):
-                return []
+                return found
             event = self._event = _Event(point.step, point.step, point.metric, said, point.step, severity)
             self._quiet = False
         if _WORSE[severity] > _WORSE[event.severity]:
@@ -177,10 +190,21 @@ class NonfiniteDetector(Detector):
             counts = event.counts.setdefault(point.metric, {})
             counts[said] = counts.get(said, 0) + 1
         if not news:
-            return []
+            return found
         for metric in event.counts:
             self.context.claim(metric, Claim(self.name, _key(event), "nonfinite", event.onset))
-        return [self._finding(event, point.step)]
+        return [*found, self._finding(event, point.step)]
+
+    def _replace(self, step: int) -> list[Finding]:
+        """Give up an event without the loss that began long before the loss itself is non-finite."""
+        event = self._event
+        if event is None or event.loss or step - event.onset <= SAME_EVENT_POINTS * self.context.interval:
+            return []
+        self._event, news = None, not event.closed
+        for metric in event.counts:
+            self.context.claim(metric, Claim(self.name, _key(event), "nonfinite", event.onset, step))
+        event.replaced_at = step
+        return [self._finding(event, step)] if news else []
 
     def _end_of_step(self, step: int) -> list[Finding]:
         """Judge the step that just ended, before the first point of ``step``."""
@@ -211,6 +235,8 @@ class NonfiniteDetector(Detector):
             text = f"The {what} is not finite since step {event.onset} ({event.total} values)"
         if event.closed:
             text += f"; it has been finite again since step {event.clean_from}."
+        elif event.replaced_at is not None:
+            text += f"; at step {event.replaced_at} the loss itself followed, which is an incident of its own."
         elif event.loss or event.severity == "critical":
             text += ". From here on the weights may be lost: go back to a checkpoint before this step."
         else:
@@ -229,7 +255,7 @@ class NonfiniteDetector(Detector):
             detector=self.name,
             key=_key(event),
             kind="nonfinite",
-            state="recovered" if event.closed else "open",
+            state="recovered" if event.closed else "open" if event.replaced_at is None else "resolved",
             severity=event.severity,
             title=f"{what[0].upper()}{what[1:]} not finite since step {event.onset}",
             text=text,
