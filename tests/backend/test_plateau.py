@@ -111,3 +111,9 @@ def test_nan_in_between_changes_nothing() -> None:
     values = noisy(1_000, seed=1, sigma=0.003, level=UNIFORM)
     values[100:200:2] = [math.nan] * 50
     assert [f.severity for f in feed(values)] == ["warning"]
+
+
+def test_a_language_model_far_below_its_first_loss_is_not_compared_with_a_number_of_classes() -> None:
+    values = [a + math.log(113) - 2.0 for a in stopped(sigma=0.001)]
+    [found] = feed(values, lr=[1e-3] * len(values))[:1]
+    assert (found.evidence["never_learnt"], found.evidence["nearest_classes"]) == (False, None)

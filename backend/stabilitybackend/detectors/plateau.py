@@ -280,8 +280,9 @@ class PlateauDetector(Detector):
     # --- the event ----------------------------------------------------------------------------------------------
 
     def _open(self, step: int, level: float, sigma: float, *, never: bool) -> list[Finding]:
-        classes = _known_classes(level)
         entries = self._entries
+        # A model that knows nothing is about where it began: far below that the logarithm is a coincidence.
+        classes = _known_classes(level) if never or level >= UNLEARNT_PART * entries[0] else None
         untrained = classes is not None or entries[0] >= UNTRAINED_LEVEL
         severity: Severity = "warning" if never and untrained else "info"
         reach = 3 * sigma + 0.5 * STILL_FALLS * abs(level)
@@ -330,7 +331,7 @@ class PlateauDetector(Detector):
             )
         else:
             title = f"Loss stands still since step {event.onset}"
-            text = f"The loss had fallen, and stands at {event.level:.4g} since step {event.onset}.{hint}"
+            text = f"The loss had fallen before, and stands at {event.level:.4g} since step {event.onset}.{hint}"
             if not self._largest_rate:
                 text += " The learning rate is not logged, so that a decayed one may be the reason."
         if event.explained_by:

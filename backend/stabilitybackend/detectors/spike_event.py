@@ -75,6 +75,8 @@ class SpikeEvent:
     recovery: Recovery = "pending"
     recovered_step: int | None = None
     new_level: float | None = None
+    #: Where it came to rest, when that is higher than before.
+    rest_level: float | None = None
     peak_news: int = 0
     #: Over without a recovery.
     resolved: bool = False
@@ -176,6 +178,7 @@ class SpikeEvent:
     def reopen(self, step: int, peak: float, peak_step: int, points: int) -> None:
         """Go on with an event that was thought over."""
         self.recovery, self.recovered_step, self.still_below = "pending", None, -math.inf
+        self.rest_level = None
         self.points += points
         self.recent.clear()
         if peak > self.peak:
@@ -200,7 +203,7 @@ class SpikeEvent:
             return False
         if earlier - later > max(STILL_SIGMAS * self.scale, RECOVERED_RISE * abs(self.level)):
             return False
-        self.still_below = max(values)
+        self.still_below, self.rest_level = max(values), median(values)
         return True
 
     def _close(self) -> None:

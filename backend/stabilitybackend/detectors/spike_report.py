@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from .contract import Finding, State
+from .levels import change
 from .roles import dataset_of
 from .spike_event import SpikeEvent
 
 #: The detector whose findings these are, and their kind.
 DETECTOR = "spike"
+#: A rest above the level by this fraction is not the level.
+HIGHER = 0.02
 #: Largest percentage, so that it reads as a number.
 LARGEST_PERCENT = 1e12
 
@@ -21,6 +24,19 @@ def key_of(event: SpikeEvent) -> str:
     return f"{DETECTOR}:{event.metric}:{event.onset}"
 
 
+def _ending(event: SpikeEvent) -> str:
+    """Return the sentence that says whether the loss came back."""
+    rest = event.rest_level
+    if event.is_over and rest is not None and rest > event.level + HIGHER * abs(event.level):
+        return f" It came down by itself at step {event.recovered_step}, but only to {rest:.4g}."
+    return {
+        "pending": " It is still high; whether it comes back by itself is not known yet.",
+        "fast": f" It was back at its level by itself at step {event.recovered_step}.",
+        "slow": f" It came back slowly by itself, at step {event.recovered_step}.",
+        "none": " It does not come back by itself.",
+    }[event.recovery]
+
+
 def finding_of(event: SpikeEvent, now_step: int) -> Finding:
     """Return what is to be told of an event at step ``now_step``."""
     settled = event.new_level is not None
@@ -28,14 +44,9 @@ def finding_of(event: SpikeEvent, now_step: int) -> Finding:
     state: State = "recovered" if event.is_over else "resolved" if resolved else "open"
     alone = dataset_of(event.metric)
     what = "loss" if alone is None else f"loss of {alone}"
-    percent = f" (+{100 * event.rise:.0f} %)" if event.level else ""
+    percent = change(event.peak, event.level, event.scale)
     text = f"The {what} rose from {event.level:.4g} to {event.peak:.4g}{percent}, onset at step {event.onset}."
-    text += {
-        "pending": " It is still high; whether it comes back by itself is not known yet.",
-        "fast": f" It was back at its level by itself at step {event.recovered_step}.",
-        "slow": f" It came back slowly by itself, at step {event.recovered_step}.",
-        "none": " It does not come back by itself.",
-    }[event.recovery]
+    text += _ending(event)
     if event.new_level is not None and not event.is_over:
         text += f" It has settled at a new level of {event.new_level:.4g}."
     if event.resolved:
@@ -54,7 +65,7 @@ def finding_of(event: SpikeEvent, now_step: int) -> Finding:
         "threshold": event.needed,
         "points": event.points,
         "back_below": event.back_below,
-        "level_after": event.new_level,
+        "level_after": event.new_level if event.rest_level is None else event.rest_level,
         "recovered_at": event.recovered_step,
         "confirmed_by": list(event.confirmed_by),
         "explained_by": list(event.explained_by),
