@@ -137,3 +137,13 @@ def test_drops_that_become_smaller_are_cuts_of_the_learning_rate() -> None:
 
 def test_drops_between_which_the_loss_falls_are_learning() -> None:
     assert _found(_epochs([0.25] * 5, drift=-0.2)) == []
+
+
+def test_after_eight_epochs_further_drops_are_notes() -> None:
+    opened = [f for f in _found(_epochs([0.25] * 16, drift=0.03)) if f.state == "open"]
+    assert [f.severity for f in opened][:9] == ["warning"] * 8 + ["info"]
+
+
+def test_a_loss_with_two_decimals_that_falls_evenly_has_no_epochs() -> None:
+    losses = [0.4 - 0.0001 * i + loss - 2.5 for i, loss in enumerate(_noise(1_600, seed=5, sigma=0.0002))]
+    assert _found([round(loss, 2) for loss in losses]) == []

@@ -148,3 +148,8 @@ def test_sensitivity_finds_smaller_bumps() -> None:
     small = _rows([0.012] * 60, noise=0.008)
     assert _found(small, _mark()) == []
     assert _found(small, _mark(), sensitivity=2.0) != []
+
+
+def test_a_loss_that_stays_a_tenth_higher_after_a_resume_needs_a_decision() -> None:
+    assert [f.severity for f in _found(_rows([0.15] * 200), _mark())][-1] == "critical"
+    assert [f.severity for f in _found(_rows([0.06] * 200), _mark())][-1] == "warning"

@@ -97,3 +97,10 @@ def test_a_higher_threshold_reports_only_worse_slow_downs() -> None:
     assert _found(_job([1.0] * 200 + [1.3] * 60), slower=0.9) == []
     assert _found(rows, sensitivity=0.1) == []
     assert _found(_job([1.0] * 200 + [1.07] * 60, noise=0.01), sensitivity=2.0) != []
+
+
+def test_slow_stretches_that_come_and_go_alike_are_told_twice_and_a_longer_one_again() -> None:
+    evaluations = [1.5 if step % 300 < 40 and step >= 300 else 1.0 for step in range(1_700)]
+    found = _found(_job(evaluations + [1.5] * 200))
+    last = {finding.key: finding.severity for finding in found}
+    assert list(last.values()) == ["warning"] * 2 + ["info"] * 3 + ["warning"]

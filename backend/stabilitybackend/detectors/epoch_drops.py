@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .levels import LARGEST, Level, level_of, middle
+from .levels import LARGEST, Level, level_of, middle, quantum
 
 #: Points before a drop that are looked at, and of them the least.
 BEFORE_POINTS, LEAST_POINTS = 32, 10
@@ -14,6 +14,8 @@ AFTER_POINTS = 8
 #: Points that are taken at once.
 ADD_POINTS = 4
 MARGIN_POINTS, MARGIN = 6, 0.015
+#: A loss that is logged in coarse steps (two decimals) drops by one of them each time that it has fallen so far.
+OVER_QUANTUM = 2.0
 #: Where the pattern says that a drop is due, so many points after it are enough.
 DUE_POINTS = 3
 #: A drop is at least so many sigmas.
@@ -120,7 +122,7 @@ class EpochDrops:
         level, low = middle(before[-MARGIN_POINTS:]), middle(after)
         size = level - low
         goes_on = middle(after[: points // 2]) - middle(after[points // 2 :])
-        if size < max(SIGMAS * sigma, MARGIN * abs(level)) or goes_on > GOES_ON * size:
+        if size < max(SIGMAS * sigma, MARGIN * abs(level), OVER_QUANTUM * quantum(before)) or goes_on > GOES_ON * size:
             return None
         onset = next(i for i in range(inside[-1], len(self._values)) if self._values[i] < level - 0.5 * size)
         drop = Drop(self._steps[onset], self._steps[onset - 1], size, (level, sigma), low, slope * len(before))

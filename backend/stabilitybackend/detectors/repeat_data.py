@@ -37,6 +37,8 @@ SEARCH_BLOCKS = 3
 CONFIRM_SEARCHES = 2
 #: A drop at an epoch's boundary is closed after so many points.
 DROP_POINTS = 16
+#: Such drops that are warnings; a run with more epochs has been told.
+MOST_DROPS = 8
 
 __all__ = ["RepeatDataDetector"]
 
@@ -124,6 +126,7 @@ class RepeatDataDetector(Detector):
         self._low_onset = -(2**62)  # of the newest low loss
         self._again: _Again | None = None
         self._drop: tuple[Drop, Finding, int] | None = None
+        self._told_drops = 0
 
     def configured(self) -> None:
         self._by = self.settings["sensitivity"]
@@ -369,7 +372,9 @@ class RepeatDataDetector(Detector):
             "score_unit": "robust sigmas",
         }
         title = f"Loss drops with each epoch, at step {drop.step}"
-        return self._finding(drop.step, step, step, "open", "warning", title, text, drop.size / sigma, evidence, None)
+        self._told_drops += 1
+        severity: Severity = "warning" if self._told_drops <= MOST_DROPS else "info"
+        return self._finding(drop.step, step, step, "open", severity, title, text, drop.size / sigma, evidence, None)
 
     def _finding(
         self, onset: int, seen: int, now_step: int, state: State, severity: Severity, title: str, text: str,

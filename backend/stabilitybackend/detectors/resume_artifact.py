@@ -40,8 +40,8 @@ GAP = 5.0
 #: Back: the median of RECENT points is below half of what opens. Fast within FAST_POINTS.
 RECENT = 5
 FAST_POINTS = 10
-#: Not back after so many points: critical when still this fraction up; after PATIENCE_POINTS the event is closed.
-DECIDE_POINTS, MUCH = 100, 0.2
+#: Not back after so many points: critical when still CRITICAL_RISE up; after PATIENCE_POINTS the event is closed.
+DECIDE_POINTS, MUCH, CRITICAL_RISE = 100, 0.2, 0.1
 #: At half of them when the loss is still at this part of its peak.
 STAYS = 0.8
 PATIENCE_POINTS = 200
@@ -304,7 +304,8 @@ class ResumeArtifactDetector(Detector):
         )
         if event.points == DECIDE_POINTS or stays:
             event.recovery = "none"
-            event.severity = "critical" if now - watch.before.level > MUCH * abs(watch.before.level) else event.severity
+            if now - watch.before.level > CRITICAL_RISE * abs(watch.before.level):
+                event.severity = "critical"
             return [self._finding(event, "open", step)]
         if event.points > PATIENCE_POINTS - LEVEL_POINTS:
             self._ring.append((step, value, time))

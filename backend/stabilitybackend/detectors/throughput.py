@@ -38,6 +38,9 @@ EXCUSE_POINTS = 16
 NEWS_BLOCKS = (4, 8, 16)
 #: So many slow blocks in a row are the new normal.
 ACCEPT_BLOCKS = 32
+#: A slow stretch is a habit of the job (an evaluation each 1,000 steps), and a note, when HABIT of the newest
+#: REMEMBERED ones that went by themselves were as slow and as long, up to this factor.
+HABIT, REMEMBERED, LONGER = 2, 8, 1.5
 #: Values outside are no speeds.
 LEAST_VALUE, MOST_VALUE = 1e-150, 1e150
 
@@ -66,7 +69,8 @@ class _Event:
     """A slow stretch from its onset."""
 
     __slots__ = (
-        "also", "blocks", "cost", "level", "lost_s", "metric", "now_time", "onset", "onset_time", "seen", "severity",
+        "also", "blocks", "cost", "earlier", "level", "lost_s", "metric", "now_time", "onset", "onset_time", "seen",
+        "severity",
     )  # fmt: skip
 
     def __init__(self, metric: str, onset: int, onset_time: float, seen: int, level: float) -> None:
@@ -78,7 +82,14 @@ class _Event:
         self.lost_s = 0.0
         self.now_time = onset_time
         self.also: list[str] = []
+        #: Onsets of events like it that went by themselves.
+        self.earlier: list[int] = []
         self.severity: Severity = "info"
+
+    @property
+    def rise(self) -> float:
+        """By what fraction a step takes longer."""
+        return self.cost / self.level - 1
 
 
 class ThroughputDetector(Detector):
@@ -126,6 +137,8 @@ class ThroughputDetector(Detector):
         super().__init__(**settings)
         self._tracks: dict[str, _Track] = {}
         self._event: _Event | None = None
+        #: (onset, blocks, rise) of the newest events that went by themselves.
+        self._went: deque[tuple[int, int, float]] = deque(maxlen=REMEMBERED)
 
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]
@@ -279,7 +292,19 @@ class ThroughputDetector(Detector):
             return []
         self._event = None
         self._claim(event, step)
-        return [self._finding(event, state, step, recovered_step)]
+        found = self._finding(event, state, step, recovered_step)
+        if state == "recovered":
+            self._went.append((event.onset, event.blocks, event.rise))
+        return [found]
+
+    def _alike(self, event: _Event) -> list[int]:
+        """Return the onsets of earlier events as slow and as long as this one, when they make a habit."""
+        alike = [
+            onset
+            for onset, blocks, rise in self._went
+            if event.blocks <= LONGER * blocks and event.rise <= LONGER * rise
+        ]
+        return alike if len(alike) >= HABIT else []
 
     def _finding(self, event: _Event, state: State, now_step: int, recovered_step: int | None) -> Finding:
         more = METRICS[event.metric]
@@ -298,8 +323,11 @@ class ThroughputDetector(Detector):
             "resolved": " It has stayed so: this speed counts as the usual one from here on.",
         }[state]
         sudden = event.blocks <= NEWS_BLOCKS[0] and event.cost >= event.level * self._slow[event.metric] > 0
-        if event.also or sudden:
+        event.earlier = self._alike(event)
+        if (event.also or sudden) and not event.earlier:
             event.severity = "warning"
+        if event.earlier:
+            text += f" The same came and went at steps {', '.join(map(str, event.earlier[-3:]))}: an evaluation?"
         evidence: dict[str, Any] = {
             "level_before": before,
             "level_after": after,
@@ -311,6 +339,7 @@ class ThroughputDetector(Detector):
             "threshold": self.settings["slower"],
             "score_unit": "percent of time per step added",
             "also": list(event.also),
+            "explained_by": [f"habit: as at step {onset}" for onset in event.earlier[-3:]],
         }
         if recovered_step is not None:
             evidence["recovered_at"] = recovered_step
