@@ -122,7 +122,10 @@ class EpochDrops:
         level, low = middle(before[-MARGIN_POINTS:]), middle(after)
         size = level - low
         goes_on = middle(after[: points // 2]) - middle(after[points // 2 :])
-        if size < max(SIGMAS * sigma, MARGIN * abs(level), OVER_QUANTUM * quantum(before)) or goes_on > GOES_ON * size:
+        if (
+            size < max(SIGMAS * sigma, MARGIN * abs(level), OVER_QUANTUM * quantum(before + after))
+            or goes_on > GOES_ON * size
+        ):
             return None
         onset = next(i for i in range(inside[-1], len(self._values)) if self._values[i] < level - 0.5 * size)
         drop = Drop(self._steps[onset], self._steps[onset - 1], size, (level, sigma), low, slope * len(before))
