@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from stabilitybackend.archive.part import PartReader
 from stabilitybackend.errors import ArchiveError, SnapshotError
@@ -37,6 +38,7 @@ async def restored(
     undone: Collection[str],
     settings: DetectorSettings,
     troubled: Callable[[ArchiveError | None], None],
+    processes: Collection[Mapping[str, Any]] | None = None,
 ) -> tuple[RunState, str]:
     """Return the state at the end of the archive and the stream id that it reaches, "0-0" for an empty archive.
 
@@ -45,13 +47,15 @@ async def restored(
         settings: of its detectors, for the frames that are folded again.
         troubled: called with what is wrong while the archive's place can't be reached or written, which is tried again
             for ever, then with None.
+        processes: where incidents are judged anew, those of processes, which frames do not tell. Then no snapshot is
+            used: none holds incidents.
 
     Raises:
         RedisError: Redis is away; try again.
     """
     while True:
         try:
-            found = await _restored(run_id, archive, clock, undone, settings)
+            found = await _restored(run_id, archive, clock, undone, settings, processes)
         except ArchiveError as error:
             troubled(error)
             await asyncio.sleep(PAUSE_S)
@@ -66,16 +70,20 @@ async def _restored(
     clock: Callable[[], float],
     undone: Collection[str],
     settings: DetectorSettings,
+    processes: Collection[Mapping[str, Any]] | None,
 ) -> tuple[RunState, str]:
     parts = await archive.load()
     await archive.check_place()
-    good = len(parts)
+    good = len(parts) if processes is None else 0
     state: RunState | None = None
     while good and state is None:
         state = await asyncio.to_thread(_loaded, parts[good - 1], run_id, clock, undone)
         good -= state is None
     if state is None:
         state = RunState(run_id, clock, undone)
+    if processes is not None:
+        state.retelling = True
+        state.incidents.load(processes)
     kept, stale = parts[:good], parts[good:]
     state.store = await asyncio.to_thread(RunStore, kept, kept[-1].part.to_id if kept else "0-0")
     for trouble in state.store.unreadable.values():

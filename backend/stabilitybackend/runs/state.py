@@ -50,6 +50,15 @@ class Changes:
     incidents: dict[str, dict[str, Any]] = field(default_factory=dict)
     commands: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def add(self, later: Changes, *, with_incidents: bool) -> None:
+        """Take in what came after."""
+        self.placed += later.placed
+        self.segments |= later.segments
+        self.checkpoints |= later.checkpoints
+        self.commands.update(later.commands)
+        if with_incidents:
+            self.incidents.update(later.incidents)
+
     def add_incidents(self, incidents: Iterable[dict[str, Any] | None]) -> None:
         """Note changed incidents, newest state each."""
         self.incidents.update({i["incident_id"]: i for i in incidents if i is not None})
@@ -89,6 +98,8 @@ class RunState:
         self._step_times: deque[float] = deque(maxlen=STEP_TIMES_KEPT)
         self._gpu_notes: dict[str, dict[str, Any]] = {}
         self._over_since: float | None = None
+        #: Whether incidents are judged anew from replayed frames (``runs/retelling.py``).
+        self.retelling = False
 
     @property
     def store(self) -> RunStore:
@@ -137,7 +148,7 @@ class RunState:
         if placed.segment == self.fold.tree.head:
             self._note_progress(placed)
         found = self.judge.take(placed)
-        if not replayed:
+        if not replayed or self.retelling:
             for time, finding in found:
                 self.found(finding, time, changes)
 
@@ -176,23 +187,26 @@ class RunState:
         self._running = (segment.fork_step + 1, self._clock())
         self._last_row = None
         self._evidence.forked(segment.fork_step)
-        if not replayed:
+        told = not replayed or self.retelling
+        if told:
             dead = {s.id for s in self.fold.tree if self.fold.tree.dead_after(s.id) is not None}
             changes.add_incidents(
                 self.incidents.rolled_back(segment.fork_step, dead, segment.created, segment.id, segment.reason)
             )
+        if not replayed:
             changes.add_commands(self.commands.head_moved(segment.id, segment.key, segment.created))
         for time, finding in self.judge.forked(segment):
-            if not replayed:
+            if told:
                 self.found(finding, time, changes)
 
     def _event(self, event: Event, changes: Changes, replayed: bool) -> None:
         rank = event.source.rank
+        told = not replayed or self.retelling
         if event.type in ("checkpoint", "checkpoint_gone"):
             changes.checkpoints.add(str(event.data.get("path", "")))
-            if not replayed:
+            if told:
                 changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints(), event.time))
-        elif event.type == "alert" and not replayed:
+        elif event.type == "alert" and told:
             self.found(alert_finding(event), event.time, changes)
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)

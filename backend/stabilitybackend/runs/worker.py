@@ -21,6 +21,7 @@ from stabilitybackend.runs.keeper import WindowKeeper
 from stabilitybackend.runs.live import Channel, stream_order
 from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.restore import restored
+from stabilitybackend.runs.retelling import Retelling
 from stabilitybackend.runs.state import Changes, RunState
 from stabilitybackend.runs.taking import take
 from stabilitybackend.runs.undoing import undoable
@@ -84,6 +85,7 @@ class RunWorker:
         self._concluded = "0-0"
         #: The same, stored for certain: frames up to here may leave the stream.
         self._stored_to = "0-0"
+        self._retelling = Retelling()
         #: Why the archive can't be read at the start; it is tried again.
         self._trouble: ArchiveError | None = None
 
@@ -162,13 +164,19 @@ class RunWorker:
                 continue
             changes = Changes()
             for cursor, message in entries:
+                replayed = stream_order(cursor) <= stream_order(applied)
+                if not replayed:
+                    await self._retold()
                 self.cursor = cursor
                 self._keeper.read(self.state, cursor, len(message))
-                self._take(message, changes, replayed=stream_order(cursor) <= stream_order(applied))
+                found = take(self.state, cursor, message, self.detectors, replayed=replayed)
+                self.unreadable += found is None
+                changes.add(found or Changes(), with_incidents=not replayed)
                 self._keeper.cut_when_due(self.state)
                 if len(entries) > 1:
                     await asyncio.sleep(0)  # a long history must not hold up the live requests of other runs
             if not entries and not self._caught_up.is_set():
+                await self._retold()
                 self._caught_up.set()
                 _log.info("run %s: caught up at %s", self.run_id, self.cursor)
             if entries:
@@ -189,7 +197,8 @@ class RunWorker:
         await self.detectors.load()
         agents = self.state.agents
         async with self._keeper.changing:
-            again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors, self._troubled)
+            processes = self._retelling.begun(stored.incidents)
+            again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors, self._troubled, processes)
             self.state, self.cursor = await self._journal.patiently(lambda: restored(*again))
             self._keeper.restarted()
             self._stored_to = self.cursor
@@ -198,11 +207,18 @@ class RunWorker:
         for agent in self._sends:
             self.state.liveness.agent_connected(agent, self._clock())
         await self._journal.patiently(self._card.load)
-        self.state.incidents.load(stored.incidents)
+        if processes is None:
+            self.state.incidents.load(stored.incidents)
         self.state.liveness.load(stored.incidents)
         self.state.commands.load(stored.commands)
         self._concluded = stored.applied
         return stored.applied
+
+    async def _retold(self) -> None:
+        """Let the incidents that were judged anew, if they were, take the place of the stored ones."""
+        if self.state.retelling:
+            self._unsaved.add_incidents(self._retelling.end(self.state, self._clock()))
+            await self._conclude(Changes())
 
     async def _diverged(self) -> bool:
         """Return whether Redis no longer holds what is folded: it came back without its newest words, or empty."""
@@ -221,17 +237,6 @@ class RunWorker:
 
     def _storage_changed(self) -> None:
         self._card.changed = True
-
-    def _take(self, raw: bytes, changes: Changes, *, replayed: bool) -> None:
-        found = take(self.state, self.cursor, raw, self.detectors, replayed=replayed)
-        if found is None:
-            self.unreadable += 1
-            return
-        changes.placed += found.placed
-        changes.segments |= found.segments
-        changes.checkpoints |= found.checkpoints
-        changes.incidents.update(found.incidents)
-        changes.commands.update(found.commands)
 
     async def tick(self) -> None:
         """Judge silence and expiry, store and publish the summary."""
@@ -302,9 +307,7 @@ class RunWorker:
         if known is not None:
             return known
         command = state.order(order, command_id=command_id, issuer=issuer)
-        changes = Changes()
-        changes.add_commands([command])
-        await self._conclude(changes)
+        await self._conclude(Changes(commands={command["command_id"]: command}))
         return command
 
     async def acknowledge(self, incident_id: str, who: str) -> dict[str, Any]:
@@ -317,9 +320,7 @@ class RunWorker:
         incident = state.incidents.acknowledge(incident_id, who, self._clock())
         if incident is None:
             raise NotFound(f"run {self.run_id} has no incident {incident_id}", hint="list them with GET .../incidents")
-        changes = Changes()
-        changes.add_incidents([incident])
-        await self._conclude(changes)
+        await self._conclude(Changes(incidents={incident_id: incident}))
         return incident
 
     async def undo_segment(self, segment: int, who: str) -> dict[str, Any]:
@@ -340,6 +341,7 @@ class RunWorker:
             _log.warning("run %s: segment %d undone by %s", self.run_id, segment, who)
             await self._pause()
             self._caught_up.clear()
+            self._retelling.fork_step = found.fork_step
             if not self._closed:
                 self.start()
             await self.ready()

@@ -1,0 +1,114 @@
+"""Puts incidents that were judged anew in the place of stored ones, after a segment was taken back.
+
+With another lineage other points are effective: incidents that were called dead are not, some lie in another segment,
+some never were. People know the stored ones by their ids and have acknowledged them, receivers count their versions:
+both stay.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from stabilitybackend.policy.incidents import PROCESS_KINDS
+
+if TYPE_CHECKING:
+    from stabilitybackend.runs.state import RunState
+
+__all__ = ["Retelling", "reconciled"]
+
+Incident = dict[str, Any]
+
+
+class Retelling:
+    """One judging anew: from the segment that is taken back until all frames have been folded without it.
+
+    Attributes:
+        fork_step: of that segment; None while nothing is to be told anew.
+    """
+
+    def __init__(self) -> None:
+        self.fork_step: int | None = None
+        self._stored: list[Incident] = []
+
+    def begun(self, stored: list[Incident]) -> list[Incident] | None:
+        """Keep the stored incidents; return those that frames alone do not tell, None where nothing is told anew."""
+        if self.fork_step is None:
+            return None
+        self._stored = stored
+        return _of_processes(stored)
+
+    def end(self, state: RunState, now: float) -> list[Incident]:
+        """Put all incidents into ``state`` as they are from now on; return those that changed."""
+        assert self.fork_step is not None
+        incidents = reconciled(self._stored, state.incidents.all(), self.fork_step, now)
+        known = {incident["incident_id"]: incident["version"] for incident in self._stored}
+        state.incidents.load(incidents)
+        state.retelling, self.fork_step, self._stored = False, None, []
+        return [one for one in incidents if one["version"] != known.get(one["incident_id"])]
+
+
+def _of_processes(incidents: Iterable[Incident]) -> list[Incident]:
+    """Return the incidents that frames alone do not tell: hangs, deaths, machines."""
+    return [incident for incident in incidents if incident["evidence"].get("detector") == "liveness"]
+
+
+def reconciled(stored: Iterable[Incident], retold: Iterable[Incident], fork_step: int, now: float) -> list[Incident]:
+    """Return all incidents as they are to be stored; a changed one has a higher version.
+
+    Args:
+        stored: as they were. retold: all that was found on the lineage as it is now.
+        fork_step: of the segment that was taken back; what began at or before it has happened.
+        now: unix seconds.
+    """
+    kept = {incident["incident_id"]: incident for incident in _of_processes(stored)}
+    before: dict[str, list[Incident]] = defaultdict(list)
+    for incident in sorted(stored, key=_age):
+        if incident["incident_id"] not in kept:
+            before[str(incident["evidence"].get("key"))].append(incident)
+    result = list(kept.values())
+    for incident in sorted((one for one in retold if one["incident_id"] not in kept), key=_age):
+        known = before[str(incident["evidence"].get("key"))]
+        same = next((one for one in known if one["segment"] == incident["segment"]), known[0] if known else None)
+        if same is None:
+            result.append(incident)
+            continue
+        known.remove(same)
+        result.append(_merged(same, incident, now))
+    result += [_withdrawn(one, fork_step, now) for ones in before.values() for one in ones]
+    return result
+
+
+def _age(incident: Mapping[str, Any]) -> tuple[Any, ...]:
+    return incident["opened"], incident["onset_step"], incident["segment"], incident["incident_id"]
+
+
+def _merged(old: Incident, new: Incident, now: float) -> Incident:
+    """Return what was found anew under the identity that people know."""
+    merged = new | {name: old[name] for name in ("incident_id", "opened", "acknowledged_by", "version", "updated")}
+    if merged["kind"] == "alert" and merged["acknowledged_by"] is not None:
+        merged |= {"state": old["state"], "resolved": old["resolved"]}
+    if _facts(merged) == _facts(old):
+        return old
+    return merged | {"version": old["version"] + 1, "updated": now}
+
+
+def _withdrawn(incident: Incident, fork_step: int, now: float) -> Incident:
+    """Return an incident that is not found any more; it stays in the list, for somebody may have been told of it."""
+    if incident["dead"] or incident["onset_step"] <= fork_step or incident["kind"] in PROCESS_KINDS:
+        return incident
+    return incident | {
+        "dead": True,
+        "state": "resolved",
+        "resolved": incident["resolved"] or now,
+        "suggestion": None,
+        "text": f"{incident['text']} It was judged after a restart that has been taken back.",
+        "version": incident["version"] + 1,
+        "updated": now,
+    }
+
+
+def _facts(incident: Mapping[str, Any]) -> dict[str, Any]:
+    # The step up to which nothing new was found is not stored each time.
+    return {**incident, "evidence": {**incident["evidence"], "now_step": None}}
