@@ -146,6 +146,18 @@ def test_rows_of_a_damaged_schema_are_lost_and_the_other_sets_are_not(writer: Wr
     assert _numbers(records) == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("byte", [8, 16, 17, 25])
+def test_a_damaged_schema_takes_no_number_wherever_the_bit_flipped(writer: Writer, source: Path, byte: int) -> None:
+    spool = writer()
+    schema = spool._pos
+    _fill(spool, 4)
+    spool.append_row(("c",), 9, 0.0, (1.0,))
+    _flip(source, 1, schema + byte)
+    records = _all(source)
+    assert _numbers(records) == [1, 2, 3, 4, 5]
+    assert (type(records[-1]), records[-1].seq) == (Row, 5)
+
+
 _ROWS = 24_000
 
 

@@ -291,9 +291,11 @@ class SpoolReader:
         """Skip one damaged record whose length holds."""
         assert self._map is not None
         self._count_bad((self._chunk, self._pos))
-        schema = self._map[self._pos + 16 : self._pos + 18] == b'["'
+        record = self._map[self._pos + 8 : following].rstrip(b"\0")
+        # A flipped bit may be in any of the three signs of a schema, not in two of them.
+        signs = (record[:1] == bytes([RECORD_SCHEMA]), record[8:10] == b'["', record[-2:] == b'"]')
         self._pos = following
-        if schema:
+        if sum(signs) >= 2:
             return True  # not numbered; the rows of this set become Lost one by one
         seq = self._take()
         return Lost(seq, seq, "checksum is wrong")
