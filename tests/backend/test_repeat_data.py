@@ -51,6 +51,14 @@ def test_a_loss_below_the_left_branch_after_a_fork_is_told_and_ends_with_the_jum
     assert last.recovered_step == pytest.approx(FORK + 150, abs=4)
 
 
+def test_a_spike_out_of_a_low_loss_is_left_to_others_at_once() -> None:
+    bank = DetectorBank({"repeat_data": RepeatDataDetector})
+    found = _found([*LOW[: FORK + 100], 5.0, 5.0], _mark(LEFT), bank)
+    assert [f.state for f in found] == ["open", "recovered"]
+    assert "another event" in found[-1].text
+    assert bank.context.claimed("loss", "spike", within_steps=10) is None
+
+
 def test_the_jump_back_stays_claimed_for_32_points_so_that_nobody_calls_it_a_spike() -> None:
     held = []
     for points in (160, 200):

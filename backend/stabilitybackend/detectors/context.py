@@ -202,6 +202,11 @@ class Context:
         while len(self._claims) > MAX_CLAIMS:
             del self._claims[next(iter(self._claims))]
 
+    def release(self, metric: str, detector: str) -> None:
+        """Take a detector's claim back: what comes now is no part of its event."""
+        if metric in self._claims and self._claims[metric].detector == detector:
+            del self._claims[metric]
+
     def claimed(self, metric: str, detector: str, within_steps: float = 0) -> Claim | None:
         """Return the claim of another detector on ``metric`` that is open or ended less than ``within_steps`` ago."""
         claims = [self._claims.get(metric)]

@@ -57,7 +57,7 @@ class _Low:
     points: int = 0
     recent: list[tuple[int, float]] = field(default_factory=list)
     back: int | None = None
-    rest: int = 0
+    rest: int = REST_POINTS  # negative: what ended it was another event
 
 
 @dataclass(slots=True)
@@ -217,17 +217,18 @@ class RepeatDataDetector(Detector):
         event.points += 1
         event.recent = [*event.recent[-(RECENT - 1) :], (step, value)]
         high = sum(loss > event.level + ABOVE_SIGMAS * event.before.sigma for _, loss in event.recent[-3:])
-        if event.back is not None:
-            event.rest -= 1
-            if event.rest <= 0 or high >= 2:
-                self._claim(event.onset, step)
-                self._low = None
-            return []
+        was_back = event.back is not None
         enough = event.low + BACK * (event.level - event.low)
         if high >= 2 or (len(event.recent) == RECENT and middle([loss for _, loss in event.recent]) >= enough):
-            event.back = next((at for at, loss in event.recent if loss >= enough), step)
-            event.rest = 0 if high >= 2 else REST_POINTS
-            return [self._low_finding(event, "recovered", step)]
+            event.back = event.back or next(at for at, loss in event.recent if loss >= enough)
+        if high >= 2:  # far above the true level: others tell of that
+            self._low, event.rest = None, -1
+            self.context.release(self._metric or "", self.name)
+        elif was_back:
+            event.rest -= 1
+            return [] if event.rest > 0 else self._close(event, step, "recovered")
+        if event.back is not None:
+            return [] if was_back else [self._low_finding(event, "recovered", step)]
         return self._close(event, step, "resolved") if event.points >= PATIENCE_POINTS else []
 
     def _close(self, event: _Low, step: int, state: State) -> list[Finding]:
@@ -312,7 +313,9 @@ class RepeatDataDetector(Detector):
         text = f"{event.before.text[:1].upper()}{event.before.text[1:]}, and the loss came back at {event.low:.4g}"
         text += f" where {event.level:.4g} was to be expected{shown}. It is likely that data is fed which these weights"
         text += " have learnt already: is the loader's place restored?"
-        if state == "recovered":
+        if event.rest < 0:
+            text += f" It ended at step {event.back}: the loss rose far above its true level, which is another event."
+        elif state == "recovered":
             text += f" It jumped back to the true level at step {event.back}: that is the end of it, not a spike."
         elif state == "resolved":
             text += " It has stayed so: this counts as the usual level from here on."
@@ -355,11 +358,9 @@ class RepeatDataDetector(Detector):
         level, sigma = drop.before
         change = percent(drop.after, level)
         shown = f" ({change:+.1f} %)" if change is not None else ""
-        text = (
-            f"The loss dropped from {level:.4g} to {drop.after:.4g}{shown} at step {drop.step} and stays there, as it"
-        )
-        text += f" does every {distance:.0f} steps, and does not fall in between: epochs over the same data, which the"
-        text += " model knows by heart."
+        text = f"The loss dropped from {level:.4g} to {drop.after:.4g}{shown} at step {drop.step} and stays there, as"
+        text += f" it does every {distance:.0f} steps, and does not fall in between: epochs over the same data, which"
+        text += " the model knows by heart."
         evidence = {
             "level_before": level,
             "level_after": drop.after,
