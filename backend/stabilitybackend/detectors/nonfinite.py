@@ -229,10 +229,13 @@ class NonfiniteDetector(Detector):
         metric = next((one for one in metrics if role_of(one) == LOSS), event.metric) if event.loss else event.metric
         dataset = datasets[0] if len(datasets) == 1 and (event.loss or metric == event.metric) else None
         what = "loss" if event.loss else _words(metric)
+        values = f"{event.total} values" + (f" of {len(metrics)} metrics" if len(metrics) > 1 else "")
         if event.last_bad == event.onset:
             text = f"The {what} was {event.first_value} at step {event.onset}"
+        elif event.closed:
+            text = f"The {what} was not finite from step {event.onset} to {event.last_bad} ({values})"
         else:
-            text = f"The {what} is not finite since step {event.onset} ({event.total} values)"
+            text = f"The {what} has not been finite since step {event.onset} ({values})"
         if event.closed:
             text += f"; it has been finite again since step {event.clean_from}."
         elif event.replaced_at is not None:

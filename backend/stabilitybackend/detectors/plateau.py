@@ -335,7 +335,7 @@ class PlateauDetector(Detector):
             if not self._largest_rate:
                 text += " The learning rate is not logged, so that a decayed one may be the reason."
         if event.explained_by:
-            text += " Known before: " + "; ".join(event.explained_by) + "."
+            text += " Known before: " + "; ".join(why.partition(": ")[2] for why in event.explained_by) + "."
         recovery: Recovery | None = None
         if event.state == "recovered":
             text += f" It falls again: {event.left_level:.4g} at step {event.left_step}."

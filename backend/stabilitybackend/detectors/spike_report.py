@@ -33,7 +33,7 @@ def _ending(event: SpikeEvent) -> str:
         "pending": " It is still high; whether it comes back by itself is not known yet.",
         "fast": f" It was back at its level by itself at step {event.recovered_step}.",
         "slow": f" It came back slowly by itself, at step {event.recovered_step}.",
-        "none": " It does not come back by itself.",
+        "none": " It did not come back by itself." if event.resolved else " It does not come back by itself.",
     }[event.recovery]
 
 
