@@ -195,6 +195,31 @@ def test_what_became_known_on_the_dead_branch_about_an_older_incident_is_taken_b
     assert (again["recovered_step"], again["segment"]) == (240, 0)
 
 
+def test_what_ended_on_the_dead_branch_is_open_again_whatever_its_kind() -> None:
+    book = IncidentBook("run")
+    apply(book, spike(200, kind="nonfinite", recovery=None))
+    over = {"kind": "nonfinite", "recovery": None, "state": "recovered", "recovered_step": 206, "now_step": 216}
+    apply(book, spike(200, **over))
+    apply(book, spike(200, **over | {"now_step": 240, "text": "It is said better now."}))
+    assert book.rolled_back(220, {0}, 9.0, 1, "x") == []
+    [changed] = book.rolled_back(205, {0}, 9.0, 2, "x")
+    assert (changed["state"], changed["recovered_step"], changed["resolved"]) == ("open", None, None)
+    assert changed["text"].endswith("the run went back to step 205.")
+
+
+def test_what_nobody_had_seen_at_the_fork_is_dead_and_lives_again_when_it_is_seen_again() -> None:
+    book = IncidentBook("run")
+    slow = spike(200, step=300, now_step=300)
+    first = apply(book, slow)
+    [changed] = book.rolled_back(250, {0}, 9.0, 1, "x")
+    assert (changed["dead"], changed["state"]) == (True, "resolved")
+    again = apply(book, replace(slow, step=280, now_step=280))
+    assert (again["incident_id"], again["dead"], again["state"], again["step"]) == (
+        first["incident_id"], False, "open", 280
+    )  # fmt: skip
+    assert again["version"] > changed["version"]
+
+
 def test_a_rollback_does_not_undo_what_happened_to_a_process() -> None:
     book = IncidentBook("run")
     apply(book, hang(200))

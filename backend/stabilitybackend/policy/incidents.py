@@ -108,6 +108,7 @@ class IncidentBook:
         if old is not None and finding.now_step < old["evidence"]["now_step"]:
             return None
         new = self._blank(finding, segment, time) if old is None else copy.deepcopy(old)
+        closed = None if finding.state == "open" else new["evidence"].get("closed_step", finding.now_step)
         for name in _TAKEN_OVER:
             new[name] = getattr(finding, name)
         new["score"] = finding.score if math.isfinite(finding.score) else 0.0
@@ -117,6 +118,8 @@ class IncidentBook:
             "detector": finding.detector,
             "now_step": finding.now_step,
         }
+        if closed is not None:
+            new["evidence"]["closed_step"] = closed
         new["suggestion"] = suggest(new, checkpoints, finding.now_step, self._incidents.values())
         return self._commit(old, new, time)
 
@@ -135,9 +138,9 @@ class IncidentBook:
     ) -> list[dict[str, Any]]:
         """Take note that points after ``fork_step`` of ``dead_segments`` are dead; return the incidents that changed.
 
-        Incidents whose onset is dead become dead, and resolved if they were open. One that began before the fork and
-        changed after it goes back to what was known at the fork. Incidents about processes are marked, but what
-        happened has happened.
+        Incidents whose onset is dead become dead, and resolved if they were open; so do those that nobody had seen yet
+        at the fork. One that was seen before the fork and ended after it is open again. Incidents about processes are
+        marked, but what happened has happened.
 
         Args:
             fork_step: the step whose state the new segment starts from.
@@ -151,11 +154,12 @@ class IncidentBook:
             if old["segment"] not in dead_segments or old["dead"]:
                 continue
             new = copy.deepcopy(old)
-            if old["onset_step"] > fork_step:
+            of_process = old["kind"] in PROCESS_KINDS
+            if old["onset_step"] > fork_step or (old["step"] > fork_step and not of_process):
                 new["dead"] = True
-                if old["kind"] not in PROCESS_KINDS:
+                if not of_process:
                     self._die(new, fork_step, time, new_segment, reason)
-            elif old["kind"] not in PROCESS_KINDS:
+            elif not of_process:
                 _go_back(new, fork_step)
             changed.append(self._commit(old, new, time))
         return [incident for incident in changed if incident is not None]
@@ -186,8 +190,11 @@ class IncidentBook:
         incident["text"] += f" The run went back to step {fork_step}; this happened on the branch that was left."
 
     def _blank(self, finding: Finding, segment: int, time: float) -> dict[str, Any]:
+        incident_id = _incident_id(self.run_id, finding, segment)
+        # Seen first after a fork that came later than its onset, and now again: receivers count its versions.
+        dead = self._incidents.get(incident_id)
         return {
-            "incident_id": _incident_id(self.run_id, finding, segment),
+            "incident_id": incident_id,
             "run_id": self.run_id,
             "segment": segment,
             "opened": time,
@@ -195,7 +202,8 @@ class IncidentBook:
             "resolved": None,
             "acknowledged_by": None,
             "dead": False,
-            "version": 0,
+            "version": 0 if dead is None else dead["version"],
+            "evidence": {},
         }
 
     def _commit(self, old: dict[str, Any] | None, new: dict[str, Any], time: float) -> dict[str, Any] | None:
@@ -261,12 +269,19 @@ def _without_position(incident: Mapping[str, Any]) -> dict[str, Any]:
 
 def _go_back(incident: dict[str, Any], fork_step: int) -> None:
     """Undo what became known about an incident after the fork; its detector will say anew how it goes on."""
-    if incident["evidence"]["now_step"] <= fork_step:
+    evidence = incident["evidence"]
+    if evidence["now_step"] <= fork_step:
         return
-    incident["evidence"]["now_step"] = fork_step
-    recovered = incident["recovered_step"]
-    if incident["recovery"] is not None and (recovered is None or recovered > fork_step):
-        incident |= {"state": "open", "recovery": "pending", "recovered_step": None, "resolved": None}
+    closed = evidence.get("closed_step", evidence["now_step"])
+    evidence["now_step"] = fork_step
+    if incident["recovery"] is not None:
+        recovered = incident["recovered_step"]
+        if recovered is None or recovered > fork_step:
+            incident["recovery"] = "pending"
+    if incident["state"] != "open" and closed > fork_step:
+        incident |= {"state": "open", "recovered_step": None, "resolved": None}
+        evidence.pop("closed_step", None)
+        incident["text"] += f" That was on a branch that was left: the run went back to step {fork_step}."
 
 
 def _clean(value: Any, depth: int = 0) -> Any:
