@@ -130,6 +130,7 @@ def test_a_loss_around_0_that_wanders_is_no_climb_and_one_that_leaves_its_range_
         level = 0.995 * level + rng.gauss(0, 0.01)
         wander.append(level + rng.gauss(0, 0.05))
     assert feed(wander) == []
+    assert feed([-0.01] * 24 + [0.0004 * i for i in range(60)]) == []  # nobody knows its range yet
     found = feed(wander[:4_000] + [value + 0.005 * i for i, value in enumerate(wander[4_000:4_400])])
     assert [finding.state for finding in found][:1] == ["open"]
 

@@ -173,3 +173,13 @@ def test_a_percentage_that_says_nothing_is_not_said(level: float, height: float)
     values = [value - 2.5 + level for value in noisy(300, seed=2, sigma=0.004)]
     values[ONSET : ONSET + 4] = [height] * 4
     assert "%" not in feed(values)[0].text
+
+
+@pytest.mark.parametrize(("stays", "severity"), [(1.045, "warning"), (1.1, "critical")])
+def test_a_loss_that_stays_up_is_critical_when_it_stays_far_up(stays: float, severity: str) -> None:
+    found = feed([value * (stays if i >= ONSET else 1.0) for i, value in enumerate(noisy(500, seed=5, sigma=0.003))])
+    assert (found[-1].recovery, found[-1].severity) == ("none", severity)
+
+
+def test_the_first_points_of_a_loss_around_0_prove_nothing() -> None:
+    assert feed([-0.02, 0.01, 0.02, -0.01, 0.01, 0.0, 0.02, 0.05, 0.06, 0.04, 0.0, -0.01] * 3) == []

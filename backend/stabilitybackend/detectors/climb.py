@@ -255,8 +255,10 @@ class Climbs:
     def _within_signed_range(self, value: float, since: int) -> bool:
         """Say whether a loss of both signs is where it has been before, or near that."""
         known = self._long.before(since) + self._short.before(since)
-        if not known or min(known) > 0:
+        if min([*known, *self._short.medians]) > 0:
             return False
+        if len(known) < HISTORY_BLOCKS:
+            return True
         return value <= max(known) + OVER_SIGNED_RANGE * (max(known) - min(known))
 
     def _jumped(self, blocks: Sequence[float], values: Sequence[float], climb: Climb) -> bool:

@@ -278,7 +278,7 @@ class SpikeDetector(Detector):
         """Set the severity that the event has earned by now; it never gets lower."""
         if event.explained_by and event.rise * self._sensitivity <= EXCUSED_RISE:
             event.severity = "info"
-        elif (event.recovery == "none" and dataset_of(event.metric) is None) or event.severity == "critical":
+        elif event.severity == "critical" or (dataset_of(event.metric) is None and event.stays_high()):
             event.severity = "critical"
         else:
             event.severity = "warning"

@@ -31,6 +31,8 @@ TREND_POINTS = 50
 NEW_LEVEL_POINTS = 64
 #: The two halves of those points may differ by this fraction of the level, or by two old sigmas.
 NEW_LEVEL_DRIFT = 0.03
+#: A loss that does not come back needs a decision when it stays this fraction above its level; less is another level.
+HIGH_RISE = 0.05
 #: After so many points with the verdict ``none`` the level of then is accepted however it moves: no event may hold the
 #: curve for ever.
 LONGEST_POINTS = 512
@@ -128,6 +130,12 @@ class SpikeEvent:
             self.peak_news += 1
             return True
         return False
+
+    def stays_high(self) -> bool:
+        """Return whether the loss does not come back and is far above its level."""
+        if self.recovery != "none" or not self.trend:
+            return False
+        return median(list(self.trend)) - self.level > HIGH_RISE * abs(self.level)
 
     def settled(self) -> list[float]:
         """Return the points of the level at which the loss has settled for good, empty while it has not."""

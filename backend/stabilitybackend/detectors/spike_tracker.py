@@ -266,7 +266,7 @@ class Tracker:
         highest = baseline.highest()
         if not self.start:
             self.start = abs(highest)
-        if highest <= 0 or value < highest * (1 + (WARM_UP_FACTOR - 1) / sensitivity):
+        if min(baseline.newest(WARM_UP_POINTS)) <= 0 or value < highest * (1 + (WARM_UP_FACTOR - 1) / sensitivity):
             return None
         times = min(value / highest, LARGEST_SIGMAS)
         return Suspect(self.seen, step, value, RULES[0].head * self.demand * times / WARM_UP_FACTOR, times)
