@@ -152,6 +152,11 @@ def test_a_loss_of_a_part_is_known_by_both_spellings() -> None:
     assert [part_of(name) for name in names] == ["code", "web", "cm4", None, None, None, None, None]
 
 
+def test_another_way_to_write_the_whole_loss_is_no_part_of_it() -> None:
+    whole = ["loss_step", "loss_epoch", "train/loss_per_token", "loss_smoothed", "loss_running_mean", "loss_raw"]
+    assert [part_of(name) for name in whole] == [None] * len(whole)
+
+
 def test_of_many_metrics_the_telling_ones_are_watched() -> None:
     many = [f"layer.{i}.weight" for i in range(1_000)] + [f"ratio/{i}" for i in range(100)]
     names = watched([*many, "loss/code", "grad_norm", "max_logit", "loss"], "loss")

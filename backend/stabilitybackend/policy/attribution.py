@@ -55,7 +55,11 @@ MAX_WATCHED = 64
 MAX_MOVES = 12
 
 #: ``loss_cm4`` is the loss of a part, these are not: they are the whole, or no loss.
-_NO_PART = re.compile(r"^(scale|scaler|avg|average|ema|smooth|mean|sum|total|std|var|min|max|train|val|eval|test)(_|$)")
+_NO_PART = re.compile(
+    r"^(scaled?|scaler|avg|average|ema|smooth(ed)?|running|rolling|moving|mean|median|sum|total|std|var|variance|min|max"
+    r"|train|val|valid|eval|test|step|epoch|per|raw|unscaled|reduced|local|global|rank|micro|batch|weight|mask|tokens"
+    r"|norm|ratio|delta|diff|change|window)(_|$)"
+)
 _SPEED = frozenset({"tokens_per_s", "tokens_per_sec", "samples_per_s", "step_time_s", "mfu"})
 _LOGITS = re.compile(r"logit|logsumexp|log_z\b|z_loss|zloss", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"update_norm|rms_t|update_rms", re.IGNORECASE)
