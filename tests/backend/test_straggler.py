@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -45,6 +46,25 @@ def test_the_order_in_which_ranks_arrive_changes_nothing() -> None:
         del queue[:20]
     in_order, mixed = _found(points), _found(shuffled)
     assert [(f.key, f.rank, f.score) for f in mixed] == [(f.key, f.rank, f.score) for f in in_order]
+
+
+def test_columns_of_points_say_the_same_as_their_points_one_by_one() -> None:
+    points = _job(8, 960, {2: 1.6})
+    points[1_000] = points[1_000]._replace(value=math.nan)
+    single, column, rng = StragglerDetector(), StragglerDetector(), random.Random(4)
+    found = []
+    queues = [[p for p in points if p.rank == rank] for rank in range(8)]
+    expected = []
+    while any(queues):
+        for queue in queues:
+            count = rng.randint(1, 20)
+            some, queue[:count] = queue[:count], []
+            expected += [(p.time, f) for p in some for f in single.update(p)]
+            if some:
+                steps, values, times = [p.step for p in some], [p.value for p in some], [p.time for p in some]
+                found += column.update_column(some[0].metric, steps, values, times, some[0].rank)
+    assert found == expected
+    assert {finding.rank for _, finding in found} == {2}
 
 
 def test_ranks_that_become_slow_together_are_one_incident() -> None:
@@ -103,3 +123,14 @@ def test_ranks_beyond_the_bound_are_dropped_and_counted(monkeypatch: pytest.Monk
     detector = StragglerDetector()
     _found(_job(6, 10), detector)
     assert detector.dropped == 20
+
+
+def test_a_rank_that_comes_and_goes_is_one_incident() -> None:
+    points = [p._replace(value=p.value * (2.0 if p.rank == 2 and p.step // 160 % 2 else 1.0)) for p in _job(8, 1_600)]
+    found = _found(points)
+    assert len({finding.key for finding in found}) == 1
+    assert [finding.state for finding in found][:3] == ["open", "recovered", "open"]
+
+
+def test_less_than_a_millisecond_delays_nobody() -> None:
+    assert _found([p._replace(value=p.value / 1_000) for p in _job(8, 640, {3: 2.0})]) == []

@@ -100,7 +100,7 @@ class DetectorBank:
 
     def wants(self, metric: str) -> bool:
         """Return whether points of ``metric`` go to any detector or to the context."""
-        return bool(self._receivers_of(metric)) or role_of(metric) in COMPANIONS
+        return bool(self._receivers_of(metric)) or (self._in_order and role_of(metric) in COMPANIONS)
 
     def feed_rows(
         self,
@@ -120,6 +120,8 @@ class DetectorBank:
             columns: the values of those of ``names`` that ``wants`` says yes to, and of no other.
             rank: who logged them.
         """
+        if not self._in_order:
+            return self._feed_columns(names, steps, times, columns, rank)
         found: list[tuple[float, Finding]] = []
         companions = [
             (role, columns[name]) for name in names if name in columns and (role := role_of(name)) in COMPANIONS
@@ -131,12 +133,11 @@ class DetectorBank:
         make = tuple.__new__  # a named tuple's own constructor costs twice as much, and this is the innermost loop
         for row, step in enumerate(steps):
             time = times[row]
-            if self._in_order:
-                if step > self.last_step:
-                    self._enter_step(step)
-                elif step < self.last_step and not self._order_began_anew(step):
-                    continue
-                self._late_in_a_row = 0
+            if step > self.last_step:
+                self._enter_step(step)
+            elif step < self.last_step and not self._order_began_anew(step):
+                continue
+            self._late_in_a_row = 0
             context.enter(step, time)
             for role, column in companions:
                 context.companion(role, column[row])
@@ -152,6 +153,27 @@ class DetectorBank:
                         continue
                     if news:
                         found += [(time, finding) for finding in news]
+        return found
+
+    def _feed_columns(
+        self,
+        names: Sequence[str],
+        steps: Sequence[int],
+        times: Sequence[float],
+        columns: Mapping[str, Sequence[float]],
+        rank: int,
+    ) -> list[tuple[float, Finding]]:
+        """Give the rows of one of many ranks metric by metric: there is no order between ranks to be kept."""
+        found: list[tuple[float, Finding]] = []
+        if columns and steps:
+            self._context.enter(steps[-1], times[-1])
+        for name, values, updates in self._wanted(names, columns):
+            for update in updates:
+                detector = update.__self__  # type: ignore[attr-defined]  # a bound method
+                try:
+                    found += detector.update_column(name, steps, values, times, rank)
+                except Exception as error:
+                    self._failed(detector, error)
         return found
 
     def mark(self, mark: Mark) -> list[Finding]:

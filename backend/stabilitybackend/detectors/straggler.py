@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State
 from .levels import LARGEST, level_of, middle, percent
+from .rank_table import RankTable, RankWindow, SlowRanks
 
 #: Names of times that a rank spends on its own work, beside all that end with ``_time_s``.
 OWN_WORK = frozenset({"compute_s", "forward_s", "backward_s", "optimizer_s", "data_s", "dataloader_s", "gpu_s"})
@@ -19,8 +19,7 @@ WAITING = ("wait", "comm", "nccl", "sync", "barrier", "reduce", "gather", "bubbl
 MAX_METRICS = 8
 #: Ranks that are compared; what further ones log is dropped and counted.
 MAX_RANKS = 4_096
-#: Steps of a window at first. It doubles (to MAX_WINDOW_STEPS) where a rank logs fewer than LEAST_POINTS in it.
-WINDOW_STEPS = 16
+#: A window of WINDOW_STEPS doubles, up to this, where a rank logs fewer than LEAST_POINTS in it.
 MAX_WINDOW_STEPS = 2**20
 LEAST_POINTS = 6
 #: Values of a rank in a window that its median is taken of, the first ones.
@@ -29,6 +28,8 @@ MAX_POINTS = 16
 LAG_WINDOWS = 4
 #: Smallest sigma of ranks, as a fraction of their median.
 SIGMA_FLOOR = 0.02
+#: Seconds that a slow rank needs more than the others at least: what is shorter delays nobody.
+LEAST_EXCESS_S = 0.001
 #: Ranks that a robust deviation can be taken of. Fewer are compared with the fastest one, by FEW_FACTOR of the excess.
 ENOUGH_RANKS = 4
 FEW_FACTOR = 3.0
@@ -39,75 +40,12 @@ MAX_NAMED = 16
 #: A rank that is slow for so many windows is what it is: the event is closed and the rank not reported again until it
 #: has been usual.
 ACCEPT_WINDOWS = 64
+#: A rank that is slow again within so many windows continues its event: it comes and goes.
+AGAIN_WINDOWS = 64
 #: So many values in a row behind a rank's newest window mean that its steps began anew, not that they are late.
 LATE_ACCEPTED_AFTER = 32
 
 __all__ = ["StragglerDetector"]
-
-
-@dataclass(slots=True)
-class _Rank:
-    """What one rank logged in its newest window, and how it compared with the others."""
-
-    window: int
-    values: list[float] = field(default_factory=list)
-    #: Windows in a row in which it was slow, or was not.
-    slow: int = 0
-    usual: int = 0
-    #: Values behind its newest window, in a row.
-    late: int = 0
-    onset: int = 0
-    #: Whether it is part of an event, open or accepted.
-    reported: bool = False
-
-
-@dataclass(slots=True)
-class _Event:
-    """Ranks that became slow in the same window."""
-
-    onset: int
-    seen: int
-    ranks: dict[int, float]
-    level: float
-    sigma: float
-    metrics: list[str]
-    windows: int = 0
-
-
-class _Table:
-    """One metric over all ranks, in windows of steps."""
-
-    __slots__ = ("at", "done", "event", "judged", "ranks", "settled", "width")
-
-    def __init__(self) -> None:
-        self.width = WINDOW_STEPS
-        self.ranks: dict[int, _Rank] = {}
-        #: Window -> rank -> (median, points).
-        self.done: dict[int, dict[int, tuple[float, int]]] = {}
-        #: Window -> number of ranks that are in it.
-        self.at: dict[int, int] = {}
-        self.judged = -1
-        #: When all ranks have come to this window, no further one is to be expected: until then windows wait.
-        self.settled = 0
-        self.event: _Event | None = None
-
-    def restart(self, width: int) -> None:
-        """Begin anew with windows of ``width`` steps, or at another step."""
-        self.width = width
-        self.ranks = {}
-        self.done = {}
-        self.at = {}
-        self.judged = -1
-        self.settled = 0
-
-    def moved(self, before: int | None, after: int | None) -> None:
-        """Count a rank out of the window ``before`` and into ``after``."""
-        if before is not None:
-            self.at[before] -= 1
-            if not self.at[before]:
-                del self.at[before]
-        if after is not None:
-            self.at[after] = self.at.get(after, 0) + 1
 
 
 class StragglerDetector(Detector):
@@ -161,7 +99,7 @@ class StragglerDetector(Detector):
 
     def __init__(self, **settings: float) -> None:
         super().__init__(**settings)
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, RankTable] = {}
         #: Values of ranks beyond MAX_RANKS, and of windows that were judged before they came.
         self.dropped = 0
         self.late = 0
@@ -196,7 +134,7 @@ class StragglerDetector(Detector):
                 # Who was slow before the fork still is until it has been usual: the same event goes on.
                 for number in slow:
                     start = mark.step // table.width
-                    table.ranks[number] = _Rank(start, reported=True, slow=CONFIRM_WINDOWS)
+                    table.ranks[number] = RankWindow(start, reported=True, slow=CONFIRM_WINDOWS)
                     table.moved(None, start)
 
         return []
@@ -207,7 +145,7 @@ class StragglerDetector(Detector):
         if table is None:
             if len(self._tables) >= MAX_METRICS or not _is_own_work(metric):
                 return []
-            table = self._tables[metric] = _Table()
+            table = self._tables[metric] = RankTable()
         if not 0.0 <= value < LARGEST:
             return []
         window = step // table.width
@@ -216,7 +154,7 @@ class StragglerDetector(Detector):
             if len(table.ranks) >= MAX_RANKS:
                 self.dropped += 1
                 return []
-            rank = table.ranks[number] = _Rank(window)
+            rank = table.ranks[number] = RankWindow(window)
             table.moved(None, window)
             table.settled = max(table.settled, window + LAG_WINDOWS + 1)
         if window == rank.window:
@@ -235,14 +173,37 @@ class StragglerDetector(Detector):
         rank.values = [value]
         return self._judge_due(metric, table, step)
 
-    def _pass(self, table: _Table, number: int, rank: _Rank) -> None:
+    def update_column(
+        self, metric: str, steps: Sequence[int], values: Sequence[float], times: Sequence[float], rank: int
+    ) -> list[tuple[float, Finding]]:
+        found: list[tuple[float, Finding]] = []
+        at, count = 0, len(steps)
+        while at < count:
+            table = self._tables.get(metric)
+            known = None if table is None else table.ranks.get(rank)
+            if table is not None and known is not None:
+                # The quick way for all points that lie in the rank's present window.
+                first, end = known.window * table.width, (known.window + 1) * table.width
+                kept = known.values
+                while at < count and first <= steps[at] < end:
+                    if 0.0 <= values[at] < LARGEST and len(kept) < MAX_POINTS:
+                        kept.append(values[at])
+                    at += 1
+                if at == count:
+                    break
+            news = self.update(Point(steps[at], metric, values[at], times[at], rank))
+            found += [(times[at], finding) for finding in news]
+            at += 1
+        return found
+
+    def _pass(self, table: RankTable, number: int, rank: RankWindow) -> None:
         """Note the median of the window that a rank leaves."""
         if rank.window <= table.judged:
             self.late += bool(rank.values)
         elif rank.values:
             table.done.setdefault(rank.window, {})[number] = (middle(rank.values), len(rank.values))
 
-    def _judge_due(self, metric: str, table: _Table, step: int) -> list[Finding]:
+    def _judge_due(self, metric: str, table: RankTable, step: int) -> list[Finding]:
         """Judge the windows that nobody is waited for any more, oldest first."""
         found: list[Finding] = []
         while table.done:
@@ -263,7 +224,7 @@ class StragglerDetector(Detector):
             found += self._judge(metric, table, window, {n: value for n, (value, _) in medians.items()}, step)
         return found
 
-    def _judge(self, metric: str, table: _Table, window: int, medians: dict[int, float], step: int) -> list[Finding]:
+    def _judge(self, metric: str, table: RankTable, window: int, medians: dict[int, float], step: int) -> list[Finding]:
         """Compare the ranks of one window."""
         limit, level, sigma = self._limit(list(medians.values()))
         fresh: dict[int, float] = {}
@@ -293,12 +254,16 @@ class StragglerDetector(Detector):
             return float("inf"), 0.0, 1.0
         if len(values) >= ENOUGH_RANKS:
             level, sigma = level_of(values, SIGMA_FLOOR)
-            return max(level * (1 + self._slower), level + self._sigmas * sigma), level, sigma
+            return level + max(level * self._slower, self._sigmas * sigma, LEAST_EXCESS_S), level, sigma
         level = min(values)
-        return level * (1 + FEW_FACTOR * self._slower), level, max(SIGMA_FLOOR * level, 1e-12)
+        return (
+            max(level * (1 + FEW_FACTOR * self._slower), level + LEAST_EXCESS_S),
+            level,
+            max(SIGMA_FLOOR * level, 1e-12),
+        )
 
     def _open(
-        self, metric: str, table: _Table, fresh: dict[int, float], level: float, sigma: float, step: int
+        self, metric: str, table: RankTable, fresh: dict[int, float], level: float, sigma: float, step: int
     ) -> list[Finding]:
         for number in fresh:
             table.ranks[number].reported = True
@@ -310,13 +275,17 @@ class StragglerDetector(Detector):
         if table.event is not None:  # one more slow rank while others are: told with the next news
             table.event.ranks.update(fresh)
             return [self._finding(table.event, "open", step, None)] if len(table.event.ranks) <= MAX_NAMED else []
-        onset = min(table.ranks[number].onset for number in fresh)
-        table.event = _Event(onset, step, dict(fresh), level, sigma, [metric])
+        if table.last and table.judged - table.last[1] <= AGAIN_WINDOWS and set(fresh) <= set(table.last[0].ranks):
+            table.event = table.last[0]
+            table.event.windows = 0
+        else:
+            onset = min(table.ranks[number].onset for number in fresh)
+            table.event = SlowRanks(onset, step, dict(fresh), level, sigma, [metric])
         self._claim(table.event, None)
         return [self._finding(table.event, "open", step, None)]
 
     def _follow(
-        self, metric: str, table: _Table, event: _Event, medians: dict[int, float], window: int, step: int
+        self, metric: str, table: RankTable, event: SlowRanks, medians: dict[int, float], window: int, step: int
     ) -> list[Finding]:
         """Advance an open event by one window."""
         event.windows += 1
@@ -327,14 +296,15 @@ class StragglerDetector(Detector):
         self._claim(event, step)
         if still or not any(n in medians for n in event.ranks):
             return [self._finding(event, "resolved", step, None)]
+        table.last = (event, window)
         back = (window - CONFIRM_WINDOWS + 1) * table.width
         return [self._finding(event, "recovered", step, max(back, event.onset))]
 
-    def _claim(self, event: _Event, ended: int | None) -> None:
+    def _claim(self, event: SlowRanks, ended: int | None) -> None:
         key = f"{self.name}:{event.metrics[0]}:{event.onset}"
         self.context.claim(event.metrics[0], Claim(self.name, key, "straggler", event.onset, ended))
 
-    def _finding(self, event: _Event, state: State, now_step: int, back: int | None) -> Finding:
+    def _finding(self, event: SlowRanks, state: State, now_step: int, back: int | None) -> Finding:
         worst = max(event.ranks, key=lambda number: event.ranks[number])
         value, metric = event.ranks[worst], event.metrics[0]
         above = percent(value, event.level)

@@ -1,0 +1,78 @@
+"""One metric of all ranks, cut in windows of steps, so that ranks are compared over the same ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+#: Steps of a window at first. It doubles where a rank logs few points in it.
+WINDOW_STEPS = 16
+
+__all__ = ["WINDOW_STEPS", "RankTable", "RankWindow", "SlowRanks"]
+
+
+@dataclass(slots=True)
+class RankWindow:
+    """What one rank logged in its newest window, and how it compared with the others."""
+
+    window: int
+    values: list[float] = field(default_factory=list)
+    #: Windows in a row in which it was slow, or was not.
+    slow: int = 0
+    usual: int = 0
+    #: Values behind its newest window, in a row.
+    late: int = 0
+    onset: int = 0
+    #: Whether it is part of an event, open or accepted.
+    reported: bool = False
+
+
+@dataclass(slots=True)
+class SlowRanks:
+    """Ranks that became slow in the same window."""
+
+    onset: int
+    seen: int
+    ranks: dict[int, float]
+    level: float
+    sigma: float
+    metrics: list[str]
+    windows: int = 0
+
+
+class RankTable:
+    """One metric over all ranks, in windows of steps."""
+
+    __slots__ = ("at", "done", "event", "judged", "last", "ranks", "settled", "width")
+
+    def __init__(self) -> None:
+        self.width = WINDOW_STEPS
+        self.ranks: dict[int, RankWindow] = {}
+        #: Window -> rank -> (median, points).
+        self.done: dict[int, dict[int, tuple[float, int]]] = {}
+        #: Window -> number of ranks that are in it.
+        self.at: dict[int, int] = {}
+        self.judged = -1
+        #: When all ranks have come to this window, no further one is to be expected: until then windows wait.
+        self.settled = 0
+        self.event: SlowRanks | None = None
+        #: The event that recovered last, and in which window.
+        self.last: tuple[SlowRanks, int] | None = None
+
+    def restart(self, width: int) -> None:
+        """Begin anew with windows of ``width`` steps, or at another step."""
+        self.width = width
+        self.ranks = {}
+        self.done = {}
+        self.at = {}
+        self.judged = -1
+        self.settled = 0
+        self.last = None
+
+    def moved(self, before: int | None, after: int | None) -> None:
+        """Count a rank out of the window ``before`` and into ``after``."""
+        if before is not None:
+            self.at[before] -= 1
+            if not self.at[before]:
+                del self.at[before]
+        if after is not None:
+            self.at[after] = self.at.get(after, 0) + 1
