@@ -146,6 +146,18 @@ def test_wrong_use_ends_with_2_before_anything_is_judged_or_written_over(
     assert (log.read_text(), capsys.readouterr().out) == (before, "")
 
 
+def test_brackets_in_a_name_are_no_markup(tmp_path: Path) -> None:
+    log = tmp_path / "[bold]log.jsonl"
+    rng = random.Random(1)
+    with log.open("w") as file:
+        for step in range(400):
+            a, b = (2.0 + rng.gauss(0, 0.02) for _ in "ab")
+            a += 5.0 if 300 <= step < 306 else 0.0
+            file.write(json.dumps({"step": step, "loss": (a + b) / 2, "loss/[/red]": a, "loss/b": b}) + "\n")
+    done = run(log, "--only", "spike")
+    assert (done.exit_code, "[/red]" in done.stdout, "[bold]log.jsonl" in done.stdout) == (0, True, True)
+
+
 def test_a_log_that_names_its_data_has_the_batches_of_each_incident(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     rng = random.Random(1)

@@ -101,7 +101,7 @@ def _table(judged: Judged) -> Table:
             str(incident["step"] - incident["onset_step"]),
             _text(incident["recovered_step"]),
             _ending(incident),
-            _where(incident),
+            escape(_where(incident)),
             escape(_first_sentence(incident)),
             style=style,
         )
