@@ -16,6 +16,7 @@ from typing import Annotated, TypeVar
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from stabilitybackend.auth import SCOPES, KeyRing
@@ -57,7 +58,7 @@ def list_keys(data_dir: _DataDir = None, redis_url: _RedisUrl = None) -> None:
     table = Table("id", "name", "scopes", "created", "last used", "state")
     for key in keys:
         state = "works" if key.revoked is None else f"revoked {_when(key.revoked)}"
-        table.add_row(key.key_id, key.name, ", ".join(key.scopes), _when(key.created), _when(key.used), state)
+        table.add_row(key.key_id, escape(key.name), ", ".join(key.scopes), _when(key.created), _when(key.used), state)
     Console().print(table)
 
 
