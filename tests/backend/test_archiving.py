@@ -104,14 +104,21 @@ async def test_a_segment_that_was_only_inferred_is_taken_back_after_it_was_archi
     assert {s for (_, stray, s) in points(again) if stray} == set(range(150, 191))
 
 
-async def test_incidents_are_as_if_a_segment_that_was_taken_back_had_never_been(stage: Stage) -> None:
+@pytest.mark.parametrize("killed", [False, True], ids=["alive", "killed-meanwhile"])
+async def test_incidents_are_as_if_a_segment_that_was_taken_back_had_never_been(stage: Stage, killed: bool) -> None:
     frames = as_frames(eventful_rows(declared=False), range(0, 1_000, 16))
     worker = await stage.send(*frames)
     await stage.archived(worker, 2)
     for incident in worker.state.incidents.all():
         await worker.acknowledge(incident["incident_id"], "ada")
     before = {one["incident_id"]: one for one in worker.state.incidents.all()}
-    await worker.undo_segment(1, "me")
+    if killed:
+        segment = worker.state.fold.tree[1]
+        await worker._journal.undo(segment.key, segment.fork_step)
+        await stage.restart()
+        worker = await stage.manager.get("run-1")
+    else:
+        await worker.undo_segment(1, "me")
     found = worker.state.incidents.all()
     never = backtest(frames, run_id="run-1", undone=[worker.state.fold.tree[1].key]).incidents
     unlike = {"version", "opened"}  # people and receivers know of the earlier ones

@@ -45,12 +45,14 @@ class Stored:
         incidents, commands: as they were stored last.
         applied: stream id up to which they are complete; what the stream says after it is still to be told.
         undone: keys of inferred segments that somebody took back.
+        retell: fork step of one of them, while the incidents have not been judged without it yet.
     """
 
     incidents: list[dict[str, Any]]
     commands: list[dict[str, Any]]
     applied: str
     undone: list[str]
+    retell: int | None
 
 
 class Journal:
@@ -80,11 +82,13 @@ class Journal:
         commands: Any = await self._redis.hvals(self._keys.commands)
         applied: Any = await self._redis.hget(self._keys.meta, "applied")
         undone: Any = await self._redis.smembers(self._keys.undone)
+        retell: Any = await self._redis.hget(self._keys.meta, "retell")
         return Stored(
             [orjson.loads(i) for i in incidents],
             [orjson.loads(c) for c in commands],
             applied.decode() if applied else "0-0",
             [key.decode() for key in undone],
+            None if retell is None else int(retell),
         )
 
     async def read(self, cursor: str, *, wait: bool) -> list[tuple[str, bytes]]:
@@ -128,9 +132,16 @@ class Journal:
         async with self._saving:
             await self.patiently(save)
 
-    async def undo(self, key: str) -> None:
-        """Note that the inferred segment ``key`` is none."""
-        await self._redis.sadd(self._keys.undone, key)
+    async def undo(self, key: str, fork_step: int) -> None:
+        """Note that the inferred segment ``key`` is none, and that incidents have to be judged without it."""
+        pipe: Pipeline = self._redis.pipeline(transaction=True)
+        pipe.sadd(self._keys.undone, key)
+        pipe.hset(self._keys.meta, "retell", str(fork_step))
+        await pipe.execute()
+
+    async def retold(self) -> None:
+        """Note that the incidents are stored as they are without what was undone."""
+        await self.patiently(lambda: self._redis.hdel(self._keys.meta, "retell"))
 
     async def patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do ``work``, again and again while Redis is away."""

@@ -22,30 +22,29 @@ Incident = dict[str, Any]
 
 
 class Retelling:
-    """One judging anew: from the segment that is taken back until all frames have been folded without it.
-
-    Attributes:
-        fork_step: of that segment; None while nothing is to be told anew.
-    """
+    """One judging anew, until all frames have been folded without the segment that was taken back."""
 
     def __init__(self) -> None:
-        self.fork_step: int | None = None
+        self._fork_step = 0
         self._stored: list[Incident] = []
 
-    def begun(self, stored: list[Incident]) -> list[Incident] | None:
-        """Keep the stored incidents; return those that frames alone do not tell, None where nothing is told anew."""
-        if self.fork_step is None:
+    def begun(self, stored: list[Incident], fork_step: int | None) -> list[Incident] | None:
+        """Keep the stored incidents; return those that frames alone do not tell, None where nothing is told anew.
+
+        Args:
+            fork_step: of the segment; None where none was taken back since incidents were stored.
+        """
+        if fork_step is None:
             return None
-        self._stored = stored
+        self._fork_step, self._stored = fork_step, stored
         return _of_processes(stored)
 
     def end(self, state: RunState, now: float) -> list[Incident]:
         """Put all incidents into ``state`` as they are from now on; return those that changed."""
-        assert self.fork_step is not None
-        incidents = reconciled(self._stored, state.incidents.all(), self.fork_step, now)
+        incidents = reconciled(self._stored, state.incidents.all(), self._fork_step, now)
         known = {incident["incident_id"]: incident["version"] for incident in self._stored}
         state.incidents.load(incidents)
-        state.retelling, self.fork_step, self._stored = False, None, []
+        state.retelling, self._stored = False, []
         return [one for one in incidents if one["version"] != known.get(one["incident_id"])]
 
 

@@ -197,7 +197,7 @@ class RunWorker:
         await self.detectors.load()
         agents = self.state.agents
         async with self._keeper.changing:
-            processes = self._retelling.begun(stored.incidents)
+            processes = self._retelling.begun(stored.incidents, stored.retell)
             again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors, self._troubled, processes)
             self.state, self.cursor = await self._journal.patiently(lambda: restored(*again))
             self._keeper.restarted()
@@ -219,6 +219,7 @@ class RunWorker:
         if self.state.retelling:
             self._unsaved.add_incidents(self._retelling.end(self.state, self._clock()))
             await self._conclude(Changes())
+            await self._journal.retold()
 
     async def _diverged(self) -> bool:
         """Return whether Redis no longer holds what is folded: it came back without its newest words, or empty."""
@@ -337,11 +338,10 @@ class RunWorker:
             if found.undone:
                 return self.segments()
             with redis_errors():
-                await self._journal.undo(found.key)
+                await self._journal.undo(found.key, found.fork_step)
             _log.warning("run %s: segment %d undone by %s", self.run_id, segment, who)
             await self._pause()
             self._caught_up.clear()
-            self._retelling.fork_step = found.fork_step
             if not self._closed:
                 self.start()
             await self.ready()
