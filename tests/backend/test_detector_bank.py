@@ -171,7 +171,7 @@ def test_a_wrong_setting_is_refused() -> None:
 @given(
     blocks=st.lists(
         st.tuples(
-            st.lists(st.integers(0, 60), min_size=1, max_size=12),
+            st.lists(st.integers(0, 60), min_size=1, max_size=40),
             st.lists(st.sampled_from(["loss", "grad_norm", "lr", "a", "b", "c", "d"]), min_size=1, unique=True),
         ),
         min_size=1,

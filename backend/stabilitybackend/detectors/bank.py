@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ MAX_SNAPSHOTS = 32
 #: Steps with rows between two snapshots: near the head a rollback feeds about so many again, in some ten milliseconds.
 #: Pickling all detectors costs as much as judging 30 rows.
 SNAPSHOT_EVERY_STEPS = 1_024
+#: Rows given at once for which it pays to ask who has nothing to say to them.
+MANY_ROWS = 16
 #: Roles of the metrics that detectors look up beside their own points.
 COMPANIONS = frozenset({LR, GRAD_NORM, BATCH_SIZE})
 #: So many rows in a row behind the newest step mean that the order began anew, not that they are late.
@@ -129,6 +132,8 @@ class DetectorBank:
         wanted = self._wanted(names, columns)
         if not wanted and not companions:
             return []
+        if len(steps) >= MANY_ROWS:
+            self._spare(wanted)
         context = self._context
         make = tuple.__new__  # a named tuple's own constructor costs twice as much, and this is the innermost loop
         for row, step in enumerate(steps):
@@ -202,6 +207,15 @@ class DetectorBank:
             for name in sorted(names)  # rows fed again come from the store, which does not know how they were ordered
             if name in columns and (receivers := self._receivers_of(name))
         ]
+
+    def _spare(self, wanted: list[tuple[str, Sequence[float], list[Callable[[Point], list[Finding]]]]]) -> None:
+        """Take those out of ``wanted`` that have nothing to say to values such as these."""
+        ranges = {name: (min(v), max(v)) for name, v, _ in wanted if math.isfinite(sum(v))}
+        for detector in self._detectors.values():
+            own = [name for name, _, updates in wanted if detector.update in updates]
+            if own and all(name in ranges for name in own) and detector.ignores({name: ranges[name] for name in own}):
+                for _, _, updates in wanted:
+                    updates[:] = [update for update in updates if update != detector.update]
 
     def _adopt(self, detectors: dict[str, Detector]) -> None:
         """Make ``detectors`` the ones of this bank, with the settings of today and the context that they share."""

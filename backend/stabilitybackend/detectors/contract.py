@@ -235,6 +235,16 @@ class Detector(ABC):
         the object can be pickled at any moment, and a non-finite value never makes it deaf.
         """
 
+    def ignores(self, ranges: Mapping[str, tuple[float, float]]) -> bool:
+        """Say whether ``update`` would neither say nor note anything for points with values in these ranges.
+
+        Asked before many rows at once; whoever says yes is spared all of them. All values are finite.
+
+        Args:
+            ranges: metric that is wanted -> its least and largest value.
+        """
+        return False
+
     def update_column(
         self, metric: str, steps: Sequence[int], values: Sequence[float], times: Sequence[float], rank: int
     ) -> list[tuple[float, Finding]]:

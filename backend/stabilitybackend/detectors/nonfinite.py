@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -121,6 +122,12 @@ class NonfiniteDetector(Detector):
         if self._quiet and -OVERFLOW < value < OVERFLOW and value and point.metric in self._finite:
             return []
         return self._look(point) if self.wants(point.metric) else []
+
+    def ignores(self, ranges: Mapping[str, tuple[float, float]]) -> bool:
+        return self._quiet and all(
+            metric in self._finite and -OVERFLOW < low <= high < OVERFLOW and (low > 0 or high < 0)
+            for metric, (low, high) in ranges.items()
+        )
 
     def _look(self, point: Point) -> list[Finding]:
         """Take a point that is not plainly finite, or any while an event is open or not long over."""
