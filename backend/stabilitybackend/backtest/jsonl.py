@@ -46,14 +46,13 @@ class Lines:
         reading: gets what can't be read.
 
     Attributes:
-        count: lines seen so far. objects: those of them that were read.
+        count: lines seen so far.
     """
 
     def __init__(self, path: Path, reading: Reading) -> None:
         self.path = path
         self.reading = reading
         self.count = 0
-        self.objects = 0
         self._first_seen = False
         self._decode = msgspec.json.Decoder(dict[str, Any]).decode_lines
         self._decode_numbers = msgspec.json.Decoder(dict[str, float]).decode_lines
@@ -116,11 +115,9 @@ class Lines:
             rows = self._at_once(quoted)
         self.count += count
         if rows is not None and len(rows) == count:
-            self.objects += count
             yield first, rows
         else:  # a bad or an empty line, or two objects on one
             single = list(self._single(first, chunk))
-            self.objects += len(single)
             if single:
                 yield single
 

@@ -69,7 +69,7 @@ class _Event:
     """A slow stretch from its onset."""
 
     __slots__ = (
-        "also", "blocks", "cost", "earlier", "level", "lost_s", "metric", "now_time", "onset", "onset_time", "seen",
+        "also", "blocks", "cost", "earlier", "level", "lost_s", "metric", "onset", "onset_time", "seen",
         "severity",
     )  # fmt: skip
 
@@ -80,7 +80,6 @@ class _Event:
         self.cost = level
         self.blocks = 0
         self.lost_s = 0.0
-        self.now_time = onset_time
         self.also: list[str] = []
         #: Onsets of events like it that went by themselves.
         self.earlier: list[int] = []
@@ -276,7 +275,6 @@ class ThroughputDetector(Detector):
         """Add a block to what is known of the event: its mean cost and the time that it lost."""
         event.blocks += 1
         event.cost += (cost - event.cost) / event.blocks
-        event.now_time = time
         if METRICS[event.metric]:
             event.lost_s = max(0.0, (time - event.onset_time) * (1 - event.level / event.cost))
         else:
