@@ -21,6 +21,7 @@ MODULES = [
     "plateau",
     "repeat_data",
     "resume_artifact",
+    "robust",
     "spike",
     "straggler",
     "tail",

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from itertools import islice, pairwise
 from typing import Any
 
+from .robust import MAD_TO_SIGMA, median
+
 #: Points that the slow location looks back on. OLMo-core's skip-step optimizer uses the same window.
 WINDOW_POINTS = 128
 #: Points of the fast location: follows a falling loss, so that a spike early in training is not hidden by older,
@@ -40,22 +42,10 @@ LARGEST = 1e300
 #: Mantissa bits of bfloat16: a loss logged from bf16 moves in steps of 2**-7 of its power of two, so that the MAD can
 #: be 0.
 BF16_MANTISSA_BITS = 7
-#: Makes the median absolute deviation of a normal distribution its standard deviation.
-MAD_TO_SIGMA = 1.4826
 #: 90 % quantile of the normal distribution, sigmas above the median.
 Q90_SIGMAS = 1.2816
 
-__all__ = ["RobustBaseline", "median"]
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median of at least one finite value."""
-    return _middle(sorted(values))
-
-
-def _middle(ordered: list[float]) -> float:
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else 0.5 * ordered[half - 1] + 0.5 * ordered[half]
+__all__ = ["RobustBaseline"]
 
 
 class RobustBaseline:

@@ -9,7 +9,8 @@ from typing import Any
 
 from .context import Context
 from .fingerprint import correlation
-from .levels import Level, level_of, middle, quantum
+from .levels import Level, level_of, quantum
+from .robust import median
 
 #: Points before a fork that are looked at, the newest of them for the level itself; fewer than LEAST: nothing is known.
 BEFORE_POINTS = 64
@@ -107,9 +108,9 @@ def before_fork(
     if len(losses) < LEAST_POINTS:
         return None
     half = len(losses) // 2
-    slope = (middle(losses[half:]) - middle(losses[:half])) / (len(losses) - half)
+    slope = (median(losses[half:]) - median(losses[:half])) / (len(losses) - half)
     flat = [value - slope * i for i, value in enumerate(losses)]
-    level = middle(losses[-LEVEL_POINTS:])
+    level = median(losses[-LEVEL_POINTS:])
     sigma = max(level_of(flat)[1], SIGMA_FLOOR * abs(level), 0.5 * quantum(losses))
     alike = min(max(0.0, correlation(flat[:-1], flat[1:])), (MAX_DRAG**2 - 1) / (MAX_DRAG**2 + 1))
     branch: Iterable[tuple[int, float]] = data.get("left_behind", {}).get(metric, [])
@@ -129,7 +130,7 @@ def paired(before: BeforeFork, after: Sequence[tuple[int, float]]) -> tuple[floa
     LEAST_POINTS steps are common, or the branch that was left was sick.
     """
     pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
-    if len(pairs) < LEAST_POINTS or middle([old for _, old in pairs]) > before.level + 3 * before.sigma:
+    if len(pairs) < LEAST_POINTS or median([old for _, old in pairs]) > before.level + 3 * before.sigma:
         return None
     above, sigma = level_of([loss - old for loss, old in pairs])
     if sigma > SAME_DATA * before.sigma:  # another order: the difference has the noise of both
@@ -148,7 +149,7 @@ def small_rise(
         least: smallest rise that counts.
         by: one over the sensitivity.
     """
-    rise = middle([loss for _, loss in after]) - expected
+    rise = median([loss for _, loss in after]) - expected
     pair = paired(before, after)
     # On another order of the data the other branch is no better a measure than the level.
     same_data = pair is not None and pair[1] < MEDIAN_ERROR * SAME_DATA * before.sigma / len(after) ** 0.5
@@ -169,11 +170,11 @@ def differences(before: BeforeFork, context: Context, shares: Mapping[str, tuple
         declared = f", times {before.lr_scale:g} as declared" if before.lr_scale != 1 else ""
         found.append(f"the learning rate is {lr:.4g}; at the fork step it was {before.lr:.4g}{declared}")
     grads = [value for at, value in context.grad_norm.values if at >= before.step]
-    if grads and before.grad_norm > 0 and not 1 / GRAD_FACTOR < middle(grads) / before.grad_norm < GRAD_FACTOR:
-        change = f"the gradient norm went from {before.grad_norm:.4g} to {middle(grads):.4g}"
+    if grads and before.grad_norm > 0 and not 1 / GRAD_FACTOR < median(grads) / before.grad_norm < GRAD_FACTOR:
+        change = f"the gradient norm went from {before.grad_norm:.4g} to {median(grads):.4g}"
         found.append(f"{change}: was the optimizer's state restored?")
     for name, ((level, sigma), newest) in shares.items():
-        now = middle(newest)
+        now = median(newest)
         if abs(now - level) > max(SHARE_SIGMAS * sigma / len(newest) ** 0.5, SHARE_FRACTION * abs(level)):
             found.append(f"{name} went from {level:.4g} to {now:.4g}: was the sampler's state restored?")
     return found

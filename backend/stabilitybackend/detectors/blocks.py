@@ -9,25 +9,8 @@ from collections.abc import Sequence
 BLOCK_POINTS = 8
 #: Values beyond it are no losses; it keeps differences and squares of them finite.
 LARGEST_VALUE = 1e30
-#: Makes the median absolute deviation of a normal distribution its standard deviation.
-MAD_TO_SIGMA = 1.4826
 
-__all__ = ["BLOCK_POINTS", "LARGEST_VALUE", "median", "rise_points", "robust_sigma", "smoothed"]
-
-
-def median(values: Sequence[float]) -> float:
-    """Return the median of at least one finite value."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
-
-
-def robust_sigma(values: Sequence[float]) -> float:
-    """Return the standard deviation by the median absolute deviation, 0 for fewer than two values."""
-    if len(values) < 2:
-        return 0.0
-    middle = median(values)
-    return MAD_TO_SIGMA * median([abs(value - middle) for value in values])
+__all__ = ["BLOCK_POINTS", "LARGEST_VALUE", "rise_points", "smoothed"]
 
 
 def smoothed(values: Sequence[float]) -> list[float]:

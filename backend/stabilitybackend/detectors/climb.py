@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from .blocks import BLOCK_POINTS, median, rise_points, robust_sigma, smoothed
+from .blocks import BLOCK_POINTS, rise_points, smoothed
+from .robust import median, robust_sigma
 
 #: Blocks that each of the two scales looks back on: 512 and 4,096 points.
 WINDOW_BLOCKS = 64

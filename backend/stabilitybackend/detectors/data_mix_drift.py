@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
-from .levels import LARGEST, Level, level_of, middle, percent
+from .levels import LARGEST, Level, level_of, percent
+from .robust import median
 from .roles import LOSS, role_of
 from .shares import BLOCK_NOISE, BLOCK_POINTS, FORK_CONFIRM, FORK_POINTS, ShareTrack
 
@@ -216,10 +217,10 @@ class DataMixDriftDetector(Detector):
                 return []
         elif len(event.blocks) < ACCEPT_BLOCKS:
             if len(event.blocks) in (1, 2):
-                event.after = middle(event.blocks)
+                event.after = median(event.blocks)
             return self._escalated(event, step)
         else:
-            event.after = middle(event.blocks)
+            event.after = median(event.blocks)
         track.rebase()
         self._homes[event.metric] = (event.onset, event.before)
         return self._close("resolved", step, None)
@@ -299,7 +300,7 @@ class DataMixDriftDetector(Detector):
         if event.loss_before is None or event.loss_moved is not None or len(event.loss_after) < LOSS_AFTER_POINTS:
             return []
         before, sigma = event.loss_before
-        after = middle(event.loss_after[-LOSS_AFTER_POINTS:])
+        after = median(event.loss_after[-LOSS_AFTER_POINTS:])
         error = LOSS_SIGMAS * sigma * 1.2533 / LOSS_AFTER_POINTS**0.5
         if abs(after - before) <= max(error, LOSS_FRACTION * abs(before)):
             return []

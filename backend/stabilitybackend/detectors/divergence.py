@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from .blocks import BLOCK_POINTS, LARGEST_VALUE, median, robust_sigma
+from .blocks import BLOCK_POINTS, LARGEST_VALUE
 from .climb import LARGE_FACTOR, LONG_BLOCKS, RING_POINTS, Climb, Climbs
 from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
 from .curves import noisy
 from .levels import change
+from .robust import median, robust_sigma
 from .roles import LOSS, role_of
 from .wander import AGAIN_POINTS, Wander
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .levels import LARGEST, Level, level_of, middle, quantum
+from .levels import LARGEST, Level, level_of, quantum
+from .robust import median
 
 #: Points before a drop that are looked at, and of them the least.
 BEFORE_POINTS, LEAST_POINTS = 32, 10
@@ -117,11 +118,11 @@ class EpochDrops:
         if len(before) < LEAST_POINTS:
             return None
         half = len(before) // 2
-        slope = (middle(before[half:]) - middle(before[:half])) / (len(before) - half)
+        slope = (median(before[half:]) - median(before[:half])) / (len(before) - half)
         sigma = level_of([value - slope * i for i, value in enumerate(before)], 0.002)[1]
-        level, low = middle(before[-MARGIN_POINTS:]), middle(after)
+        level, low = median(before[-MARGIN_POINTS:]), median(after)
         size = level - low
-        goes_on = middle(after[: points // 2]) - middle(after[points // 2 :])
+        goes_on = median(after[: points // 2]) - median(after[points // 2 :])
         if (
             size < max(SIGMAS * sigma, MARGIN * abs(level), OVER_QUANTUM * quantum(before + after))
             or goes_on > GOES_ON * size

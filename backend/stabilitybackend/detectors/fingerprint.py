@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from operator import mul
 
-from .levels import middle
+from .robust import median
 
 #: Points whose residuals are taken at once, from the line between the medians of the blocks before and after.
 BLOCK_POINTS = 16
@@ -56,7 +56,7 @@ class Fingerprints:
     def add(self, step: int, block: Sequence[float]) -> None:
         """Take BLOCK_POINTS finite losses that begin at ``step``."""
         before, self._newest = self._newest, list(block)
-        medians = self._medians = [*self._medians[-2:], middle(block)]
+        medians = self._medians = [*self._medians[-2:], median(block)]
         self._steps.append(step)
         if len(medians) < 3:
             return

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar
 
-from .blocks import BLOCK_POINTS, LARGEST_VALUE, median, rise_points, robust_sigma
+from .blocks import BLOCK_POINTS, LARGEST_VALUE, rise_points
 from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row
 from .curves import noisy
 from .level_shift_report import Jump, ShiftEvent, finding_of, key_of
 from .levels import quantum
+from .robust import median, robust_sigma
 from .roles import LOSS, role_of
 from .wander import Wander
 

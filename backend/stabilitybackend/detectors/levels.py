@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-#: Makes the median absolute deviation of a normal distribution its standard deviation.
-MAD_TO_SIGMA = 1.4826
+from .robust import MAD_TO_SIGMA, median
+
 #: Numbers beyond it are treated as if they were missing: sums and squares of them are not finite.
 LARGEST = 1e150
 #: Smallest sigma of all, so that it can be divided by.
@@ -15,16 +15,9 @@ SMALLEST_SIGMA = 1e-12
 MOST_PERCENT = 1_000.0
 MOST_TIMES = 10_000.0
 
-__all__ = ["LARGEST", "Level", "change", "level_of", "middle", "percent", "quantum"]
+__all__ = ["LARGEST", "Level", "change", "level_of", "percent", "quantum"]
 
 Level = tuple[float, float]
-
-
-def middle(values: Sequence[float]) -> float:
-    """Return the median of at least one finite value."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
 
 
 def level_of(values: Sequence[float], floor: float = 0.0) -> Level:
@@ -38,8 +31,8 @@ def level_of(values: Sequence[float], floor: float = 0.0) -> Level:
         >>> level_of([2.0, 2.1, 1.9, 2.0, 9.0])
         (2.0, 0.14826)
     """
-    centre = middle(values)
-    spread = MAD_TO_SIGMA * middle([abs(value - centre) for value in values])
+    centre = median(values)
+    spread = MAD_TO_SIGMA * median([abs(value - centre) for value in values])
     return centre, round(max(spread, floor * abs(centre), SMALLEST_SIGMA), 12)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .before_fork import LEVEL_POINTS, MEDIAN_ERROR, BeforeFork, paired
 from .fingerprint import correlation
-from .levels import middle
+from .robust import median
 
 #: Points after the fork that are needed.
 LOW_POINTS = 12
@@ -51,12 +51,12 @@ def falsely_low(
     """
     slope = FALL_MARGIN * min(0.0, before.slope)
     missing = [before.level + slope * (LEVEL_POINTS / 2 + i) - loss for i, (_, loss) in enumerate(after)]
-    drop, least = middle(missing), min_drop * abs(before.level)
+    drop, least = median(missing), min_drop * abs(before.level)
     # It is low from the first batch on, or it is no matter of the resume.
-    if drop < least or middle(missing[: LOW_POINTS // 2]) < 0.5 * drop:
+    if drop < least or median(missing[: LOW_POINTS // 2]) < 0.5 * drop:
         return None
     errors = drop / (MEDIAN_ERROR * before.drag * before.sigma * math.sqrt(1 / len(after) + 1 / LEVEL_POINTS))
-    low = middle([loss for _, loss in after[-LOW_POINTS:]])
+    low = median([loss for _, loss in after[-LOW_POINTS:]])
     alone = errors > LEVEL_ERRORS_ALONE / by and drop > 2 * least
     pair = paired(before, after)
     if pair is None:  # no branch, or one that was sick: nothing to compare with
@@ -68,7 +68,7 @@ def falsely_low(
         return None
     pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
     facts = {"below_left_branch": above, "paired_errors": -above / error, "same_order_r": _same_order(pairs)}
-    return LowLoss(middle([old for _, old in pairs]), low, facts)
+    return LowLoss(median([old for _, old in pairs]), low, facts)
 
 
 def _same_order(pairs: Sequence[tuple[float, float]]) -> float:
@@ -76,6 +76,6 @@ def _same_order(pairs: Sequence[tuple[float, float]]) -> float:
     half = len(pairs) // 2
     flat: list[list[float]] = []
     for branch in ([new for new, _ in pairs], [old for _, old in pairs]):
-        slope = (middle(branch[half:]) - middle(branch[:half])) / (len(branch) - half)
+        slope = (median(branch[half:]) - median(branch[:half])) / (len(branch) - half)
         flat.append([value - slope * i for i, value in enumerate(branch)])
     return round(correlation(*flat), 3)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from .blocks import LARGEST_VALUE, median, robust_sigma
+from .blocks import LARGEST_VALUE
 from .contract import SENSITIVITY, Detector, Finding, Parameter, Point, Recovery, Row, Severity, State
 from .curves import noisy
+from .robust import median, robust_sigma
 from .roles import LOSS, role_of
 
 #: Points whose median is one entry at first.

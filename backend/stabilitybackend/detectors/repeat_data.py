@@ -11,8 +11,9 @@ from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
 from .epoch_drops import ADD_POINTS, Drop, EpochDrops
 from .fingerprint import BLOCK_POINTS, SAME, WINDOW_POINTS, Fingerprints
-from .levels import LARGEST, middle, percent
+from .levels import LARGEST, percent
 from .low_loss import LOW_POINTS, falsely_low
+from .robust import median
 from .roles import LOSS, role_of
 
 #: Points after a fork in which a loss that is too low is put down to it, looked at each LOOK_POINTS.
@@ -219,7 +220,7 @@ class RepeatDataDetector(Detector):
         high = sum(loss > event.level + ABOVE_SIGMAS * event.before.sigma for _, loss in event.recent[-3:])
         was_back = event.back is not None
         enough = event.low + BACK * (event.level - event.low)
-        if high >= 2 or (len(event.recent) == RECENT and middle([loss for _, loss in event.recent]) >= enough):
+        if high >= 2 or (len(event.recent) == RECENT and median([loss for _, loss in event.recent]) >= enough):
             event.back = event.back or next(at for at, loss in event.recent if loss >= enough)
         if high >= 2:  # far above the true level: others tell of that
             self._low, event.rest = None, -1

@@ -21,7 +21,8 @@ from .before_fork import (
 )
 from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
-from .levels import LARGEST, Level, level_of, middle, percent
+from .levels import LARGEST, Level, level_of, percent
+from .robust import median
 from .roles import LOSS, role_of
 
 #: Points after the fork in which a rise is put down to it. IDEFICS' bumps came within 50 points of the resume.
@@ -265,8 +266,8 @@ class ResumeArtifactDetector(Detector):
         """Open an event, or turn the note about the learning rate into one, unless the rise is not the resume's."""
         assert self._metric is not None
         same = [loss - watch.before.left[at] for at, loss in out if at in watch.before.left]
-        rise = middle([loss for _, loss in out]) - watch.expected()
-        known = len(same) >= 2 and middle(same) < (1 - SAME_RISE) * rise
+        rise = median([loss for _, loss in out]) - watch.expected()
+        known = len(same) >= 2 and median(same) < (1 - SAME_RISE) * rise
         self._watch = None
         if known or self.context.claimed(self._metric, self.name, within_steps=WINDOW * self.context.interval):
             return [] if self._event is None else self._close(step, "resolved", None)
@@ -279,7 +280,7 @@ class ResumeArtifactDetector(Detector):
         event.peak_step, event.peak = max(out, key=lambda pair: pair[1])
         event.points = len(out)
         event.recent.extend(out)
-        event.paired = middle(same) if same else None
+        event.paired = median(same) if same else None
         event.causes = differences(watch.before, self.context, self._shares(watch))[:8]
         self._event = event
         self._claim(event, None)
@@ -293,7 +294,7 @@ class ResumeArtifactDetector(Detector):
         if value > event.peak:
             event.peak_step, event.peak = step, value
         limit = watch.before.level + 0.5 * max(self._sigmas * watch.before.sigma, self._rise * abs(watch.before.level))
-        now = middle([loss for _, loss in event.recent])
+        now = median([loss for _, loss in event.recent])
         if len(event.recent) == RECENT and now <= limit:
             back = next(at for at, loss in event.recent if loss <= limit)
             above = event.points - sum(at >= back for at, _ in event.recent)

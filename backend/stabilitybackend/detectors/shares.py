@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from .levels import Level, level_of, middle, quantum
+from .levels import Level, level_of, quantum
+from .robust import median
 
 #: Points that are judged as one, by the mean of their middle half.
 BLOCK_POINTS = 16
@@ -60,12 +61,12 @@ class ShareTrack:
         if len(self.usual) < LEAST_BLOCKS:
             return None
         centre, wander = level_of(self.usual)
-        return centre, max(middle(self._noise), wander, SIGMA_FLOOR * abs(centre))
+        return centre, max(median(self._noise), wander, SIGMA_FLOOR * abs(centre))
 
     def block_sigma(self) -> float:
         """Return the noise of a block's mean; the level must be known."""
         _, wander = level_of(self.usual)
-        return max(BLOCK_NOISE * middle(self._noise), wander, 0.25 * SIGMA_FLOOR * abs(self.usual[-1]))
+        return max(BLOCK_NOISE * median(self._noise), wander, 0.25 * SIGMA_FLOOR * abs(self.usual[-1]))
 
     def fork(self) -> None:
         """Watch the next points one by one: a new segment begins."""
@@ -85,7 +86,7 @@ class ShareTrack:
             self.after_fork = None
             return None
         # The newest points before the fork count, and not only the long past: the level may have wandered.
-        centre = middle([share for _, share in self._previous])
+        centre = median([share for _, share in self._previous])
         sigma = max(level[1], abs(centre - level[0]))
         away = max(FORK_SIGMAS / by * sigma, min_shift * abs(centre))
         recent.append((step, value, (value > centre + away) - (value < centre - away)))
@@ -93,7 +94,7 @@ class ShareTrack:
             out = [(at, share) for at, share, there in recent[-FORK_WINDOW:] if there == way]
             if len(out) >= FORK_CONFIRM:
                 self.after_fork = None
-                self.shifted = [(out[0][0], middle([share for _, share in out]))]
+                self.shifted = [(out[0][0], median([share for _, share in out]))]
                 return centre, sigma
         if len(recent) >= FORK_POINTS:
             self.after_fork = None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from .baseline import median
 from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Parameter, Point
 from .nonfinite import OVERFLOW
+from .robust import median
 from .roles import LOSS, dataset_of, role_of
 from .spike_event import RECOVERY_RING, SpikeEvent
 from .spike_report import finding_of, key_of

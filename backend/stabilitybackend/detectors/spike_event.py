@@ -7,8 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from .baseline import median
 from .contract import Recovery, Severity
+from .robust import median
 
 #: Back at the usual level: the median of the last RECOVERY_RING points is within this many sigmas or this fraction of
 #: it.

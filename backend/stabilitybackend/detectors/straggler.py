@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State
-from .levels import LARGEST, level_of, middle, percent
+from .levels import LARGEST, level_of, percent
 from .rank_table import RankTable, RankWindow, SlowRanks
+from .robust import median
 
 #: Names of times that a rank spends on its own work, beside all that end with ``_time_s``.
 OWN_WORK = frozenset({"compute_s", "forward_s", "backward_s", "optimizer_s", "data_s", "dataloader_s", "gpu_s"})
@@ -201,7 +202,7 @@ class StragglerDetector(Detector):
         if rank.window <= table.judged:
             self.late += bool(rank.values)
         elif rank.values:
-            table.done.setdefault(rank.window, {})[number] = (middle(rank.values), len(rank.values))
+            table.done.setdefault(rank.window, {})[number] = (median(rank.values), len(rank.values))
 
     def _judge_due(self, metric: str, table: RankTable, step: int) -> list[Finding]:
         """Judge the windows that nobody is waited for any more, oldest first."""
@@ -217,7 +218,7 @@ class StragglerDetector(Detector):
             if lowest <= window:
                 for number in [n for n, rank in table.ranks.items() if rank.window <= window]:
                     table.moved(table.ranks.pop(number).window, None)  # a rank that is gone is not waited for
-            if middle([points for _, points in medians.values()]) < LEAST_POINTS:
+            if median([points for _, points in medians.values()]) < LEAST_POINTS:
                 if table.width < MAX_WINDOW_STEPS:
                     table.restart(2 * table.width)
                 break

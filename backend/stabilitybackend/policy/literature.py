@@ -36,7 +36,7 @@ MEASURED_GRADIENTS = (
 ADAM_CHECKS = (
     "Adam's beta2: 0.95 instead of 0.999 lets the second moment follow the gradients in tens of steps.",
     "Clip the update, not only the gradient (StableAdamW divides the rate by max(1, RMS of g/sqrt(v))).",
-    "Adam's epsilon: where the gradients' RMS has fallen towards 1e-8 it eats the update; lower it, e.g. to 1e-15.",
+    "Adam's epsilon: where the gradients' RMS has fallen towards 1e-8 it eats the update; lower it (2309.14322).",
 )
 OUTPUT_LOGITS = "{metric} grew by {rise:.0f} %: add z-loss with coefficient 1e-4, or see that it is on."
 ATTENTION_LOGITS = "{metric} grew by {rise:.0f} %: normalise queries and keys (QK-norm) before the next long run."

@@ -1,0 +1,39 @@
+"""Median and robust deviation: what every detector measures a level and its noise with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: Makes the median absolute deviation of a normal distribution its standard deviation.
+MAD_TO_SIGMA = 1.4826
+
+__all__ = ["MAD_TO_SIGMA", "median", "middle_of", "robust_sigma"]
+
+
+def middle_of(ordered: Sequence[float]) -> float:
+    """Return the median of at least one finite value that stand in order. Does not overflow."""
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else 0.5 * ordered[half - 1] + 0.5 * ordered[half]
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median of at least one finite value.
+
+    Example:
+        >>> median([3.0, 1.0, 2.0]), median([1e308, 1e308])
+        (2.0, 1e+308)
+    """
+    return middle_of(sorted(values))
+
+
+def robust_sigma(values: Sequence[float]) -> float:
+    """Return the standard deviation by the median absolute deviation, 0 for fewer than two values.
+
+    Example:
+        >>> round(robust_sigma([2.0, 2.1, 1.9, 2.0, 9.0]), 5)
+        0.14826
+    """
+    if len(values) < 2:
+        return 0.0
+    centre = median(values)
+    return MAD_TO_SIGMA * median([abs(value - centre) for value in values])
