@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from job import Job
 from program import program_in
 from server_stack import RunningServer
 from stabilitybackend.agents.ingest import Ingest
+from stabilitybackend.routes import trial
 from stabilitybackend.runs.detector_settings import MAX_CHANGES
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Ack, Frame, encode_message
@@ -286,6 +288,13 @@ async def test_one_try_a_run_at_a_time_and_it_stops_when_nobody_waits_for_it(
     await _sent(server, *spiky(Job(), 1, 600), last_step=600)
     monkeypatch.setattr("stabilitybackend.runs.past_frames.YIELD_S", 0.2)  # 30 frames: 6 s for all of them
     path = "/api/v1/runs/run-1/backtest"
+    begun, original = threading.Event(), trial.past_frames
+
+    async def noted(*given: Any) -> Any:
+        begun.set()
+        return await original(*given)
+
+    monkeypatch.setattr(trial, "past_frames", noted)
 
     def status() -> int:
         return server.client.post(path, json={"settings": {}}).status_code
@@ -296,7 +305,7 @@ async def test_one_try_a_run_at_a_time_and_it_stops_when_nobody_waits_for_it(
             b"POST %b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
             % (path.encode(), server.port, len(body), body)
         )
-        server.get("/runs/run-1")
+        assert begun.wait(5)
         assert status() == 409
     monkeypatch.setattr("stabilitybackend.runs.past_frames.YIELD_S", 0.0)
     monkeypatch.setattr("stabilitybackend.routes.trial.MAX_VALUES", 1)
