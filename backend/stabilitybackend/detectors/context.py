@@ -40,7 +40,7 @@ class Excuse(NamedTuple):
     """A known reason why a curve may move, from a step on.
 
     Args:
-        kind: ``lr_jump``, ``lr_warm_up``, ``batch_size``, ``gap``, ``fork``, ``checkpoint``, ``eval``.
+        kind: ``lr_jump``, ``batch_size``, ``gap`` or ``fork``.
         step: the first step that it concerns.
         text: one plain clause, e.g. ``the learning rate went from 0.0003 to 0.00015``.
         before, after: the value of what changed, NaN where it has none.
@@ -95,11 +95,6 @@ class Companion:
         """Return the median of what is remembered of the steps before ``before``, NaN when that is nothing."""
         past = [value for at, value in self.values if at < before]
         return median(past) if past else math.nan
-
-    def ratio(self, step: int) -> float:
-        """Return the value of ``step`` over the usual one before it, NaN where one of them is unknown or 0."""
-        usual, value = self.usual(step), self.at(step)
-        return value / usual if usual and math.isfinite(usual) and math.isfinite(value) else math.nan
 
 
 class Context:

@@ -47,7 +47,7 @@ class Mark(NamedTuple):
     """Something that happened to the run at a step, and is no value.
 
     Args:
-        kind: ``fork`` (a new segment of the effective path begins) or ``checkpoint``.
+        kind: ``fork``: a new segment of the effective path begins, or another process goes on.
         step: the first step that it concerns; for a fork ``fork_step + 1``.
         time: unix seconds.
         text: one plain clause, e.g. ``the run went back to step 100 (rollback)``.
