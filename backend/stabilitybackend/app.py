@@ -22,6 +22,7 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.routes import (
     commands,
@@ -63,7 +64,12 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     authenticator = Authenticator(ring, key_needed=settings.beyond_loopback)
     ingest = Ingest(redis)
     files = ArchiveFiles(open_location(settings.archive), ByteCache(int(settings.cache_mib * MIB)), time.time)
-    manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB))
+    limits = Limits(
+        hang_floor_s=settings.hang_floor_s,
+        hang_ceiling_s=settings.hang_ceiling_s,
+        agent_lost_s=settings.agent_lost_s,
+    )
+    manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits)
     keeper = Retention(manager, RunIndex(redis), time.time)
     ours = version("stabilityboard")
 

@@ -28,9 +28,21 @@ _ENVIRONMENT = {
     "window_mib": "STABILITY_WINDOW_MIB",
     "cache_mib": "STABILITY_CACHE_MIB",
     "retention_days": "STABILITY_RETENTION_DAYS",
+    "hang_floor_s": "STABILITY_HANG_FLOOR_S",
+    "hang_ceiling_s": "STABILITY_HANG_CEILING_S",
+    "agent_lost_s": "STABILITY_AGENT_LOST_S",
 }
 #: Smallest window, MiB: some frames have to fit.
 MIN_WINDOW_MIB = 0.01
+#: Settings that are numbers with a fraction, and their unit.
+_NUMBERS = {
+    "window_mib": "MiB",
+    "cache_mib": "MiB",
+    "retention_days": "days",
+    "hang_floor_s": "seconds",
+    "hang_ceiling_s": "seconds",
+    "agent_lost_s": "seconds",
+}
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
 
@@ -55,6 +67,9 @@ class Settings:
             (``STABILITY_CACHE_MIB``).
         retention_days: runs of which nothing was heard for so many days, >= 1, are deleted for good
             (``STABILITY_RETENTION_DAYS``). None keeps them for ever.
+        hang_floor_s: seconds that a rank may always stand still, > 0 (``STABILITY_HANG_FLOOR_S``).
+        hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor (``STABILITY_HANG_CEILING_S``).
+        agent_lost_s: seconds that an agent may be silent, > 0 (``STABILITY_AGENT_LOST_S``).
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug`` (``STABILITY_LOG_LEVEL``).
 
     Raises:
@@ -71,6 +86,9 @@ class Settings:
     window_mib: float = 32.0
     cache_mib: float = 256.0
     retention_days: float | None = None
+    hang_floor_s: float = 10.0
+    hang_ceiling_s: float = 1_800.0
+    agent_lost_s: float = 30.0
 
     def __post_init__(self) -> None:
         if not self.host or any(character.isspace() for character in self.host):
@@ -87,6 +105,11 @@ class Settings:
             raise _wrong("cache_mib", self.cache_mib, "MiB, 0 or more, for example 256")
         if self.retention_days is not None and not 1 <= self.retention_days < float("inf"):
             raise _wrong("retention_days", self.retention_days, "days, 1 or more, or nothing to keep runs for ever")
+        for name in ("hang_floor_s", "hang_ceiling_s", "agent_lost_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise _wrong(name, getattr(self, name), "seconds above 0")
+        if self.hang_ceiling_s < self.hang_floor_s:
+            raise _wrong("hang_ceiling_s", self.hang_ceiling_s, f"at least hang_floor_s ({self.hang_floor_s:g} s)")
         if self.log_level not in _LOG_LEVELS:
             raise _wrong("log_level", self.log_level, "one of " + ", ".join(_LOG_LEVELS))
         if self.data_dir.exists() and not self.data_dir.is_dir():
@@ -109,13 +132,12 @@ class Settings:
                 values["port"] = int(values["port"])
             except ValueError:
                 raise _wrong("port", values["port"], "a number from 0 to 65535") from None
-        for name in ("window_mib", "cache_mib", "retention_days"):
+        for name in _NUMBERS:
             if name in values:
                 try:
                     values[name] = float(values[name])
                 except ValueError:
-                    unit = "days" if name == "retention_days" else "MiB"
-                    raise _wrong(name, values[name], f"a number of {unit}") from None
+                    raise _wrong(name, values[name], f"a number of {_NUMBERS[name]}") from None
         values["data_dir"] = Path(values.get("data_dir") or _default_data_dir(env)).expanduser().absolute()
         return cls(**values)
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.deaths import DeathWatch
+from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
 from stabilitybackend.liveness.hang import MAX_NAMED_RANKS, hang_finding, name_ranks
-from stabilitybackend.liveness.rank_watch import DEFAULT_FLOOR_S, RankWatch, start_of
+from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.liveness.rank_watch import RankWatch, start_of
 
-#: An agent that is away or silent so long is lost, seconds. Reconnects take at most 10 s by the wire's back-off.
-AGENT_LOST_AFTER_S = 15.0
 #: Ranks followed per run; more are counted, not followed.
 MAX_RANKS = 20_000
 #: Agents followed per run; the longest silent one is forgotten first.
@@ -25,7 +25,7 @@ MAX_AGENTS = 5_000
 #: A hang is told again when it has lasted this many times longer.
 HANG_NEWS_FACTOR = 2.0
 
-__all__ = ["AGENT_LOST_AFTER_S", "LivenessMonitor"]
+__all__ = ["LivenessMonitor"]
 
 
 @dataclass(slots=True)
@@ -41,18 +41,15 @@ class LivenessMonitor:
 
     Args:
         run_id: the run.
-        floor_s: shortest standstill that can be called a hang, seconds.
-        agent_lost_after_s: how long an agent may be away before that is told, seconds.
+        limits: how long ranks may stand and agents be silent; may be replaced at any time.
     """
 
-    def __init__(
-        self, run_id: str, *, floor_s: float = DEFAULT_FLOOR_S, agent_lost_after_s: float = AGENT_LOST_AFTER_S
-    ) -> None:
-        if floor_s <= 0 or agent_lost_after_s <= 0:
-            raise ValueError(f"floor_s is {floor_s}, agent_lost_after_s {agent_lost_after_s}, expected both above 0")
+    def __init__(self, run_id: str, limits: Limits | None = None) -> None:
         self.run_id = run_id
-        self._floor_s = floor_s
-        self._lost_after_s = agent_lost_after_s
+        self.limits = limits or Limits()
+        #: What agents collected on suspicion.
+        self.dumps = DumpBook()
+        self._wanted: list[DumpRequest] = []
         self._ranks: dict[int, RankWatch] = {}
         self._agents: dict[str, _Agent] = {}
         self._deaths = DeathWatch()
@@ -147,6 +144,9 @@ class LivenessMonitor:
             now: unix seconds.
         """
         kind, data = event["type"], event.get("data") or {}
+        if kind == "stacks":
+            self.dumps.take(data, str(event.get("node") or ""), float(event.get("time") or now))
+            return
         if kind == "process_death":
             rank = data.get("rank", rank)
         if rank is None:
@@ -177,6 +177,11 @@ class LivenessMonitor:
         found += self._tick_hang(now)
         return found
 
+    def wants(self) -> list[DumpRequest]:
+        """Return the dumps that shall be ordered, once each; call it after ``tick``."""
+        wanted, self._wanted = self._wanted, []
+        return wanted
+
     def status(self, now: float) -> tuple[str, str]:
         """Return the run's status word of ``docs/api.md`` and a note in plain words, empty when all is well."""
         ranks = list(self._ranks.values())
@@ -200,7 +205,7 @@ class LivenessMonitor:
             return "stalled", self._hang.text
         unseen = [watch for watch in ranks if watch.running and watch.agent == ""]
         if unseen and not self._visible(now):
-            if now - self._first_tick <= self._lost_after_s:
+            if now - self._first_tick <= self.limits.agent_lost_s:
                 return "running", "Waiting for the agents to come back."
             return "unreachable", "We see nothing because no agent has reached this server since it started."
         if self._agents and not any(agent.connected for agent in self._agents.values()):
@@ -230,7 +235,7 @@ class LivenessMonitor:
 
     def _is_lost(self, agent: _Agent, now: float) -> bool:
         away_since = agent.seen_at if agent.connected else (agent.lost_at or agent.seen_at)
-        return now - away_since > self._lost_after_s
+        return now - away_since > self.limits.agent_lost_s
 
     def _ranks_of(self, agent: str) -> list[RankWatch]:
         return [watch for watch in self._ranks.values() if watch.agent == agent and watch.running]
@@ -255,7 +260,7 @@ class LivenessMonitor:
         for name, agent in self._agents.items():
             ranks = self._ranks_of(name)
             if name not in self._lost and ranks and self._is_lost(agent, now):
-                self._lost[name] = _agent_lost(name, agent, ranks, self._lost_after_s)
+                self._lost[name] = _agent_lost(name, agent, ranks, self.limits.agent_lost_s)
                 found.append(self._lost[name])
         nodes_seen = {agent.node for agent in self._agents.values() if agent.node and not self._is_lost(agent, now)}
         for name, finding in list(self._lost.items()):
@@ -271,14 +276,14 @@ class LivenessMonitor:
 
     def _tick_hang(self, now: float) -> list[Finding]:
         visible = self._visible(now)
-        overdue = [watch for watch in visible if watch.stood_s > watch.budget_s(self._floor_s)]
+        overdue = [watch for watch in visible if watch.stood_s > watch.budget_s(self.limits.hang_floor_s)]
         died = self._deaths.is_open
         if self._hang is not None:
             return self._follow_hang(self._hang, visible, overdue, died)
         waits_for_long = any(watch.in_long_phase and watch not in overdue for watch in visible)
         if not overdue or died or waits_for_long:
             return []
-        self._hang = hang_finding(visible, self._unseen(visible), self._floor_s)
+        self._hang = hang_finding(visible, self._unseen(visible), self.limits.hang_floor_s)
         return [self._hang]
 
     def _follow_hang(
@@ -302,7 +307,7 @@ class LivenessMonitor:
         if not overdue:
             return []
         fresh = replace(
-            hang_finding(visible, self._unseen(visible), self._floor_s),
+            hang_finding(visible, self._unseen(visible), self.limits.hang_floor_s),
             key=hang.key,
             onset_step=hang.onset_step,
             step=hang.step,

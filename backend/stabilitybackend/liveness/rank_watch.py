@@ -9,9 +9,7 @@ from typing import Any
 
 #: A rank may stand for this many times the longest step that it was seen to take ...
 STEP_BUDGET_FACTOR = 5.0
-#: ... but never less than this, seconds (a setting of the monitor), because short pauses are normal,
-DEFAULT_FLOOR_S = 10.0
-#: and never more than this, seconds.
+#: ... but never less than the monitor's floor, because short pauses are normal, and never more than this, seconds.
 STEP_BUDGET_CEILING_S = 1_800.0
 #: Budget of a process that has not finished its first step yet, and of a long phase without a declared length, seconds.
 LONG_FLOOR_S = 600.0
@@ -34,7 +32,7 @@ LONG_PHASES = frozenset({"checkpoint", "eval", "validation", "compile", "init", 
 PHASE_ORDER = ("data", "forward", "backward", "optimizer")
 _STATES = ("running", "finished", "left", "exception")
 
-__all__ = ["DEFAULT_FLOOR_S", "LONG_PHASES", "PHASE_ORDER", "RankWatch", "start_of"]
+__all__ = ["LONG_PHASES", "PHASE_ORDER", "RankWatch", "start_of"]
 
 
 def start_of(source: str) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.policy.agent_orders import AGENT_KINDS, agent_order, answered
 
 __all__ = ["MAX_ATTEMPTS", "OPEN_STATES", "CommandBook", "JobView", "Order"]
 
@@ -121,7 +122,7 @@ class CommandBook:
             Conflict: another rollback is under way, or no agent could deliver this one.
         """
         _check_fields(order)
-        busy = next((c for c in self._commands.values() if c["state"] in OPEN_STATES | {"acted"}), None)
+        busy = next((c for c in self._rollbacks() if c["state"] in OPEN_STATES | {"acted"}), None)
         if busy is not None and (busy["state"] != "acted" or now < busy["expires"]):
             raise Conflict(
                 f"rollback {busy['command_id']} to step {busy['to_step']} is under way (state {busy['state']})",
@@ -165,6 +166,22 @@ class CommandBook:
         self._forget_old()
         return command
 
+    def ask_agents(self, kind: str, command_id: str, job: JobView, reason: str, now: float) -> list[dict[str, Any]]:
+        """Return the new order of the server itself to the agents, nothing when it was given already."""
+        if command_id in self._commands or job.agents == 0:
+            return []
+        command = agent_order(
+            kind, command_id, self._run_id, segment=job.head, segment_key=job.head_key, agents=job.agents,
+            reason=reason, issuer="stabilityboard", now=now,
+        )  # fmt: skip
+        _note(command, "pending", now, reason)
+        self._commands[command_id] = command
+        self._forget_old()
+        return [command]
+
+    def _rollbacks(self) -> list[dict[str, Any]]:
+        return [command for command in self._commands.values() if command["kind"] not in AGENT_KINDS]
+
     def _forget_old(self) -> None:
         for command_id, command in list(self._commands.items()):
             if len(self._commands) <= MAX_COMMANDS:
@@ -182,13 +199,17 @@ class CommandBook:
         return [_note(command, "delivered", now, detail)]
 
     def on_event(
-        self, rank: int | None, step: int | None, data: Mapping[str, Any], time: float
+        self, rank: int | None, step: int | None, data: Mapping[str, Any], time: float, *, node: str = ""
     ) -> list[dict[str, Any]]:
         """Take a ``command`` event of a rank (or of an agent, rank None); return what changed."""
         command = self._commands.get(str(data.get("command_id")))
         if command is None:
             return []
         said, detail = str(data.get("state", "")), str(data.get("detail") or "")
+        if rank is None and command["kind"] in AGENT_KINDS and said != "delivered":
+            if answered(command, node, said, detail, time) and command["state"] in OPEN_STATES:
+                _note(command, "done", time, f"all {command['world_size']} agents answered")
+            return [command]
         if rank is None:
             return (
                 self.delivered(command["command_id"], time, detail or "an agent has it") if said == "delivered" else []
@@ -242,6 +263,8 @@ class CommandBook:
         """Close commands that the job went past without a word: it does not look for any."""
         changed = []
         for command in self.waiting():
+            if command["kind"] in AGENT_KINDS:
+                continue
             past = (job.running_step or 0) - (command["apply_at_step"] or 0)
             if not command["ranks"] and past > IGNORED_AFTER_STEPS and now - command["issued"] > IGNORED_AFTER_S:
                 text = (
@@ -280,6 +303,16 @@ class CommandBook:
         for command in self._commands.values():
             if command["state"] == "acted" and command["segment"] is not None:
                 changed.append(_note(command, "done", now, f"first new point at step {command['first_step']}"))
+            elif command["state"] in OPEN_STATES and now > command["expires"] and command["kind"] in AGENT_KINDS:
+                heard = len(command["nodes"])
+                changed.append(
+                    _note(
+                        command,
+                        "done" if heard else "expired",
+                        now,
+                        f"{heard} of {command['world_size']} agents answered",
+                    )
+                )
             elif command["state"] in OPEN_STATES and now > command["expires"]:
                 answered = len(command["ranks"])
                 text = f"{answered} of {command['world_size']} ranks answered; nothing was rolled back"
@@ -290,7 +323,11 @@ class CommandBook:
         """The job went somewhere else: commands decided on the old segment no longer hold."""
         changed = []
         for command in self.waiting():
-            if command["fence"]["segment"] != head and command["command_id"] != head_key:
+            if (
+                command["kind"] not in AGENT_KINDS
+                and command["fence"]["segment"] != head
+                and command["command_id"] != head_key
+            ):
                 text = f"decided on segment {command['fence']['segment']}, but the job is in segment {head} now"
                 changed.append(_note(command, "rejected", now, text))
         return changed

@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 
 from stabilitybackend.errors import AgentGone, ArchiveError, Conflict, NotFound, StabilityBoardError, Unavailable
 from stabilitybackend.keys import check_run_id
+from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.index import RunIndex
@@ -42,14 +43,18 @@ class RunManager:
         clock: unix seconds now.
         files: the archive of all runs.
         window_bytes: bytes of frames that the stream of each run keeps.
+        limits: how long ranks may stand still.
     """
 
-    def __init__(self, redis: Redis, clock: Callable[[], float], files: ArchiveFiles, window_bytes: int) -> None:
+    def __init__(
+        self, redis: Redis, clock: Callable[[], float], files: ArchiveFiles, window_bytes: int, limits: Limits
+    ) -> None:
         self.overview = Channel()
         self._redis = redis
         self._clock = clock
         self._files = files
         self._window_bytes = window_bytes
+        self._limits = limits
         self._index = RunIndex(redis)
         self._workers: dict[str, RunWorker] = {}
         #: Runs that are being deleted.
@@ -85,7 +90,7 @@ class RunManager:
         if worker is None or worker.is_over:
             before = worker
             worker = self._workers[run_id] = RunWorker(
-                run_id, self._redis, self._clock, self.overview, self._files, self._window_bytes
+                run_id, self._redis, self._clock, self.overview, self._files, self._window_bytes, self._limits
             )
             worker.start(after=before)
         return worker

@@ -14,6 +14,7 @@ from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.detectors.registry import Settings
+from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.monitor import LivenessMonitor
@@ -86,6 +87,7 @@ class RunState:
         self.incidents = IncidentBook(run_id)
         self.commands = CommandBook(run_id)
         self.liveness = LivenessMonitor(run_id)
+        self.gpus = GpuWatch()
         self.agents: dict[str, dict[str, Any]] = {}
         self.world_size = 1
         self._clock = clock
@@ -213,18 +215,21 @@ class RunState:
         elif event.type == "gpu_note":
             self._gpu_notes[event.source.node] = dict(event.data)
         elif event.type == "command" and not replayed:
-            changes.add_commands(self.commands.on_event(rank, event.step, event.data, event.time))
-        self.liveness.event(
-            {
-                "type": event.type,
-                "time": event.time,
-                "step": event.step,
-                "data": event.data,
-                "source": event.source.source,
-            },
-            rank,
-            event.time,
-        )
+            node = event.source.node
+            changes.add_commands(self.commands.on_event(rank, event.step, event.data, event.time, node=node))
+        said = {
+            "type": event.type,
+            "time": event.time,
+            "step": event.step,
+            "data": event.data,
+            "source": event.source.source,
+            "node": event.source.node,
+        }
+        if event.type in GPU_EVENTS:
+            for finding in self.gpus.event(said, -1 if self._running is None else self._running[0]):
+                if told:
+                    self.found(finding, event.time, changes)
+        self.liveness.event(said, rank, event.time)
 
     # --- health and time -----------------------------------------------------------------------------------------
 
@@ -268,6 +273,8 @@ class RunState:
         now, changes = self._clock(), Changes()
         for finding in self.liveness.tick(now):
             self.found(finding, now, changes)
+        for want in self.liveness.wants():
+            changes.add_commands(self.commands.ask_agents("dump_stacks", want.request, self.job(), want.reason, now))
         changes.add_commands(self.commands.settle(now))
         job = self.job(with_checkpoints=False)
         changes.add_commands(self._end_of_job(now))
@@ -295,6 +302,7 @@ class RunState:
             "judge": self.judge.saved(),
             "evidence": self._evidence.saved(),
             "liveness": self.liveness.saved(),
+            "gpus": self.gpus.saved(),
             "summary": self._summary.saved(),
             "world_size": self.world_size,
             "running": self._running,
@@ -321,6 +329,7 @@ class RunState:
         self.judge.restore(saved["judge"], loads)
         self._evidence.restore(saved["evidence"])
         self.liveness.restore(saved["liveness"])
+        self.gpus.restore(saved["gpus"])
         self._summary.restore(saved["summary"])
         self.world_size = int(saved["world_size"])
         self._running, self._last_row = saved["running"], saved["last_row"]

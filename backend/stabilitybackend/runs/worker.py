@@ -10,11 +10,13 @@ from typing import Any
 from redis.asyncio import Redis
 
 from stabilitybackend.errors import ArchiveError, NotFound, Unavailable
+from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.policy.commands import Order
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.card import RunCard
 from stabilitybackend.runs.detector_settings import DetectorSettings
+from stabilitybackend.runs.health_feed import HealthFeed
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.keeper import WindowKeeper
@@ -47,6 +49,7 @@ class RunWorker:
         overview: channel of the list of runs.
         files: the archive of all runs.
         window_bytes: bytes of frames that the stream keeps.
+        limits: how long its ranks may stand still.
     """
 
     def __init__(
@@ -57,10 +60,13 @@ class RunWorker:
         overview: Channel,
         files: ArchiveFiles,
         window_bytes: int,
+        limits: Limits,
     ) -> None:
         self.run_id = run_id
         self.state = RunState(run_id, clock)
         self.channel = Channel()
+        self._limits = limits
+        self._health = HealthFeed(self.channel)
         self.cursor = "0-0"
         #: Frames in the stream that could not be read or folded.
         self.unreadable = 0
@@ -204,6 +210,7 @@ class RunWorker:
             self._stored_to = self.cursor
         self._journal.interrupted = False
         self.state.agents.update(agents)
+        self.state.liveness.limits = self._limits
         for agent in self._sends:
             self.state.liveness.agent_connected(agent, self._clock())
         await self._journal.patiently(self._card.load)
@@ -242,6 +249,7 @@ class RunWorker:
     async def tick(self) -> None:
         """Judge silence and expiry, store and publish the summary."""
         await self._conclude(self.state.tick())
+        self._health.flush()
         await self._card.tell(self.state.view(), watched=bool(self._sends))
 
     # --- what follows from changes -------------------------------------------------------------------------------
@@ -292,14 +300,12 @@ class RunWorker:
         known = self.state.agents.get(agent)
         if known is not None:
             known["connected"] = False
-            self.channel.publish({"type": "health", "agent": self.state.agent_view(known)})
+            self._health.put(self.state.agent_view(known))
         self.state.liveness.agent_disconnected(agent, self._clock())
 
     def health(self, health: Health) -> None:
         """Take an agent's newest word about its ranks."""
-        agent = self.state.on_health(health)
-        if self.channel:
-            self.channel.publish({"type": "health", "agent": agent})
+        self._health.put(self.state.on_health(health))
 
     async def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Order a command, store it and send it on; return it."""

@@ -1,0 +1,1 @@
+"""What agents say of GPUs becomes findings about GPUs. Pure."""
