@@ -277,12 +277,12 @@ def test_the_time_spent_in_a_checkpoint_is_not_learnt_as_a_step_time() -> None:
     assert kinds(job.run(12, moving=False)) == [("hang", "open")]
 
 
-def test_an_agent_that_is_gone_is_said_after_15_s_and_no_hang_is_claimed() -> None:
+def test_an_agent_that_is_gone_is_said_after_30_s_and_no_hang_is_claimed() -> None:
     job = Job()
     job.run(60)
     job.monitor.agent_disconnected("agent-a", job.now)
     job.silent = {"a"}
-    assert job.run(14, moving=False) == []
+    assert job.run(29, moving=False) == []
     said = job.run(120, moving=False)
     assert kinds(said) == [("agent_lost", "open")]
     assert "because the agent on a does not reach us" in said[0].text
@@ -297,7 +297,7 @@ def test_a_hang_beside_a_lost_node_says_what_is_not_seen() -> None:
     job = Job(nodes={"a": [0, 1], "b": [2, 3]})
     job.run(60)
     job.silent = {"b"}
-    said = job.run(40, moving=False)
+    said = job.run(60, moving=False)
     hang = next(finding for finding in said if finding.kind == "hang" and "see nothing" in finding.text)
     assert hang.evidence["unseen_ranks"] == [2, 3]
     assert "agent_lost" in {finding.kind for finding in said}
@@ -384,7 +384,7 @@ def test_a_run_known_only_from_its_events_is_unreachable_until_an_agent_comes() 
     job.event("start", 0)
     job.run(1)
     assert job.monitor.status(job.now)[0] == "running"
-    job.run(20)
+    job.run(31)
     assert job.monitor.status(job.now)[0] == "unreachable"
     job.silent = set()
     job.run(1)
