@@ -77,7 +77,7 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
     from stabilityclient.sidecar import Sidecar
     from stabilityclient.start import open_source, run_folder
 
-    node = os.uname().nodename
+    node = settings.node
     parts = Parts()
     parts.folder = run_folder(settings, node)
     parts.source, parts.spool, parts.slot = open_source(

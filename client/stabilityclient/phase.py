@@ -2,46 +2,125 @@
 
 from __future__ import annotations
 
-from time import time
+from _thread import get_ident
+from time import monotonic, time
+
+from stabilityclient.slot import CLAIM_FIRST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stabilityclient.guard import Guard
+    from stabilityclient.phases import PhaseEntry
     from stabilityclient.slot import Slot
 
 __all__ = ["Phase"]
 
+#: What an undeclared phase inside a declared one may still take when that is overdue already, seconds. Not 0, which
+#: would say that nothing is declared.
+OVERDUE_S = 0.001
+
 
 class Phase:
     """Says in the slot what the rank is doing; phases may be nested, the outer one comes back.
+
+    The time of a nested phase is not its parent's. A phase without an own declaration inside a declared one is allowed
+    what that has left. Durations are taken from a clock that never steps.
 
     Args:
         slot: None for a run that is disabled or over.
         name: of the phase. expect_s: how long it may take, seconds, or None.
     """
 
-    __slots__ = ("_before", "_expect_s", "_guard", "_name", "_slot")
+    __slots__ = (
+        "_active",
+        "_deadline",
+        "_declared",
+        "_entry",
+        "_expect_s",
+        "_guard",
+        "_inner_s",
+        "_label",
+        "_name",
+        "_outer",
+        "_shown",
+        "_since",
+        "_slot",
+        "_start",
+    )
+
+    _entry: PhaseEntry
+    _inner_s: float
+    _label: bytes
+    _outer: Phase | None
+    _shown: bool
+    _since: float
+    _start: float
 
     def __init__(self, slot: Slot | None, guard: Guard, name: str, expect_s: float | None) -> None:
         self._slot = slot
         self._guard = guard
         self._name = name
         self._expect_s = expect_s
-        self._before: tuple[str, float] = ("", 0.0)
+        self._active = False
+        #: Monotonic seconds at which the declared time is over, 0.0 for never; whether this phase declared it itself.
+        self._deadline = 0.0
+        self._declared = False
 
     def __enter__(self) -> Phase:
-        if self._slot is not None:
-            self._before = (self._slot.phase, self._slot.expect_s)
-        self._set(self._name, self._expect_s)
+        slot = self._slot
+        if slot is None or self._active:
+            return self
+        try:
+            name = self._name if type(self._name) is str else str(self._name)
+            self._label, self._entry = slot.phases.known.get(name) or slot.phases.find(name)
+            expect_s = 0.0 if self._expect_s is None else float(self._expect_s)
+            self._inner_s = 0.0
+            self._start = start = monotonic()
+            self._shown = shown = get_ident() == slot.owner or slot.claim(CLAIM_FIRST)
+            self._active = True
+            if shown:
+                self._outer = outer = slot.top
+                slot.top = self
+                if 0.0 < expect_s < 1e11:
+                    self._declared = True
+                    self._deadline = start + expect_s
+                elif outer is not None and outer._deadline:
+                    self._declared = False
+                    self._deadline = outer._deadline
+                    expect_s = max(OVERDUE_S, outer._deadline - start)
+                else:
+                    self._deadline = expect_s = 0.0
+                self._since = since = time()
+                slot.show(self._label, since, expect_s)
+        except Exception as error:
+            self._guard.caught("phase()", error)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._set(*self._before)
-
-    def _set(self, name: str, expect_s: float | None) -> None:
-        if self._slot is None:
+        slot = self._slot
+        if slot is None or not self._active:
             return
+        self._active = False
         try:
-            self._slot.set_phase(str(name), time(), float(expect_s or 0.0))
+            now = monotonic()
+            took_s = now - self._start
+            slot.phases.add(self._entry, max(0.0, took_s - self._inner_s))
+            if not self._shown:
+                return
+            outer = self._outer
+            while outer is not None and not outer._active:  # it ended before this one, in a generator say
+                outer = outer._outer
+            self._outer = None
+            if outer is not None:
+                outer._inner_s += took_s
+            if slot.top is not self:
+                return
+            slot.top = outer
+            if outer is None:
+                slot.show(b"", time(), 0.0)
+            elif outer._declared:  # its time runs on
+                slot.show(outer._label, outer._since, outer._deadline - outer._start)
+            else:
+                slot.show(outer._label, time(), max(OVERDUE_S, outer._deadline - now) if outer._deadline else 0.0)
         except Exception as error:
             self._guard.caught("phase()", error)

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["DEFAULT_URL", "Ranks", "Settings", "resolve"]
+__all__ = ["DEFAULT_URL", "Ranks", "Settings", "node_name", "resolve"]
 
 #: Where `stabilityboard up` listens unless told otherwise.
 DEFAULT_URL = "http://127.0.0.1:8080"
@@ -66,6 +66,7 @@ class Settings:
         "finish_s",
         "mode",
         "name",
+        "node",
         "project",
         "ranks",
         "run_id",
@@ -80,6 +81,7 @@ class Settings:
     finish_s: float
     mode: str
     name: str
+    node: str
     project: str
     ranks: Ranks
     run_id: str
@@ -128,9 +130,10 @@ def resolve(
         raise SettingError("config", config, "a mapping of names to JSON values, or None")
     settings.config = {str(key): config[key] for key in config} if config is not None else {}
     settings.ranks = Ranks(environ)
+    settings.node = node_name(environ)
     given = run_id or environ.get("STABILITY_RUN_ID") or None
     if given is not None:
-        settings.run_id = _checked_id(given)
+        settings.run_id = _checked_id("run_id", given)
     elif settings.ranks.world_size > 1:
         settings.run_id = _shared_id(settings, environ)
     else:
@@ -153,7 +156,17 @@ def _check_address(url: str) -> None:
         raise SettingError("url", url, f"a host and a port of 1 to 65535, e.g. {DEFAULT_URL}")
 
 
-def _checked_id(given: object) -> str:
+def node_name(environ: Mapping[str, str]) -> str:
+    """Return the name of this node: STABILITY_NODE, else the host name. Job and agent use the same.
+
+    Raises:
+        SettingError: STABILITY_NODE can't be part of a folder's name.
+    """
+    given = environ.get("STABILITY_NODE")
+    return _checked_id("STABILITY_NODE", given) if given else os.uname().nodename
+
+
+def _checked_id(setting: str, given: object) -> str:
     expected = f"1 to {MAX_RUN_ID_CHARS} characters of A-Z a-z 0-9 . _ -, beginning with a letter or a digit"
     if (
         not isinstance(given, str)
@@ -161,7 +174,7 @@ def _checked_id(given: object) -> str:
         or not _ID_CHARS.issuperset(given)
         or given[0] in "._-"
     ):
-        raise SettingError("run_id", given, expected)
+        raise SettingError(setting, given, expected)
     return given
 
 

@@ -7,7 +7,7 @@ import tempfile
 from array import array
 from pathlib import Path
 
-from stabilityclient.slot import STATE_EXCEPTION, Slot
+from stabilityclient.slot import FLAG_FATAL, FLAG_PENDING, STATE_EXCEPTION, Slot
 from stabilityclient.spool import SpoolWriter
 from stabilityclient.wire import (
     Ack,
@@ -72,7 +72,14 @@ def slot_bytes() -> bytes:
         path = Path(folder) / "slot"
         slot = Slot(str(path), pid=77, rank=1, world_size=2, started=1000.0)
         slot.beat, slot.last_seq, slot.dropped = 3, 12, 1
-        slot.set_phase("évaluation" * 7, 1001.0, 30.0)
+        slot.phases.add(slot.phases.find("data")[1], 2.5)
+        slot.phases.add(slot.phases.find("data")[1], 0.5)
+        label, entry = slot.phases.find("évaluation" * 7)
+        slot.phases.add(entry, 1.25)
+        slot.show(label, 1001.0, 30.0)
+        slot.pending, slot.dump_signal, slot.flags, slot.probe = 2, 40, FLAG_FATAL | FLAG_PENDING, 5
+        slot._thread = 79
+        slot.write_probes()
         slot.set_segment("d-0123456789abcdef")
         slot.set_step(7, 1002.5)
         slot.set_state(STATE_EXCEPTION, "ValueError: nö")

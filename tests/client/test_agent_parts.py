@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from stabilityclient.agent.sources import Sources, is_alive
 from stabilityclient.agent.uplink import Backoff, agent_url
 from stabilityclient.guard import Guard
 from stabilityclient.sidecar import LOG_BYTES
-from stabilityclient.slot import Slot, read_slot
 from stabilityclient.spool import CHUNK_BYTES
 from stabilityclient.start import start_ticks
 
@@ -262,40 +260,3 @@ def test_a_guard_logs_a_place_once_a_minute_with_the_count(caplog: pytest.LogCap
 def test_a_strict_guard_raises() -> None:
     with pytest.raises(ValueError, match="bad"):
         Guard(strict=True).caught("log()", ValueError("bad"))
-
-
-def test_a_slot_reads_whole_while_it_is_written(tmp_path: Path) -> None:
-    import threading
-
-    slot = Slot(str(tmp_path / "slot"), pid=1, rank=0, world_size=1, started=0.0)
-    stop = threading.Event()
-
-    def write() -> None:
-        step = 0
-        while not stop.is_set():
-            step += 1
-            slot.set_step(step, float(step))
-            slot.set_phase(f"p{step}", float(step), float(step))
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        for _ in range(2000):
-            seen = read_slot(str(tmp_path / "slot"))
-            assert seen is not None
-            assert seen.step == int(seen.step_start)
-            assert seen.phase in ("", f"p{int(seen.phase_start)}")
-    finally:
-        stop.set()
-        thread.join()
-        sys.setswitchinterval(before)
-        slot.close()
-
-
-@pytest.mark.parametrize("content", [b"", b"SBSLOT01", b"x" * 4096])
-def test_what_is_no_slot_is_none(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "slot").write_bytes(content)
-    assert read_slot(str(tmp_path / "slot")) is None
-    assert read_slot(str(tmp_path / "missing")) is None

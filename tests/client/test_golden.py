@@ -8,7 +8,7 @@ import pytest
 from golden_cases import GOLDEN, MESSAGES, chunk_bytes, slot_bytes
 
 from stabilityclient.agent.reader import Event, Row, SpoolReader
-from stabilityclient.slot import read_slot
+from stabilityclient.slot import SlotView, read_slot
 from stabilityclient.spool import CHUNK_BYTES
 from stabilityclient.wire import BadMessage, WrongVersion, decode_message, encode_message
 
@@ -77,25 +77,49 @@ def test_the_golden_chunk_reads_back(tmp_path) -> None:
     assert records[4] == Event(5, "checkpoint", 1001.0, 1, {"path": "/c/ü"})
 
 
-def test_a_slot_has_its_golden_bytes_and_reads_back(tmp_path) -> None:
-    golden = (GOLDEN / "slot.bin").read_bytes()
-    assert slot_bytes() == golden
-    (tmp_path / "slot").write_bytes(golden.ljust(4096, b"\0"))
+_SLOT = {
+    "version": 2,
+    "pid": 77,
+    "rank": 1,
+    "world_size": 2,
+    "state": 3,
+    "beat": 3,
+    "step": 7,
+    "step_start": 1002.5,
+    "phase": "évaluation" * 5 + "évaluati",
+    "phase_start": 1001.0,
+    "expect_s": 30.0,
+    "last_seq": 12,
+    "dropped": 1,
+    "segment_key": "d-0123456789abcdef",
+    "exception": "ValueError: nö",
+    "torn": False,
+    "pending": 2,
+    "dump_signal": 40,
+    "flags": 5,
+    "probe": 5,
+    "thread": 79,
+    "phases": {"data": (2, 3.0, 2.5), "évaluation" * 2 + "évaluatio": (1, 1.25, 1.25)},
+}
+#: What a slot of version 1 does not hold.
+_OLD = {
+    "version": 1,
+    "pending": None,
+    "dump_signal": 0,
+    "flags": 0,
+    "probe": 0,
+    "thread": 0,
+    "phases": {},
+}
+
+
+def test_a_slot_has_its_golden_bytes() -> None:
+    assert slot_bytes() == (GOLDEN / "slot.bin").read_bytes()
+
+
+@pytest.mark.parametrize(("name", "expected"), [("slot.bin", _SLOT), ("slot_v1.bin", {**_SLOT, **_OLD})])
+def test_the_golden_slot_of_each_version_reads_back(tmp_path, name: str, expected: dict[str, object]) -> None:
+    (tmp_path / "slot").write_bytes((GOLDEN / name).read_bytes().ljust(4096, b"\0"))
     slot = read_slot(str(tmp_path / "slot"))
-    assert slot is not None
-    assert {name: getattr(slot, name) for name in slot.__slots__} == {
-        "pid": 77,
-        "rank": 1,
-        "world_size": 2,
-        "state": 3,
-        "beat": 3,
-        "step": 7,
-        "step_start": 1002.5,
-        "phase": "évaluation" * 5 + "évaluati",
-        "phase_start": 1001.0,
-        "expect_s": 30.0,
-        "last_seq": 12,
-        "dropped": 1,
-        "segment_key": "d-0123456789abcdef",
-        "exception": "ValueError: nö",
-    }
+    assert isinstance(slot, SlotView)
+    assert {name: getattr(slot, name) for name in slot.__slots__} == expected

@@ -392,7 +392,7 @@ def test_the_heart_beats_and_the_slot_says_step_phase_and_counts(start: Start) -
     slot = os.path.join(run.folder or "", "sources", run._parts.source, "slot")
     with run.phase("eval", expect_s=30):
         with run.phase("inner"):
-            assert (read_slot(slot).phase, read_slot(slot).expect_s) == ("inner", 0.0)
+            assert (read_slot(slot).phase, 29 < read_slot(slot).expect_s <= 30) == ("inner", True)
         seen = read_slot(slot)
         assert (seen.phase, seen.expect_s, seen.state, seen.step) == ("eval", 30.0, 0, -1)
     run.log(41, {"a": 1.0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +12,14 @@ from pathlib import Path
 import msgspec
 
 from stabilityclient.agent.reader import SpoolReader
-from stabilityclient.slot import STATE_FINISHED, SlotView, read_slot
+from stabilityclient.slot import STATE_FINISHED, SlotTrouble, SlotView, read_slot
 from stabilityclient.start import start_ticks
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["Source", "Sources", "is_alive", "load_source"]
 
 #: Process states in /proc that mean: dead already, only its parent has not asked yet.
-_DEAD_STATES = (b"Z", b"X")
+_DEAD_STATES = ("Z", "X")
 
 
 class Source:
@@ -33,6 +34,8 @@ class Source:
         high: highest number sent on this connection, or confirmed at its start.
         in_flight: (first, last, monotonic seconds) of frames without an answer, oldest first.
         final: no record will be added any more. drained: all of it was read on this connection.
+        slot: its newest reading that made sense, None before the first. trouble: why the slot can't be read now.
+        beat_at: monotonic seconds when the beat was last seen to move. ended: how its process ended, once that is known.
     """
 
     def __init__(self, folder: Path, info: SourceInfo, ticks: int, *, patience_s: float | None = None) -> None:
@@ -50,6 +53,7 @@ class Source:
         self.drained = False
         self.alive = True
         self.slot: SlotView | None = None
+        self.slot_trouble: SlotTrouble | None = None
 
     @property
     def is_rank(self) -> bool:
@@ -75,7 +79,9 @@ class Source:
             return
         # In this order: a process that ended between the two looks is noticed with its last word.
         self.alive = is_alive(self.info.pid, self.ticks)
-        self.slot = read_slot(str(self.folder / "slot")) or self.slot
+        seen = read_slot(str(self.folder / "slot"))
+        self.slot_trouble = seen if isinstance(seen, SlotTrouble) else None
+        self.slot = seen if isinstance(seen, SlotView) else self.slot
         if not self.alive or (self.slot is not None and self.slot.state == STATE_FINISHED):
             self.final = True
 
@@ -134,9 +140,5 @@ def load_source(folder: Path, *, patience_s: float | None = None) -> Source | No
 
 def is_alive(pid: int, ticks: int) -> bool:
     """Whether process ``pid`` lives and is the one that started at ``ticks`` (0: do not compare)."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state = file.read().rpartition(b")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state not in _DEAD_STATES and (ticks == 0 or start_ticks(pid) == ticks)
+    stat = read_stat(pid)
+    return stat is not None and stat.state not in _DEAD_STATES and ticks in (0, stat.start_ticks)
