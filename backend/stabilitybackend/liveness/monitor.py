@@ -213,6 +213,11 @@ class LivenessMonitor:
         long = sorted({watch.phase for watch in self._visible(now) if watch.in_long_phase})
         return "running", f"In {', '.join(long)}." if long else ""
 
+    def budget_s(self, rank: int, source: str) -> float | None:
+        """Return how long a process may stand where it is, seconds; None where it is not the rank's newest."""
+        watch = self._ranks.get(rank)
+        return watch.budget_s(self.limits.hang_floor_s) if watch is not None and watch.source == source else None
+
     def _agent(self, agent: str) -> _Agent:
         if agent not in self._agents:
             if len(self._agents) >= MAX_AGENTS:

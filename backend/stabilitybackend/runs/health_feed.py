@@ -1,12 +1,44 @@
-"""Tells a run's browsers what its agents say: at most once a second, however many agents there are."""
+"""Tells a run's browsers what its agents say: one message a second, however many ranks there are.
+
+An agent comes whole when it is new, when something of it changed that hardly ever does, and once in WHOLE_EVERY looks
+in any case. Otherwise only those of its columns come that changed since the last message
+(``benchmarks/health_feed.py`` measures it).
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from stabilitybackend.runs.live import Channel
 
-__all__ = ["HealthFeed"]
+__all__ = ["COLUMNS", "HealthFeed"]
+
+#: Every agent is told whole at least once in so many looks: what a browser has wrong for any reason is right then.
+WHOLE_EVERY = 60
+#: A beat that has not moved for so long stands, seconds: it moves once a second and is looked at once a second.
+BEAT_STANDS_S = 3.0
+#: In a phase for so long the kernel's word for where the process waits is told, seconds; before it only flickers.
+WCHAN_AFTER_S = 3.0
+#: Agents that are remembered; more, and all are told whole again.
+MAX_AGENTS = 4_096
+#: Unix seconds from which on a time is garbage: the year 5138.
+MAX_TIME = 1e11
+
+#: Columns of an agent's ranks, in docs/api.md's words.
+COLUMNS = ("step", "start", "since", "phase", "cpu", "proc", "wchan", "beat", "budget")
+#: Fields of a rank whose change makes its agent come whole ...
+_STATIC_FIELDS = (
+    *("rank", "source", "pid", "alive", "state", "expect_s", "dropped"),
+    *("gpu", "local_rank", "world_size", "can_dump", "trouble"),
+)
+#: ... and all that come with it then.
+_RANK_FIELDS = (*_STATIC_FIELDS, "step", "step_start", "phase", "phase_start", "budget_s", "time", "proc")
+#: Fields of an agent's own state that a page shows.
+_STATE_FIELDS = ("blind", "spool", "started", "clock_step_s")
+
+_Columns = dict[str, list[Any]]
 
 
 class HealthFeed:
@@ -19,14 +51,151 @@ class HealthFeed:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._due: dict[str, dict[str, Any]] = {}
+        #: What was told of each agent: what hardly ever changes, and its columns.
+        self._told: dict[str, tuple[Any, _Columns]] = {}
+        #: Of each agent and source the last beat, and when it was first seen on the agent's clock.
+        self._beats: dict[str, dict[str, tuple[Any, float]]] = {}
+        self._joined = channel.joined
+        self._looks = 0
 
     def put(self, agent: dict[str, Any]) -> None:
         """Take an AgentHealth of docs/api.md."""
+        name, time = str(agent["agent"]), _time(agent.get("time")) or 0.0
+        before, now = self._beats.get(name, {}), {}
+        for rank in _ranks(agent):
+            source, beat = str(rank.get("source")), rank.get("beat")
+            known = before.get(source)
+            now[source] = known if known is not None and known[0] == beat else (beat, time)
+        self._beats[name] = now
+        if len(self._beats) > MAX_AGENTS:
+            del self._beats[next(iter(self._beats))]
         if self._channel:
-            self._due[str(agent["agent"])] = agent
+            self._due[name] = agent
 
     def flush(self) -> None:
-        """Publish what came since the last call, if anything did."""
-        if self._due:
-            self._channel.publish({"type": "health", "agents": list(self._due.values())})
-            self._due = {}
+        """Publish what changed since the last call, if anything did."""
+        if not self._channel:
+            self._told, self._due = {}, {}
+            return
+        if not self._due:
+            return
+        self._looks += 1
+        if self._joined != self._channel.joined:
+            # Whoever has come asks for the agents and gets what is so at that moment: every column once more then.
+            self._joined = self._channel.joined
+            self._told = {name: (static, {}) for name, (static, _) in self._told.items()}
+        if len(self._told) > MAX_AGENTS:
+            self._told = {}
+        due, self._due = self._due, {}
+        times = [time for time in (_time(agent.get("time")) for agent in due.values()) if time is not None]
+        base = math.floor(max(times, default=0.0))
+        words: dict[str, int] = {}
+        whole, news = [], []
+        for index, (name, agent) in enumerate(due.items()):
+            static, columns = _static(agent), self._columns(agent)
+            told = self._told.get(name)
+            self._told[name] = (static, columns)
+            if told is None or told[0] != static or (index + self._looks) % WHOLE_EVERY == 0:
+                whole.append(_whole(agent))
+                # All that is no field of a rank.
+                changed = {"beat": columns["beat"]} if any(at is not None for at in columns["beat"]) else {}
+            else:
+                changed = {key: column for key, column in columns.items() if told[1].get(key) != column}
+            one: dict[str, Any] = {"agent": name, "time": _offset(_time(agent.get("time")), base)}
+            one.update((key, _packed(key, column, base, words)) for key, column in changed.items())
+            news.append(one)
+        self._channel.publish({"type": "health", "base": base, "words": list(words), "whole": whole, "news": news})
+
+    def _columns(self, agent: Mapping[str, Any]) -> _Columns:
+        """Return the columns of an agent's ranks: times as unix seconds, words as they are."""
+        columns: _Columns = {name: [] for name in COLUMNS}
+        time, beats = _time(agent.get("time")) or 0.0, self._beats.get(str(agent["agent"]), {})
+        for rank in _ranks(agent):
+            proc = rank.get("proc")
+            proc = proc if isinstance(proc, dict) else {}
+            since = _time(rank.get("phase_start"))
+            _, beat_at = beats.get(str(rank.get("source")), (None, time))
+            cpu = _number(proc.get("cpu"))
+            stands = since is None or time - since >= WCHAN_AFTER_S
+            columns["step"].append(rank["step"] if isinstance(rank.get("step"), int) else None)
+            columns["start"].append(_time(rank.get("step_start")))
+            columns["since"].append(since)
+            columns["phase"].append(_word(rank.get("phase")))
+            # Steps of 5 %: finer than anybody reads, and a column that mostly stays as it is.
+            columns["cpu"].append(None if cpu is None else 5 * round(20 * min(max(cpu, 0.0), 99.0)))
+            columns["proc"].append((_word(proc.get("state")) or " ")[:1])
+            columns["wchan"].append(_word(proc.get("wchan")) if stands else "")
+            columns["beat"].append(beat_at if time - beat_at >= BEAT_STANDS_S else None)
+            columns["budget"].append(_budget(rank.get("budget_s")))
+        return columns
+
+
+def _packed(key: str, column: list[Any], base: int, words: dict[str, int]) -> Any:
+    """Return a column as it travels: one value where all ranks have the same, letters as one text."""
+    if key in ("start", "since", "beat"):
+        column = [_offset(value, base) for value in column]
+    elif key in ("phase", "wchan"):
+        column = [words.setdefault(word, len(words)) for word in column]
+    elif key == "proc":
+        return "".join(column)
+    return column[0] if column and all(value == column[0] for value in column) else column
+
+
+def _whole(agent: Mapping[str, Any]) -> dict[str, Any]:
+    state = agent.get("agent_state")
+    state = state if isinstance(state, dict) else {}
+    return {
+        **{name: agent.get(name) for name in ("agent", "node", "time", "connected", "gpu")},
+        "ranks": [{name: rank[name] for name in _RANK_FIELDS if rank.get(name) is not None} for rank in _ranks(agent)],
+        "agent_state": {name: state[name] for name in _STATE_FIELDS if state.get(name) is not None},
+    }
+
+
+def _static(agent: Mapping[str, Any]) -> Any:
+    """Return what makes an agent come whole when it changes."""
+    state = agent.get("agent_state")
+    state = state if isinstance(state, dict) else {}
+    spool = state.get("spool")
+    spool = spool if isinstance(spool, dict) else {}
+    return (
+        agent.get("connected"),
+        agent.get("gpu"),
+        state.get("blind"),
+        # Free space changes with every chunk and is told with the next whole word; what was lost is told at once.
+        (spool.get("error"), spool.get("dropped")),
+        bool(_number(state.get("clock_step_s"))),
+        [[rank.get(name) for name in _STATIC_FIELDS] for rank in _ranks(agent)],
+    )
+
+
+def _ranks(agent: Mapping[str, Any]) -> list[dict[str, Any]]:
+    ranks = agent.get("ranks")
+    return [rank for rank in ranks if isinstance(rank, dict)] if isinstance(ranks, list) else []
+
+
+def _number(value: object) -> float | None:
+    """Return a finite number, None for anything else: agents say what they like."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
+
+
+def _word(value: object) -> str:
+    return value[:64] if isinstance(value, str) else ""
+
+
+def _budget(value: object) -> float | None:
+    """Return a budget with two digits, so that what is learned with every step does not change it."""
+    budget = _number(value)
+    return None if budget is None or budget <= 0 else float(f"{budget:.2g}")
+
+
+def _time(value: object) -> float | None:
+    """Return unix seconds, None where they are missing or of no time that a job can have."""
+    time = _number(value)
+    return time if time is not None and 0 < time < MAX_TIME else None
+
+
+def _offset(time: float | None, base: int) -> int | None:
+    """Return a time in tenths of a second after ``base``."""
+    return None if time is None else round(10 * (time - base))

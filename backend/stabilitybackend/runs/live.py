@@ -49,6 +49,8 @@ class Channel:
         self._recent: deque[tuple[str, bytes]] = deque()
         self._recent_bytes = 0
         self._dropped_any = False
+        #: Times that somebody came.
+        self.joined = 0
 
     def __len__(self) -> int:
         return len(self._subscribers)
@@ -68,6 +70,7 @@ class Channel:
     def join(self, subscriber: Subscriber) -> None:
         """Send what comes from now on to ``subscriber``."""
         self._subscribers.add(subscriber)
+        self.joined += 1
 
     def leave(self, subscriber: Subscriber) -> None:
         """Send it no more."""

@@ -1,0 +1,52 @@
+"""The newest reading of every GPU of a run, by node: a page that opens shows them without waiting for the next one."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+
+from stabilitybackend.lineage.changes import Placed
+
+__all__ = ["GpuReadings"]
+
+#: Nodes that are remembered; those that have been silent longest go first.
+MAX_NODES = 4_096
+#: GPUs of a node, and fields of a GPU; more are left out.
+MAX_GPUS = 64
+MAX_FIELDS = 64
+_NAME = re.compile(r"gpu/(\d{1,4})/(.+)")
+
+
+class GpuReadings:
+    """Remembers what ``gpu/<index>/<field>`` points say last."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, dict[str, dict[str, float]]] = {}
+
+    def take(self, placed: Placed) -> None:
+        """Take points that no rank logged."""
+        gpus = self._nodes.pop(placed.node, {})
+        for row, name in enumerate(placed.names):
+            found = _parts(name)
+            value = float(placed.values[row, -1])
+            if found is None or not math.isfinite(value):
+                continue
+            index, field = found
+            fields = gpus.setdefault(index, {}) if index in gpus or len(gpus) < MAX_GPUS else {}
+            if field in fields or len(fields) < MAX_FIELDS:
+                fields[field] = value
+        if gpus:
+            self._nodes[placed.node] = gpus
+            if len(self._nodes) > MAX_NODES:
+                del self._nodes[next(iter(self._nodes))]
+
+    def of(self, node: str) -> dict[str, dict[str, float]]:
+        """Return ``{index: {field: value}}`` of a node, empty where nothing was read."""
+        return self._nodes.get(node, {})
+
+
+@functools.lru_cache(maxsize=4_096)
+def _parts(name: str) -> tuple[str, str] | None:
+    found = _NAME.fullmatch(name)
+    return (found[1], found[2]) if found else None
