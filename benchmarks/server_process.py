@@ -59,10 +59,18 @@ class ServerProcess:
         data_dir: kept between two starts.
         settings: environment variables besides those of this process.
         wrapper: words before the command, such as those of a profiler.
+        port: to listen on each time; 0 takes a free one at every start.
     """
 
-    def __init__(self, data_dir: Path, settings: dict[str, str] | None = None, wrapper: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        settings: dict[str, str] | None = None,
+        wrapper: tuple[str, ...] = (),
+        port: int = 0,
+    ) -> None:
         self.data_dir = data_dir
+        self._fixed_port = port
         self._settings = dict(settings or {})
         self._wrapper = wrapper
         self._process: subprocess.Popen[bytes] | None = None
@@ -81,7 +89,7 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start and return once requests are answered."""
-        self.port = free_port()
+        self.port = self._fixed_port or free_port()
         command = [sys.executable, "-m", "stabilitybackend.cli", "up"]
         command += ["--port", str(self.port), "--data-dir", str(self.data_dir)]
         self.data_dir.mkdir(parents=True, exist_ok=True)
@@ -103,6 +111,12 @@ class ServerProcess:
             time.sleep(0.05)
         self.stop()
         raise SystemExit(f"the server did not answer within {START_TIMEOUT_S:.0f} s; see {log.name}")
+
+    def kill(self) -> None:
+        """kill -9; ``start`` brings it back."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
 
     def stop(self) -> None:
         """Stop; the data folder stays."""
