@@ -25,11 +25,11 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class ProcStat(NamedTuple):
-    """One reading of ``/proc/<pid>/task/<pid>/stat``, the main thread of a process (``man 5 proc_pid_stat``).
+    """One reading of ``/proc/<pid>/task/<thread>/stat`` (``man 5 proc_pid_stat``).
 
     Args:
         state: ``R`` runs, ``S`` sleeps, ``D`` waits for a device, ``T`` is stopped, ``Z`` is dead and not buried.
-        start_ticks: when it started, clock ticks since boot. cpu_s: CPU seconds of the main thread.
+        start_ticks: when it started, clock ticks since boot. cpu_s: CPU seconds of this thread.
         threads: of the process. exit_code: as ``waitpid`` gives it; 0 where it lives or we may not see it.
     """
 
@@ -40,10 +40,10 @@ class ProcStat(NamedTuple):
     exit_code: int
 
 
-def read_stat(pid: int) -> ProcStat | None:
-    """Return what stands there for a process, None where there is none of that pid."""
+def read_stat(pid: int, thread: int = 0) -> ProcStat | None:
+    """Return what stands there for a thread (0: the main one) of a process, None where there is none."""
     try:
-        with open(f"/proc/{pid}/task/{pid}/stat", "rb") as file:
+        with open(f"/proc/{pid}/task/{thread or pid}/stat", "rb") as file:
             fields = file.read(4096).rpartition(b")")[2].split()
         cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
         exit_code = int(fields[49]) if len(fields) > 49 else 0
@@ -52,10 +52,10 @@ def read_stat(pid: int) -> ProcStat | None:
         return None
 
 
-def wchan_of(pid: int) -> str:
-    """Return the kernel function in which the main thread waits; ``0`` while it runs, empty where it is hidden."""
+def wchan_of(pid: int, thread: int = 0) -> str:
+    """Return the kernel function in which a thread (0: the main one) waits; ``0`` while it runs, empty where hidden."""
     try:
-        with open(f"/proc/{pid}/wchan", "rb") as file:
+        with open(f"/proc/{pid}/task/{thread or pid}/wchan", "rb") as file:
             return file.read(64).decode("ascii", "replace").strip()
     except OSError:
         return ""
@@ -103,7 +103,7 @@ def _name(pid: int) -> str:
 
 
 class Prober:
-    """Looks at processes again and again, and says which share of a core each main thread used in between.
+    """Looks at processes again and again, and says which share of a core the loop's thread used in between.
 
     Args:
         now: monotonic seconds.
@@ -111,19 +111,23 @@ class Prober:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._before: dict[tuple[int, int], tuple[float, float, float | None]] = {}
+        self._before: dict[tuple[int, int, int], tuple[float, float, float | None]] = {}
 
-    def look(self, pid: int, ticks: int) -> dict[str, Any] | None:
+    def look(self, pid: int, ticks: int, thread: int = 0) -> dict[str, Any] | None:
         """Return ``{"state","wchan","threads"}`` and from the second look on ``cpu``; None when the process is gone.
 
         Args:
             pid: of the process. ticks: its start (0: do not compare), so that a later process of the same pid is none.
+            thread: native id of the thread that matters, 0 for the main one; when it has ended, the main one is told.
         """
         stat = read_stat(pid)
         if stat is None or ticks not in (0, stat.start_ticks):
             return None
+        if thread not in (0, pid):
+            of_thread = read_stat(pid, thread)
+            thread, stat = (0, stat) if of_thread is None else (thread, of_thread)
         now = self._now()
-        key = (pid, stat.start_ticks)
+        key = (pid, ticks, thread)
         at, cpu_s, share = self._before.get(key, (now, stat.cpu_s, None))
         if now - at >= SHORTEST_SHARE_S:
             share = round(max(0.0, stat.cpu_s - cpu_s) / (now - at), 3)
@@ -132,7 +136,7 @@ class Prober:
         self._before[key] = (at, cpu_s, share)
         while len(self._before) > MAX_REMEMBERED:
             del self._before[next(iter(self._before))]
-        found: dict[str, Any] = {"state": stat.state, "wchan": wchan_of(pid), "threads": stat.threads}
+        found: dict[str, Any] = {"state": stat.state, "wchan": wchan_of(pid, thread), "threads": stat.threads}
         if share is not None:
             found["cpu"] = share
         return found

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import msgspec
 
+from stabilityclient.agent.exits import ExitStatus
+from stabilityclient.agent.probes import read_stat
 from stabilityclient.agent.reader import SpoolReader
-from stabilityclient.slot import STATE_FINISHED, SlotTrouble, SlotView, read_slot
-from stabilityclient.start import start_ticks
+from stabilityclient.slot import STATE_FINISHED, SlotView, read_slot
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["Source", "Sources", "is_alive", "load_source"]
@@ -53,7 +54,9 @@ class Source:
         self.drained = False
         self.alive = True
         self.slot: SlotView | None = None
-        self.slot_trouble: SlotTrouble | None = None
+        self.trouble: str | None = None
+        self.beat_at = time.monotonic()
+        self.ended: ExitStatus | None = None
 
     @property
     def is_rank(self) -> bool:
@@ -79,9 +82,14 @@ class Source:
             return
         # In this order: a process that ended between the two looks is noticed with its last word.
         self.alive = is_alive(self.info.pid, self.ticks)
-        seen = read_slot(str(self.folder / "slot"))
-        self.slot_trouble = seen if isinstance(seen, SlotTrouble) else None
-        self.slot = seen if isinstance(seen, SlotView) else self.slot
+        found = read_slot(str(self.folder / "slot"))
+        if isinstance(found, SlotView):
+            if self.slot is None or found.beat != self.slot.beat:
+                self.beat_at = time.monotonic()
+            self.slot = found
+            self.trouble = "it was stopped in the middle of a write: the slot's fields are mixed" if found.torn else None
+        else:
+            self.trouble = found.text
         if not self.alive or (self.slot is not None and self.slot.state == STATE_FINISHED):
             self.final = True
 
