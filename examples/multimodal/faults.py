@@ -5,6 +5,8 @@ Nothing here draws a curve. Each fault breaks the job the way the real one does,
 
 from __future__ import annotations
 
+import queue
+
 import numpy as np
 
 from data import SOURCES, Batch, Mixture
@@ -106,12 +108,38 @@ class Sampler(Fault):
         return step == self.step and not self._restarted
 
 
+class Hang(Fault):
+    """The loader of one rank loses its worker without a word: the rank waits for a batch that never comes.
+
+    Nothing crashes, and no process ends. The other ranks wait in their next collective. Started again, the loader has
+    a worker.
+
+    Args:
+        step: the batch of this step never comes.
+        rank: this process's. restarted: the job was resumed: its loader is whole.
+    """
+
+    RANK = 1
+
+    def __init__(self, step: int, *, rank: int, restarted: bool) -> None:
+        super().__init__(step)
+        self._here = rank == self.RANK and not restarted
+        self._batches: queue.Queue[Batch] = queue.Queue()
+
+    def batch(self, batch: Batch) -> Batch:
+        if self._here and batch.number == self.step - 1:
+            return self._batches.get()
+        return batch
+
+
 #: Names for ``--fault``.
-FAULTS = ("none", "bad_data", "lr_window", "sampler")
+FAULTS = ("none", "bad_data", "lr_window", "sampler", "hang")
 
 
-def make_fault(name: str, step: int, *, restarted: bool) -> Fault:
-    """Return the fault called ``name``, to begin at ``step``; ``restarted`` says that the job was resumed."""
+def make_fault(name: str, step: int, *, rank: int, restarted: bool) -> Fault:
+    """Return the fault called ``name``, to begin at ``step`` on rank ``rank``; ``restarted``: the job was resumed."""
     if name == "sampler":
         return Sampler(step, restarted=restarted)
+    if name == "hang":
+        return Hang(step, rank=rank, restarted=restarted)
     return {"none": Fault, "bad_data": BadData, "lr_window": LrWindow}[name](step)

@@ -98,7 +98,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr, betas=(0.9, 0.95), fused=True)
         self.mixture = Mixture(load_sources(), rows=args.rows * self.world_size, context=config.context, seed=args.seed)
         self.store = CheckpointStore(args.checkpoint_dir.absolute(), keep=args.keep_checkpoints)
-        self.fault = make_fault(args.fault, args.fault_step, restarted=args.resume)
+        self.fault = make_fault(args.fault, args.fault_step, rank=self.rank, restarted=args.resume)
 
     def next_batch(self) -> Batch:
         """Return this rank's part of the next global batch."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 pytest.importorskip("sklearn", reason="the example's images come from scikit-learn")
 
 from data import SOURCES, Batch, Mixture
-from faults import FAULTS, BadData, LrWindow, Sampler, make_fault
+from faults import FAULTS, BadData, Hang, LrWindow, Sampler, make_fault
 
 _CODE = SOURCES.index("code")
 
@@ -85,9 +87,21 @@ def test_the_sampler_fault_ends_the_job_once() -> None:
     assert not any(second.crashes(step) for step in range(90, 110))
 
 
+def test_the_hang_stops_one_rank_of_the_first_start_only() -> None:
+    stuck = Hang(step=100, rank=1, restarted=False)
+    waits = threading.Thread(target=stuck.batch, args=(make_batch(99),), daemon=True)
+    waits.start()
+
+    waits.join(0.2)
+
+    assert waits.is_alive()
+    for whole in (Hang(step=100, rank=0, restarted=False), Hang(step=100, rank=1, restarted=True)):
+        assert whole.batch(make_batch(99)).number == 99
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_no_fault_acts_before_its_step(name: str) -> None:
-    fault = make_fault(name, 100, restarted=False)
+    fault = make_fault(name, 100, rank=0, restarted=False)
 
     assert not any(is_broken(fault.batch(make_batch(step - 1))) for step in range(1, 100))
     assert {fault.lr_factor(step) for step in range(1, 100)} == {1.0}

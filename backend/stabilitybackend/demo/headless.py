@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from stabilitybackend.demo.api import END_STATES, BoardClient
 from stabilitybackend.demo.check import check_lineage, dead_peak, healthy_after, incident_facts, ranks_that_acted
+from stabilitybackend.demo.hang import act_on_hang, hang_problems
 from stabilitybackend.demo.job import RANKS, TrainingJob
 from stabilitybackend.demo.options import DemoOptions
 from stabilitybackend.demo.watch import Watch
@@ -35,7 +36,7 @@ _CURES = {"lr_window": {"lr_scale": 0.05}}
 ONSET_TOLERANCE_STEPS = 10
 #: Where the job dies and is started again, the trouble begins at the checkpoint that it resumes from: that lies up to
 #: 25 steps before the fault (``--checkpoint-every`` of the example).
-RESUMING = frozenset({"sampler"})
+RESUMING = frozenset({"sampler", "hang"})
 RESUMED_FROM_STEPS = 25
 #: Such a job is started twice, which takes some 20 s on a quiet machine and a minute on a busy one.
 SECOND_START_S = 60.0
@@ -98,6 +99,12 @@ def run_headless(options: DemoOptions, board: BoardClient, job: TrainingJob, run
         _wait_for("the first point", lambda: board.run(run_id), until=started + _FIRST_POINT_S, alive=alive)
         if options.fault == "none":
             _wait_for(f"step {options.fault_step}", reached, until=plan.deadline, alive=alive)
+        elif options.fault == "hang":
+
+            def wait(what: str, look: Callable[[], Any]) -> Any:
+                return _wait_for(what, look, until=plan.deadline, alive=alive)
+
+            act_on_hang(run_id, options.fault_step, board, wait, plan.result, console.print)
         else:
             _act_on_incident(plan, board, alive, console.print)
     except StabilityBoardError as error:
@@ -236,6 +243,7 @@ def _check_everything(plan: Plan, board: BoardClient, logged_points: int | None)
             for incident in newest.values()
             if incident["severity"] != "info" and incident["kind"] not in MACHINE_KINDS
         ]
+    problems += hang_problems(plan.result, list(newest.values()))
     if "rollback" not in plan.result:
         return problems
 

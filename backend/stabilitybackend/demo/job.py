@@ -40,8 +40,8 @@ class TrainingJob:
         self._spool = options.data_dir / "spool"
         self._checkpoints = options.data_dir / "checkpoints"
         self._measured = options.data_dir / f"log-calls-{run_id}.json"
-        # That fault ends the job once, to see it come back wrong.
-        self._resumes_left = 1 if options.fault == "sampler" else 0
+        # These end the job once: by itself, and by the restart that people order.
+        self._resumes_left = 1 if options.fault in ("sampler", "hang") else 0
         self.starts = 0
         shutil.rmtree(self._checkpoints, ignore_errors=True)  # of earlier demos: 10 MB each
         self._process = self._start(resume=False)
@@ -102,6 +102,7 @@ class TrainingJob:
             # The server is beside the job: when it does not answer, it was killed together with the demo.
             "STABILITY_FINISH_S": "10",
             "STABILITY_DRAIN_S": "5",
+            "TORCH_FR_BUFFER_SIZE": "2000",  # so that a hang is told with the collective that ranks wait in
             "OMP_NUM_THREADS": "1",  # one core per rank; torchrun would say so too, with a warning
         }
         self.starts += 1

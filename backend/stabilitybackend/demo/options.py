@@ -17,7 +17,7 @@ __all__ = ["DemoOptions", "check_packages", "find_script", "parse_options"]
 #: Names the folder ``examples``, where it is neither given nor in the repository of an editable install.
 EXAMPLE_ENV = "STABILITY_EXAMPLE_DIR"
 _SCRIPT = Path("multimodal") / "train.py"
-_FAULTS = ("bad_data", "lr_window", "sampler", "none")
+_FAULTS = ("bad_data", "lr_window", "sampler", "hang", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class DemoOptions:
         port: wanted port of the server that is started; the next free one is taken.
         data_dir: folder for the server's data, the spool and the checkpoints.
         example_dir: folder ``examples`` of the repository.
-        fault: ``bad_data``, ``lr_window``, ``sampler`` or ``none``.
+        fault: ``bad_data``, ``lr_window``, ``sampler``, ``hang`` or ``none``.
         fault_step: where it goes wrong.
         steps: last step of the job.
         seed: of the model and the data.

@@ -1,0 +1,84 @@
+"""The demo's hang without a person: waits for the verdict, orders the restart, and sees the job go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stabilitybackend.demo.api import BoardClient
+
+__all__ = ["act_on_hang", "hang_problems"]
+
+#: What has to be said of it: which rank, and what it waits for.
+EXPECTED_CLASS = "data_loader"
+EXPECTED_CULPRITS = [1]
+#: Steps past the hang that the restarted job has to come to.
+STEPS_AFTER = 20
+#: A verdict has to be there within this of the last progress, seconds.
+VERDICT_WITHIN_S = 60.0
+
+#: Waits for something: ``wait(what, look)`` returns the first true answer of ``look`` or raises.
+Wait = Callable[[str, Callable[[], Any]], Any]
+
+
+def act_on_hang(
+    run_id: str, fault_step: int, board: BoardClient, wait: Wait, result: dict[str, Any], say: Callable[[str], None]
+) -> None:
+    """Play the person's part in a hang, and note in ``result`` what was said and what came of it.
+
+    Raises:
+        StabilityBoardError: a step of it did not happen in time.
+    """
+
+    def judged() -> dict[str, Any] | None:
+        for incident in board.incidents(run_id):
+            verdict = incident["evidence"].get("verdict") or {}
+            if incident["kind"] == "hang" and (verdict.get("dump") or incident["state"] != "open"):
+                return incident
+        return None
+
+    incident = wait("a verdict on the hang", judged)
+    verdict = incident["evidence"].get("verdict") or {}
+    result["hang"] = {
+        "incident_id": incident["incident_id"],
+        "title": incident["title"],
+        "step": incident["step"],
+        "verdict": {name: verdict.get(name) for name in ("class", "text", "confidence", "culprits")},
+        "opened_after_s": round(incident["opened"] - verdict["since"], 1) if verdict.get("since") else None,
+    }
+    say(verdict.get("text") or incident["text"])
+    ordered = time.monotonic()
+    command = board.order(run_id, {"kind": "restart", "reason": f"demo: {incident['title']}"})
+    say("restart ordered: the agent ends the ranks, the launcher starts them again from the newest checkpoint")
+
+    def again() -> bool:
+        return ((board.run(run_id) or {}).get("last_step") or 0) >= fault_step + STEPS_AFTER
+
+    wait(f"step {fault_step + STEPS_AFTER}", again)
+    result["restart"] = {
+        "command_id": command["command_id"],
+        "state": wait("the end of the restart", lambda: _ended(board, run_id, command["command_id"])),
+        "seconds_until_past_the_hang": round(time.monotonic() - ordered, 1),
+    }
+
+
+def hang_problems(result: dict[str, Any], incidents: list[dict[str, Any]]) -> list[str]:
+    """Return what is wrong with what was said of the hang."""
+    hang = result.get("hang")
+    if hang is None:
+        return []
+    verdict, problems = hang["verdict"], []
+    if verdict["class"] != EXPECTED_CLASS or verdict["culprits"] != EXPECTED_CULPRITS:
+        problems.append(f"the verdict is {verdict}, expected {EXPECTED_CLASS} of rank {EXPECTED_CULPRITS}")
+    if hang["opened_after_s"] is None or hang["opened_after_s"] > VERDICT_WITHIN_S:
+        problems.append(f"the hang was told {hang['opened_after_s']} s after the last progress")
+    if result.get("restart", {}).get("state") != "done":
+        problems.append(f"the restart ended as {result.get('restart', {}).get('state')}")
+    still = [one["title"] for one in incidents if one["kind"] in ("hang", "process_death") and one["state"] == "open"]
+    return problems + [f"still open although the job goes on: {title}" for title in still]
+
+
+def _ended(board: BoardClient, run_id: str, command_id: str) -> str | None:
+    state = str(board.command(run_id, command_id)["state"])
+    return state if state in ("done", "failed", "rejected", "expired") else None
