@@ -1,14 +1,35 @@
-"""Follows the GPUs of one run from what agents say of them: which there are, and what is wrong with one."""
+"""Follows the GPUs of one run from what agents say of them: which there are, and what is wrong with one.
+
+A fold over events: the same events give the same faults. Only that a fault is over because nothing came for a while is
+decided by the clock, in ``tick``. One physical fault is one incident, however many signs it gives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.gpus.faults import APPLICATION_REPEATS, GROUP_S, Device, Fault, finding_of
+from stabilitybackend.gpus.inventory import bus_key, devices_of, place
+from stabilitybackend.gpus.signs import MAX_TEXT_CHARS, Sign, sign_of
 
 #: Types of events that are for ``GpuWatch.event``.
 GPU_EVENTS = frozenset({"gpu", "gpu_inventory", "kernel"})
+#: GPUs followed per run; more are counted, not followed.
+MAX_GPUS = 20_000
+#: Faults remembered per run; those that are over go first.
+MAX_FAULTS = 512
+#: Symptoms that stand alone, remembered per run: the fault that they belong to may come after them.
+MAX_SYMPTOMS = 256
+#: Lines of kernel logs that are about no GPU, remembered per run for whoever asks why the job stopped.
+MAX_KERNEL_LINES = 128
+#: Without a condition that is on and without a need to reset a fault is over after so long without a sign, seconds.
+QUIET_S = 600.0
+#: An agent that starts anew has so long to tell what is still wrong with its GPUs, seconds; its slow poll is 60 s.
+SEEN_AGAIN_AFTER_S = 75.0
 
 __all__ = ["GPU_EVENTS", "GpuWatch"]
 
@@ -17,27 +38,243 @@ class GpuWatch:
     """The GPUs of one run, and the faults that are known of them."""
 
     def __init__(self) -> None:
-        self._inventories: dict[str, dict[str, Any]] = {}
+        self._devices: dict[str, Device] = {}
+        self._agents: dict[str, str] = {}
+        self._holders: dict[int, str] = {}  # rank -> its GPU
+        self._faults: dict[str, Fault] = {}
+        self._symptoms: dict[tuple[str, str, float], Sign] = {}
+        self._application: dict[str, int] = {}
+        self._returned: dict[str, tuple[float, float | None]] = {}
+        self.kernel_lines: list[dict[str, Any]] = []
+        #: GPUs not followed because there were more than MAX_GPUS.
+        self.not_followed = 0
+        self._newest_step = -1
+
+    # --- events ---------------------------------------------------------------------------------------------------
 
     def event(self, event: Mapping[str, Any], now_step: int) -> list[Finding]:
         """Take one event of an agent and return what it says of a GPU.
 
         Args:
-            event: ``{"type", "time", "step", "data", "node"}``, see docs/wire.md.
+            event: ``{"type", "time", "step", "data", "node", "source"}``, see docs/wire.md. Its data may be nonsense.
             now_step: newest step of the run, -1 before the first.
         """
+        self._newest_step = max(self._newest_step, now_step)
+        time, node = _time(event.get("time")), str(event.get("node") or "")
+        data = event.get("data")
+        if not isinstance(data, Mapping):
+            return []
         if event["type"] == "gpu_inventory":
-            self._inventories[str(event["node"])] = dict(event["data"])
-        return []
+            return self._inventory(node, str(event.get("source") or ""), data, time)
+        if event["type"] == "kernel":
+            return self._kernel(node, data, time)
+        device = self._device(place(node, data))
+        sign = None if device is None else sign_of(data, time)
+        if device is None or sign is None:
+            return []
+        if data.get("state") == "off" or (sign.what == "recovery_action" and sign.facts.get("action") == 0):
+            return self._off(device, sign)
+        return self._seen(device, sign)
 
-    def view(self) -> list[dict[str, Any]]:
-        """Return the GPUs of the run by node and index, in the shape of docs/api.md (Gpu)."""
-        return []
+    def _inventory(self, node: str, source: str, data: Mapping[str, Any], time: float) -> list[Finding]:
+        for device in devices_of(node, data):
+            if device.ident not in self._devices and len(self._devices) >= MAX_GPUS:
+                self.not_followed += 1
+                continue
+            self._devices[device.ident] = device
+            for rank in device.ranks:
+                before = self._devices.get(self._holders.get(rank, ""))
+                if before is not None and before is not device:
+                    before.ranks = [other for other in before.ranks if other != rank]
+                self._holders[rank] = device.ident
+        if self._agents.get(node, source) != source:
+            self._returned[node] = (time, None)
+        self._agents[node] = source
+        told = []
+        for fault in self._open():
+            moved = all(self._holders.get(rank, "") not in {*fault.devices, ""} for rank in fault.ranks)
+            if fault.ranks and moved and fault.last < time:
+                told += self._end(fault, "The job runs on other GPUs now; this one is as it was left.")
+        return told
+
+    def _kernel(self, node: str, data: Mapping[str, Any], time: float) -> list[Finding]:
+        what, said = str(data.get("what") or ""), str(data.get("text") or "")[:MAX_TEXT_CHARS]
+        if what != "xid":
+            self.kernel_lines.append({"node": node, "what": what, "time": time, "text": said})
+            del self.kernel_lines[:-MAX_KERNEL_LINES]
+            return []
+        device = self._device(place(node, data))
+        facts = {"xid": data.get("xid"), "source": "kernel"}
+        sign = sign_of({"what": "xid", "state": "event", "facts": facts, "text": said}, time)
+        return [] if device is None or sign is None else self._seen(device, sign)
+
+    def _device(self, told: Device) -> Device | None:
+        """Return the GPU that an event names, by its UUID, else by its bus or index on its node."""
+        known = self._devices.get(told.uuid) if told.uuid else None
+        if known is None:
+            for device in self._devices.values():
+                same_bus = told.bus_id and bus_key(device.bus_id) == bus_key(told.bus_id)
+                if device.node == told.node and not (told.uuid and device.uuid) and (
+                    same_bus or (not told.bus_id and told.index is not None and device.index == told.index)
+                ):  # fmt: skip
+                    known = device
+                    break
+        if known is not None:
+            known.ranks = told.ranks or known.ranks
+            return known
+        if not told.uuid and not told.bus_id and told.index is None:
+            return None
+        if len(self._devices) >= MAX_GPUS:
+            self.not_followed += 1
+            return None
+        self._devices[told.ident] = told
+        return told
+
+    # --- signs ----------------------------------------------------------------------------------------------------
+
+    def _seen(self, device: Device, sign: Sign) -> list[Finding]:
+        ident = device.ident
+        fault = next((fault for fault in self._open() if fault.takes(ident, sign)), None)
+        if fault is None and (sign.what == "lost" or sign.xid == 79):
+            fault = self._node_loss(device, sign)
+        if fault is None:
+            if sign.cls == "symptom":
+                self._symptoms[(ident, sign.name, sign.first)] = sign
+                while len(self._symptoms) > MAX_SYMPTOMS:
+                    del self._symptoms[next(iter(self._symptoms))]
+                return []
+            fault = self._new(device, sign)
+            news = True
+        else:
+            news = fault.add(ident, sign)
+        if sign.cls == "application" and sign.family == "software":
+            self._application[ident] = self._application.get(ident, 0) + 1
+            if self._application[ident] > APPLICATION_REPEATS and not fault.suspected:
+                fault.suspected = news = True
+            if fault.suspected:
+                fault.root.count = max(fault.root.count, self._application[ident])
+        return self._tell(fault) if news else []
+
+    def _node_loss(self, device: Device, sign: Sign) -> Fault | None:
+        """Return the loss of another GPU of the node within GROUP_S, with this one added to it."""
+        for fault in self._open():
+            if fault.node == device.node and fault.is_loss and abs(sign.first - fault.last) <= GROUP_S:
+                fault.devices.setdefault(device.ident, replace(device))
+                return fault
+        return None
+
+    def _new(self, device: Device, sign: Sign) -> Fault:
+        ident = device.ident
+        before = {
+            (ident, name): symptom
+            for (of, name, _), symptom in self._symptoms.items()
+            if of == ident and 0 <= sign.first - symptom.last <= GROUP_S
+        }
+        self._symptoms = {key: one for key, one in self._symptoms.items() if one not in before.values()}
+        step = self._newest_step
+        key = f"gpu_fault:{ident}:{sign.name}:{sign.first:.0f}"
+        signs = {**before, (ident, sign.name): sign}
+        fault = Fault(key, device.node, {ident: replace(device)}, signs, sign.first, sign.last, step, step)
+        self._faults[key] = fault
+        while len(self._faults) > MAX_FAULTS:
+            del self._faults[min(self._faults, key=lambda k: (self._faults[k].over is None, self._faults[k].last))]
+        return fault
+
+    def _off(self, device: Device, sign: Sign) -> list[Finding]:
+        """A condition is over; a recovery action that is over says that the GPU was reset."""
+        told = []
+        for fault in self._open():
+            known = fault.signs.get((device.ident, sign.name))
+            if known is None or not known.lasts:
+                continue
+            known.lasts, known.last = False, max(known.last, sign.last)
+            healed = sign.what in ("recovery_action", "lost", "reset_required")
+            waits = any(s.xid is not None and s.severity == "critical" for s in fault.signs.values())
+            if fault.lasts or (waits and not healed):
+                told += self._tell(fault)
+            else:
+                words = "The driver asks for nothing any more" if healed else "The condition is over"
+                told += self._end(fault, f"{words}: {device.label} of {device.node} is back.")
+        return told
+
+    # --- the clock ------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> list[Finding]:
+        """Return the faults that are over because nothing came any more. Call it about once a second."""
+        told = []
+        for node, (since, until) in list(self._returned.items()):
+            if until is None:
+                self._returned[node] = (since, now + SEEN_AGAIN_AFTER_S)
+            elif not until - SEEN_AGAIN_AFTER_S <= now < until:
+                del self._returned[node]
+                told += self._seen_again(node, since)
+        for fault in self._open():
+            resting = not fault.lasts and not fault.needs_reset
+            if resting and now - fault.last > QUIET_S:
+                told += self._end(fault, f"Nothing more came for {QUIET_S / 60:.0f} min.")
+        return told
+
+    def _seen_again(self, node: str, since: float) -> list[Finding]:
+        told = []
+        for fault in self._open():
+            there = all(self._devices.get(ident) is not None for ident in fault.devices)
+            if fault.node == node and there and fault.last < since:
+                told += self._end(fault, "The GPU is there again, and the agent that started anew sees nothing wrong.")
+        return told
+
+    def _open(self) -> list[Fault]:
+        """Return the open faults, newest first."""
+        return [fault for fault in reversed(self._faults.values()) if fault.over is None]
+
+    def _end(self, fault: Fault, why: str) -> list[Finding]:
+        fault.over = why
+        for sign in fault.signs.values():
+            sign.lasts = False
+        return self._tell(fault)
+
+    def _tell(self, fault: Fault) -> list[Finding]:
+        fault.now_step = max(fault.now_step, self._newest_step)
+        return [finding_of(fault)]
+
+    # --- what is asked --------------------------------------------------------------------------------------------
+
+    @property
+    def devices(self) -> Iterable[Device]:
+        """Return the GPUs, in the order in which they were first seen."""
+        return self._devices.values()
+
+    @property
+    def faults(self) -> list[Fault]:
+        """Return the faults, newest first."""
+        return sorted(self._faults.values(), key=lambda fault: fault.last, reverse=True)
+
+    @property
+    def symptoms(self) -> Iterable[tuple[str, Sign]]:
+        """Return (GPU, sign) of the symptoms that stand alone, oldest first."""
+        return ((ident, sign) for (ident, _, _), sign in self._symptoms.items())
+
+    def load(self, incidents: Iterable[Mapping[str, Any]]) -> None:
+        """Take note of the stored incidents of the run: what is told of them from now on has to be newer."""
+        for incident in incidents:
+            fault = self._faults.get(str(incident["evidence"].get("key")))
+            if fault is not None:
+                fault.now_step = max(fault.now_step, int(incident["evidence"].get("now_step") or 0))
 
     def saved(self) -> dict[str, Any]:
         """Return for ``restore`` what was folded."""
-        return {"inventories": self._inventories}
+        return {name: getattr(self, name) for name in _SAVED}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over what ``saved`` returned."""
-        self._inventories = dict(saved["inventories"])
+        for name in _SAVED:
+            setattr(self, name, saved[name])
+
+
+_SAVED = (
+    "_devices", "_agents", "_holders", "_faults", "_symptoms", "_application", "_returned", "kernel_lines",
+    "not_followed", "_newest_step",
+)  # fmt: skip
+
+
+def _time(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0

@@ -43,6 +43,8 @@ _HEADER = struct.Struct("<4sH8sQ")
 #: Modules whose own classes are state. A class that is only imported there is not taken.
 _STATE_MODULES = frozenset(
     {
+        "stabilitybackend.gpus.faults",
+        "stabilitybackend.gpus.signs",
         "stabilitybackend.lineage.changes",
         "stabilitybackend.lineage.fold",
         "stabilitybackend.lineage.sources",

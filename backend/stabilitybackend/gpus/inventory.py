@@ -1,0 +1,52 @@
+"""Reads which GPUs an agent tells of; whatever an agent may send, GPUs come out of it, or none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from stabilitybackend.gpus.faults import Device
+
+__all__ = ["bus_key", "devices_of", "place"]
+
+#: GPUs of one node; no machine has more.
+MAX_GPUS_A_NODE = 128
+#: Ranks that share one GPU, with MIG or for tests.
+MAX_RANKS_A_GPU = 64
+_MAX_CHARS = 128
+_BUS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2})")
+
+
+def devices_of(node: str, data: Mapping[str, Any]) -> list[Device]:
+    """Return the GPUs of a ``gpu_inventory`` event."""
+    listed = data.get("gpus")
+    gpus = listed if isinstance(listed, list) else []
+    return [place(node, gpu) for gpu in gpus[:MAX_GPUS_A_NODE] if isinstance(gpu, Mapping)]
+
+
+def place(node: str, data: Mapping[str, Any]) -> Device:
+    """Return the GPU that an event's data names, as far as it does."""
+    index, memory, ranks = data.get("index"), data.get("memory_mib"), data.get("ranks")
+    return Device(
+        node=node,
+        uuid=_word(data.get("uuid")),
+        index=index if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < 1024 else None,
+        name=_word(data.get("name")),
+        bus_id=_word(data.get("bus_id")),
+        serial=_word(data.get("serial")),
+        memory_mib=float(memory) if isinstance(memory, int | float) and not isinstance(memory, bool) else None,
+        ranks=sorted({r for r in ranks if isinstance(r, int) and not isinstance(r, bool)})[:MAX_RANKS_A_GPU]
+        if isinstance(ranks, list)
+        else [],
+    )
+
+
+def bus_key(bus_id: str) -> tuple[int, int, int] | None:
+    """Return domain, bus and device of a PCI address: NVML writes 00000000:1B:00.0, the kernel 0000:1b:00."""
+    found = _BUS.match(bus_id)
+    return None if found is None else (int(found[1] or "0", 16), int(found[2], 16), int(found[3], 16))
+
+
+def _word(value: object) -> str:
+    return value[:_MAX_CHARS] if isinstance(value, str) else str(value)[:_MAX_CHARS] if isinstance(value, int) else ""
