@@ -19,7 +19,7 @@ MAX_LINE_CHARS = 200
 Severity = Literal["info", "warning", "critical"]
 Change = Literal["opened", "escalated", "resolved"]
 
-__all__ = ["SEVERITIES", "Alert", "Change", "Notice", "Severity", "run_url"]
+__all__ = ["SEVERITIES", "Alert", "Change", "Notice", "Severity", "incident_url"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Notice:
     Args:
         alert: the incident as it is.
         change: what happened to it since the receiver was last told.
-        url: page of the run.
+        url: page of the incident.
     """
 
     alert: Alert
@@ -140,9 +140,9 @@ class Notice:
         }
 
 
-def run_url(base_url: str, run_id: str) -> str:
-    """Return the address of a run's page."""
-    return f"{base_url.rstrip('/')}/runs/{quote(run_id, safe='')}"
+def incident_url(base_url: str, run_id: str, incident_id: str) -> str:
+    """Return the address of an incident's page."""
+    return f"{base_url.rstrip('/')}/runs/{quote(run_id, safe='')}/incidents/{quote(incident_id, safe='')}"
 
 
 def _text(raw: dict[str, Any], name: str) -> str:

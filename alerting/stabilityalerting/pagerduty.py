@@ -51,7 +51,7 @@ class PagerDutySink(HttpSink):
             "event_action": "trigger",
             "client": "Stabilityboard",
             "client_url": notice.url,
-            "links": [{"href": notice.url, "text": f"Run {alert.run_id}"}],
+            "links": [{"href": notice.url, "text": f"Incident of run {alert.run_id}"}],
             "payload": {
                 "summary": f"{alert.line} (run {alert.run_id}): {alert.text}"[:MAX_SUMMARY_CHARS],
                 "source": alert.node or alert.run_id,

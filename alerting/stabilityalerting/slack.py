@@ -64,7 +64,7 @@ def _message(notice: Notice) -> dict[str, Any]:
         advice = f"*What to do:* {_escape(alert.advice)}"[:MAX_SECTION_CHARS]
         blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": advice}})
     blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": " · ".join(where)}]})
-    button = {"type": "button", "text": {"type": "plain_text", "text": "Open the run"}, "url": notice.url}
+    button = {"type": "button", "text": {"type": "plain_text", "text": "Open the incident"}, "url": notice.url}
     blocks.append({"type": "actions", "elements": [button]})
     # What a phone shows: all of it in one line.
     line = heading.removesuffix(alert.title) + alert.line

@@ -12,7 +12,7 @@ from typing import Any
 from dash import dcc, html
 from plotly.io.json import to_json_plotly
 
-from stabilityfrontend import compare_page, run_page
+from stabilityfrontend import compare_page, fleet_page, incident_page, run_page
 
 __all__ = ["layout", "login_page", "missing_page", "runs_page", "skeletons", "topbar"]
 
@@ -47,6 +47,10 @@ def skeletons() -> dict[str, Any]:
         "compare": html.Div(
             [topbar(compare_page.bar()), *compare_page.body()], className="page", **{"data-page": "compare"}
         ),
+        "incident": html.Div(
+            [topbar(incident_page.bar()), *incident_page.body()], className="page", **{"data-page": "incident"}
+        ),
+        "fleet": html.Div([topbar(fleet_page.bar()), *fleet_page.body()], className="page", **{"data-page": "fleet"}),
         "missing": missing_page(),
     }
     return {name: json.loads(to_json_plotly(page)) for name, page in pages.items()}
@@ -81,6 +85,7 @@ def runs_page() -> html.Div:
                 [
                     html.Span("Runs", className="crumb-here"),
                     html.Span(id="runs-count", className="chip"),
+                    html.A("Fleet", href="/fleet", className="crumb-link", id="open-fleet"),
                     html.Span(className="grow"),
                     html.Span(id="live-pill", className="pill quiet"),
                 ]

@@ -191,7 +191,7 @@ async def test_slack_gets_a_message_with_blocks_and_a_link(redis: Redis, receive
     assert [block["type"] for block in blocks] == ["header", "section", "section", "context", "actions"]
     assert blocks[1]["text"]["text"] == "The loss rose from 2 to &lt;3&gt;."
     assert blocks[2]["text"]["text"] == "*What to do:* Roll back to step 50."
-    assert blocks[4]["elements"][0]["url"] == "http://board/runs/run-1"
+    assert blocks[4]["elements"][0]["url"] == "http://board/runs/run-1/incidents/i-1"
     assert resolved.json["text"] == ":white_check_mark: Left behind: Loss spike at step 100 (run run-1)"
 
 

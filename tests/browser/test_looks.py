@@ -21,6 +21,9 @@ ADDRESSES = {
     "/runs/%3Cscript%3E": {"data-run": "<script>"},
     "/runs/%E0%A4%A": {"data-run": "%E0%A4%A"},
     "/runs/a/b": "missing",
+    "/runs/a%20b/incidents/i-1/": {"data-run": "a b", "data-incident": "i-1"},
+    "/runs/a/incidents": "missing",
+    "/fleet": "fleet",
     "/somewhere": "missing",
 }
 
@@ -28,7 +31,8 @@ ADDRESSES = {
 def test_an_address_gives_its_page(scripts: Page) -> None:
     found = scripts.evaluate(
         """(paths) => paths.map((path) => window.stability.route(path, {
-          runs: "runs", login: "login", compare: "compare", missing: "missing", run: { type: "Div", props: {} },
+          runs: "runs", login: "login", compare: "compare", fleet: "fleet", missing: "missing",
+          run: { type: "Div", props: {} }, incident: { type: "Div", props: {} },
         }))""",
         list(ADDRESSES),
     )

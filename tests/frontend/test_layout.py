@@ -61,7 +61,7 @@ def test_every_region_that_a_script_looks_up_is_on_some_page() -> None:
 def test_the_skeletons_are_plain_json_that_comes_with_the_frame() -> None:
     frame = {props["id"]: props for props in nodes(PAGES["frame"]) if "id" in props}
     assert json.loads(json.dumps(frame["skeletons"]["data"])) == layout.skeletons()
-    assert list(layout.skeletons()) == ["runs", "login", "run", "compare", "missing"]
+    assert list(layout.skeletons()) == ["runs", "login", "run", "compare", "incident", "fleet", "missing"]
 
 
 def test_every_number_of_the_strip_and_every_panel_has_its_region() -> None:

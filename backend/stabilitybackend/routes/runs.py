@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import orjson
 from fastapi import APIRouter, Query, Response
 
+from stabilitybackend.errors import NotFound
 from stabilitybackend.routes.access import Commander, Manager, Reader, Worker
 from stabilitybackend.routes.reading import Threads
 from stabilitybackend.runs import query
@@ -78,6 +79,15 @@ async def series(
 async def incidents(reader: Reader, worker: Worker) -> Response:
     """Incidents, newest first."""
     return _json({"incidents": worker.state.incidents.all()})
+
+
+@router.get("/{run_id}/incidents/{incident_id}")
+async def incident(incident_id: str, reader: Reader, worker: Worker) -> Response:
+    """One incident."""
+    found = worker.state.incidents.get(incident_id)
+    if found is None:
+        raise NotFound(f"run {worker.run_id} has no incident {incident_id!r}", hint="list them with GET .../incidents")
+    return _json(found)
 
 
 @router.post("/{run_id}/incidents/{incident_id}/ack")

@@ -37,7 +37,7 @@
     }
     if (response.ok && answer !== null) return answer;
     if (response.status === 401 && !location.pathname.startsWith("/login")) {
-      location.assign(`/login?next=${encodeURIComponent(location.pathname)}`);
+      location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
     }
     const said = (answer && answer.error) || {};
     const message = said.message || `The server answered ${response.status} ${response.statusText}.`;
@@ -75,6 +75,12 @@
     segments: (id) => call("GET", `${run(id)}/segments`),
     series,
     incidents: (id) => call("GET", `${run(id)}/incidents`),
+    incident: (id, incident) => call("GET", `${run(id)}/incidents/${encodeURIComponent(incident)}`),
+    stacks: (id, request) => optional(`${run(id)}/stacks/${encodeURIComponent(request)}`),
+    plan: (id) => optional(`${run(id)}/plan`),
+    gpus: () => optional("/gpus"),
+    interruptions: (query) => call("GET", `/interruptions${query ? `?${query}` : ""}`),
+    setCategory: (id, incident, category) => call("PUT", `${run(id)}/incidents/${encodeURIComponent(incident)}/category`, { category }),
     checkpoints: (id) => call("GET", `${run(id)}/checkpoints`),
     health: (id) => call("GET", `${run(id)}/health`),
     commands: (id) => call("GET", `${run(id)}/commands`),

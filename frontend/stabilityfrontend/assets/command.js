@@ -4,6 +4,8 @@
   const S = (window.stability = window.stability || {});
   const ENDED = new Set(["done", "rejected", "failed", "expired"]);
   const BAD = new Set(["rejected", "failed", "expired"]);
+  /** Nodes that are listed one by one. */
+  const NODES = 64;
   S.commandEnded = (command) => ENDED.has(command.state);
   S.commandFailed = (command) => BAD.has(command.state);
 
@@ -81,8 +83,39 @@
     );
   };
 
+  const NODE_STATES = { pending: "ordered", delivered: "delivered", acted: "done", done: "done", failed: "failed", rejected: "refused" };
+
+  /** What each node answered to an order that agents carry out, not ranks. */
+  S.nodeList = function (command) {
+    const nodes = Object.entries(S.record(command.nodes)).slice(0, NODES);
+    const look = { acted: "done", done: "done", failed: "failed", rejected: "failed" };
+    return S.h(
+      "ol",
+      { class: "stages" },
+      S.h("li", { class: "done" }, S.h("i", {}), S.h("span", {}, "Ordered")),
+      nodes.map(([node, word]) => {
+        const { state, time, detail } = S.record(word);
+        return S.h("li", { class: look[state] || "active" }, S.h("i", {}), S.h("span", {}, `${node}: ${S.str(detail) || NODE_STATES[state] || S.str(state)}`), S.h("span", { class: "grow" }), S.h("span", { class: "num" }, S.finite(time) === null ? "" : `+${Math.max(0, time - command.issued).toFixed(1)} s`));
+      }),
+    );
+  };
+
+  /** One line about an order that agents carry out. */
+  function agentLine(command) {
+    const what = command.kind === "restart" ? "Restart" : "Stacks";
+    const nodes = Object.entries(S.record(command.nodes));
+    const acted = nodes.filter(([, word]) => ["acted", "done"].includes(S.record(word).state)).length;
+    const failed = nodes.filter(([, word]) => BAD.has(S.record(word).state)).map(([node, word]) => `${node}: ${S.sentence(S.str(S.record(word).detail) || "it did not work")}`);
+    const size = command.world_size || nodes.length || 1;
+    if (BAD.has(command.state)) return `${what}: ${failed.length ? failed.slice(0, 4).join(" ") : S.commandTrouble(command)}`;
+    const answered = `${acted} of ${S.plural(size, "node")}${failed.length ? `; ${failed.slice(0, 4).join(" ")}` : ""}`;
+    if (command.state === "done") return command.kind === "restart" ? `The job's processes are ended on ${answered}${failed.length ? "" : "."} Its launcher starts it again, by the plan on its node.` : `Stacks collected on ${answered}${failed.length ? "" : "."}`;
+    return `${what} under way: ${answered}${failed.length ? "" : "."}`;
+  }
+
   /** One line about a command, for the strip under the header. */
   S.commandLine = function (command) {
+    if (command.kind === "dump_stacks" || command.kind === "restart") return agentLine(command);
     const what = `Rollback to step ${S.count(command.to_step)}`;
     if (command.state === "done") {
       const end = timeOf(command, "done");

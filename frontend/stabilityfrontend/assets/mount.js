@@ -2,7 +2,7 @@
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
-  const kinds = { runs: "RunsPage", login: "LoginPage", compare: "ComparePage" };
+  const kinds = { runs: "RunsPage", login: "LoginPage", compare: "ComparePage", incident: "IncidentPage", fleet: "FleetPage" };
   let current = null;
   let waiting = 0;
 
@@ -34,7 +34,7 @@
     }
     if (current) current.page.close();
     current = null;
-    const Page = root.dataset.run !== undefined ? S.RunPage : S[kinds[root.dataset.page]];
+    const Page = root.dataset.page ? S[kinds[root.dataset.page]] : S.RunPage;
     if (root.dataset.run === undefined) document.title = "Stabilityboard";
     const page = Page ? new Page(root, config) : { close() {} };
     current = { root, page };

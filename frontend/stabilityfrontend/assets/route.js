@@ -3,6 +3,7 @@
   "use strict";
   const S = (window.stability = window.stability || {});
   const RUN = /^\/runs\/([^/]+)$/;
+  const INCIDENT = /^\/runs\/([^/]+)\/incidents\/([^/]+)$/;
 
   function decoded(part) {
     try {
@@ -12,12 +13,18 @@
     }
   }
 
-  /** The skeleton of an address; a run's page has the run's id, as text, in `data-run`. */
+  /** The address of an incident's page. */
+  S.incidentHref = (run, incident) => `/runs/${encodeURIComponent(run)}/incidents/${encodeURIComponent(incident)}`;
+
+  /** The skeleton of an address; a run's page has the run's id, as text, in `data-run`, an incident's also its own in `data-incident`. */
   S.route = function (pathname, skeletons) {
     const path = (pathname || "/").replace(/\/+$/, "");
     if (path === "" || path === "/runs") return skeletons.runs;
     if (path === "/login") return skeletons.login;
     if (path === "/compare") return skeletons.compare;
+    if (path === "/fleet") return skeletons.fleet;
+    const incident = INCIDENT.exec(path);
+    if (incident) return { ...skeletons.incident, props: { ...skeletons.incident.props, "data-run": decoded(incident[1]), "data-incident": decoded(incident[2]) } };
     const run = RUN.exec(path);
     if (!run) return skeletons.missing;
     return { ...skeletons.run, props: { ...skeletons.run.props, "data-run": decoded(run[1]) } };

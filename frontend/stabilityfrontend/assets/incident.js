@@ -1,0 +1,282 @@
+// The page of one incident. It is opened from a message on a phone at night: what, who, since when, how sure, what is not
+// visible, what to do; below it what that rests on. It follows the live feed of its run and asks again where something is awaited.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Ages and regions are brought up to date this often. */
+  const TICK_MS = 500;
+  /** Between two looks for a dump that is still being collected, and for how long after its order. */
+  const DUMP_AGAIN_MS = 1000;
+  const DUMP_WAIT_S = 60;
+  /** Between two tries for what is not there (yet). */
+  const AGAIN_MS = 3000;
+  /** Dumps offered in the list. */
+  const DUMPS = 8;
+
+  class IncidentPage {
+    constructor(root, config) {
+      this.root = root;
+      this.config = config;
+      this.id = root.dataset.run;
+      this.incidentId = root.dataset.incident;
+      this.run = null;
+      this.incident = null;
+      this.incidentMap = new Map();
+      this.commands = new Map();
+      this.checkpoints = [];
+      this.agents = [];
+      this.dumps = new Map();
+      this.chosen = null;
+      this.gpu = undefined;
+      this.evidenceFolds = new Map();
+      this.ticked = new Set();
+      this.state = "connecting";
+      this.dialog = new S.RollbackDialog(this);
+      this.restart = new S.RestartDialog(this);
+      this.actions = new S.IncidentActions(this);
+      this.unwatch = S.theme.watch(() => this.draw());
+      this.live = new S.Live(
+        this.id,
+        (message) => this.onMessage(message),
+        (state) => {
+          this.state = state;
+          // No feed: ask over HTTP, which also says why.
+          if (state === "away" && !this.incident) this.fetch();
+        },
+      );
+      this.fetch();
+      this.tick = setInterval(() => this.onTick(), TICK_MS);
+    }
+
+    // -- what the dialogs ask for -----------------------------------------------------------------------------------
+
+    now() {
+      return this.live.now();
+    }
+    name() {
+      return (this.run && (this.run.name || this.run.run_id)) || this.id;
+    }
+    lastStep() {
+      return this.run ? this.run.last_step : null;
+    }
+    worldSize() {
+      return (this.run && this.run.world_size) || 1;
+    }
+    stepSeconds() {
+      return S.number(S.record(this.run && this.run.latest).step_time_s) || null;
+    }
+    checkpointList() {
+      return this.checkpoints;
+    }
+    dirty() {
+      this.stale = true;
+    }
+
+    // -- fetching -----------------------------------------------------------------------------------------------------
+
+    async fetch() {
+      if (this.fetching) {
+        this.unfetched = true;
+        return;
+      }
+      this.fetching = true;
+      this.unfetched = false;
+      clearTimeout(this.again);
+      try {
+        const [incident, run, commands, checkpoints, health] = await Promise.all([
+          S.api.incident(this.id, this.incidentId),
+          S.api.run(this.id),
+          S.api.commands(this.id),
+          S.api.checkpoints(this.id),
+          S.api.health(this.id),
+        ]);
+        if (this.gone) return;
+        this.trouble = null;
+        this.run = run;
+        this.commands = new Map(S.list(commands.commands).map((one) => [one.command_id, one]));
+        this.checkpoints = checkpoints.checkpoints;
+        this.agents = Array.isArray(health.agents) ? health.agents : [];
+        this.setLost(null);
+        this.setIncident(incident);
+        this.fetchGpu();
+      } catch (error) {
+        if (this.gone) return;
+        if (error.status >= 400 && error.status < 500) this.setLost(error);
+        else this.trouble = error.message;
+        this.unfetched = true;
+      } finally {
+        this.fetching = false;
+        if (this.unfetched && !this.gone) this.again = setTimeout(() => this.fetch(), AGAIN_MS * (1 + Math.random()));
+        this.draw();
+      }
+    }
+
+    /** Whether this GPU did so before, in this run or another. */
+    async fetchGpu() {
+      const verdict = S.verdictOf(this.incident);
+      const uuid = S.str(S.record(S.record(this.incident.evidence).gpu).uuid) || (verdict && verdict.gpus.length === 1 ? verdict.gpus[0].uuid : "");
+      if (!uuid || this.askedGpu === uuid) return;
+      this.askedGpu = uuid;
+      try {
+        const answer = await S.api.gpus();
+        this.gpu = answer ? (Array.isArray(answer.gpus) ? answer.gpus : []).find((gpu) => S.record(gpu).uuid === uuid) || null : undefined;
+      } catch (error) {
+        this.askedGpu = null;
+      }
+      if (!this.gone) this.draw();
+    }
+
+    /** The dumps that this page may show, the newest order first: `[{request, issued, words}]`. */
+    requests() {
+      const verdict = S.verdictOf(this.incident);
+      const since = S.sinceOf(this.incident) - 60;
+      const until = this.incident.resolved ? this.incident.resolved + 60 : Infinity;
+      const ordered = [...this.commands.values()]
+        .filter((command) => command.kind === "dump_stacks" && command.issued >= since && command.issued <= until)
+        .sort((a, b) => b.issued - a.issued)
+        .map((command) => ({ request: command.command_id, issued: command.issued }));
+      const own = verdict && verdict.dump;
+      if (own && !ordered.some((one) => one.request === own)) ordered.push({ request: own, issued: S.finite(this.incident.updated) || 0 });
+      // Stacks say something about processes; those taken near a spike are beside the point.
+      return own || this.ordered || S.PROCESS_KINDS.has(this.incident.kind) ? ordered.slice(0, DUMPS) : [];
+    }
+
+    /** The dump that is looked at: what somebody chose, else the one that the verdict rests on, else the newest. */
+    request() {
+      const list = this.requests();
+      const verdict = S.verdictOf(this.incident);
+      const wanted = this.chosen || (verdict && verdict.dump);
+      return list.find((one) => one.request === wanted) || list[0] || null;
+    }
+
+    dump() {
+      const asked = this.request();
+      return (asked && this.dumps.get(asked.request)) || null;
+    }
+
+    /** Whether answers may still come. */
+    awaited(asked) {
+      return Boolean(asked) && this.now() - asked.issued < DUMP_WAIT_S;
+    }
+
+    async fetchDump() {
+      const asked = this.request();
+      if (!asked || this.fetchingDump || this.gone) return;
+      const known = this.dumps.get(asked.request);
+      if (known && (known.complete !== false || (known.late && !this.awaited(asked)))) return;
+      if (known === null && !this.awaited(asked)) return;
+      this.fetchingDump = true;
+      let wait = DUMP_AGAIN_MS;
+      try {
+        const dump = await S.api.stacks(this.id, asked.request);
+        if (this.gone) return;
+        if (dump) dump.late = !this.awaited(asked);
+        this.dumps.set(asked.request, dump);
+      } catch (error) {
+        wait = AGAIN_MS;
+      } finally {
+        this.fetchingDump = false;
+        clearTimeout(this.dumpAgain);
+        if (!this.gone) this.dumpAgain = setTimeout(() => this.fetchDump(), wait);
+        this.draw();
+      }
+    }
+
+    // -- news ---------------------------------------------------------------------------------------------------------
+
+    onMessage(message) {
+      if (message.type === "hello") {
+        if (this.incident || message.afterLoss) this.fetch();
+      } else if (message.type === "reset") this.fetch();
+      else if (message.type === "incident" && message.incident.incident_id === this.incidentId) this.setIncident(message.incident);
+      else if (message.type === "command") this.setCommand(message.command);
+      else if (message.type === "run" && this.run) {
+        this.run = { ...this.run, ...message.run };
+        this.stale = true;
+      } else if (message.type === "checkpoint") {
+        const { checkpoint } = message;
+        this.checkpoints = [checkpoint, ...this.checkpoints.filter((one) => one.step !== checkpoint.step || one.segment !== checkpoint.segment)].sort((a, b) => b.step - a.step || b.time - a.time);
+      }
+    }
+
+    setIncident(incident) {
+      if (this.incident && this.incident.version > incident.version) return;
+      this.incident = incident;
+      this.incidentMap = new Map([[incident.incident_id, incident]]);
+      document.title = `${incident.state === "open" ? "" : "✓ "}${incident.title || S.words(incident.kind)} · ${this.name()}`;
+      this.stale = true;
+      this.fetchDump();
+    }
+
+    setCommand(command) {
+      const known = this.commands.get(command.command_id);
+      if (known && (known.history || []).length > (command.history || []).length) return;
+      this.commands.set(command.command_id, command);
+      this.stale = true;
+      this.dialog.refresh();
+      this.restart.refresh();
+      if (command.kind === "dump_stacks") this.fetchDump();
+    }
+
+    /** Somebody ordered stacks here: show them as they come. */
+    watchDump(command) {
+      this.ordered = true;
+      this.chosen = command.command_id;
+      this.setCommand(command);
+      S.byId("incident-stacks-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
+    }
+
+    // -- drawing ------------------------------------------------------------------------------------------------------
+
+    onTick() {
+      if (this.gone || document.hidden || !this.root.isConnected) return;
+      S.drawPill(this.live, this.state, null, null, false);
+      S.drawBanner(this.live, this.incident ? null : this.trouble);
+      if (this.stale) this.draw();
+      else if (this.incident) S.drawIncidentTop(this);
+      this.dialog.refresh();
+    }
+
+    draw() {
+      this.stale = false;
+      if (this.gone || !this.root.isConnected || !this.incident || this.lost) return;
+      S.drawIncidentTop(this);
+      this.actions.draw();
+      S.drawIncidentParts(this);
+    }
+
+    /** There is no such incident, or no such run; `error` is what the server said, null when all is there. */
+    setLost(error) {
+      this.lost = error !== null;
+      S.show(S.byId("incident-main"), !this.lost);
+      const empty = S.byId("incident-empty");
+      S.show(empty, this.lost);
+      if (!this.lost) return;
+      const noRun = error.status === 404 && /\bno run\b/.test(error.message);
+      S.fill(
+        empty,
+        S.h(
+          "div",
+          { class: "empty panel" },
+          S.h("h2", {}, noRun ? "This run is gone" : "No incident has this id"),
+          S.h("p", {}, noRun ? `“${this.id}” is not known to this server: it was deleted, or another server keeps it.` : `Run “${this.id}” has no incident “${this.incidentId}”. A run keeps its newest 2,000 incidents; older ones that are over go.`),
+          error.status === 404 ? null : S.h("p", { class: "sub" }, error.message),
+          S.h("p", {}, noRun ? null : S.h("a", { href: `/runs/${encodeURIComponent(this.id)}` }, "The run"), noRun ? null : " · ", S.h("a", { href: "/" }, "All runs")),
+        ),
+      );
+    }
+
+    close() {
+      this.gone = true;
+      clearInterval(this.tick);
+      clearTimeout(this.again);
+      clearTimeout(this.dumpAgain);
+      this.unwatch();
+      this.live.close();
+      this.dialog.destroy();
+      this.restart.destroy();
+    }
+  }
+
+  S.IncidentPage = IncidentPage;
+})();

@@ -1,0 +1,224 @@
+// The facts behind an incident as lists and tables: what the timeline was, how a process ended, what the GPU said, where each
+// rank stood when it was looked at.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Ranks with a row of their own before the rest is one row per place. */
+  const OWN_ROWS = 16;
+  /** Rows of a table that shows every rank. */
+  const ALL_ROWS = 4096;
+
+  const PROCESS_STATES = { R: "runs", S: "sleeps", D: "waits for the kernel (D)", T: "stopped (T)", t: "traced (t)", Z: "dead (zombie)", X: "gone", I: "idle" };
+  const COMMANDS = { dump_stacks: "Stacks", restart: "Restart", rollback: "Rollback" };
+
+  /** A list of facts; entries without a value are left out. */
+  S.factList = function (entries) {
+    const shown = entries.filter(([, value]) => value !== null && value !== undefined && value !== "" && !(Array.isArray(value) && !value.length));
+    return shown.length ? S.h("dl", { class: "fact-list" }, shown.map(([name, value, title]) => S.h("div", {}, S.h("dt", {}, name), S.h("dd", { title: title || null }, value)))) : null;
+  };
+
+  // -- timeline ---------------------------------------------------------------------------------------------------
+
+  /** What happened when: `{time, words, tone}` in order; `time` null where only the fact is known. */
+  S.timelineOf = function (incident, dump, commands) {
+    const verdict = S.verdictOf(incident);
+    const since = S.sinceOf(incident);
+    const entries = [];
+    const add = (time, words, tone) => entries.push({ time: S.finite(time), words, tone: tone || "" });
+    const step = S.finite(incident.onset_step);
+    if (verdict && verdict.since) add(verdict.since, step === null ? "Last progress" : `Last progress, step ${S.count(step)}`);
+    add(incident.opened, verdict && incident.kind === "hang" ? "Suspected" : "Seen", S.severity(incident));
+    if (dump && dump.time) add(dump.time, `Stacks of ${S.plural(Object.keys(S.record(dump.ranks)).length, "rank")} taken`);
+    if (verdict && verdict.since && verdict.decidedAfter !== null) add(verdict.since + verdict.decidedAfter, `Verdict: ${verdict.label || "known"}${verdict.confidence ? `, ${verdict.confidence} confidence` : ""}`);
+    for (const command of commands) {
+      if (!(command.issued >= since - 60)) continue;
+      const who = S.str(command.issuer);
+      if (command.kind === "dump_stacks" && dump && command.command_id === dump.request && !who) continue;
+      add(command.issued, `${COMMANDS[command.kind] || S.words(command.kind)} ordered${who ? ` by ${who}` : ""}`, S.commandFailed(command) ? "critical" : "");
+    }
+    if (incident.acknowledged_by) add(incident.acknowledged, `Acknowledged by ${S.str(incident.acknowledged_by)}`);
+    if (incident.resolved) add(incident.resolved, incident.state === "recovered" ? "Recovered" : "Over", "good");
+    return entries.sort((a, b) => (a.time === null ? Infinity : a.time) - (b.time === null ? Infinity : b.time));
+  };
+
+  /** The timeline as a list: clock, how long after the first entry, what. */
+  S.timelineList = function (entries) {
+    const first = entries.find((entry) => entry.time !== null);
+    return S.h(
+      "ol",
+      { class: "timeline" },
+      entries.map((entry) =>
+        S.h(
+          "li",
+          { class: entry.tone },
+          S.h("time", { title: entry.time === null ? null : S.moment(entry.time) }, entry.time === null ? "–" : S.clock(entry.time)),
+          S.h("span", {}, entry.words),
+          S.h("span", { class: "sub num" }, first && entry.time !== null && entry !== first ? `+${S.duration(entry.time - first.time)}` : ""),
+        ),
+      ),
+    );
+  };
+
+  // -- death and GPU ------------------------------------------------------------------------------------------------
+
+  const LISTED = 12;
+  /** Deaths of one incident that are described. */
+  const DEATHS = 8;
+
+  function nested(record) {
+    return Object.entries(S.record(record)).slice(0, LISTED).map(([name, value]) => `${S.words(name)} ${S.str(value) || JSON.stringify(value)}`).join(" · ");
+  }
+
+  /** One death: `{node, rank, ...}` as the agent told it, or the whole evidence of an older server. */
+  function deathPart(found, several) {
+    const death = { ...S.record(found.evidence), ...found };
+    const exception = S.record(death.exception);
+    const signal = [S.str(death.signal_name), S.str(death.signal) ? `(${S.str(death.signal)})` : ""].filter(Boolean).join(" ");
+    const facts = S.factList([
+      ["Process", [S.str(death.rank) && several ? `rank ${S.str(death.rank)}` : "", S.str(death.pid) ? `pid ${S.str(death.pid)}` : "", S.str(death.node)].filter(Boolean).join(" · ")],
+      ["When", S.finite(death.time) === null ? "" : `${S.moment(death.time)}${S.finite(death.step) === null ? "" : `, step ${S.count(death.step)}`}`],
+      ["Signal", signal],
+      ["Exit code", S.str(death.exit_code)],
+      ["Out of memory", nested(death.oom)],
+      ["Exception", [S.str(exception.type), S.str(exception.message || exception.text)].filter(Boolean).join(": ")],
+      ["Last phase", S.str(death.last_phase)],
+      ["What was seen", S.str(death.text)],
+      ["Known by", S.words(S.str(death.how))],
+    ]);
+    const fatal = S.whole(death.fatal) || S.whole(exception.traceback);
+    return [facts, fatal ? S.h("details", { class: "fatal", open: fatal.length < 4000 }, S.h("summary", {}, "What it left behind when it died"), S.h("pre", { class: "stack-text", tabindex: "0", "aria-label": "Trace of the fatal error" }, fatal)) : null];
+  }
+
+  /** How processes ended; null for incidents that are not of a death. */
+  S.deathParts = function (incident) {
+    if (incident.kind !== "process_death") return null;
+    const evidence = S.record(incident.evidence);
+    const deaths = S.list(evidence.deaths).map(S.record);
+    const shown = deaths.length ? deaths.slice(0, DEATHS) : [{ ...evidence, ...S.record(evidence.death) }];
+    const more = deaths.length - shown.length + (S.finite(evidence.not_described) || 0);
+    return [shown.map((death) => S.h("div", { class: "death" }, deathPart(death, deaths.length > 1))), more > 0 ? S.h("div", { class: "sub" }, `and ${S.count(more)} deaths more`) : null];
+  };
+
+  const CLASSES = {
+    application: "the program's own error: the GPU should be healthy",
+    reset: "reset the GPU",
+    reboot: "reboot the node",
+    drain: "take the node out of service",
+    watch: "watch it",
+  };
+
+  /** What a GPU said, and whether it did so before. `known`: the GPU of `GET /gpus`, or null. */
+  S.gpuParts = function (incident, known) {
+    const evidence = S.record(incident.evidence);
+    const gpu = S.record(evidence.gpu);
+    const verdict = S.verdictOf(incident);
+    const uuid = S.str(gpu.uuid) || (verdict && verdict.gpus.length === 1 ? verdict.gpus[0].uuid : "");
+    const offences = S.record(known && known.offences);
+    const before = offences.faults ? `${S.plural(offences.faults, "fault")} in ${S.plural(offences.runs || 1, "run")}${offences.last ? `, last ${S.moment(offences.last)}` : ""}` : "";
+    if (incident.kind !== "gpu_fault" && !before) return null;
+    const index = S.finite(gpu.index);
+    const xids = S.list(evidence.xids).map((one) => (typeof one === "object" ? S.record(one) : { xid: one }));
+    return [
+      S.factList([
+        ["GPU", [index === null ? "" : `GPU ${index}`, S.str(gpu.node || incident.node), S.str(gpu.name)].filter(Boolean).join(" · ")],
+        ["UUID", uuid ? S.h("code", {}, uuid) : ""],
+        ["Bus", S.str(gpu.bus_id) ? S.h("code", {}, S.str(gpu.bus_id)) : ""],
+        ["Class", S.str(evidence.class) ? `${S.str(evidence.class)}: ${CLASSES[evidence.class] || ""}` : ""],
+        ["NVIDIA says", S.words(S.str(evidence.recovery_action || evidence.action)), "The recovery action that the driver itself names"],
+        ["Before", before ? S.h("b", { class: offences.runs > 1 ? "bad" : "" }, before) : incident.kind === "gpu_fault" && known !== undefined ? "no fault of this GPU is on record" : ""],
+      ]),
+      xids.length
+        ? S.h(
+            "ul",
+            { class: "xids" },
+            xids.map((one) => S.h("li", {}, S.h("b", {}, `Xid ${S.str(one.xid)}`), ` ${[S.str(one.meaning || one.name || one.text), S.str(one.class)].filter(Boolean).join(" · ")}`, S.str(one.source) ? S.h("span", { class: "sub" }, ` from ${one.source === "kernel" ? "the kernel log" : S.str(one.source)}`) : null)),
+          )
+        : null,
+    ];
+  };
+
+  // -- ranks --------------------------------------------------------------------------------------------------------
+
+  /** Where each rank stood: of the dump; else what the incident says; else what agents say now. */
+  S.rankFacts = function (incident, dump, agents) {
+    const rows = new Map();
+    const told = S.record(S.record(incident.evidence).ranks);
+    for (const [rank, facts] of Object.entries(told)) {
+      const { step, phase, stood_s: stood, node } = S.record(facts);
+      rows.set(Number(rank), { step: S.finite(step), phase: S.str(phase), seconds: S.finite(stood), node: S.str(node), state: "", cpu: null, place: "", missing: "" });
+    }
+    const places = new Map();
+    for (const group of S.stackGroups(dump || {})) for (const rank of S.ranksOf(group.ranks)) places.set(rank, S.str(group.what));
+    for (const [rank, found] of Object.entries(S.record(dump && dump.ranks))) {
+      const facts = S.record(found);
+      const slot = S.record(facts.slot);
+      const proc = S.record(facts.proc);
+      const known = rows.get(Number(rank)) || {};
+      const begin = S.finite(slot.phase_start) || S.finite(slot.step_start);
+      rows.set(Number(rank), {
+        step: S.finite(slot.step) === null ? known.step ?? null : slot.step,
+        phase: S.str(slot.phase) || known.phase || "",
+        seconds: begin && dump.time ? Math.max(0, dump.time - begin) : known.seconds ?? null,
+        node: S.str(facts.node) || known.node || "",
+        state: S.str(proc.state),
+        cpu: S.finite(proc.cpu),
+        place: places.get(Number(rank)) || "",
+        missing: S.str(facts.missing),
+      });
+    }
+    if (!rows.size)
+      for (const agent of agents)
+        for (const slot of Array.isArray(agent.ranks) ? agent.ranks.map(S.record) : []) {
+          const proc = S.record(slot.proc);
+          const begin = S.finite(slot.phase_start) || S.finite(slot.step_start);
+          rows.set(Number(slot.rank), { step: S.finite(slot.step), phase: S.str(slot.phase), seconds: begin && agent.time ? Math.max(0, agent.time - begin) : null, node: S.str(agent.node), state: slot.alive === false ? "X" : S.str(proc.state), cpu: S.finite(proc.cpu), place: "", missing: S.str(slot.trouble) });
+        }
+    return new Map([...rows].filter(([rank]) => Number.isInteger(rank)).sort((a, b) => a[0] - b[0]));
+  };
+
+  /** Ranks as rows: suspects one by one, the others one row per place where they stand. `all`: each its own row. */
+  S.rankTable = function (rows, suspects, all) {
+    const guilty = new Set(suspects);
+    const own = [];
+    const places = new Map();
+    for (const [rank, row] of rows) {
+      const alone = all ? own.length < ALL_ROWS : guilty.has(rank) && own.length < OWN_ROWS;
+      if (alone || rows.size <= 8) own.push({ ranks: [rank], ...row });
+      else {
+        const key = JSON.stringify([row.step, row.phase, row.state, row.place]);
+        if (!places.has(key)) places.set(key, { ...row, ranks: [], nodes: new Set(), seconds: row.seconds, cpus: [] });
+        const place = places.get(key);
+        place.ranks.push(rank);
+        place.nodes.add(row.node);
+        place.seconds = Math.max(place.seconds ?? 0, row.seconds ?? 0);
+        if (row.cpu !== null) place.cpus.push(row.cpu);
+      }
+    }
+    const grouped = [...places.values()].map((place) => ({ ...place, cpu: S.median(place.cpus), node: place.nodes.size > 1 ? S.plural(place.nodes.size, "node") : [...place.nodes][0] || "" }));
+    const lines = [...own.sort((a, b) => guilty.has(b.ranks[0]) - guilty.has(a.ranks[0]) || a.ranks[0] - b.ranks[0]), ...grouped.sort((a, b) => a.ranks.length - b.ranks.length)];
+    const head = ["Rank", "Step", "Phase", "For", "Process", "CPU", "Waits in", "Node"];
+    return S.h(
+      "table",
+      { class: "table dense rank-table" },
+      S.h("thead", {}, S.h("tr", {}, head.map((word) => S.h("th", { scope: "col", class: ["Step", "For", "CPU"].includes(word) ? "num" : "" }, word)))),
+      S.h(
+        "tbody",
+        {},
+        lines.map((line) =>
+          S.h(
+            "tr",
+            { class: line.ranks.some((rank) => guilty.has(rank)) ? "suspect" : "" },
+            S.h("td", { class: "strong" }, line.ranks.length === 1 ? String(line.ranks[0]) : `${S.count(line.ranks.length)}: ${S.rankRanges(line.ranks, 3)}`),
+            S.h("td", { class: "num" }, S.count(line.step)),
+            S.h("td", {}, line.phase || "–"),
+            S.h("td", { class: "num" }, line.seconds === null ? "–" : S.duration(line.seconds)),
+            S.h("td", { title: line.missing || null }, PROCESS_STATES[line.state] || line.state || (line.missing ? "not seen" : "–")),
+            S.h("td", { class: "num" }, line.cpu === null || line.cpu === undefined ? "–" : `${Math.round(100 * line.cpu)} %`),
+            S.h("td", {}, line.place || "–"),
+            S.h("td", {}, line.node || "–"),
+          ),
+        ),
+      ),
+    );
+  };
+})();

@@ -1,0 +1,197 @@
+// The restart dialog: what the plan says, what will be ended, from where it goes on; nothing happens before it was typed.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** What has to be typed. Short: it is night, and the keyboard is a phone's. */
+  const WORD = "restart";
+  const OFFERED = 40;
+  /** Nodes named one by one. */
+  const NODES = 16;
+
+  class RestartDialog {
+    /** `page` as in incident.js. */
+    constructor(page) {
+      this.page = page;
+      this.open = false;
+      this.dialog = S.h("dialog", { id: "restart-dialog", class: "dialog", "aria-labelledby": "restart-title" });
+      this.dialog.addEventListener("click", (event) => {
+        if (event.target === this.dialog) this.dialog.close();
+      });
+      this.dialog.addEventListener("close", () => (this.open = false));
+      document.body.append(this.dialog);
+    }
+
+    async show() {
+      this.commandId = null;
+      this.sending = false;
+      this.key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+      this.open = true;
+      S.fill(this.dialog, this.head("Restart the job", this.page.name()), S.h("div", { class: "dialog-body" }, S.h("div", { class: "collecting", role: "status" }, S.h("i", { class: "spinner" }), "Asking for the plan …")));
+      this.dialog.showModal();
+      try {
+        this.plan = S.record(await S.api.plan(this.page.id));
+      } catch (error) {
+        this.plan = {};
+        S.toast(S.errorText(error), "warning");
+      }
+      if (this.open && !this.commandId) this.form();
+    }
+
+    head(title, sub) {
+      return S.h(
+        "div",
+        { class: "dialog-head" },
+        S.h("div", {}, S.h("h2", { id: "restart-title" }, title), S.h("div", { class: "sub" }, sub)),
+        S.h("span", { class: "grow" }),
+        S.h("button", { type: "button", class: "icon-button", "aria-label": "Close", on: { click: () => this.dialog.close() } }, "×"),
+      );
+    }
+
+    usable() {
+      return this.page.checkpointList().filter((one) => one.available && !one.dead).slice(0, OFFERED);
+    }
+
+    /** Nodes that may be left out: those that the plan or the verdict names, and as many of the others as fit. */
+    nodes() {
+      const suspects = S.list(this.plan.suspects).map((one) => S.str(S.record(one).node));
+      const verdict = S.verdictOf(this.page.incident);
+      const agents = this.page.agents.map((agent) => S.str(agent.node));
+      return [...new Set([...S.texts(this.plan.exclude_nodes), ...suspects, ...(verdict ? verdict.nodes : []), ...agents].filter(Boolean))].slice(0, NODES);
+    }
+
+    form() {
+      const list = this.usable();
+      const planned = S.finite(S.record(this.plan.checkpoint).step);
+      const excluded = new Set(S.texts(this.plan.exclude_nodes));
+      this.step = S.h(
+        "select",
+        { id: "restart-step", class: "choice-list wide", on: { change: () => this.update() } },
+        list.map((one) => S.h("option", { value: one.step, selected: one.step === planned }, `step ${S.count(one.step)}, ${S.ago(this.page.now() - one.time)}${one.step === planned ? " · planned" : ""}`)),
+        list.length ? null : S.h("option", { value: "" }, "none is known: the job begins as it does by itself"),
+      );
+      this.boxes = this.nodes().map((node) => {
+        const box = S.h("input", { type: "checkbox", value: node, on: { change: () => this.update() } });
+        box.checked = excluded.has(node);
+        return box;
+      });
+      const skip = S.finite(this.plan.skip_batches);
+      this.skip = S.h("input", { id: "restart-skip", class: "field", type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric", value: skip ? String(skip) : "", on: { input: () => this.update() } });
+      this.reason = S.h("input", { id: "restart-reason", class: "field", type: "text", maxlength: "300", autocomplete: "off", value: S.str(this.page.incident.title).slice(0, 300) });
+      this.typed = S.h("input", { id: "restart-typed", class: "field", type: "text", autocomplete: "off", autocapitalize: "none", spellcheck: "false", "aria-describedby": "restart-sentence", on: { input: () => this.update() } });
+      this.sentence = S.h("p", { class: "sentence", id: "restart-sentence", "aria-live": "polite" });
+      this.problem = S.h("div", { class: "problem", id: "restart-problem", role: "alert", hidden: true });
+      this.confirm = S.h("button", { type: "submit", class: "button danger", id: "restart-confirm" }, "Restart");
+      const field = (id, label, hint, input) => S.h("label", { class: "form-field", for: id }, S.h("span", {}, label), input, hint ? S.h("small", {}, hint) : null);
+      S.fill(
+        this.dialog,
+        S.h(
+          "form",
+          {
+            method: "dialog",
+            on: {
+              submit: (event) => {
+                event.preventDefault();
+                this.send();
+              },
+            },
+          },
+          this.head("Restart the job", this.page.name()),
+          S.h(
+            "div",
+            { class: "dialog-body" },
+            S.str(this.plan.text) ? S.h("p", { class: "plan-text" }, S.h("b", {}, "The plan: "), S.str(this.plan.text)) : S.h("p", { class: "away" }, "The server has no plan for this; choose yourself."),
+            field("restart-step", "Go on from checkpoint", "", this.step),
+            this.boxes.length
+              ? S.h(
+                  "fieldset",
+                  { class: "node-choices" },
+                  S.h("legend", {}, "Leave out these nodes"),
+                  this.boxes.map((box) => S.h("label", { class: "node-choice" }, box, S.h("span", {}, box.value), excluded.has(box.value) ? S.h("span", { class: "chip accent" }, "planned") : null)),
+                )
+              : null,
+            S.h("div", { class: "form-row two" }, field("restart-skip", "Batches to skip", "blank: none", this.skip), field("restart-reason", "Reason", "stays with the run", this.reason)),
+            this.sentence,
+            field("restart-typed", `Type “${WORD}” to go ahead`, "", this.typed),
+            this.problem,
+          ),
+          S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), S.h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel"), this.confirm),
+        ),
+      );
+      this.update();
+      this.typed.focus({ preventScroll: true });
+    }
+
+    order() {
+      const order = { kind: "restart", reason: this.reason.value.trim(), idempotency_key: this.key, exclude_nodes: this.boxes.filter((box) => box.checked).map((box) => box.value) };
+      if (this.step.value !== "") order.to_step = Number(this.step.value);
+      if (this.skip.value.trim() !== "") order.skip_batches = Number(this.skip.value);
+      return order;
+    }
+
+    update() {
+      const order = this.order();
+      const { page } = this;
+      const size = page.worldSize();
+      const last = page.lastStep();
+      const ranks = size === 1 ? "The process of the rank is" : `The processes of all ${S.count(size)} ranks are`;
+      const gone = order.to_step === undefined || last === null ? 0 : Math.max(0, last - order.to_step);
+      const parts = [`${ranks} ended on every node: asked first (SIGTERM), killed after that.`];
+      parts.push("Whoever started the job (torchrun, Slurm, Kubernetes) has to start it again; the plan for that is written to every node first.");
+      if (order.to_step !== undefined) parts.push(`It goes on from checkpoint ${S.count(order.to_step)}${gone ? `, ${S.plural(gone, "step")} are trained again` : ""}.`);
+      if (order.exclude_nodes.length) parts.push(`Without ${order.exclude_nodes.join(", ")}: their places need spares, or the job comes up smaller.`);
+      S.text(this.sentence, parts.join(" "));
+      const typed = this.typed.value.trim().toLowerCase() === WORD;
+      this.confirm.disabled = this.sending || !typed || !this.dialog.querySelector("form").checkValidity();
+      S.text(this.confirm, this.sending ? "Ordering …" : "Restart");
+    }
+
+    async send() {
+      if (this.sending || this.confirm.disabled) return;
+      this.sending = true;
+      S.show(this.problem, false);
+      this.update();
+      try {
+        const command = await S.api.order(this.page.id, this.order());
+        this.commandId = command.command_id;
+        this.page.setCommand(command);
+        this.progress();
+      } catch (error) {
+        S.fill(this.problem, S.h("b", {}, S.sentence(error.message)), error.hint ? ` ${S.sentence(error.hint)}` : null);
+        S.show(this.problem, true);
+        this.problem.scrollIntoView({ block: "nearest" });
+        if (error.status !== 0) this.key += "-"; // a new try is a new order, unless nobody knows whether the first arrived
+      } finally {
+        this.sending = false;
+        if (!this.commandId) this.update();
+      }
+    }
+
+    refresh() {
+      if (this.open && this.commandId) this.progress();
+    }
+
+    progress() {
+      const command = this.page.commands.get(this.commandId);
+      if (!command) return;
+      const bad = S.commandFailed(command);
+      const title = command.state === "done" ? "The job is ended" : bad ? "Not restarted" : "Ending the job";
+      S.fill(
+        this.dialog,
+        this.head(title, this.page.name()),
+        S.h(
+          "div",
+          { class: "dialog-body", id: "restart-progress", data: { state: command.state } },
+          S.nodeList(command),
+          S.h("p", { class: bad ? "problem" : `sentence${command.state === "done" ? " good" : ""}` }, S.commandLine(command)),
+        ),
+        S.h("div", { class: "dialog-foot" }, S.h("span", { class: "sub grow" }, S.commandEnded(command) ? "" : "This goes on if you close the dialog."), S.h("button", { type: "button", class: "button primary", id: "restart-close", on: { click: () => this.dialog.close() } }, "Close")),
+      );
+    }
+
+    destroy() {
+      this.dialog.remove();
+    }
+  }
+
+  S.RestartDialog = RestartDialog;
+})();
