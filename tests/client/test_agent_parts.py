@@ -11,11 +11,10 @@ import pytest
 
 from stabilityclient.agent.checkpoints import MAX_WATCHED, CheckpointWatch
 from stabilityclient.agent.downlink import MAX_COMMAND_FILES, Downlink
-from stabilityclient.agent.health import OomCounter
 from stabilityclient.agent.janitor import Janitor
 from stabilityclient.agent.logfile import BoundedLog
 from stabilityclient.agent.nvml import GpuReader, GpuReading
-from stabilityclient.agent.ownsource import OwnSource
+from stabilityclient.agent.ownsource import MAX_WAITING_BYTES, MAX_WAITING_EVENTS, OwnSource
 from stabilityclient.agent.reader import Event, chunk_numbers
 from stabilityclient.agent.sources import Sources, is_alive
 from stabilityclient.agent.uplink import Backoff, agent_url
@@ -171,13 +170,6 @@ def test_command_files_are_bounded(tmp_path: Path) -> None:
     assert len(list((tmp_path / "commands").iterdir())) == MAX_COMMAND_FILES
 
 
-def test_kills_for_memory_are_counted_since_the_start() -> None:
-    counts = ["low 0\noom 1\noom_kill 3\n", "low 0\noom 2\noom_kill 4\n"]
-    counter = OomCounter(lambda: counts.pop(0))
-    assert counter.since_start() == 1
-    assert OomCounter(lambda: "").since_start() == 0
-
-
 def test_a_pid_that_another_process_got_is_not_the_old_process() -> None:
     mine = start_ticks(os.getpid())
     assert is_alive(os.getpid(), mine)
@@ -215,7 +207,9 @@ def test_confirmed_chunks_beyond_what_is_kept_are_removed_and_no_other(tmp_path:
     own.close()
 
 
-def test_the_agents_own_records_wait_for_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agents_own_events_wait_for_room_on_the_disk_and_the_oldest_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(fd: int, at: int, size: int) -> None:
         raise OSError(28, "No space left on device")
 
@@ -223,10 +217,19 @@ def test_the_agents_own_records_wait_for_room_on_the_disk(tmp_path: Path, monkey
     own = OwnSource(tmp_path, "n", 2**30, said.append)
     with monkeypatch.context() as disk:
         disk.setattr(os, "posix_fallocate", full)
-        own.event("gpu_note", None, {})
-    own.event("gpu_note", None, {})
-    assert (own.dropped, "No space left" in said[0]) == (1, True)
-    assert Sources(tmp_path).discover()[0].info.source == own.name
+        for number in range(MAX_WAITING_EVENTS + 3):
+            own.event("gpu_note", None, {"number": number})
+        assert (own.waiting, own.dropped) == (MAX_WAITING_EVENTS, 3)
+        for number in range(20):
+            own.event("gpu_note", None, {"number": number, "text": "x" * (MAX_WAITING_BYTES // 20)})
+    assert ("No space left" in said[0], own.error) == (True, said[0])
+    assert (own.waiting, own.dropped) == (19, MAX_WAITING_EVENTS + 3 + 20 - 19)
+    own.event("gpu_note", None, {"number": "last"})
+    assert (own.waiting, own.error) == (0, "")
+    (source,) = Sources(tmp_path).discover()
+    events = [record for record in source.reader.read(1000, 2**30) if isinstance(record, Event)]
+    assert [event.data["number"] for event in events] == [*range(1, 20), "last"]
+    assert events[0].time < events[-1].time
     own.close()
 
 

@@ -11,8 +11,8 @@ from gateway import Gateway, Store
 from spooled import stored
 
 import stabilityclient
+from stabilityclient.agent.folder import lock_folder
 from stabilityclient.agent.importer import ImportFailed, UploadReport, frames, hello, upload
-from stabilityclient.agent.service import lock_folder
 from stabilityclient.wire import FRAME_TARGET_BYTES, encode_message
 
 Start = Callable[..., stabilityclient.Run]

@@ -36,6 +36,7 @@ class DeathWatch:
     Args:
         counters: kills for memory by control group.
         now: unix seconds. monotonic: monotonic seconds.
+        kernel_pids: whether process ids in the kernel's log are those that we see (not in most containers).
 
     Attributes:
         trouble: why the ends of processes are seen late and without their status; empty when all is well.
@@ -46,7 +47,10 @@ class DeathWatch:
         counters: OomCounters | None = None,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        *,
+        kernel_pids: bool = True,
     ) -> None:
+        self._kernel_pids = kernel_pids
         self._counters = counters or OomCounters()
         self._now = now
         self._monotonic = monotonic
@@ -82,7 +86,7 @@ class DeathWatch:
     def take_kernel(self, lines: Iterable[Any]) -> None:
         """Remember which processes the kernel's log says were killed for memory (lines of KernelLog)."""
         for line in lines:
-            if line.what == "oom" and line.pid is not None:
+            if self._kernel_pids and line.what == "oom" and line.pid is not None:
                 self._oom_lines[line.pid] = (line.time, line.text)
         while len(self._oom_lines) > 100:
             del self._oom_lines[next(iter(self._oom_lines))]
@@ -227,10 +231,11 @@ def _sentence(cause: str, exception: str, status: ExitStatus, oom: dict[str, Any
         code = status.exit_code or 0
         shell = f" (128 + {signal_name(code - 128)}: the end of a child, as shells tell it)" if 128 < code < 193 else ""
         return f"left with exit code {code} without finish(){shell}"
-    return f"is gone without a word, and how it ended is not known: {status.why}"
+    guess = "killed from outside (kill -9, scheduler) or crashed in native code"
+    return f"is gone without a word: {guess}; which one is not known, because {status.why}"
 
 
-_SENDERS = {
+_SENDERS: dict[int, str] = {
     signal.SIGKILL: "kill -9, scheduler, launcher",
     signal.SIGTERM: "scheduler or launcher, which end the other ranks so when one is gone",
     signal.SIGINT: "Ctrl-C, scheduler",

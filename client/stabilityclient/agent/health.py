@@ -1,114 +1,110 @@
-"""What the agent says about the node once a second: the slots of its ranks, and whether their processes live."""
+"""What the agent says about the node once a second: its ranks, itself, and what can't be seen from here."""
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Callable
 from typing import Any
 
+from stabilityclient.agent.probes import Prober
 from stabilityclient.agent.sources import Source, Sources
-from stabilityclient.slot import STATE_EXCEPTION, STATE_NAMES, STATE_RUNNING
+from stabilityclient.slot import STATE_NAMES, STATE_RUNNING
 
-__all__ = ["MAX_HEALTH_RANKS", "OomCounter", "death_of", "ranks_health"]
+__all__ = ["MAX_HEALTH_RANKS", "ClockWatch", "living_ranks", "newest_ranks", "rank_health"]
 
 #: Ranks in one Health message: the newest start of each rank of the node. A node has 8 to 16 GPUs.
 MAX_HEALTH_RANKS = 256
+#: Smallest jump of the wall clock that is told, seconds: NTP slews by less.
+CLOCK_STEP_S = 1.0
 
-_STATES = dict(enumerate(STATE_NAMES))
 
-
-def ranks_health(sources: Sources, now: float) -> list[dict[str, Any]]:
-    """Return one entry for the newest process of each rank of this node, as in docs/api.md (AgentHealth)."""
+def newest_ranks(sources: Sources) -> list[Source]:
+    """Return the newest start of each rank of this node, by rank."""
     newest: dict[int, Source] = {}
     for source in sources.ranks():
         rank = source.info.rank
         assert rank is not None
         if rank not in newest or source.info.started > newest[rank].info.started:
             newest[rank] = source
-    entries = []
-    for rank in sorted(newest)[:MAX_HEALTH_RANKS]:
-        source = newest[rank]
-        slot = source.slot
-        entry: dict[str, Any] = {
-            "rank": rank,
-            "source": source.info.source,
-            "pid": source.info.pid,
-            "alive": source.alive,
-            "time": now,
-        }
-        if slot is not None:
-            entry |= {
-                "state": _STATES.get(slot.state, "running"),
-                "step": slot.step,
-                "step_start": slot.step_start,
-                "phase": slot.phase,
-                "phase_start": slot.phase_start,
-                "expect_s": slot.expect_s,
-                "beat": slot.beat,
-                "last_seq": slot.last_seq,
-                "dropped": slot.dropped,
-                "segment_key": slot.segment_key,
-            }
-        entries.append(entry)
-    return entries
+    return [newest[rank] for rank in sorted(newest)][:MAX_HEALTH_RANKS]
 
 
-def death_of(source: Source, oom_kills: int) -> dict[str, Any] | None:
-    """Return the data of a ``process_death`` event, None when the process lives or left in order.
+def living_ranks(sources: Sources) -> list[Source]:
+    """Return every rank's processes that live, by rank: more than one where two jobs share a run id."""
+    living = [source for source in sources.ranks() if source.alive]
+    return sorted(living, key=lambda source: (source.info.rank or 0, source.info.started))[:MAX_HEALTH_RANKS]
+
+
+def rank_health(
+    source: Source,
+    now: float,
+    prober: Prober,
+    gpu_of: Callable[[Source], dict[str, Any] | None],
+    signal_trouble: Callable[[Source], str],
+) -> dict[str, Any]:
+    """Return the entry of one rank, as in docs/api.md (AgentHealth). Observe the source before.
 
     Args:
-        source: a rank whose slot was just read.
-        oom_kills: kills by the kernel for memory in this container since the agent started.
+        now: unix seconds. prober: of the agent.
+        gpu_of: returns the GPU of a rank, as ``{"index","uuid"}``.
+        signal_trouble: returns why a rank can't be made to write its stacks, empty when it can.
     """
-    slot = source.slot
-    if source.alive or slot is None or slot.state not in (STATE_RUNNING, STATE_EXCEPTION):
-        return None
-    evidence: dict[str, Any] = {"state": _STATES[slot.state], "beat": slot.beat, "oom_kills": oom_kills}
-    if slot.state == STATE_EXCEPTION:
-        evidence["exception"] = slot.exception
-        text = f"ended by an uncaught exception: {slot.exception}"
-    elif oom_kills:
-        text = f"gone without a word, and the kernel killed {oom_kills} for memory here: likely out of memory"
-    else:
-        text = "gone without a word: killed from outside (kill -9, scheduler) or crashed in native code"
-    evidence["text"] = f"rank {source.info.rank} (pid {source.info.pid}) is {text}"
-    return {
-        "source": source.info.source,
-        "rank": source.info.rank,
-        "pid": source.info.pid,
-        "last_phase": slot.phase,
-        "evidence": evidence,
+    info, slot = source.info, source.slot
+    entry: dict[str, Any] = {
+        "rank": info.rank,
+        "source": info.source,
+        "pid": info.pid,
+        "alive": source.alive,
+        "time": now,
+        "local_rank": info.local_rank,
+        "world_size": info.world_size,
+        "gpu": gpu_of(source),
+        "can_dump": source.alive and not signal_trouble(source),
+        "trouble": source.trouble,
     }
+    if source.alive:
+        proc = prober.look(info.pid, source.ticks, 0 if slot is None else slot.thread)
+        if proc is not None:
+            entry["proc"] = proc
+    if slot is None or (source.trouble and not slot.torn):
+        return entry  # an old reading must not pass for one of now
+    left = slot.state == STATE_RUNNING and source.ended is not None and source.ended.exit_code == 0
+    entry |= {
+        "state": "left" if left else STATE_NAMES[slot.state],
+        "step": slot.step,
+        "step_start": slot.step_start,
+        "phase": slot.phase,
+        "phase_start": slot.phase_start,
+        "expect_s": slot.expect_s,
+        "beat": slot.beat,
+        "last_seq": slot.last_seq,
+        "dropped": slot.dropped,
+        "segment_key": slot.segment_key,
+        "phases": {name: list(times) for name, times in slot.phases.items()},
+    }
+    if slot.pending is not None:
+        entry["pending"] = slot.pending
+    return entry
 
 
-class OomCounter:
-    """How many processes the kernel killed for memory in our control group since the start (cgroup v2; else always 0).
+class ClockWatch:
+    """Notices when the wall clock jumps.
 
     Args:
-        read: returns the text of ``memory.events``.
+        now: unix seconds. steady: seconds on a clock that nobody sets and that goes on while the machine sleeps.
     """
 
-    def __init__(self, read: Callable[[], str] | None = None) -> None:
-        self._read = read or _memory_events
-        self._before = self._count()
+    def __init__(
+        self,
+        now: Callable[[], float] = time.time,
+        steady: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+    ) -> None:
+        self._now = now
+        self._steady = steady
+        self._behind = now() - steady()
 
-    def since_start(self) -> int:
-        """Return the kills since this object was made."""
-        return max(0, self._count() - self._before)
-
-    def _count(self) -> int:
-        for line in self._read().splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.strip().isdigit():
-                return int(value)
-        return 0
-
-
-def _memory_events() -> str:
-    try:
-        with open("/proc/self/cgroup") as file:
-            group = next((line.strip().split("::", 1)[1] for line in file if line.startswith("0::")), "/")
-        with open(os.path.join("/sys/fs/cgroup", group.lstrip("/"), "memory.events")) as file:
-            return file.read()
-    except OSError:
-        return ""
+    def step_s(self) -> float:
+        """Return by how much the wall clock jumped since the last call, seconds; 0 normally."""
+        behind = self._now() - self._steady()
+        step, self._behind = behind - self._behind, behind
+        return round(step, 3) if abs(step) >= CLOCK_STEP_S else 0.0

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from stabilityclient.agent.folder import lock_folder, make_hello
 from stabilityclient.agent.framing import MAX_FRAME_RECORDS, READ_BYTES, frame_of
-from stabilityclient.agent.service import lock_folder, make_hello
 from stabilityclient.agent.sources import Source, Sources, load_source
 from stabilityclient.agent.uplink import Uplink
 from stabilityclient.errors import StabilityError

@@ -74,7 +74,7 @@ def signal_is_caught(pid: int, number: int) -> bool | None:
 
 
 def children_of(pid: int) -> list[dict[str, Any]]:
-    """Return the children of a process as ``{"pid","name","state","wchan"}``, at most MAX_CHILDREN."""
+    """Return the children of a process but for us, as ``{"pid","name","state","wchan"}``, at most MAX_CHILDREN."""
     found: list[int] = []
     try:
         threads = sorted(os.listdir(f"/proc/{pid}/task"), key=lambda name: (name != str(pid), int(name)))
@@ -87,7 +87,7 @@ def children_of(pid: int) -> list[dict[str, Any]]:
         except (OSError, ValueError):
             continue  # the thread ended, or the kernel was built without this file
     children = []
-    for child in sorted(found)[:MAX_CHILDREN]:
+    for child in sorted(set(found) - {os.getpid()})[:MAX_CHILDREN]:
         stat = read_stat(child)
         if stat is not None:
             children.append({"pid": child, "name": _name(child), "state": stat.state, "wchan": wchan_of(child)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import signal
 import sys
@@ -11,23 +10,27 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stabilityclient import __version__
 from stabilityclient.agent.checkpoints import CheckpointWatch
+from stabilityclient.agent.deaths import DeathWatch
 from stabilityclient.agent.downlink import Downlink
-from stabilityclient.agent.health import OomCounter, death_of, ranks_health
+from stabilityclient.agent.folder import lock_folder, make_hello
 from stabilityclient.agent.janitor import Janitor
+from stabilityclient.agent.kernel_log import KernelLog, names_our_pids
 from stabilityclient.agent.logfile import BoundedLog
+from stabilityclient.agent.node_health import NodeHealth
 from stabilityclient.agent.nvml import GpuReader, GpuReading
+from stabilityclient.agent.orders import Orders
 from stabilityclient.agent.ownsource import OwnSource
 from stabilityclient.agent.reader import Event, Record
 from stabilityclient.agent.sources import Source, Sources
+from stabilityclient.agent.stacks import StackTaker
 from stabilityclient.agent.statefile import StateFile
 from stabilityclient.agent.uplink import Uplink
-from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_SPOOL_MIB, DEFAULT_URL
+from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_SPOOL_MIB, DEFAULT_URL, node_name
 from stabilityclient.sidecar import read_json
 from stabilityclient.wire import Health, Hello
 
-__all__ = ["Agent", "main", "make_hello"]
+__all__ = ["Agent", "main"]
 
 #: Seconds between two looks at the sources: new ones, slots, processes. A death is known within this time.
 LOOK_S = 0.25
@@ -48,7 +51,8 @@ class Agent:
 
     Args:
         folder: run folder.
-        environ: STABILITY_URL, STABILITY_API_KEY, STABILITY_DRAIN_S, STABILITY_SPOOL_MIB.
+        environ: STABILITY_URL, STABILITY_API_KEY, STABILITY_DRAIN_S, STABILITY_SPOOL_MIB, STABILITY_NODE,
+            STABILITY_KMSG.
         gpus: reads the GPUs.
     """
 
@@ -58,15 +62,21 @@ class Agent:
         self._log = BoundedLog(sys.stderr)
         self._drain_s = _number(environ.get("STABILITY_DRAIN_S"), DEFAULT_DRAIN_S)
         limit = int(_number(environ.get("STABILITY_SPOOL_MIB"), DEFAULT_SPOOL_MIB) * 1024 * 1024)
-        self._node = os.uname().nodename
+        self._node = node_name(environ)
         self._sources = Sources(folder)
         self._own = OwnSource(folder, self._node, limit, self._log.say)
         self._agent_file = StateFile(folder / "agent" / "agent.json")
         self._cursor_file = StateFile(folder / "agent" / "cursor.json")
         before = self._cursor_file.read()
         self._checkpoints = CheckpointWatch(list(before.get("checkpoints") or []))
-        self._deaths: set[str] = set(before.get("deaths") or [])
-        self._oom = OomCounter()
+        self._told: set[str] = set(before.get("deaths") or [])
+        self._kernel = KernelLog(environ=environ)
+        self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
+        stacks = StackTaker(folder, self._sources, self._deaths.descriptor, self._own.event)
+        self._orders = Orders(
+            {"dump_stacks": stacks.carry_out}, self._answer, list(before.get("orders") or []), self._remember
+        )
+        self._health = NodeHealth(folder, self._sources, self._own, self._deaths, self._kernel, self._node, limit)
         self._gpus = gpus or GpuReader()
         self._gpu = GpuReading({}, False, "not read yet")
         self._gpu_told = ""
@@ -83,11 +93,11 @@ class Agent:
             environ.get("STABILITY_API_KEY") or None,
             self._sources,
             self._hello,
-            on_command=self._downlink.take,
+            on_command=self._command,
             on_acked=self._acked,
             on_state=lambda state, text: self._say_state(state, text, url),
             on_records=self._passed,
-            health=self._health,
+            health=self._say_health,
             log=self._log.say,
         )
 
@@ -96,10 +106,10 @@ class Agent:
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
+        self._own.reserve()
         self._look()
-        tasks = [
-            asyncio.create_task(part) for part in (self._uplink.run(), self._watch_gpus(), self._watch_checkpoints())
-        ]
+        parts = (self._uplink.run(), self._watch_gpus(), self._watch_checkpoints(), self._orders.run())
+        tasks = [asyncio.create_task(part) for part in parts]
         outcome = "left"
         try:
             while not stopping.is_set():
@@ -121,6 +131,8 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._write_cursor(True)
+            self._deaths.close()
+            self._kernel.close()
             self._own.close()
         if outcome == "done":
             self._janitor.sweep_all(self._sources)
@@ -131,6 +143,7 @@ class Agent:
 
     def _look(self) -> None:
         self._sources.discover()
+        self._deaths.take_kernel(self._kernel.read())
         own = self._own.name
         for source in self._sources:
             if not source.is_rank:
@@ -140,20 +153,40 @@ class Agent:
             source.observe()
             if source.final and not was_final:
                 self._dirty = True
-            self._tell_death(source)
+            self._look_after(source)
+        self._deaths.look()
+        self._own.flush()
         self._janitor.sweep(self._sources)
 
+    def _look_after(self, source: Source) -> None:
+        """Be woken at the end of a rank that lives; tell the end of one that does not."""
+        if source.alive:
+            fd = self._deaths.follow(source)
+            if fd is not None:
+                asyncio.get_running_loop().add_reader(fd, self._ended, source)
+        elif source.ended is None:
+            self._tell_death(source)
+
+    def _ended(self, source: Source) -> None:
+        source.observe()
+        self._deaths.take_kernel(self._kernel.read())
+        self._tell_death(source)
+
     def _tell_death(self, source: Source) -> None:
+        fd = self._deaths.descriptor(source)
+        if fd is not None:
+            asyncio.get_running_loop().remove_reader(fd)  # before it is closed: its number may come again
+        found = self._deaths.told(source)
+        if found is None:
+            return  # its last threads still live: the next look asks again
+        data, source.ended = found
         name = source.info.source
-        if name in self._deaths:
+        if data is None or name in self._told:
             return
-        data = death_of(source, self._oom.since_start())
-        if data is None:
-            return
-        self._deaths.add(name)
+        self._told.add(name)
         self._dirty = True
-        assert source.slot is not None
-        self._own.event("process_death", source.slot.step if source.slot.step >= 0 else None, data)
+        step = source.slot.step if source.slot is not None else -1
+        self._own.event("process_death", step if step >= 0 else None, data)
         self._log.say(f"process death: {data['evidence']['text']}")
 
     def _job_over(self) -> bool:
@@ -187,18 +220,33 @@ class Agent:
             self._facts or read_json(str(self._folder / "run.json")), self._own.name, self._node, self._sources
         )
 
-    def _health(self) -> Health:
-        now = time.time()
+    def _say_health(self) -> Health:
         for source in self._sources:
             source.observe()  # an agent that itself stood still for a while must not tell old slots under the new time
         state = {
             "gpu": {"visible": self._gpu.visible, "text": self._gpu.text},
             "frames_sent": self._uplink.frames_sent,
             "records_sent": self._uplink.records_sent,
-            "bad_records": sum(source.reader.bad_records for source in self._sources),
-            "version": __version__,
         }
-        return Health(self._own.name, self._node, now, ranks_health(self._sources, now), state)
+        return self._health.message(state, self._agent_file.error or self._cursor_file.error)
+
+    def _command(self, command: dict[str, Any], clock_offset_s: float) -> None:
+        if not self._orders.take(command, clock_offset_s):
+            self._downlink.take(command, clock_offset_s)
+
+    def _answer(self, command: dict[str, Any], state: str, detail: str) -> None:
+        attempt = command.get("attempt")
+        data = {
+            "command_id": command["command_id"],
+            "attempt": attempt if isinstance(attempt, int) else 1,
+            "state": state,
+            "detail": detail,
+        }
+        self._own.event("command", self._step(), data)
+
+    def _remember(self) -> None:
+        self._dirty = True
+        self._write_cursor(True)
 
     def _delivered(self, command_id: str, attempt: int) -> None:
         data = {
@@ -234,7 +282,8 @@ class Agent:
         value = {
             "acked": {source.info.source: source.acked for source in self._sources},
             "checkpoints": self._checkpoints.state(),
-            "deaths": sorted(self._deaths),
+            "deaths": sorted(self._told),
+            "orders": self._orders.state(),
         }
         self._dirty = not self._cursor_file.write(value)
 
@@ -275,21 +324,6 @@ class Agent:
                 self._dirty = True
 
 
-def make_hello(facts: dict[str, Any], agent: str, node: str, sources: Sources) -> Hello:
-    """Return the first message of a connection, from ``run.json`` and the sources on disk."""
-    config = facts.get("config")
-    return Hello(
-        run_id=str(facts.get("run_id") or ""),
-        agent=agent,
-        node=node,
-        client_version=__version__,
-        project=str(facts.get("project") or ""),
-        name=str(facts.get("name") or ""),
-        config=config if isinstance(config, dict) else {},
-        sources=[source.info for source in sources],
-    )
-
-
 def main(arguments: list[str]) -> int:
     """Run the agent of a run folder; return 0 when all was delivered or another agent is there, 1 when data stays."""
     if len(arguments) != 1:
@@ -303,23 +337,6 @@ def main(arguments: list[str]) -> int:
         return 0 if asyncio.run(Agent(folder, dict(os.environ)).run()) == "done" else 1
     finally:
         os.close(lock)
-
-
-def lock_folder(folder: Path, wait_s: float) -> int | None:
-    """Return the held lock of a run folder (a file descriptor), None when another agent has it."""
-    (folder / "agent").mkdir(parents=True, exist_ok=True)
-    fd = os.open(folder / "agent" / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                os.close(fd)
-                return None
-            time.sleep(0.05)
-        else:
-            return fd
 
 
 def _number(text: str | None, default: float) -> float:

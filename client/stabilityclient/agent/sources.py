@@ -36,7 +36,7 @@ class Source:
         in_flight: (first, last, monotonic seconds) of frames without an answer, oldest first.
         final: no record will be added any more. drained: all of it was read on this connection.
         slot: its newest reading that made sense, None before the first. trouble: why the slot can't be read now.
-        beat_at: monotonic seconds when the beat was last seen to move. ended: how its process ended, once that is known.
+        beat_at: monotonic seconds when the beat was last seen to move. ended: how its process ended, once known.
     """
 
     def __init__(self, folder: Path, info: SourceInfo, ticks: int, *, patience_s: float | None = None) -> None:
@@ -87,7 +87,7 @@ class Source:
             if self.slot is None or found.beat != self.slot.beat:
                 self.beat_at = time.monotonic()
             self.slot = found
-            self.trouble = "it was stopped in the middle of a write: the slot's fields are mixed" if found.torn else None
+            self.trouble = "the slot's fields are mixed: the process was stopped in a write" if found.torn else None
         else:
             self.trouble = found.text
         if not self.alive or (self.slot is not None and self.slot.state == STATE_FINISHED):

@@ -16,11 +16,15 @@ class StateFile:
 
     Args:
         path: of the file.
+
+    Attributes:
+        error: why the newest value is not on disk; empty while it is.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._written = b""
+        self.error = ""
 
     def read(self) -> dict[str, Any]:
         """Return what stands there, {} where there is nothing that can be read."""
@@ -37,7 +41,9 @@ class StateFile:
             return True
         try:
             write_whole(str(self._path), data)
-        except OSError:
+        except OSError as error:
+            self.error = f"{self._path.name} can't be written: {error.strerror or error}"
             return False
         self._written = data
+        self.error = ""
         return True

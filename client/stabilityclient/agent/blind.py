@@ -1,0 +1,128 @@
+"""What can't be seen on this node, why, and what people can do about it: ``agent_state.blind`` of a Health message."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from stabilityclient.agent.sources import Source
+from stabilityclient.spool import CHUNK_BYTES
+
+__all__ = ["BlindSpot", "SpoolDisk", "blind_signals", "blind_slots", "blind_spool", "grouped", "twins"]
+
+#: Ranks named in one sentence; more are counted.
+MAX_NAMED = 8
+#: Two processes of one rank that both live for so long are two jobs, no restart, seconds.
+TWIN_S = 10.0
+#: For so long dropped records are called a present trouble, seconds.
+DROPPED_S = 60.0
+
+#: ``{"what","why","do"}``: a word (docs/wire.md), and two sentences for people.
+BlindSpot = dict[str, str]
+
+
+def grouped(what: str, troubles: Iterable[tuple[Source, str]], do: str) -> list[BlindSpot]:
+    """Return one entry for each different reason, with the ranks that have it."""
+    ranks: dict[str, list[int]] = {}
+    for source, why in troubles:
+        ranks.setdefault(why, []).append(source.info.rank or 0)
+    return [{"what": what, "why": f"{_named(found)}: {why}", "do": do} for why, found in ranks.items()]
+
+
+def blind_slots(sources: list[Source]) -> list[BlindSpot]:
+    """Return what is wrong with the slots of ranks that live."""
+    troubles = [(source, source.trouble) for source in sources if source.alive and source.trouble]
+    return grouped("slot", troubles, "install one version of stabilityclient for the whole job and restart it")
+
+
+def blind_signals(sources: list[Source], trouble: Callable[[Source], str]) -> list[BlindSpot]:
+    """Return which living ranks can't be made to write their stacks. Those without a readable slot are told as that."""
+    living = [source for source in sources if source.alive and source.slot is not None and not source.trouble]
+    troubles = [(source, why) for source in living if (why := trouble(source)) and "leaving" not in why]
+    return grouped("signals", troubles, "leave STABILITY_DUMP_SIGNAL at its default, and run job and agent as one user")
+
+
+def twins(sources: list[Source], now: float) -> list[BlindSpot]:
+    """Return ranks of which two processes live: two jobs with one run id.
+
+    Args:
+        sources: processes that live. now: unix seconds.
+    """
+    by_rank: dict[int, list[Source]] = {}
+    for source in sources:
+        if now - source.info.started > TWIN_S:
+            by_rank.setdefault(source.info.rank or 0, []).append(source)
+    return [
+        {
+            "what": "twins",
+            "why": f"rank {rank} has {len(found)} living processes (pids {', '.join(str(s.info.pid) for s in found)}): "
+            "two jobs record under one run id, and their points are mixed",
+            "do": "end one of them, or give it a STABILITY_RUN_ID of its own",
+        }
+        for rank, found in by_rank.items()
+        if len(found) > 1
+    ]
+
+
+class SpoolDisk:
+    """The disk on which the spool lies.
+
+    Args:
+        folder: run folder. limit_bytes: of the spool. now: monotonic seconds.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._now = now
+        self._dropped = 0
+        self._dropped_at = float("-inf")
+
+    def facts(self, dropped: int, own_error: str) -> dict[str, Any]:
+        """Return ``{"free_mib","limit_mib","dropped","error"}`` of a Health message; error is None when all is well.
+
+        Args:
+            dropped: records of this node that found no room so far. own_error: why the agent's own find none.
+        """
+        if dropped > self._dropped:
+            self._dropped_at = self._now()
+        self._dropped = dropped
+        free_mib, error = None, None
+        try:
+            disk = os.statvfs(self._folder)
+        except OSError as failure:
+            error = f"the spool's folder can't be read: {failure.strerror or failure}"
+        else:
+            free = disk.f_bavail * disk.f_frsize
+            free_mib = round(free / 2**20, 1)
+            if disk.f_flag & os.ST_RDONLY:
+                error = "the spool's disk is read-only"
+            elif free < CHUNK_BYTES:
+                error = f"the spool's disk is full: {free_mib} MiB are free"
+        if error is None and own_error:
+            error = own_error
+        if error is None and self._now() - self._dropped_at < DROPPED_S:
+            error = "records found no room in the last minute and were dropped"
+        return {
+            "free_mib": free_mib,
+            "limit_mib": round(self._limit_bytes / 2**20, 1),
+            "dropped": dropped,
+            "error": error,
+        }
+
+
+def blind_spool(facts: dict[str, Any]) -> list[BlindSpot]:
+    """Return what the disk hides: new records, while there is no room for them."""
+    if not facts["error"]:
+        return []
+    do = "free the disk of STABILITY_DIR or set it to another one; raise STABILITY_SPOOL_MIB where that is the limit"
+    return [{"what": "spool", "why": f"{facts['error']}: new points of this node are not recorded", "do": do}]
+
+
+def _named(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, sorted(ranks)[:MAX_NAMED]))
+    more = f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

@@ -1,0 +1,51 @@
+"""What a process needs that serves a run folder: its lock, and the first words to the server."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from stabilityclient import __version__
+from stabilityclient.agent.sources import Sources
+from stabilityclient.wire import Hello
+
+__all__ = ["lock_folder", "make_hello"]
+
+
+def lock_folder(folder: Path, wait_s: float) -> int | None:
+    """Return the held lock of a run folder (a file descriptor), None when another agent has it."""
+    (folder / "agent").mkdir(parents=True, exist_ok=True)
+    path = folder / "agent" / "lock"
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a disk that is read-only by now: what lies there is delivered
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(fd)
+                return None
+            time.sleep(0.05)
+        else:
+            return fd
+
+
+def make_hello(facts: dict[str, Any], agent: str, node: str, sources: Sources) -> Hello:
+    """Return the first message of a connection, from ``run.json`` and the sources on disk."""
+    config = facts.get("config")
+    return Hello(
+        run_id=str(facts.get("run_id") or ""),
+        agent=agent,
+        node=node,
+        client_version=__version__,
+        project=str(facts.get("project") or ""),
+        name=str(facts.get("name") or ""),
+        config=config if isinstance(config, dict) else {},
+        sources=[source.info for source in sources],
+    )
