@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from stabilityclient.arbiter import Arbiter
 
-__all__ = ["MAILBOX_BYTES", "Boundary", "add_to_mailbox", "make_mailbox"]
+__all__ = ["MAILBOX_BYTES", "Boundary", "add_to_mailbox", "make_mailbox", "map_counter"]
 
 MAILBOX_BYTES = 8
 #: Commands whose newest answered attempt is remembered; the server keeps 2,000 a run and one rollback at a time.
@@ -46,6 +46,17 @@ def add_to_mailbox(path: str) -> None:
     make_mailbox(path)
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), MAILBOX_BYTES) as mail:
         _U64.pack_into(mail, 0, _U64.unpack_from(mail)[0] + 1)
+
+
+def map_counter(path: str) -> mmap.mmap:
+    """Return the counter file mapped for reading; it is made if it is not there.
+
+    Raises:
+        OSError: it can't be made or mapped.
+    """
+    make_mailbox(path)
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), MAILBOX_BYTES, prot=mmap.PROT_READ)
 
 
 class Boundary:
@@ -81,10 +92,7 @@ class Boundary:
         self._say = say
         self._wait_s = wait_s
         self._now = now
-        path = os.path.join(folder, "mailbox")
-        make_mailbox(path)
-        with open(path, "rb") as file:
-            self._mail = mmap.mmap(file.fileno(), MAILBOX_BYTES, prot=mmap.PROT_READ)
+        self._mail = map_counter(os.path.join(folder, "mailbox"))
         self._seen = b""  # unlike any counter: the first boundary reads what lies there already
         self._files: dict[str, int] = {}
         self._answered: dict[str, int] = {}

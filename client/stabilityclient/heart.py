@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 
+from stabilityclient.pending import PendingCalls
+from stabilityclient.slot import FLAG_PENDING
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stabilityclient.guard import Guard
+    from stabilityclient.probe import Probe
     from stabilityclient.sidecar import Sidecar
     from stabilityclient.slot import Slot
     from stabilityclient.spool import SpoolWriter
@@ -30,7 +34,7 @@ class Heart:
     """Runs from ``start`` to ``stop``. Nothing in it ends the thread but ``stop``.
 
     Args:
-        slot, spool: of this process. sidecar: None when offline.
+        slot, spool, probe: of this process. sidecar: None when offline.
         local_rank: only the first rank of a node looks often whether the agent lives.
         logged: returns the step of the newest log() and its unix seconds.
     """
@@ -40,6 +44,7 @@ class Heart:
         slot: Slot,
         spool: SpoolWriter,
         sidecar: Sidecar | None,
+        probe: Probe,
         guard: Guard,
         local_rank: int,
         logged: Callable[[], tuple[int, float]],
@@ -49,6 +54,9 @@ class Heart:
         self._slot = slot
         self._spool = spool
         self._sidecar = sidecar
+        self._probe = probe
+        self._pending: PendingCalls | None = None
+        self._pending_tried = False
         self._guard = guard
         self._logged = logged
         self._look_beats = LOOK_BEATS if local_rank == 0 else OTHER_LOOK_BEATS
@@ -96,12 +104,28 @@ class Heart:
                 next_beat = max(next_beat + BEAT_S, now)
                 self._slot.beat += 1
                 self.publish()
+                self._ask_main_thread()
+                self._probe.look()
                 if self._sidecar is not None and self._slot.beat % self._look_beats == 0:
                     self._look(self._sidecar)
             except Exception as error:  # strict or not: an exception in a daemon thread helps nobody
                 self._guard.swallowed += 1
                 self._guard.note("heart", f"{type(error).__name__}: {error}")
                 time.sleep(0.1)
+
+    def _ask_main_thread(self) -> None:
+        """Publish how often the main thread ran what we asked for, and ask again."""
+        if not self._pending_tried:
+            self._pending_tried = True
+            try:
+                self._pending = PendingCalls()
+                self._slot.flags |= FLAG_PENDING
+            except Exception:  # an interpreter without ctypes: the slot says that nobody asks
+                return
+        if self._pending is not None:
+            self._slot.pending = self._pending.done()
+            self._slot.write_probes()
+            self._pending.ask()
 
     def _look(self, sidecar: Sidecar) -> None:
         sidecar.ensure()

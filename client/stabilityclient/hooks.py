@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from stabilityclient import stack_file
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
@@ -60,3 +62,4 @@ def _forked() -> None:
     for run in _open_runs:
         run._on_fork()
     _open_runs.clear()
+    stack_file.forked()

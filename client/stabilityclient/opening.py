@@ -74,15 +74,18 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
     from stabilityclient.arbiter import arbiter_for
     from stabilityclient.boundary import Boundary
     from stabilityclient.heart import Heart
+    from stabilityclient.probe import Probe
     from stabilityclient.sidecar import Sidecar
     from stabilityclient.start import open_source, run_folder
 
     node = settings.node
     parts = Parts()
     parts.folder = run_folder(settings, node)
-    parts.source, parts.spool, parts.slot = open_source(
-        settings, parts.folder, node, os.getpid(), time.time_ns(), lambda text: guard.note("spool", text)
+    parts.source, parts.spool, parts.slot, parts.stack_file = open_source(
+        settings, parts.folder, node, os.getpid(), time.time_ns(), guard.note
     )
+    home = os.path.join(parts.folder, "sources", parts.source)
+    parts.probe = Probe(os.path.join(parts.folder, "probe"), os.path.join(home, "probe.json"), parts.slot)
     ranks = settings.ranks
 
     def arbiter(command_id: str, attempt: int) -> Arbiter:
@@ -98,7 +101,13 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
             except NotReadyError as error:
                 guard.note("agent", str(error))  # the records stay in the spool; the heart tries again
     parts.heart = Heart(
-        parts.slot, parts.spool, parts.sidecar, guard, ranks.local_rank, lambda: (run.logged_step, run.logged_at)
+        parts.slot,
+        parts.spool,
+        parts.sidecar,
+        parts.probe,
+        guard,
+        ranks.local_rank,
+        lambda: (run.logged_step, run.logged_at),
     )
     parts.heart.start()
     return parts

@@ -15,7 +15,7 @@ from stabilityclient.errors import RefusedError
 from stabilityclient.lineage import Lineage
 from stabilityclient.phase import Phase
 from stabilityclient.rollback import Rollback
-from stabilityclient.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
+from stabilityclient.slot import CLAIM_STEPS, STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
 from stabilityclient.spool import MAX_SET_NAMES
 from stabilityclient.values import quick_types, sort_values
 
@@ -178,6 +178,7 @@ class Run:
         self._went_back = None
         if self._parts is not None:
             self._parts.heart.stepping = True
+            self._parts.slot.claim(CLAIM_STEPS)
         try:
             while end is None or step < end:
                 command = self._between(step, end)
@@ -266,7 +267,9 @@ class Run:
             parts.heart.stop()
             parts.spool.close()
             parts.slot.close()
+            parts.stack_file.close()
             parts.boundary.close()
+            parts.probe.close()
             if parts.sidecar is not None:
                 parts.sidecar.forget()
         except Exception as error:

@@ -24,6 +24,8 @@ DEFAULT_SPOOL_MIB = 1024
 DEFAULT_DRAIN_S = 600.0
 #: Seconds that finish() waits for the delivery of everything (STABILITY_FINISH_S).
 DEFAULT_FINISH_S = 30.0
+#: Signal on which a process writes its stacks for the agent (STABILITY_DUMP_SIGNAL): one that hardly anybody uses.
+DEFAULT_DUMP_SIGNAL = "SIGRTMIN+6"
 #: Processes between a rank and its launcher that are looked through (shells, wrappers).
 MAX_LAUNCHER_DEPTH = 8
 
@@ -63,6 +65,7 @@ class Settings:
         "config",
         "dir",
         "drain_s",
+        "dump_signal",
         "finish_s",
         "mode",
         "name",
@@ -78,6 +81,7 @@ class Settings:
     config: dict[str, object]
     dir: str
     drain_s: float
+    dump_signal: int
     finish_s: float
     mode: str
     name: str
@@ -126,6 +130,7 @@ def resolve(
     settings.spool_bytes = int(_number(environ, "STABILITY_SPOOL_MIB", DEFAULT_SPOOL_MIB, 2) * 1024 * 1024)
     settings.drain_s = _number(environ, "STABILITY_DRAIN_S", DEFAULT_DRAIN_S, 0)
     settings.finish_s = _number(environ, "STABILITY_FINISH_S", DEFAULT_FINISH_S, 0)
+    settings.dump_signal = _signal_number(environ.get("STABILITY_DUMP_SIGNAL") or DEFAULT_DUMP_SIGNAL)
     if config is not None and not (hasattr(config, "keys") and hasattr(config, "__getitem__")):
         raise SettingError("config", config, "a mapping of names to JSON values, or None")
     settings.config = {str(key): config[key] for key in config} if config is not None else {}
@@ -154,6 +159,32 @@ def _check_address(url: str) -> None:
     port_fits = not host.endswith(":") and (not port or (port.isdecimal() and 0 < int(port[:6]) <= 65535))
     if not name or not (bracketed or plain_name) or not port_fits:
         raise SettingError("url", url, f"a host and a port of 1 to 65535, e.g. {DEFAULT_URL}")
+
+
+def _signal_number(text: str) -> int:
+    """Return the number of a signal that is free for us to use, 0 for ``off``.
+
+    Only signals without a meaning of their own: a handler on SIGTERM would keep the scheduler from ending the job.
+
+    Raises:
+        SettingError: it is not one of them.
+    """
+    import signal  # here: it costs a third of our import time
+
+    given = text.strip().upper()
+    if given == "OFF":
+        return 0
+    names = {"USR1": int(signal.SIGUSR1), "USR2": int(signal.SIGUSR2), "RTMIN": int(signal.SIGRTMIN)}
+    base, _, more = given.removeprefix("SIG").partition("+")
+    if given.isdecimal():
+        number = int(given[:6])
+    elif base == "RTMIN" and more.isdecimal():
+        number = names[base] + int(more[:6])
+    else:
+        number = 0 if more else names.get(base, 0)
+    if number not in (names["USR1"], names["USR2"]) and not names["RTMIN"] <= number <= signal.SIGRTMAX:
+        raise SettingError("STABILITY_DUMP_SIGNAL", text, "SIGUSR1, SIGUSR2, SIGRTMIN+<n>, the number of one, or off")
+    return number
 
 
 def node_name(environ: Mapping[str, str]) -> str:

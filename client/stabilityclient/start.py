@@ -7,8 +7,10 @@ import os
 
 from stabilityclient.arguments import plain
 from stabilityclient.boundary import make_mailbox
-from stabilityclient.slot import Slot
+from stabilityclient.sidecar import read_json
+from stabilityclient.slot import FLAG_FATAL, STATE_RUNNING, Slot, SlotView, read_slot
 from stabilityclient.spool import SpoolWriter
+from stabilityclient.stack_file import StackFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from stabilityclient.settings import Settings
 
-__all__ = ["MAX_CONFIG_BYTES", "open_source", "run_folder", "start_ticks", "write_whole"]
+__all__ = ["MAX_CONFIG_BYTES", "find_twin", "open_source", "run_folder", "start_ticks", "write_whole"]
 
 #: Longest config, bytes of JSON: it travels in each Hello, which must stay far below a message's limit.
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -32,9 +34,12 @@ def run_folder(settings: Settings, node: str) -> str:
 
 
 def open_source(
-    settings: Settings, folder: str, node: str, pid: int, started_ns: int, trouble: Callable[[str], None]
-) -> tuple[str, SpoolWriter, Slot]:
-    """Make everything that this start of a process needs on disk and return (source id, spool, slot).
+    settings: Settings, folder: str, node: str, pid: int, started_ns: int, note: Callable[[str, str], None]
+) -> tuple[str, SpoolWriter, Slot, StackFile]:
+    """Make everything that this start of a process needs on disk and return (source id, spool, slot, stack file).
+
+    Args:
+        note: logs trouble: ``note(place, text)``.
 
     Raises:
         OSError: the folder can't be made or written, or the disk is full.
@@ -50,10 +55,21 @@ def open_source(
     ):
         os.makedirs(each, exist_ok=True)
     make_mailbox(os.path.join(folder, "mailbox"))
-    _write_run(settings, folder, started_ns / 1e9, trouble)
-    spool = SpoolWriter(home, settings.spool_bytes, trouble)
+    _write_run(settings, folder, started_ns / 1e9, lambda text: note("spool", text))
+    spool = SpoolWriter(home, settings.spool_bytes, lambda text: note("spool", text))
     started = started_ns / 1e9
     slot = Slot(os.path.join(home, "slot"), pid=pid, rank=ranks.rank, world_size=ranks.world_size, started=started)
+    stack_file = StackFile(os.path.join(home, "stacks"), settings.dump_signal)
+    slot.dump_signal = stack_file.dump_signal
+    slot.flags |= FLAG_FATAL if stack_file.fatal else 0
+    slot.write_probes()
+    twin = find_twin(os.path.join(folder, "sources"), ranks.rank, node, pid)
+    if twin is not None:
+        note(
+            "init()",
+            f"process {twin['pid']} records rank {ranks.rank} of run {settings.run_id} in {folder} too: the points of "
+            "both are mixed. Give each job a STABILITY_RUN_ID of its own",
+        )
     info = {
         "source": source,
         "rank": ranks.rank,
@@ -65,10 +81,35 @@ def open_source(
         "generation": ranks.generation,
         # Tells this process from a later one that got the same pid.
         "start_ticks": start_ticks(pid),
+        # Why no signal brings this process's stacks, None where one does.
+        "no_dumps": stack_file.missing,
+        # Another living process that says it is this rank of this run, None in any sane job.
+        "twin": twin,
     }
     # Last: a folder without source.json is not a source yet, and no agent touches it.
     write_whole(os.path.join(home, "source.json"), json.dumps(info).encode())
-    return source, spool, slot
+    return source, spool, slot, stack_file
+
+
+def find_twin(sources: str, rank: int, node: str, pid: int) -> dict[str, object] | None:
+    """Return source and pid of another living process of this node that records the same rank, None without one.
+
+    Two jobs were given one run id, or a launcher restarted a rank without ending the old one.
+    """
+    for name in os.listdir(sources):
+        # r<rank>-<start>-<pid>: most earlier starts need no more than this look.
+        start, _, other = name.rpartition("-")
+        if not start.startswith(f"r{rank}-") or not other.isdecimal() or int(other) == pid:
+            continue
+        if not os.path.exists(f"/proc/{other}"):
+            continue
+        facts = read_json(os.path.join(sources, name, "source.json"))
+        seen = read_slot(os.path.join(sources, name, "slot"))
+        if facts.get("node") != node or not isinstance(seen, SlotView) or seen.state != STATE_RUNNING:
+            continue
+        if facts.get("start_ticks") and facts["start_ticks"] == start_ticks(int(other)):
+            return {"source": name, "pid": int(other)}
+    return None
 
 
 def start_ticks(pid: int) -> int:
