@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.policy.commands import MAX_ATTEMPTS, CommandBook, JobView, Order
+from stabilitybackend.policy.commands import MAX_ATTEMPTS, CommandBook
+from stabilitybackend.policy.orders import JobView, Order
 
 
 def _checkpoint(step: int, **more: Any) -> dict[str, Any]:

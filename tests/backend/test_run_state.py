@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from job import Job
-from stabilitybackend.policy.commands import Order
+from stabilitybackend.policy.orders import Order
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame, Health
 

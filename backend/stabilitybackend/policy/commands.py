@@ -6,31 +6,26 @@ handed in, and every method returns the commands that changed, for the worker to
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.policy.agent_orders import AGENT_KINDS, agent_order, answered
+from stabilitybackend.policy.agent_orders import AGENT_KINDS, agent_order, answered, check_free, comes_back, verdict
+from stabilitybackend.policy.orders import OPEN_STATES, JobView, Order, check_fields, usable_checkpoint
 
-__all__ = ["MAX_ATTEMPTS", "OPEN_STATES", "CommandBook", "JobView", "Order"]
+__all__ = ["MAX_ATTEMPTS", "CommandBook"]
 
-#: States in which a command may still be acted on.
-OPEN_STATES = frozenset({"pending", "delivered", "ready"})
 #: Tries to agree on one step boundary before the command fails.
 MAX_ATTEMPTS = 3
-#: How far ahead the first common boundary lies, seconds of training: a command reaches the ranks in well under 0.2 s.
-MARGIN_S = 0.5
 #: A command that no rank acted on expires after this long, seconds: long enough for a few slow steps, short enough
 #: that nobody is surprised by a rollback ordered before lunch.
 DEFAULT_EXPIRES_S = 600.0
-MAX_EXPIRES_S = 86_400.0
-MAX_REASON_CHARS = 2_000
 #: A command is ignored when no rank has said a word so many steps after its boundary ...
 IGNORED_AFTER_STEPS = 5
 #: ... and so many seconds after it was ordered: an agent that was away for a moment still brings it in time.
 IGNORED_AFTER_S = 20.0
+#: Agents may still answer so long after an order's expiry (and the grace of a restart), seconds.
+ANSWER_S = 5.0
 #: Commands kept per run; the oldest ended ones go first.
 MAX_COMMANDS = 2_000
 #: History entries kept per command.
@@ -39,60 +34,23 @@ MAX_HISTORY = 200
 _RETRY = frozenset({"missed", "aborted", "abort", "timeout"})
 
 
-@dataclass(frozen=True)
-class Order:
-    """A rollback that somebody asks for; units and ranges as in docs/api.md."""
-
-    to_step: int
-    lr_scale: float | None = None
-    seed: int | None = None
-    skip_batches: int | None = None
-    reason: str = ""
-    expires_s: float | None = None
-    idempotency_key: str | None = None
-    kind: str = "rollback"
-
-
-@dataclass(frozen=True)
-class JobView:
-    """What is known of the job at this moment.
-
-    Attributes:
-        running_step: newest step that a rank is in, extrapolated to now; None when no step was seen.
-        step_time_s: usual seconds a step, None when unknown.
-        world_size: ranks that have to agree.
-        head, head_key: the segment that the command is fenced to.
-        checkpoints: Checkpoint dicts of docs/api.md, newest first.
-        agents: agents connected now.
-    """
-
-    running_step: int | None
-    step_time_s: float | None
-    world_size: int
-    head: int
-    head_key: str
-    checkpoints: Sequence[Mapping[str, Any]]
-    agents: int
-
-    def boundary(self, attempt: int) -> int | None:
-        """Return the step before which all ranks shall act, None when the job's step is unknown."""
-        if self.running_step is None:
-            return None
-        ahead = 1 if not self.step_time_s else max(1, math.ceil(MARGIN_S / self.step_time_s))
-        return self.running_step + ahead * (1 << (attempt - 1))
-
-
 class CommandBook:
     """The commands of one run."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._commands: dict[str, dict[str, Any]] = {}
+        #: The newest restart, until its job is back: rows are looked at for it.
+        self._restart: str | None = None
+        #: Commands that a restart ended, until they are told.
+        self._ended: list[dict[str, Any]] = []
 
     def load(self, commands: Iterable[Mapping[str, Any]]) -> None:
         """Take over what was stored, after a restart."""
         for command in sorted(commands, key=lambda c: c["issued"]):
             self._commands[command["command_id"]] = dict(command)
+            if command["kind"] == "restart" and command["state"] in OPEN_STATES | {"acted"}:
+                self._restart = command["command_id"]
 
     def all(self) -> list[dict[str, Any]]:
         """Return the commands, newest first."""
@@ -106,6 +64,11 @@ class CommandBook:
         """Return the commands that an agent which connects now has to know."""
         return [c for c in self._commands.values() if c["state"] in OPEN_STATES]
 
+    def restart_under_way(self) -> dict[str, Any] | None:
+        """Return the restart whose job is not back yet, None where there is none."""
+        command = None if self._restart is None else self._commands.get(self._restart)
+        return command if command is not None and command["state"] in OPEN_STATES | {"acted"} else None
+
     def find(self, idempotency_key: str | None) -> dict[str, Any] | None:
         """Return the command that was ordered under this key before."""
         if idempotency_key is None:
@@ -114,28 +77,46 @@ class CommandBook:
 
     # --- ordering ------------------------------------------------------------------------------------------------
 
-    def order(self, order: Order, job: JobView, *, command_id: str, issuer: str, now: float) -> dict[str, Any]:
+    def order(
+        self,
+        order: Order,
+        job: JobView,
+        *,
+        command_id: str,
+        issuer: str,
+        now: float,
+        plan: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """Return the new command.
+
+        Args:
+            plan: of a restart, the plan that the agents write (``policy/plan.py``).
 
         Raises:
             BadRequest: a field is out of range, or no such checkpoint can be rolled back to.
-            Conflict: another rollback is under way, or no agent could deliver this one.
+            Conflict: another rollback or restart is under way, or no agent could deliver this one.
         """
-        _check_fields(order)
-        busy = next((c for c in self._rollbacks() if c["state"] in OPEN_STATES | {"acted"}), None)
-        if busy is not None and (busy["state"] != "acted" or now < busy["expires"]):
-            raise Conflict(
-                f"rollback {busy['command_id']} to step {busy['to_step']} is under way (state {busy['state']})",
-                hint="wait until it is done, or until it expires",
-            )
+        check_fields(order)
         if job.agents == 0:
             raise Conflict(
                 "no agent of this run is connected, so nobody can deliver a command",
                 hint="is the job running, and can its nodes reach us? A finished job is restarted, not rolled back",
             )
+        if order.kind in AGENT_KINDS:
+            check_free(order, job, self._commands.values(), now)
+            if order.kind == "restart":
+                self._give_way(now)
+            return self._begin(agent_order(order, command_id, self._run_id, job, issuer=issuer, now=now, plan=plan))
+        self._check_free(now)
         if job.running_step is None:
             raise Conflict("the job has not begun a step yet", hint="order it again when the first step is there")
-        checkpoint = _target(order.to_step, job)
+        assert order.to_step is not None
+        if order.to_step >= job.running_step:
+            raise BadRequest(
+                f"to_step is {order.to_step}, but the job is at step {job.running_step}",
+                hint="give an earlier step: that of a checkpoint",
+            )
+        checkpoint = usable_checkpoint(order.to_step, job.checkpoints)
         expires_s = DEFAULT_EXPIRES_S if order.expires_s is None else order.expires_s
         command: dict[str, Any] = {
             "command_id": command_id,
@@ -161,26 +142,45 @@ class CommandBook:
             "first_step": None,
             "idempotency_key": order.idempotency_key,
         }
-        _note(command, "pending", now, f"ordered by {issuer}")
-        self._commands[command_id] = command
-        self._forget_old()
-        return command
+        return self._begin(command)
 
     def ask_agents(self, kind: str, command_id: str, job: JobView, reason: str, now: float) -> list[dict[str, Any]]:
         """Return the new order of the server itself to the agents, nothing when it was given already."""
         if command_id in self._commands or job.agents == 0:
             return []
-        command = agent_order(
-            kind, command_id, self._run_id, segment=job.head, segment_key=job.head_key, agents=job.agents,
-            reason=reason, issuer="stabilityboard", now=now,
-        )  # fmt: skip
-        _note(command, "pending", now, reason)
-        self._commands[command_id] = command
-        self._forget_old()
-        return [command]
+        order = Order(kind=kind, reason=reason)
+        return [self._begin(agent_order(order, command_id, self._run_id, job, issuer="stabilityboard", now=now))]
 
-    def _rollbacks(self) -> list[dict[str, Any]]:
-        return [command for command in self._commands.values() if command["kind"] not in AGENT_KINDS]
+    def _begin(self, command: dict[str, Any]) -> dict[str, Any]:
+        _note(command, "pending", command["issued"], f"ordered by {command['issuer']}")
+        self._commands[command["command_id"]] = command
+        if command["kind"] == "restart":
+            self._restart = command["command_id"]
+        self._forget_old()
+        return command
+
+    def _check_free(self, now: float) -> None:
+        """Raise Conflict while a rollback or a restart is under way."""
+        for busy in self._commands.values():
+            if busy["kind"] == "dump_stacks" or busy["state"] not in OPEN_STATES | {"acted"}:
+                continue
+            if busy["state"] == "acted" and now >= busy["expires"]:
+                continue
+            what = f"rollback {busy['command_id']} to step {busy['to_step']}"
+            raise Conflict(
+                f"{what if busy['kind'] == 'rollback' else 'restart ' + busy['command_id']} is under way "
+                f"(state {busy['state']})",
+                hint="wait until it is done, or until it expires",
+            )
+
+    def _give_way(self, now: float) -> None:
+        """A restart begins: it ends what waits for ranks that will be gone."""
+        for command in self._commands.values():
+            if command["kind"] == "restart" and command["state"] == "acted":
+                self._ended.append(_note(command, "failed", now, "no new row came before the next restart"))
+            elif command["kind"] not in AGENT_KINDS and command["state"] in OPEN_STATES:
+                text = "no rank answered, and the job is restarted; nothing was rolled back"
+                self._ended.append(_note(command, "failed", now, text))
 
     def _forget_old(self) -> None:
         for command_id, command in list(self._commands.items()):
@@ -207,8 +207,10 @@ class CommandBook:
             return []
         said, detail = str(data.get("state", "")), str(data.get("detail") or "")
         if rank is None and command["kind"] in AGENT_KINDS and said != "delivered":
-            if answered(command, node, said, detail, time) and command["state"] in OPEN_STATES:
-                _note(command, "done", time, f"all {command['world_size']} agents answered")
+            if not answered(command, node, said, detail, time):
+                return []
+            _history(command, said, time, f"{node}: {detail}", None, step)
+            self._conclude(command, time, late=False)
             return [command]
         if rank is None:
             return (
@@ -223,6 +225,13 @@ class CommandBook:
         _history(command, said, time, detail, rank, step)
         self._draw_conclusion(command, said, time, detail, rank)
         return [command]
+
+    def _conclude(self, command: dict[str, Any], time: float, *, late: bool) -> bool:
+        """Close an order for agents when nobody else will answer; return whether it is closed now."""
+        end = verdict(command, late=late) if command["state"] in OPEN_STATES else None
+        if end is not None:
+            _note(command, end[0], time, end[1])
+        return end is not None
 
     def _draw_conclusion(self, command: dict[str, Any], said: str, time: float, detail: str, rank: int) -> None:
         states = [r["state"] for r in command["ranks"].values()]
@@ -282,6 +291,8 @@ class CommandBook:
         """
         changed = []
         for command in self.waiting():
+            if command["kind"] in AGENT_KINDS:
+                continue  # a restart ends the job, and agents may still answer
             acted = [rank for rank, word in command["ranks"].items() if word["state"] == "acted"]
             what = f"only ranks {', '.join(acted)} had gone back" if acted else "nothing was rolled back"
             changed.append(_note(command, "failed", now, f"the job ended before all ranks could act; {what}. {why}"))
@@ -297,25 +308,32 @@ class CommandBook:
             _note(command, "done", time, f"first new point at step {step}")
         return [command]
 
+    def on_row(self, node: str, started_ns: int, segment: int, step: int, time: float) -> list[dict[str, Any]]:
+        """A rank logged a row: the restart that its process came up after is done.
+
+        Args:
+            node, started_ns: of the process; ns since 1970 by the node's clock.
+            segment: in which the row is.
+        """
+        command = self.restart_under_way()
+        if command is None or not comes_back(command, node, started_ns):
+            return []
+        self._restart = None
+        command["segment"], command["first_step"] = segment, step
+        return [_note(command, "done", time, f"first row of a new process at step {step} on {node}")]
+
     def settle(self, now: float) -> list[dict[str, Any]]:
         """Close what is complete or too late; call it about once a second."""
-        changed = []
+        changed, self._ended = self._ended, []
         for command in self._commands.values():
             if command["state"] == "acted" and command["segment"] is not None:
                 changed.append(_note(command, "done", now, f"first new point at step {command['first_step']}"))
-            elif command["state"] in OPEN_STATES and now > command["expires"] and command["kind"] in AGENT_KINDS:
-                heard = len(command["nodes"])
-                changed.append(
-                    _note(
-                        command,
-                        "done" if heard else "expired",
-                        now,
-                        f"{heard} of {command['world_size']} agents answered",
-                    )
-                )
+            elif command["kind"] in AGENT_KINDS:
+                grace_s = float(command.get("grace_s") or 0.0)
+                if now > command["expires"] + grace_s + ANSWER_S and self._conclude(command, now, late=True):
+                    changed.append(command)
             elif command["state"] in OPEN_STATES and now > command["expires"]:
-                answered = len(command["ranks"])
-                text = f"{answered} of {command['world_size']} ranks answered; nothing was rolled back"
+                text = f"{len(command['ranks'])} of {command['world_size']} ranks answered; nothing was rolled back"
                 changed.append(_note(command, "expired", now, text))
         return changed
 
@@ -342,46 +360,3 @@ def _note(command: dict[str, Any], state: str, time: float, detail: str) -> dict
 def _history(command: dict[str, Any], state: str, time: float, detail: str, rank: int | None, step: int | None) -> None:
     command["history"].append({"state": state, "time": time, "detail": detail, "rank": rank, "step": step})
     del command["history"][:-MAX_HISTORY]
-
-
-def _check_fields(order: Order) -> None:
-    if order.kind != "rollback":
-        raise BadRequest(f"kind is {order.kind!r}, expected 'rollback'", hint="other kinds of command come later")
-    _check("to_step", order.to_step, 0, 2**53 - 1)
-    if order.lr_scale is not None and not (math.isfinite(order.lr_scale) and 0 < order.lr_scale <= 10):
-        raise BadRequest(
-            f"lr_scale is {order.lr_scale}, expected a factor in (0, 10]", hint="0.5 halves the learning rate"
-        )
-    if order.seed is not None:
-        _check("seed", order.seed, 0, 2**63 - 1)
-    if order.skip_batches is not None:
-        _check("skip_batches", order.skip_batches, 0, 10**9)
-    if order.expires_s is not None:
-        _check("expires_s", order.expires_s, 1, MAX_EXPIRES_S)
-    if len(order.reason) > MAX_REASON_CHARS:
-        raise BadRequest(
-            f"reason has {len(order.reason)} characters, expected at most {MAX_REASON_CHARS}", hint="shorten it"
-        )
-
-
-def _check(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise BadRequest(f"{name} is {value}, expected {low} to {high:g}", hint=f"give a {name} in that range")
-
-
-def _target(to_step: int, job: JobView) -> str | None:
-    """Return the path of the checkpoint to roll back to, None for a job that announces none."""
-    assert job.running_step is not None
-    if to_step >= job.running_step:
-        raise BadRequest(
-            f"to_step is {to_step}, but the job is at step {job.running_step}",
-            hint="give an earlier step: that of a checkpoint",
-        )
-    usable = [c for c in job.checkpoints if c["available"] and not c["dead"]]
-    if not job.checkpoints:
-        return None
-    for checkpoint in usable:
-        if checkpoint["step"] == to_step:
-            return str(checkpoint["path"])
-    known = ", ".join(str(c["step"]) for c in usable[:12]) or "none"
-    raise BadRequest(f"there is no usable checkpoint for step {to_step}", hint=f"usable checkpoints: {known}")

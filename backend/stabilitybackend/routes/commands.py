@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.errors import NotFound
-from stabilitybackend.policy.commands import Order
+from stabilitybackend.policy.orders import Order
 from stabilitybackend.routes.access import Commander, Reader, Worker
 
 __all__ = ["OrderBody", "router"]
@@ -18,25 +18,27 @@ router = APIRouter(prefix="/api/v1/runs/{run_id}/commands", tags=["commands"])
 
 
 class OrderBody(BaseModel):
-    """What is asked of the job. Ranges are checked in ``stabilitybackend.policy.commands``."""
+    """What is asked of the job. Ranges are checked in ``stabilitybackend.policy.orders``."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    kind: str = Field(description="'rollback'")
-    to_step: int = Field(description="step of a checkpoint: training goes on from the step after it")
+    kind: str = Field(description="'rollback', 'restart' or 'dump_stacks'")
+    to_step: int | None = Field(None, description="step of a checkpoint: training goes on from the step after it")
     lr_scale: float | None = Field(None, description="factor on the learning rate, (0, 10]")
     seed: int | None = Field(None, description="new seed of the data order")
     skip_batches: int | None = Field(None, description="global batches to skip after the checkpoint")
+    exclude_nodes: list[str] | None = Field(None, description="restart: nodes that the job shall come up without")
+    grace_s: float | None = Field(None, description="restart: seconds from SIGTERM to SIGKILL, 10 if left out")
     reason: str = Field("", description="why, for the record")
     expires_s: float | None = Field(
-        None, description="seconds after which nobody may act on it any more, 600 if left out"
+        None, description="seconds after which nobody may begin with it; 600, restart 60, dump_stacks 15 if left out"
     )
     idempotency_key: str | None = Field(None, max_length=200, description="the same key gives the same command again")
 
 
 @router.post("", status_code=201)
 async def order(body: OrderBody, commander: Commander, worker: Worker) -> Response:
-    """Order a rollback."""
+    """Order a rollback, a restart, or a look at every rank's stacks."""
     command = await worker.order(
         Order(**body.model_dump()), command_id=f"c-{secrets.token_hex(8)}", issuer=commander.name
     )

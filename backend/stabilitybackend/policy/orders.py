@@ -1,0 +1,152 @@
+"""What somebody asks of a job, what is known of the job then, and whether the two fit. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stabilitybackend.errors import BadRequest
+
+__all__ = ["OPEN_STATES", "JobView", "Order", "check_fields", "usable_checkpoint"]
+
+#: States in which a command may still be acted on.
+OPEN_STATES = frozenset({"pending", "delivered", "ready"})
+#: How far ahead the first common boundary lies, seconds of training: a command reaches the ranks in well under 0.2 s.
+MARGIN_S = 0.5
+MAX_EXPIRES_S = 86_400.0
+MAX_REASON_CHARS = 2_000
+#: Longest time that ranks get to leave by themselves before they are killed, seconds.
+MAX_GRACE_S = 300.0
+#: Nodes that one restart may leave out.
+MAX_EXCLUDED = 256
+MAX_NODE_CHARS = 100
+
+#: Kind of order -> the fields that it takes beside reason, expires_s and idempotency_key.
+_FIELDS: Mapping[str, frozenset[str]] = {
+    "rollback": frozenset({"to_step", "lr_scale", "seed", "skip_batches"}),
+    "restart": frozenset({"to_step", "lr_scale", "skip_batches", "exclude_nodes", "grace_s"}),
+    "dump_stacks": frozenset(),
+}
+
+
+@dataclass(frozen=True)
+class Order:
+    """What somebody asks for; units and ranges as in docs/api.md. Fields that the kind does not take stay None."""
+
+    to_step: int | None = None
+    lr_scale: float | None = None
+    seed: int | None = None
+    skip_batches: int | None = None
+    reason: str = ""
+    expires_s: float | None = None
+    idempotency_key: str | None = None
+    kind: str = "rollback"
+    exclude_nodes: Sequence[str] | None = None
+    grace_s: float | None = None
+
+
+@dataclass(frozen=True)
+class JobView:
+    """What is known of the job at this moment.
+
+    Attributes:
+        running_step: newest step that a rank is in, extrapolated to now; None when no step was seen.
+        step_time_s: usual seconds a step, None when unknown.
+        world_size: ranks that have to agree.
+        head, head_key: the segment that the command is fenced to.
+        checkpoints: Checkpoint dicts of docs/api.md, newest first.
+        agents: agents connected now.
+        starts: node -> when the newest of its ranks' processes started, ns since 1970 by the node's own clock.
+    """
+
+    running_step: int | None
+    step_time_s: float | None
+    world_size: int
+    head: int
+    head_key: str
+    checkpoints: Sequence[Mapping[str, Any]]
+    agents: int
+    starts: Mapping[str, int] = field(default_factory=dict)
+
+    def boundary(self, attempt: int) -> int | None:
+        """Return the step before which all ranks shall act, None when the job's step is unknown."""
+        if self.running_step is None:
+            return None
+        ahead = 1 if not self.step_time_s else max(1, math.ceil(MARGIN_S / self.step_time_s))
+        return self.running_step + ahead * (1 << (attempt - 1))
+
+
+def check_fields(order: Order) -> None:
+    """Raise BadRequest where a field is out of range, is missing, or does not belong to the kind."""
+    takes = _FIELDS.get(order.kind)
+    if takes is None:
+        raise BadRequest(
+            f"kind is {order.kind!r}, expected one of {', '.join(map(repr, _FIELDS))}",
+            hint="give one of these kinds",
+        )
+    every = sorted(frozenset[str]().union(*_FIELDS.values()))
+    foreign = [name for name in every if name not in takes and getattr(order, name) is not None]
+    if foreign:
+        raise BadRequest(
+            f"{', '.join(foreign)} given for a {order.kind}, expected only {', '.join(sorted(takes)) or 'a reason'}",
+            hint="leave it out",
+        )
+    if order.kind == "rollback" and order.to_step is None:
+        raise BadRequest("to_step is missing, expected the step of a checkpoint", hint="give a to_step")
+    if order.to_step is not None:
+        _check("to_step", order.to_step, 0, 2**53 - 1)
+    if order.lr_scale is not None and not (math.isfinite(order.lr_scale) and 0 < order.lr_scale <= 10):
+        raise BadRequest(
+            f"lr_scale is {order.lr_scale}, expected a factor in (0, 10]", hint="0.5 halves the learning rate"
+        )
+    if order.seed is not None:
+        _check("seed", order.seed, 0, 2**63 - 1)
+    if order.skip_batches is not None:
+        _check("skip_batches", order.skip_batches, 0, 10**9)
+    if order.expires_s is not None:
+        _check("expires_s", order.expires_s, 1, MAX_EXPIRES_S)
+    if order.grace_s is not None:
+        _check("grace_s", order.grace_s, 0, MAX_GRACE_S)
+    if len(order.reason) > MAX_REASON_CHARS:
+        raise BadRequest(
+            f"reason has {len(order.reason)} characters, expected at most {MAX_REASON_CHARS}", hint="shorten it"
+        )
+    _check_nodes(order.exclude_nodes or ())
+
+
+def usable_checkpoint(to_step: int, checkpoints: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the path of the checkpoint of ``to_step``, None for a job that announces none.
+
+    Raises:
+        BadRequest: the job announces checkpoints, and none of that step can be used.
+    """
+    if not checkpoints:
+        return None
+    usable = [c for c in checkpoints if c["available"] and not c["dead"]]
+    for checkpoint in usable:
+        if checkpoint["step"] == to_step:
+            return str(checkpoint["path"])
+    known = ", ".join(str(c["step"]) for c in usable[:12]) or "none"
+    raise BadRequest(f"there is no usable checkpoint for step {to_step}", hint=f"usable checkpoints: {known}")
+
+
+def _check(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise BadRequest(f"{name} is {value}, expected {low} to {high:g}", hint=f"give a {name} in that range")
+
+
+def _check_nodes(nodes: Sequence[str]) -> None:
+    if len(nodes) > MAX_EXCLUDED:
+        raise BadRequest(f"exclude_nodes has {len(nodes)} names, expected at most {MAX_EXCLUDED}", hint="name fewer")
+    for node in nodes:
+        # They end on command lines (sbatch --exclude=...): nothing that a shell or a list would read differently.
+        if (
+            not 1 <= len(node) <= MAX_NODE_CHARS
+            or not node.replace("-", "").replace(".", "").replace("_", "").isalnum()
+        ):
+            raise BadRequest(
+                f"exclude_nodes has {node!r:.60}, expected names of letters, digits, '.', '_' and '-'",
+                hint="give the nodes' names as the run's page shows them",
+            )

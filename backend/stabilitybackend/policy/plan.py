@@ -1,0 +1,248 @@
+"""Says what a launcher should do next: nothing, start again (from where, without which nodes), or ask people. Pure.
+
+A launcher starts blindly what died; this adds what it can't know: which checkpoint is good, which node is suspect, and
+that the third start in a row came no further. A node is left out on hard evidence only (its GPU has to be reset, it is
+gone, somebody named it), or when its ranks were blamed twice: one blame is a suspicion, and a job without its spare
+nodes does not start at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stabilitybackend.policy.going_back import CURVE_KINDS
+from stabilitybackend.policy.orders import Order, usable_checkpoint
+
+__all__ = ["EXIT_CODES", "MAX_FRUITLESS", "JobFacts", "make_plan"]
+
+#: Action -> exit code of ``stabilityboard plan``. Avoided: 0 to 2, 16 and 17 (Megatron), 64 to 78 (sysexits), 93 (NVRx:
+#: no restart), 126 to 165 (shells and signals) and 255.
+EXIT_CODES: Mapping[str, int] = {"none": 0, "wait": 0, "relaunch": 40, "relaunch_without": 41, "stop": 42}
+#: Launches in a row without progress after which people have to look. NVRx's launcher stops after 3 cycles in which the
+#: checkpoint did not advance (max_no_progress_cycles, nvidia_resiliency_ext/fault_tolerance/config.py).
+MAX_FRUITLESS = 3
+#: A hang is judged within so long; one without a verdict after it is started again all the same, seconds.
+UNDECIDED_S = 60.0
+#: Exit code with which Megatron says that its own validation of a result failed: the same again would not help
+#: (core/rerun_state_machine.py).
+MEGATRON_FAILED = 17
+#: Suspects named in a plan.
+MAX_SUSPECTS = 16
+
+#: Kinds of incidents that stop a job.
+_STOPPING = ("hang", "process_death", "agent_lost", "gpu_fault")
+#: Verdicts that speak of a node as such.
+_NODE_CLASSES = frozenset({"node_lost"})
+#: Verdicts that blame nobody's machine, however often they come.
+_SOFTWARE_CLASSES = frozenset(
+    {"exception", "exit_code", "signal", "oom_kill", "overdue", "collective_stuck", "desync", "partition", "stopped"}
+)
+#: What NVIDIA asks for before such a GPU is used again (docs/gpu.md).
+_GPU_CLASSES = frozenset({"reset", "reboot", "drain"})
+#: Times that a node's ranks are blamed before it is left out.
+_BLAMES = 2
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What the plan is made from.
+
+    Attributes:
+        status, note: of the Run (docs/api.md).
+        incidents, checkpoints: in the shapes of docs/api.md, newest first.
+        nodes: of the job's ranks.
+        fruitless: newest launches in a row that made no progress.
+    """
+
+    status: str
+    note: str
+    incidents: Sequence[Mapping[str, Any]]
+    checkpoints: Sequence[Mapping[str, Any]]
+    nodes: Collection[str]
+    fruitless: int
+
+
+def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None) -> dict[str, Any]:
+    """Return the plan in the shape of docs/restart.md.
+
+    Args:
+        now: unix seconds.
+        order: of people who want a restart whatever the plan would say; what they name counts.
+
+    Raises:
+        BadRequest: the order names a checkpoint that can't be used.
+    """
+    stopping = _stopping(job.incidents)
+    cause = stopping[0] if stopping else None
+    verdict = {} if cause is None else _verdict(cause)
+    hard, soft = _blamed(job.incidents, stopping)
+    named = set(order.exclude_nodes or ()) if order is not None else set[str]()
+    # Suspicion alone must not empty the job.
+    exclude = sorted(named | hard | (soft if set(job.nodes) - hard - named - soft else set()))
+    action, why = _action(job, cause, verdict, now) if order is None else ("relaunch", order.reason)
+    if action == "relaunch" and exclude:
+        action = "relaunch_without"
+    relaunch = action.startswith("relaunch")
+    start = _start_from(job, order) if relaunch else _Start(None, None, None, None)
+    plan: dict[str, Any] = {
+        "version": 1,
+        "run_id": run_id,
+        "written": now,
+        "action": action,
+        "checkpoint": start.checkpoint,
+        "skip_batches": start.skip_batches,
+        "skip_range": start.skip_range,
+        "lr_scale": start.lr_scale,
+        "exclude_nodes": exclude if relaunch else [],
+        "suspects": _suspects(verdict),
+        "incident_id": None if cause is None else cause["incident_id"],
+        "verdict": verdict or None,
+        "exit_code": EXIT_CODES[action],
+    }
+    plan["text"] = _text(plan, why, bool(job.checkpoints))
+    return plan
+
+
+@dataclass(frozen=True)
+class _Start:
+    checkpoint: dict[str, Any] | None
+    skip_batches: int | None
+    skip_range: list[int] | None
+    lr_scale: float | None
+
+
+def _stopping(incidents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the open incidents that stop a job, the first cause first."""
+    found = [i for i in incidents if i["state"] == "open" and i["kind"] in _STOPPING and _stops(i)]
+    return sorted(found, key=lambda i: (i["opened"], i["incident_id"]))
+
+
+def _stops(incident: Mapping[str, Any]) -> bool:
+    if incident["kind"] == "gpu_fault":
+        return incident["evidence"].get("class") in _GPU_CLASSES
+    if incident["kind"] == "agent_lost":
+        return _verdict(incident).get("training") == "stands"
+    return True
+
+
+def _verdict(incident: Mapping[str, Any]) -> dict[str, Any]:
+    found = incident["evidence"].get("verdict")
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def _blamed(incidents: Iterable[Mapping[str, Any]], stopping: Sequence[Mapping[str, Any]]) -> tuple[set[str], set[str]]:
+    """Return (nodes that can't be used, nodes that are suspect)."""
+    hard: set[str] = set()
+    for incident in stopping:
+        verdict = _verdict(incident)
+        if incident["kind"] == "gpu_fault":
+            gpu = incident["evidence"].get("gpu")
+            node = incident["node"] or (gpu.get("node") if isinstance(gpu, Mapping) else None)
+            hard |= {str(node)} if node else set()
+        elif verdict.get("class") in _NODE_CLASSES and verdict.get("confidence") != "low":
+            hard |= _names(verdict)
+    open_names = set[str]().union(*(_names(_verdict(incident)) for incident in stopping))
+    blames: Counter[str] = Counter()
+    for incident in incidents:
+        verdict = _verdict(incident)
+        if verdict.get("class") not in _SOFTWARE_CLASSES and verdict.get("confidence") != "low":
+            blames.update(_names(verdict))
+    return hard, {node for node in open_names if blames[node] >= _BLAMES}
+
+
+def _names(verdict: Mapping[str, Any]) -> set[str]:
+    return {str(node) for node in verdict.get("nodes") or () if node}
+
+
+def _action(job: JobFacts, cause: Mapping[str, Any] | None, verdict: Mapping[str, Any], now: float) -> tuple[str, str]:
+    if job.status == "finished":
+        return ("none", "The job is finished.")
+    if job.status == "offline":
+        return ("none", "The run was imported: there is no job.")
+    if job.status == "unreachable":
+        return ("wait", job.note)
+    if job.status == "crashed":
+        if job.fruitless >= MAX_FRUITLESS:
+            return (
+                "stop",
+                f"{_why(cause, job)} The last {job.fruitless} starts made no progress: a human has to look.",
+            )
+        if cause is not None and cause["evidence"].get("exit_code") == MEGATRON_FAILED:
+            return ("stop", f"{_why(cause, job)} Exit code 17: Megatron's own check of a result failed.")
+        return ("relaunch", _why(cause, job))
+    if cause is not None and cause["kind"] in ("hang", "agent_lost"):
+        undecided = not verdict and now - float(cause["opened"]) < UNDECIDED_S
+        if undecided or verdict.get("class") in ("overdue", "partition"):
+            return ("wait", f"{_why(cause, job)} That is not decided yet.")
+        return ("relaunch", _why(cause, job))
+    if cause is not None:
+        return ("none", f"The job runs on. {_why(cause, job)}")
+    return ("none", job.note or "The job runs.")
+
+
+def _why(cause: Mapping[str, Any] | None, job: JobFacts) -> str:
+    text = str(job.note if cause is None else (_verdict(cause).get("text") or cause["title"])).strip()
+    return text if text.endswith((".", "!", "?")) or not text else text + "."
+
+
+def _start_from(job: JobFacts, order: Order | None) -> _Start:
+    """Return where training goes on: what people named, else what an open incident advises, else the newest."""
+    advice = next(
+        (
+            i["suggestion"]
+            for i in job.incidents
+            if i["state"] == "open" and not i["dead"] and i["kind"] in CURVE_KINDS
+            and (i["suggestion"] or {}).get("action") == "roll_back" and i["suggestion"].get("to_step") is not None
+        ),
+        None,
+    )  # fmt: skip
+    usable = [c for c in job.checkpoints if c["available"] and not c["dead"]]
+    skip = None if order is None else order.skip_batches
+    scale = None if order is None else order.lr_scale
+    if order is not None and order.to_step is not None:
+        path = usable_checkpoint(order.to_step, job.checkpoints)
+        return _Start({"step": order.to_step, "path": path}, skip, _range(order.to_step, skip), scale)
+    advised = next((c for c in usable if advice is not None and c["step"] == advice["to_step"]), None)
+    if advised is not None and advice is not None:
+        skip = advice.get("skip_batches") if skip is None else skip
+        scale = advice.get("lr_scale") if scale is None else scale
+    chosen = advised or max(usable, key=lambda c: (c["step"], c["time"]), default=None)
+    if chosen is None:
+        return _Start(None, skip, None, scale)
+    step = int(chosen["step"])
+    return _Start({"step": step, "path": str(chosen["path"])}, skip, _range(step, skip), scale)
+
+
+def _range(step: int, skip: int | None) -> list[int] | None:
+    return [step + 1, step + skip] if skip else None
+
+
+def _suspects(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
+    gpus = {gpu.get("rank"): gpu for gpu in verdict.get("gpus") or () if isinstance(gpu, Mapping)}
+    nodes = sorted(_names(verdict))
+    found = []
+    for rank in list(verdict.get("culprits") or ())[:MAX_SUSPECTS]:
+        gpu = gpus.get(rank, {})
+        node = gpu.get("node") or (nodes[0] if len(nodes) == 1 else None)
+        found.append({"rank": rank, "node": node, "gpu": gpu.get("uuid")})
+    return found
+
+
+def _text(plan: Mapping[str, Any], why: str, announces: bool) -> str:
+    words = [why] if why else []
+    if plan["action"].startswith("relaunch"):
+        checkpoint = plan["checkpoint"]
+        if checkpoint is not None:
+            where = f"from the checkpoint of step {checkpoint['step']}"
+        else:
+            where = "from the beginning: no checkpoint can be used" if announces else "from where it finds its state"
+        without = f" without {', '.join(plan['exclude_nodes'])}" if plan["exclude_nodes"] else ""
+        words.append(f"Start the job again{without}, {where}.")
+        if plan["skip_batches"]:
+            words.append(f"Leave out {plan['skip_batches']} batches behind it.")
+        if plan["lr_scale"] is not None:
+            words.append(f"Multiply the learning rate by {plan['lr_scale']:g}.")
+    return " ".join(words)

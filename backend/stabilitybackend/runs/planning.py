@@ -1,0 +1,35 @@
+"""The plan of one run, from what its state knows (``policy/plan.py`` decides)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stabilitybackend.policy.orders import Order
+from stabilitybackend.policy.plan import JobFacts, make_plan
+
+if TYPE_CHECKING:
+    from stabilitybackend.runs.state import RunState
+
+__all__ = ["plan_of"]
+
+
+def plan_of(state: RunState, now: float, order: Order | None = None) -> dict[str, Any]:
+    """Return the plan of docs/restart.md; while a restart waits for its job, the one that was ordered.
+
+    Args:
+        now: unix seconds.
+        order: of people who want a restart.
+
+    Raises:
+        BadRequest: the order names a checkpoint that can't be used.
+    """
+    ordered = state.commands.restart_under_way()
+    if order is None and ordered is not None:
+        plan: dict[str, Any] = ordered["plan"]
+        return plan
+    status, note = state.liveness.status(now)
+    checkpoints = state.checkpoints()
+    nodes = {agent["node"] for agent in state.agents.values() if agent.get("ranks")}
+    incidents = state.incidents.all()
+    job = JobFacts(status, note, incidents, checkpoints, nodes, state.world.fruitless(checkpoints))
+    return make_plan(state.run_id, job, now, order)
