@@ -58,7 +58,7 @@ def ledger_of(state: RunState, now: float) -> Callable[[], dict[str, Any]]:
     seen = any(agent["connected"] for agent in state.agents.values())
     starts = [time for time in state.fold.starts.values() if time > 0]
     job = JobFacts(
-        world_size=state.world_size,
+        world_size=state.world.size,
         gpus=_gpus(state),
         started=min(starts, default=None),
         until=now if seen and state.liveness.status(now)[0] in _UNDER_WAY else None,
@@ -77,4 +77,4 @@ def _gpus(state: RunState) -> int | None:
         if (match := _GPU.match(metric))
         for key in state.store.keys(metric)
     }
-    return min(len(seen), state.world_size) if seen else None
+    return min(len(seen), state.world.size) if seen else None

@@ -16,8 +16,9 @@ __all__ = ["RunIndex"]
 MAX_LISTED = 500
 _EMPTY_VIEW: dict[str, Any] = {
     "latest": {}, "last_step": None, "effective_points": 0, "dead_points": 0, "status": "unreachable",
-    "note": "no points yet", "head": 0, "world_size": 1, "ranks": [], "metrics": [], "open_incidents": 0,
-    "rollbacks": 0, "agents": 0,
+    "note": "no points yet", "head": 0, "world_size": 1,
+    "world": {"now": 1, "before": None, "since_step": None, "gpus": None},
+    "ranks": [], "metrics": [], "open_incidents": 0, "rollbacks": 0, "agents": 0,
 }  # fmt: skip
 
 

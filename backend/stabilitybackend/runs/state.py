@@ -18,14 +18,18 @@ from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.monitor import LivenessMonitor
-from stabilitybackend.policy.commands import CommandBook, JobView, Order
+from stabilitybackend.liveness.rank_watch import start_of
+from stabilitybackend.policy.commands import CommandBook
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.job_alert import alert_finding
+from stabilitybackend.policy.orders import JobView, Order
 from stabilitybackend.runs.evidence import Evidence
 from stabilitybackend.runs.judging import PRIMARY_METRICS, Judge
+from stabilitybackend.runs.planning import plan_of
 from stabilitybackend.runs.row_lookup import TimesFound
 from stabilitybackend.runs.store import RunStore
 from stabilitybackend.runs.summary import RunSummary
+from stabilitybackend.runs.world import World, newest_starts
 from stabilityclient.wire import Frame, Health
 
 __all__ = ["Changes", "RunState"]
@@ -89,7 +93,7 @@ class RunState:
         self.liveness = LivenessMonitor(run_id)
         self.gpus = GpuWatch()
         self.agents: dict[str, dict[str, Any]] = {}
-        self.world_size = 1
+        self.world = World()
         self._clock = clock
         self.judge = Judge(RunStore(), self.fold)
         self._evidence = Evidence()
@@ -123,8 +127,7 @@ class RunState:
                 rebuilt, nothing is said twice.
         """
         changes = Changes()
-        if frame.source.rank is not None:
-            self.world_size = max(1, frame.source.world_size)
+        self.world.seen(frame.source)
         for change in self.fold.each(frame):
             if isinstance(change, Placed):
                 self._placed(change, changes, replayed)
@@ -144,7 +147,10 @@ class RunState:
             # Not only for the first rows by the segment's count: that is ahead of us while a frame holds more of them.
             segment = self.fold.tree[placed.segment]
             time = float(placed.times[0])
-            changes.add_commands(self.commands.on_points(segment.id, segment.key, int(placed.steps[0]), time))
+            first, started = int(placed.steps[0]), start_of(placed.source)
+            changes.add_commands(self.commands.on_points(segment.id, segment.key, first, time))
+            changes.add_commands(self.commands.on_row(placed.node, started, segment.id, first, time))
+        self.world.row(placed.source, int(placed.steps[0]), int(placed.steps[-1]))
         for at in (0, -1):
             self.liveness.logged(placed.rank, placed.source, int(placed.steps[at]), float(placed.times[at]))
         if placed.segment == self.fold.tree.head:
@@ -212,6 +218,8 @@ class RunState:
             self.found(alert_finding(event), event.time, changes)
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
+        elif event.type == "gpu_inventory":
+            self.world.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
             self._gpu_notes[event.source.node] = dict(event.data)
         elif event.type == "command" and not replayed:
@@ -304,7 +312,7 @@ class RunState:
             "liveness": self.liveness.saved(),
             "gpus": self.gpus.saved(),
             "summary": self._summary.saved(),
-            "world_size": self.world_size,
+            "world": self.world.saved(),
             "running": self._running,
             "last_row": self._last_row,
             "step_times": list(self._step_times),
@@ -331,7 +339,7 @@ class RunState:
         self.liveness.restore(saved["liveness"])
         self.gpus.restore(saved["gpus"])
         self._summary.restore(saved["summary"])
-        self.world_size = int(saved["world_size"])
+        self.world.restore(saved["world"])
         self._running, self._last_row = saved["running"], saved["last_row"]
         self._step_times.extend(saved["step_times"])
         self._gpu_notes = dict(saved["gpu_notes"])
@@ -349,14 +357,17 @@ class RunState:
         head = self.fold.tree[self.fold.tree.head]
         connected = sum(1 for agent in self.agents.values() if agent["connected"])
         checkpoints = self.checkpoints() if with_checkpoints else []
-        return JobView(running, step_time_s, self.world_size, head.id, head.key, checkpoints, connected)
+        starts = newest_starts(self.agents.values())
+        return JobView(running, step_time_s, self.world.size, head.id, head.key, checkpoints, connected, starts)
 
     def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Return the new command, or the one that was ordered under the same idempotency key."""
         known = self.commands.find(order.idempotency_key)
         if known is not None:
             return known
-        return self.commands.order(order, self.job(), command_id=command_id, issuer=issuer, now=self._clock())
+        now = self._clock()
+        plan = plan_of(self, now, order) if order.kind == "restart" else None
+        return self.commands.order(order, self.job(), command_id=command_id, issuer=issuer, now=now, plan=plan)
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Return the checkpoints in the shape of docs/api.md, newest first."""
@@ -383,7 +394,8 @@ class RunState:
             "status": status,
             "note": note,
             "head": tree.head,
-            "world_size": self.world_size,
+            "world_size": self.world.size,
+            "world": self.world.view({agent["node"] for agent in self.agents.values() if agent["connected"]}),
             "ranks": self.fold.ranks,
             "metrics": self.store.metrics(),
             "open_incidents": self.incidents.open_count(),

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import ArchiveError, NotFound, Unavailable
 from stabilitybackend.liveness.limits import Limits
-from stabilitybackend.policy.commands import Order
+from stabilitybackend.policy.orders import Order
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.card import RunCard
