@@ -47,7 +47,9 @@ def body() -> list[Any]:
                 html.Div(
                     [
                         segmented(
-                            "fleet-days", "Period", [("30", "30 days"), ("7", "7 days"), ("90", "90 days"), ("", "All")]
+                            "fleet-days",
+                            "Period",
+                            [("7", "7 days"), ("30", "30 days"), ("90", "90 days"), ("all", "All")],
                         ),
                         # Made by the script: projects are known when the list of runs is.
                         html.Div(id="fleet-project", className="tool"),

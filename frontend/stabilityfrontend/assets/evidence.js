@@ -195,10 +195,11 @@
     const row = (incident) =>
       S.h(
         "article",
-        { class: `known${incident.state === "open" ? "" : " closed"}`, tabindex: "0", data: { incident: incident.incident_id }, on: { click: (event) => event.target.closest("button") || page.zoomTo(incident), keydown: (event) => event.key === "Enter" && event.target === event.currentTarget && page.zoomTo(incident) } },
+        { class: `known${incident.state === "open" ? "" : " closed"}`, tabindex: "0", data: { incident: incident.incident_id }, on: { click: (event) => event.target.closest("button, a") || page.zoomTo(incident), keydown: (event) => event.key === "Enter" && event.target === event.currentTarget && page.zoomTo(incident) } },
         S.h("div", { class: "incident-head" }, S.h("h3", {}, incident.title || S.words(incident.kind)), S.h("time", {}, S.age(page.now() - incident.opened))),
         incident.text ? S.h("p", {}, incident.text) : null,
         S.evidence(page, incident, false),
+        page.id ? S.h("a", { class: "details-link", href: S.incidentHref(page.id, incident.incident_id), data: { details: incident.incident_id } }, "Details") : null,
       );
     return S.h(
       "div",

@@ -98,7 +98,6 @@
         this.agents = Array.isArray(health.agents) ? health.agents : [];
         this.setLost(null);
         this.setIncident(incident);
-        this.fetchGpu();
       } catch (error) {
         if (this.gone) return;
         if (error.status >= 400 && error.status < 500) this.setLost(error);
@@ -113,8 +112,8 @@
 
     /** Whether this GPU did so before, in this run or another. */
     async fetchGpu() {
-      const verdict = S.verdictOf(this.incident);
-      const uuid = S.str(S.record(S.record(this.incident.evidence).gpu).uuid) || (verdict && verdict.gpus.length === 1 ? verdict.gpus[0].uuid : "");
+      const gpus = S.gpusOf(this.incident);
+      const uuid = gpus.length === 1 ? S.str(gpus[0].uuid) : "";
       if (!uuid || this.askedGpu === uuid) return;
       this.askedGpu = uuid;
       try {
@@ -206,6 +205,7 @@
       document.title = `${incident.state === "open" ? "" : "✓ "}${incident.title || S.words(incident.kind)} · ${this.name()}`;
       this.stale = true;
       this.fetchDump();
+      this.fetchGpu();
     }
 
     setCommand(command) {

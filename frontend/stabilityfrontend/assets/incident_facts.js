@@ -101,39 +101,87 @@
 
   const CLASSES = {
     application: "the program's own error: the GPU should be healthy",
-    reset: "reset the GPU",
-    reboot: "reboot the node",
+    reset: "the GPU has to be reset",
+    reboot: "the node has to be started anew",
     drain: "take the node out of service",
     watch: "watch it",
+    symptom: "a symptom of something else",
   };
 
-  /** What a GPU said, and whether it did so before. `known`: the GPU of `GET /gpus`, or null. */
+  const gpuLine = (gpu, node) => [S.finite(gpu.index) === null ? "" : `GPU ${gpu.index}`, S.str(gpu.node) || S.str(node), S.str(gpu.name), S.rankWords(gpu.ranks)].filter(Boolean).join(" · ");
+
+  /** What was seen of the GPU, sign by sign, the first one first. */
+  function signTable(signs) {
+    return S.h(
+      "table",
+      { class: "table dense signs" },
+      S.h("thead", {}, S.h("tr", {}, ["Seen", "Sign", "Times"].map((word) => S.h("th", { scope: "col", class: word === "Times" ? "num" : "" }, word)))),
+      S.h(
+        "tbody",
+        {},
+        signs.map((sign) =>
+          S.h(
+            "tr",
+            {},
+            S.h("td", { title: S.finite(sign.first) === null ? null : S.moment(sign.first) }, S.finite(sign.first) === null ? "–" : S.clock(sign.first)),
+            S.h("td", { class: "words" }, S.finite(sign.xid) === null ? null : S.h("b", {}, `Xid ${sign.xid} `), S.str(sign.text) || S.words(S.str(sign.what)), S.str(sign.said) && S.str(sign.said) !== S.str(sign.text) ? S.h("div", { class: "sub" }, `“${S.str(sign.said)}”`) : null),
+            S.h("td", { class: "num" }, sign.on === true ? "lasts" : S.count(S.finite(sign.count) || 1)),
+          ),
+        ),
+      ),
+    );
+  }
+
+  /** What is remembered of a GPU, this incident's own faults left out. `known`: of `GET /gpus`. */
+  function historyOf(known, incident) {
+    const faults = S.list(known.faults).map(S.record).filter((fault) => fault.incident_id !== incident.incident_id);
+    const offences = S.record(known.offences);
+    const own = S.list(known.faults).length - faults.length;
+    const count = (S.finite(known.count) ?? S.finite(offences.faults) ?? faults.length) - own;
+    if (count <= 0) return null;
+    const runs = S.finite(known.runs) ?? S.finite(offences.runs) ?? 1;
+    const last = faults.length ? S.finite(faults[0].time) : S.finite(offences.last) ?? S.finite(known.last);
+    return S.h(
+      "div",
+      {},
+      S.h("b", { class: "bad" }, `${S.plural(count, "fault")} on record, ${S.plural(runs, "run")} in all${last === null ? "" : `, last ${S.moment(last)}`}`),
+      faults.slice(0, 4).map((fault) => S.h("div", { class: "sub" }, S.str(fault.run_id) && S.str(fault.incident_id) ? S.h("a", { href: S.incidentHref(S.str(fault.run_id), S.str(fault.incident_id)) }, S.str(fault.title) || S.words(S.str(fault.what))) : S.str(fault.title) || S.words(S.str(fault.what)), ` · ${S.str(fault.run_name) || S.str(fault.run_id)}`)),
+    );
+  }
+
+  /** The GPUs that an incident is about: of a fault all that it struck, else the one that the verdict names. */
+  S.gpusOf = function (incident) {
+    const evidence = S.record(incident.evidence);
+    const struck = S.list(evidence.gpus).map(S.record);
+    const verdict = S.verdictOf(incident);
+    if (struck.length) return struck;
+    if (S.str(S.record(evidence.gpu).uuid) || incident.kind === "gpu_fault") return [S.record(evidence.gpu)];
+    return verdict ? verdict.gpus.filter((gpu) => gpu.uuid) : [];
+  };
+
+  /** What a GPU said, and whether it did so before. `known`: its entry of `GET /gpus`, null: none, undefined: not asked. */
   S.gpuParts = function (incident, known) {
     const evidence = S.record(incident.evidence);
-    const gpu = S.record(evidence.gpu);
-    const verdict = S.verdictOf(incident);
-    const uuid = S.str(gpu.uuid) || (verdict && verdict.gpus.length === 1 ? verdict.gpus[0].uuid : "");
-    const offences = S.record(known && known.offences);
-    const before = offences.faults ? `${S.plural(offences.faults, "fault")} in ${S.plural(offences.runs || 1, "run")}${offences.last ? `, last ${S.moment(offences.last)}` : ""}` : "";
-    if (incident.kind !== "gpu_fault" && !before) return null;
-    const index = S.finite(gpu.index);
-    const xids = S.list(evidence.xids).map((one) => (typeof one === "object" ? S.record(one) : { xid: one }));
+    const gpus = S.gpusOf(incident);
+    const fault = incident.kind === "gpu_fault";
+    const history = known ? historyOf(known, incident) : null;
+    if (!gpus.length || (!fault && !history)) return null;
+    const [gpu] = gpus;
+    const signs = S.list(evidence.signs).map(S.record);
+    const xids = signs.length ? [] : S.list(evidence.xids).map((one) => (typeof one === "object" ? S.record(one) : { xid: one, text: "" }));
+    const action = (value) => S.words(S.str(value).toLowerCase());
     return [
       S.factList([
-        ["GPU", [index === null ? "" : `GPU ${index}`, S.str(gpu.node || incident.node), S.str(gpu.name)].filter(Boolean).join(" · ")],
-        ["UUID", uuid ? S.h("code", {}, uuid) : ""],
-        ["Bus", S.str(gpu.bus_id) ? S.h("code", {}, S.str(gpu.bus_id)) : ""],
-        ["Class", S.str(evidence.class) ? `${S.str(evidence.class)}: ${CLASSES[evidence.class] || ""}` : ""],
-        ["NVIDIA says", S.words(S.str(evidence.recovery_action || evidence.action)), "The recovery action that the driver itself names"],
-        ["Before", before ? S.h("b", { class: offences.runs > 1 ? "bad" : "" }, before) : incident.kind === "gpu_fault" && known !== undefined ? "no fault of this GPU is on record" : ""],
+        [gpus.length > 1 ? "GPUs" : "GPU", gpus.length > 1 ? gpus.slice(0, 16).map((one) => S.h("div", {}, gpuLine(one, incident.node))) : gpuLine(gpu, incident.node)],
+        ["UUID", gpus.length === 1 && S.str(gpu.uuid) ? S.h("code", {}, S.str(gpu.uuid)) : ""],
+        ["Bus", gpus.length === 1 && S.str(gpu.bus_id) ? S.h("code", {}, S.str(gpu.bus_id)) : ""],
+        ["Class", S.str(evidence.class) ? S.h("span", {}, S.h("b", {}, S.str(evidence.class)), CLASSES[evidence.class] ? `: ${CLASSES[evidence.class]}` : "") : ""],
+        ["The driver asks", action(evidence.recovery_action), "NVML's own recovery action for this GPU"],
+        ["NVIDIA says", action(evidence.nvidia_action), "What NVIDIA's catalog of Xids tells to do about this one"],
+        ["Before", history || (fault && known !== undefined ? "nothing else is on record of this GPU" : "")],
       ]),
-      xids.length
-        ? S.h(
-            "ul",
-            { class: "xids" },
-            xids.map((one) => S.h("li", {}, S.h("b", {}, `Xid ${S.str(one.xid)}`), ` ${[S.str(one.meaning || one.name || one.text), S.str(one.class)].filter(Boolean).join(" · ")}`, S.str(one.source) ? S.h("span", { class: "sub" }, ` from ${one.source === "kernel" ? "the kernel log" : S.str(one.source)}`) : null)),
-          )
-        : null,
+      signs.length || xids.length ? signTable(signs.length ? signs : xids) : null,
+      S.str(evidence.source) && fault ? S.h("p", { class: "source sub" }, `Source: ${S.str(evidence.source)}.`) : null,
     ];
   };
 

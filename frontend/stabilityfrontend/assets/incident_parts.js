@@ -15,7 +15,7 @@
     const words = JSON.stringify(key);
     if (S.keyOf.get(place) === words) return;
     S.keyOf.set(place, words);
-    S.fill(place, build());
+    S.fill(place, [build()].flat(4));
   }
   /** Element -> what was last drawn into it. */
   S.keyOf = new WeakMap();
@@ -30,6 +30,7 @@
       try {
         parts = build();
       } catch (error) {
+        console.debug(error);
         parts = [S.h("div", { class: "nothing" }, `This part can't be shown: ${error.message}`)];
       }
       const shown = [parts].flat(3).filter((part) => part !== null && part !== undefined && part !== false);

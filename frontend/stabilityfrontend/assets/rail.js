@@ -7,7 +7,7 @@
   const MOST = 200;
 
   /** Kinds about processes and machines: going back to a checkpoint does not cure them. */
-  const PROCESSES = new Set(["hang", "process_death", "agent_lost"]);
+  const PROCESSES = new Set(["hang", "process_death", "agent_lost", "gpu_fault"]);
 
   const facts = (...words) => S.h("div", { class: "facts" }, words.filter(Boolean).map((word) => (typeof word === "string" ? S.h("span", { class: "fact-chip" }, word) : word)));
 
@@ -24,6 +24,7 @@
     const open = incident.state === "open";
     const said = incident.kind === "alert";
     const curve = !said && !PROCESSES.has(incident.kind);
+    const verdict = S.verdictOf(incident);
     const where = [
       incident.onset_step === null || incident.onset_step === undefined ? null : `${curve ? "onset" : "step"} ${S.count(incident.onset_step)}`,
       !curve || delay === null || !Number.isFinite(delay) ? null : `seen ${delay === 0 ? "at once" : `${S.plural(delay, "step")} later`}`,
@@ -31,6 +32,7 @@
       incident.node && (incident.rank === null || incident.rank === undefined) ? incident.node : null,
       incident.dataset ? S.h("span", { class: "fact-chip dataset", title: "The data set whose loss carries it" }, S.h("span", {}, "data set"), ` ${incident.dataset}`) : null,
       incident.dataset ? null : S.dataSets(incident),
+      verdict && verdict.confidence ? `${verdict.confidence} confidence` : null,
       incident.dead ? "on a discarded branch" : null,
     ];
     return S.h(
@@ -41,7 +43,7 @@
         data: { incident: incident.incident_id },
         on: {
           click: (event) => {
-            if (!event.target.closest("button")) page.zoomTo(incident);
+            if (!event.target.closest("button, a")) page.zoomTo(incident);
           },
           keydown: (event) => {
             if (event.key === "Enter" && event.target === event.currentTarget) page.zoomTo(incident);
@@ -49,7 +51,7 @@
         },
       },
       S.h("div", { class: "incident-head" }, S.h("h3", {}, incident.title || S.words(incident.kind)), S.h("time", {}, S.age(page.now() - incident.opened))),
-      incident.text ? S.h("p", {}, incident.text) : null,
+      verdict && verdict.text ? S.h("p", { class: "verdict-line" }, verdict.text) : incident.text ? S.h("p", {}, incident.text) : null,
       facts(...where),
       S.evidence(page, incident, first),
       S.h(
@@ -57,6 +59,7 @@
         { class: "incident-foot" },
         S.h("span", { class: `state ${open ? severity : "calm"}` }, stateWords(incident)),
         S.h("span", { class: "grow" }),
+        page.id ? S.h("a", { class: "details-link", href: S.incidentHref(page.id, incident.incident_id), data: { details: incident.incident_id } }, "Details") : null,
         S.lessButton(page, incident),
         incident.acknowledged_by
           ? S.h("span", { class: "sub" }, `seen by ${incident.acknowledged_by}`)
@@ -77,9 +80,9 @@
   let keyOf = new WeakMap();
 
   /** Give the focus back to what stands where the focused element stood. */
-  function refocus(place, { incident, evidence, id }) {
-    const same = (one) => (incident ? one.dataset.incident === incident : evidence ? one.dataset.evidence === evidence : Boolean(id) && one.id === id);
-    [...place.querySelectorAll("[data-incident], [data-evidence], #known-fold")].find(same)?.focus();
+  function refocus(place, { incident, evidence, details, id }) {
+    const same = (one) => (details ? one.dataset.details === details : incident ? one.dataset.incident === incident : evidence ? one.dataset.evidence === evidence : Boolean(id) && one.id === id);
+    [...place.querySelectorAll("[data-incident], [data-evidence], [data-details], #known-fold")].find(same)?.focus();
   }
 
   /** Bring the list of incidents up to date. Cards are rebuilt only when something in them changed. */

@@ -105,7 +105,7 @@
   /** Since when, unix seconds: of the last progress where that is known. */
   S.sinceOf = (incident) => {
     const verdict = S.verdictOf(incident);
-    return (verdict && verdict.since) || finite(incident.opened);
+    return (verdict && verdict.since) || finite(S.record(incident.evidence).since) || finite(incident.opened);
   };
 
   /** `GPU 2 (GPU-1f…)` of a verdict or an event. */
