@@ -6,18 +6,36 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding, Severity
-from stabilitybackend.liveness.rank_watch import start_of
+from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_ranks
+from stabilitybackend.liveness.rank_watch import number, start_of
 
 #: Deaths described one by one in the evidence of one incident; all are counted.
 MAX_DESCRIBED = 16
 #: Sources of deaths remembered, so that an event that comes again opens nothing again.
 MAX_REMEMBERED = 4_096
+#: Characters and entries of one fact that an agent tells of a death.
+MAX_FACT_CHARS = 2_000
+MAX_FACT_ENTRIES = 16
 #: Characters of an exception's message or of the agent's words in a text.
 MAX_SAID_CHARS = 300
 #: Exceptions by which people stop a job on purpose.
 STOPPED_BY_HAND = frozenset({"KeyboardInterrupt"})
+#: Deaths so soon after the first one may be its consequence, seconds: collectives that fail, a launcher that ends all.
+CASCADE_S = 60.0
+#: Signals by which a launcher ends the other processes of a job that has lost one.
+LAUNCHER_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
+#: What an exception says that only passes on the death of a peer, in lower case.
+PASSED_ON = (
+    "nccl", "gloo", "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused",
+    "remote process exited", "socket timeout", "processgroup", "distbackenderror", "distnetworkerror", "watchdog",
+)  # fmt: skip
+#: Facts of a ``process_death`` event that are kept (docs/wire.md).
+FACTS = (
+    "pid", "last_phase", "evidence", "cause", "signal", "signal_name", "exit_code", "oom", "fatal", "how",
+)  # fmt: skip
+CAUSES = frozenset({"oom_kill", "signal", "crash", "exit_code", "exception", "unknown"})
 
-__all__ = ["DeathWatch"]
+__all__ = ["FACTS", "DeathWatch"]
 
 
 class DeathWatch:
@@ -61,7 +79,7 @@ class DeathWatch:
         self, source: str, rank: int, node: str, event: Mapping[str, Any], facts: Mapping[str, Any], now: float
     ) -> None:
         """Take one death. A second report of the same rank adds its facts to the first."""
-        time = float(event.get("time") or now)
+        time = number(event.get("time")) or now
         if source in self._over or time < self._over_at:
             return  # belongs to a death that is over: came again, or later than the new start
         known = self._deaths.get(rank)
@@ -75,15 +93,24 @@ class DeathWatch:
         fresh = dict(known or {"source": source, "rank": rank, "node": node, "step": _step(event), "time": time})
         fresh["time"] = min(time, float(fresh["time"]))
         fresh["step"] = max(_step(event), int(fresh["step"]))
-        fresh |= facts
+        fresh |= {name: _bounded(fact) for name, fact in facts.items()}
+        if known is None:
+            fresh["heard"] = now
         if fresh != known:
             self._deaths[rank] = fresh
             self._changed = True
 
-    def runs_again(self, rank: int, source: str, step: int, time: float) -> None:
-        """Take note that a process is alive; one that is newer than a dead one of its rank ends the incident."""
+    def runs_again(self, rank: int, source: str, step: int, time: float, *, newer: bool = False) -> None:
+        """Take note that a process is alive; one that is newer than a dead one of its rank ends the incident.
+
+        Args:
+            rank, source, step: of the process. time: unix seconds.
+            newer: it is known to be newer, whatever its id says (a clock was put back between the two starts).
+        """
         death = self._deaths.get(rank)
-        if death is not None and not self.knows(source) and start_of(source) >= start_of(str(death["source"])):
+        if death is None or self.knows(source):
+            return
+        if newer or start_of(source) >= start_of(str(death["source"])):
             self._over_at = max(self._over_at, time)
             self._runs_again = f"The job runs again: rank {rank} has a new process, at step {max(step, 0)}."
 
@@ -113,15 +140,17 @@ class DeathWatch:
             del self._over[next(iter(self._over))]
 
     def _finding(self, now_step: int, over: str = "") -> Finding:
-        deaths = sorted(self._deaths.values(), key=lambda death: (death["time"], death["rank"]))
-        first, pulled_down = deaths[0], deaths[1:]
+        by_time = sorted(self._deaths.values(), key=lambda death: (death["time"], death["rank"]))
+        first = _root(by_time)
+        pulled_down = [death for death in by_time if death is not first]
         exception = first.get("exception") or {}
         by_hand = exception.get("type") in STOPPED_BY_HAND
         severity: Severity = "warning" if over or by_hand else "critical"
-        rank = first["rank"]
+        rank, cause = first["rank"], _cause(first)
         # A process that lived for less than a beat told no step.
         where = f"at step {first['step']}" if first["step"] >= 0 else "before it told a step"
-        text = f"The process of rank {rank} died {where}"
+        seat = f"rank {rank}" + (f" (node {first['node']}{_gpu_words(first)})" if first["node"] else "")
+        text = f"{_how(seat, cause, first)} {where}"
         if first.get("last_phase"):
             text += f", in {first['last_phase']}"
         if exception:
@@ -130,31 +159,140 @@ class DeathWatch:
             text += f" ({_say(first['evidence'])})"
         text += "."
         if pulled_down:
-            others = ", ".join(str(death["rank"]) for death in pulled_down)
-            text += f" After it died: rank {others}" + (f" and {self._more} more." if self._more else ".")
+            text += f" {_pulled(first, pulled_down, self._more)}"
         # The first death seen names the incident, also when one that was earlier is reported later.
-        named = next((d for d in deaths if self._key == f"process_death:{d['source']}"), first)
+        named = next((d for d in by_time if self._key == f"process_death:{d['source']}"), first)
+        title = _how(f"rank {rank}", cause, first)
         return Finding(
             detector="liveness",
             key=self._key,
             kind="process_death",
             state="resolved" if over else "open",
             severity=severity,
-            title=f"Rank {rank} was stopped by hand" if by_hand else f"The process of rank {rank} died",
+            title=f"Rank {rank} was stopped by hand" if by_hand else title,
             text=over + " " + text if over else text,
             onset_step=named["step"],
             step=named["step"],
             now_step=max(now_step, named["step"]),
             rank=rank,
             node=first["node"] or None,
-            score=float(len(deaths) + self._more),
-            evidence={"deaths": deaths, "not_described": self._more, "exception": exception or None},
+            score=float(len(by_time) + self._more),
+            evidence={
+                "deaths": [first, *pulled_down],
+                "not_described": self._more,
+                "exception": exception or None,
+                "verdict": _verdict(first, pulled_down, cause, text),
+            },
         )
 
 
+def _root(by_time: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the death that the others follow from: the earliest that no other death explains.
+
+    Clocks of nodes differ by seconds, and a launcher ends the peers within them: a peer that only passes on what
+    happened elsewhere, or that the launcher ended, is not the first while one within CASCADE_S has a cause of its own.
+    """
+    near = [death for death in by_time if death["time"] - by_time[0]["time"] <= CASCADE_S]
+    return next((death for death in near if not _is_cascade(death)), near[0])
+
+
+def _is_cascade(death: Mapping[str, Any]) -> bool:
+    exception = death.get("exception")
+    if isinstance(exception, Mapping):
+        said = f"{exception.get('type', '')} {exception.get('message', '')}".lower()
+        return any(word in said for word in PASSED_ON)
+    fatal = str(death.get("fatal") or "").lower()
+    if death.get("signal_name") == "SIGABRT" and any(word in fatal for word in ("nccl", "gloo", "watchdog")):
+        return True
+    return death.get("signal_name") in LAUNCHER_SIGNALS
+
+
+def _cause(death: Mapping[str, Any]) -> str:
+    if death.get("exception") and death.get("cause") not in ("oom_kill", "signal", "crash"):
+        return "exception"
+    cause = death.get("cause")
+    return cause if cause in CAUSES else "unknown"
+
+
+def _how(who: str, cause: str, death: Mapping[str, Any]) -> str:
+    """Say how a process died, without an end: "Rank 1 was killed by the kernel for memory (OOM)"."""
+    who = who[:1].upper() + who[1:]
+    name = death.get("signal_name") or (f"signal {death['signal']}" if death.get("signal") else "a signal")
+    code = death.get("exit_code")
+    return {
+        "oom_kill": f"{who} was killed by the kernel for memory (OOM)",
+        "signal": f"{who} was killed from outside by {name}",
+        "crash": f"{who} crashed with {name}",
+        "exit_code": f"{who} ended with exit code {code}" if code is not None else f"{who} ended with an exit code",
+    }.get(cause, f"The process of {who[:1].lower() + who[1:]} died")
+
+
+def _gpu_words(death: Mapping[str, Any]) -> str:
+    gpu = death.get("gpu")
+    return f", GPU {gpu['index']}" if isinstance(gpu, Mapping) and gpu.get("index") is not None else ""
+
+
+def _pulled(first: Mapping[str, Any], others: list[dict[str, Any]], more: int) -> str:
+    after = [death["rank"] for death in others]
+    shown = ", ".join(str(rank) for rank in after[:MAX_NAMED_RANKS])
+    rest = more + len(after) - min(len(after), MAX_NAMED_RANKS)
+    text = f"After it died: rank {shown}" + (f" and {rest} more." if rest else ".")
+    cascade = [death["rank"] for death in others if _is_cascade(death)]
+    if cascade:
+        text += f" Pulled down by it, by what they say: {name_ranks(cascade)}."
+    earlier = [death["rank"] for death in others if death["time"] < first["time"]]
+    if earlier:
+        text += f" {name_ranks(earlier).capitalize()} died earlier by the clock of its node, but only passed on an end."
+    return text
+
+
+def _verdict(
+    first: Mapping[str, Any], others: list[dict[str, Any]], cause: str, text: str
+) -> dict[str, Any]:  # fmt: skip
+    """Return the verdict, in the shape of docs/api.md."""
+    because, blind = [], []
+    if first.get("evidence"):
+        because.append(_say(first["evidence"]))
+    if first.get("how") and first["how"] != "none":
+        because.append(f"how the agent knows: {_cut(first['how'])}")
+    if first.get("fatal"):
+        because.append(f"its last words: {_cut(first['fatal'])}")
+    oom = first.get("oom")
+    if isinstance(oom, Mapping):
+        because.append(_cut(oom.get("text") or ", ".join(f"{name} {value}" for name, value in oom.items())))
+    because += [f"rank {death['rank']} died {death['time'] - first['time']:+.1f} s from it" for death in others[:8]]
+    if cause == "unknown":
+        blind.append("how the process ended: nobody who could read its exit status told")
+    gpu = first.get("gpu")
+    certain = cause in ("oom_kill", "crash", "exception", "exit_code") or (cause == "signal" and first.get("signal"))
+    heard = number(first.get("heard"))
+    alone = not others or min(death["time"] for death in others) - first["time"] > 1.0
+    return {
+        "class": cause,
+        "text": text,
+        "confidence": "high" if certain and (alone or not _is_cascade(first)) else ("medium" if certain else "low"),
+        "culprits": [first["rank"]],
+        "nodes": [first["node"]] if first["node"] else [],
+        "gpus": [{"rank": first["rank"], "node": first["node"], **gpu}] if isinstance(gpu, Mapping) else [],
+        "because": because,
+        "blind": blind,
+        "since": first["time"],
+        "decided_after_s": round(max(0.0, heard - first["time"]), 1) if heard else None,
+        "dump": None,
+    }
+
+
+def _bounded(fact: Any) -> Any:
+    """Return a fact of an agent within bounds: it stands in the incident's evidence."""
+    if isinstance(fact, Mapping):
+        return {str(name)[:MAX_FACT_CHARS]: _bounded(one) for name, one in list(fact.items())[:MAX_FACT_ENTRIES]}
+    if isinstance(fact, list | tuple):
+        return [_bounded(one) for one in fact[:MAX_FACT_ENTRIES]]
+    return fact[:MAX_FACT_CHARS] if isinstance(fact, str) else fact
+
+
 def _step(event: Mapping[str, Any]) -> int:
-    step = event.get("step")
-    return -1 if step is None else int(step)
+    return int(number(event.get("step"), -1))
 
 
 def _say(evidence: object) -> str:

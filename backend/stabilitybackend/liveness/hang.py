@@ -1,67 +1,251 @@
-"""Says what is known of a job that stands still: where each rank is, and which one the others seem to wait for."""
+"""Follows a standstill from the first doubt to its end: verdict from free probes, dump, sharper verdict, recovery."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.liveness.rank_watch import PHASE_ORDER, RankWatch
+from stabilitybackend.liveness.budgets import Budgets
+from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
+from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_ranks, nodes_of, place_of, seat_of
+from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.liveness.scene import Scene
+from stabilitybackend.liveness.verdict import Verdict, judge
 
-#: Ranks named one by one in a text; of the others only the number is told.
-MAX_NAMED_RANKS = 8
+#: A hang is told again when it has lasted this many times longer.
+NEWS_FACTOR = 2.0
+#: Stacks that have not come after so long are not waited for, seconds: a node needs at most 3.
+DUMP_WAIT_S = 8.0
 
-__all__ = ["MAX_NAMED_RANKS", "hang_finding", "name_ranks"]
+__all__ = ["Allowance", "HangWatch"]
 
 
-def hang_finding(visible: list[RankWatch], unseen: list[int], floor_s: float) -> Finding:
-    """Return what is to be said of a standstill.
+class Allowance:
+    """Tells how long a rank may stand.
 
     Args:
-        visible: running ranks whose slots arrive, by rank, at least one.
-        unseen: running ranks whose slots do not arrive.
-        floor_s: shortest budget of the monitor, seconds.
+        budgets: of the run. limits: floor and ceiling.
     """
-    suspects, why = _suspects(visible)
-    step = min(watch.step for watch in visible)
-    stood = max(watch.stood_s for watch in visible)
-    usual = [watch.usual_step_s for watch in visible if watch.usual_step_s is not None]
-    text = _where(visible, suspects) + "."
-    if usual:
-        text += f" A step usually takes {max(usual):.3g} s."
-    if suspects:
-        text += f" Suspect: {name_ranks([watch.rank for watch in suspects])} ({why})."
-    else:
-        text += " All stand at the same place, so no rank is a suspect: the network or one device may be stuck."
+
+    def __init__(self, budgets: Budgets, limits: Limits) -> None:
+        self.usual_step_s = budgets.usual_step_s
+        self._budgets = budgets
+        self._limits = limits
+        self._known: dict[tuple[str, float, bool], float] = {}
+
+    def of(self, watch: RankWatch) -> float:
+        """Return a rank's budget, seconds."""
+        key = (watch.phase, watch.expect_s, watch.first_step_done)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._budgets.of(key[0], key[1], self._limits, first_step_done=key[2])
+        return found
+
+
+class HangWatch:
+    """The open standstill of a job, if there is one.
+
+    Args:
+        run_id: of the run; part of the dump's id.
+        dumps: where the agents' answers are.
+    """
+
+    def __init__(self, run_id: str, dumps: DumpBook) -> None:
+        self.finding: Finding | None = None
+        self._run_id = run_id
+        self._dumps = dumps
+        self._asked_at = 0.0
+        self._wanted: list[DumpRequest] = []
+        self._answers = -1
+        self._opened_at = 0.0
+        self._gone_then: frozenset[int] = frozenset()
+        #: Another verdict than the one that was told, seen once: free probes flicker.
+        self._doubt: tuple[str, list[int]] | None = None
+        #: Sources of the ranks that stand, and where: who has left its place since has gone on.
+        self._places: dict[int, tuple[str, int, str]] = {}
+
+    def load(self, finding: Finding) -> None:
+        """Take over a stored open hang."""
+        self.finding = finding
+        ranks = finding.evidence.get("ranks")
+        for rank, place in (ranks if isinstance(ranks, Mapping) else {}).items():
+            if str(rank).isdigit() and isinstance(place, Mapping):
+                self._places[int(rank)] = (
+                    str(place.get("source") or ""),
+                    int(place.get("step", -1)),
+                    str(place.get("phase") or ""),
+                )
+
+    def wants(self) -> list[DumpRequest]:
+        """Return the dumps to order, once each."""
+        wanted, self._wanted = self._wanted, []
+        return wanted
+
+    def tick(
+        self,
+        scene: Scene | None,
+        overdue: Sequence[RankWatch],
+        died: bool,
+        excused: bool,
+        budget: Allowance,
+        now: float,
+    ) -> list[Finding]:
+        """Return what is news about the standstill.
+
+        Args:
+            scene: the job as it is seen; None while nothing is seen of it.
+            overdue: ranks that stand for longer than their budget.
+            died: a process of the job is dead: what the others wait for is known.
+            excused: some rank is in a long phase, and not for too long.
+            budget: tells a rank's budget and the usual step time.
+            now: unix seconds.
+        """
+        if self.finding is None:
+            if scene is None or not overdue or died or excused:
+                return []
+            return [self._open(scene, overdue, budget, now)]
+        if died:
+            return [self._close("A process of the job died; see that incident.", None, scene)]
+        if scene is None:
+            return []
+        if not overdue and self._went_on(scene):
+            stood = float(self.finding.evidence.get("stood_s") or 0.0)
+            text = f"The steps go on again. They had stood at step {self.finding.onset_step} for more than"
+            return [self._close(f"{text} {stood:.0f} s.", max((w.step for w in scene.visible), default=-1), scene)]
+        return self._follow(scene, overdue, budget, now) if overdue else []
+
+    def _open(self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float) -> Finding:
+        step = min(watch.step for watch in scene.visible)
+        key = f"hang:{step}:{scene.visible[0].source}"
+        request = "d-" + hashlib.sha256(f"{self._run_id}\0{key}".encode()).hexdigest()[:16]
+        self._opened_at, self._answers = now, -1
+        self._places = {w.rank: (w.source, w.step, w.phase) for w in scene.visible}
+        verdict = judge(scene)
+        self._ask(request, scene, f"the job stands at step {step}", now)
+        self.finding = _finding(scene, verdict, key, step, request, budget, now - verdict.since)
+        return self.finding
+
+    def _ask(self, request: str, scene: Scene, reason: str, now: float) -> None:
+        want = DumpRequest(request, reason)
+        self._asked_at = now
+        self._wanted.append(want)
+        self._dumps.ask(want, [watch.rank for watch in (*scene.visible, *scene.unseen) if watch.running], now)
+
+    def _follow(self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float) -> list[Finding]:
+        old = self.finding
+        assert old is not None
+        before = old.evidence.get("verdict") or {}
+        request = str(before.get("dump") or "")
+        if not request:  # an incident of an older server
+            request = "d-" + hashlib.sha256(f"{self._run_id}\0{old.key}".encode()).hexdigest()[:16]
+        if not self._asked_at:
+            self._ask(request, scene, f"the job stands at step {old.onset_step}", now)
+        dump = self._dumps.dump(request)
+        ready = dump is not None and (dump.complete or now - self._asked_at >= DUMP_WAIT_S)
+        scene.dump = dump if ready else None
+        news = ready and dump is not None and len(dump.looks) != self._answers
+        longer = scene.stood_s > NEWS_FACTOR * old.score
+        if self._answers >= 0 and not news and not longer and self._gone(scene) == self._gone_then:
+            return []
+        verdict = judge(scene)
+        told = (before.get("class"), before.get("culprits"))
+        seen = (verdict.kind, verdict.as_dict(0.0, None)["culprits"])
+        settled, self._doubt = self._doubt == seen, seen
+        other = seen != told and (settled or news)
+        if not (other or news or longer):
+            return []
+        if news and dump is not None:
+            self._answers = len(dump.looks)
+        took = now - verdict.since if other or news else float(before.get("decided_after_s") or now - verdict.since)
+        fresh = _finding(scene, verdict, old.key, old.onset_step, request, budget, took)
+        self._gone_then = self._gone(scene)
+        self.finding = replace(fresh, step=old.step, now_step=max(old.now_step, fresh.now_step))
+        return [self.finding]
+
+    def _gone(self, scene: Scene) -> frozenset[int]:
+        return frozenset(watch.rank for watch in (*scene.unseen, *scene.over))
+
+    def _went_on(self, scene: Scene) -> bool:
+        """Say whether a rank is somewhere else than where it stood; a server that was away has not seen it move."""
+        for watch in scene.visible:
+            known = self._places.get(watch.rank)
+            if known is None:
+                continue
+            source, step, phase = known
+            if (source and source != watch.source) or watch.step != step or watch.phase != phase:
+                return True
+            if self._opened_at and watch.moved_at > self._opened_at:
+                return True
+        return not any(watch.rank in self._places for watch in scene.visible)
+
+    def _close(self, text: str, recovered: int | None, scene: Scene | None) -> Finding:
+        finding = self.finding
+        assert finding is not None
+        newest = max((watch.step for watch in scene.visible), default=-1) if scene is not None else -1
+        now_step = max(finding.now_step, newest)
+        self.finding, self._asked_at, self._answers, self._places = None, 0.0, -1, {}
+        self._opened_at, self._gone_then, self._doubt, self._wanted = 0.0, frozenset(), None, []
+        return replace(
+            finding,
+            state="resolved",
+            severity="warning",
+            text=text,
+            now_step=now_step,
+            recovered_step=None if recovered is None else max(recovered, now_step),
+        )
+
+
+def _finding(
+    scene: Scene, verdict: Verdict, key: str, step: int, request: str, budget: Allowance, decided_after_s: float
+) -> Finding:
+    culprits = verdict.culprits
+    one = culprits[0] if len(verdict.ranks) == 1 and culprits else None
+    usual = budget.usual_step_s
+    text = verdict.text
+    if usual is not None:
+        text += f" A step usually takes {usual:.3g} s."
+    if verdict.ranks and verdict.why:
+        text += f" Suspect: {name_ranks(verdict.ranks)} ({verdict.why})."
+    unseen = sorted({*(watch.rank for watch in scene.unseen), *scene.never})
     if unseen:
-        text += f" We see nothing of {name_ranks(unseen)} (no agent reaches us from there): they may be the cause."
-    named = [*suspects, *(watch for watch in visible if watch not in suspects)][:MAX_NAMED_RANKS]
+        text += f" We see nothing of {name_ranks(unseen)}: they may be the cause."
+    named = [*culprits, *(watch for watch in scene.visible if watch not in set(culprits))][:MAX_NAMED_RANKS]
     return Finding(
         detector="liveness",
-        key=f"hang:{step}:{visible[0].source}",
+        key=key,
         kind="hang",
         state="open",
         severity="critical",
-        title=f"The job hangs at step {step}",
+        title=_title(scene, verdict, step),
         text=text,
         onset_step=step,
         step=step,
-        now_step=max(watch.step for watch in visible),
-        rank=suspects[0].rank if len(suspects) == 1 else None,
-        node=suspects[0].node if len(suspects) == 1 else None,
-        score=stood,
+        now_step=max(watch.step for watch in scene.visible),
+        rank=verdict.ranks[0] if len(verdict.ranks) == 1 else None,
+        node=(one.node or None) if one is not None else None,
+        score=scene.stood_s,
         evidence={
-            "stood_s": stood,
-            "usual_step_s": max(usual, default=None),
-            "suspects": [watch.rank for watch in suspects][:MAX_NAMED_RANKS],
-            "why": why,
+            "stood_s": scene.stood_s,
+            "usual_step_s": usual,
+            "suspects": verdict.ranks[:MAX_NAMED_RANKS],
+            "why": verdict.why,
             "unseen_ranks": unseen[:MAX_NAMED_RANKS],
+            "verdict": verdict.as_dict(decided_after_s, request),
             "ranks": {
                 str(watch.rank): {
                     "step": watch.step,
                     "phase": watch.phase,
                     "stood_s": watch.stood_s,
-                    "budget_s": watch.budget_s(floor_s),
+                    "budget_s": budget.of(watch),
                     "python_silent_s": watch.python_silent_s,
+                    "main_silent_s": watch.main_silent_s,
+                    "proc": dict(scene.proc(watch)),
                     "pid": watch.pid,
                     "node": watch.node,
+                    "source": watch.source,
                 }
                 for watch in named
             },
@@ -69,44 +253,16 @@ def hang_finding(visible: list[RankWatch], unseen: list[int], floor_s: float) ->
     )
 
 
-def _suspects(visible: list[RankWatch]) -> tuple[list[RankWatch], str]:
-    """Return the ranks that the others seem to wait for, and why we think so; none when nothing tells them apart."""
-    silent = [watch for watch in visible if watch.python_silent_s > 0]
-    if silent and (len(silent) < len(visible) or len(visible) == 1):
-        return silent, "its Python gives no sign either: stopped, or stuck in a call that holds the interpreter lock"
-    if len(visible) == 1:
-        return [], ""
-    behind = [watch for watch in visible if watch.step == min(other.step for other in visible)]
-    if len(behind) < len(visible):
-        return behind, "behind the others by a step"
-    phases = {watch.phase for watch in visible}
-    if len(phases) == 1:
-        return [], ""
-    if phases <= set(PHASE_ORDER):
-        first = min(phases, key=PHASE_ORDER.index)
-        return [watch for watch in visible if watch.phase == first], f"still in {first}, the others are further on"
-    fewest = min(phases, key=lambda phase: (sum(watch.phase == phase for watch in visible), phase))
-    return [watch for watch in visible if watch.phase == fewest], f"in {fewest or 'no phase'}, the others are elsewhere"
-
-
-def _where(visible: list[RankWatch], suspects: list[RankWatch]) -> str:
-    """Say where the ranks stand, suspects first: "rank 1 is in data for 74 s; rank 0 waits in backward"."""
-    parts = []
-    for who, verb in ((suspects, "is"), ([watch for watch in visible if watch not in suspects], "waits")):
-        places: dict[tuple[str, int], list[RankWatch]] = {}
-        for watch in who:
-            places.setdefault((watch.phase, watch.step), []).append(watch)
-        for (phase, step), there in sorted(places.items(), key=lambda place: place[1][0].rank)[:MAX_NAMED_RANKS]:
-            doing = verb if len(there) == 1 else {"is": "are", "waits": "wait"}[verb]
-            stood = max(watch.stood_s for watch in there)
-            place = f"in {phase}" if phase else f"at step {step}"
-            parts.append(f"{name_ranks([watch.rank for watch in there])} {doing} {place} for {stood:.0f} s")
-    text = "; ".join(parts)
-    return text[:1].upper() + text[1:]
-
-
-def name_ranks(ranks: list[int]) -> str:
-    """Return "rank 3" or "ranks 1, 2 and 5 more"."""
-    shown = ", ".join(map(str, sorted(ranks)[:MAX_NAMED_RANKS]))
-    more = f" and {len(ranks) - MAX_NAMED_RANKS} more" if len(ranks) > MAX_NAMED_RANKS else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
+def _title(scene: Scene, verdict: Verdict, step: int) -> str:
+    title = f"The job hangs at step {step}"
+    if verdict.kind == "node_lost":
+        nodes = nodes_of(verdict.culprits) or ["unknown"]
+        return f"{title}: {'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:MAX_NAMED_RANKS])} silent"
+    if len(verdict.culprits) == 1:
+        watch = verdict.culprits[0]
+        if watch in scene.visible:
+            return f"{title}: {seat_of(watch)} {place_of(watch)} for {watch.stood_s:.0f} s"
+        return f"{title}: {seat_of(watch)} is {'over' if watch.state != 'running' else 'not seen'}"
+    if verdict.ranks:
+        return f"{title}: the others wait for {name_ranks(verdict.ranks)}"
+    return f"{title}: {verdict.kind.replace('_', ' ')} for {scene.stood_s:.0f} s"

@@ -1,39 +1,34 @@
 """Tells apart a job that hangs, a process that died, and an agent that does not reach us.
 
 Pure: what agents report and the time are handed in, findings come out of ``tick``. It never claims more than it sees:
-a hang is only said of ranks whose slots arrive, and a suspect is called a suspect.
+a hang is only said of ranks whose slots arrive, and a suspect is called a suspect. The rules: docs/liveness.md.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.liveness.deaths import DeathWatch
+from stabilitybackend.liveness.agents import SILENT_AFTER_S, AgentBook
+from stabilitybackend.liveness.budgets import Budgets
+from stabilitybackend.liveness.deaths import FACTS, DeathWatch
+from stabilitybackend.liveness.doubles import Doubles
 from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
-from stabilitybackend.liveness.hang import MAX_NAMED_RANKS, hang_finding, name_ranks
+from stabilitybackend.liveness.hang import Allowance, HangWatch
 from stabilitybackend.liveness.limits import Limits
-from stabilitybackend.liveness.rank_watch import RankWatch, start_of
+from stabilitybackend.liveness.naming import name_ranks
+from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
+from stabilitybackend.liveness.scene import Scene
+from stabilitybackend.liveness.slow_ranks import SlowRanks
 
 #: Ranks followed per run; more are counted, not followed.
 MAX_RANKS = 20_000
-#: Agents followed per run; the longest silent one is forgotten first.
-MAX_AGENTS = 5_000
-#: A hang is told again when it has lasted this many times longer.
-HANG_NEWS_FACTOR = 2.0
+#: World sizes up to which ranks that were never heard of are looked for.
+MAX_WORLD = 20_000
 
 __all__ = ["LivenessMonitor"]
-
-
-@dataclass(slots=True)
-class _Agent:
-    node: str = ""
-    connected: bool = True
-    seen_at: float = 0.0
-    lost_at: float | None = None
 
 
 class LivenessMonitor:
@@ -49,34 +44,45 @@ class LivenessMonitor:
         self.limits = limits or Limits()
         #: What agents collected on suspicion.
         self.dumps = DumpBook()
-        self._wanted: list[DumpRequest] = []
         self._ranks: dict[int, RankWatch] = {}
-        self._agents: dict[str, _Agent] = {}
+        self._budgets = Budgets()
+        self._agents = AgentBook()
         self._deaths = DeathWatch()
-        self._hang: Finding | None = None
-        self._lost: dict[str, Finding] = {}
+        self._hang = HangWatch(run_id, self.dumps)
+        self._slow = SlowRanks()
+        self._doubles = Doubles()
+        #: When some rank was last in a long phase: who waited for it since has not stood by itself, unix seconds.
+        self._excused_until = 0.0
         self._first_tick = math.inf
-        #: Slots that did not have the fields of docs/wire.md.
+        #: Slots and events that did not have the fields of docs/wire.md.
         self.bad_slots = 0
         #: Ranks not followed because there were more than MAX_RANKS.
         self.ranks_not_followed = 0
 
+    # --- what is stored ------------------------------------------------------------------------------------------
+
     def load(self, incidents: Iterable[Mapping[str, Any]]) -> None:
         """Take over the stored incidents of the run: a restarted server goes on with them and opens none twice."""
         for incident in incidents:
-            evidence = incident["evidence"]
-            if incident["kind"] == "process_death":
+            kind = incident["kind"]
+            if kind == "process_death":
                 self._deaths.load(incident)
-            elif incident["state"] == "open" and incident["kind"] == "hang":
-                self._hang = _finding_of(incident)
-            elif incident["state"] == "open" and incident["kind"] == "agent_lost":
-                self._lost[str(evidence.get("agent", ""))] = _finding_of(incident)
+            elif incident["state"] != "open":
+                continue
+            elif kind == "hang":
+                self._hang.load(_finding_of(incident))
+            elif kind == "agent_lost":
+                self._agents.load(incident, _finding_of(incident))
+            elif kind == "straggler" and incident["evidence"].get("detector") == "liveness":
+                self._slow.load(_finding_of(incident))
 
     def saved(self) -> dict[str, Any]:
         """Return for ``restore`` what is known of the processes. Agents are not in it: they come by themselves."""
         return {
             "ranks": self._ranks,
+            "budgets": self._budgets,
             "deaths": self._deaths,
+            "dumps": self.dumps.saved(),
             "bad_slots": self.bad_slots,
             "ranks_not_followed": self.ranks_not_followed,
         }
@@ -89,101 +95,204 @@ class LivenessMonitor:
         self._ranks = dict(saved["ranks"])
         for watch in self._ranks.values():
             watch.unseen()
+        self._budgets = saved["budgets"]
         self._deaths = saved["deaths"]
         self._deaths.tell_again()
+        self.dumps.restore(saved["dumps"])
         self.bad_slots = int(saved["bad_slots"])
         self.ranks_not_followed = int(saved["ranks_not_followed"])
 
+    # --- what agents say -----------------------------------------------------------------------------------------
+
     def agent_connected(self, agent: str, now: float) -> None:
         """Take note that an agent's connection opened."""
-        self._agent(agent).connected = True
-        self._agents[agent].seen_at, self._agents[agent].lost_at = now, None
+        self._agents.connected(agent, now)
 
     def agent_disconnected(self, agent: str, now: float) -> None:
         """Take note that an agent's connection closed; also call it for an agent that should be there and is not."""
-        state = self._agent(agent)
-        if state.connected or state.lost_at is None:
-            state.connected, state.lost_at = False, now
+        self._agents.disconnected(agent, now)
 
     def observe(self, health: Mapping[str, Any], now: float) -> None:
         """Take a Health message as builtins (fields of ``wire.Health``), received at ``now``."""
-        agent = self._agent(str(health["agent"]))
-        agent.connected, agent.lost_at, agent.seen_at = True, None, now
-        agent.node = str(health.get("node") or "")
-        for slot in health["ranks"]:
+        name = str(health["agent"])
+        clock = self._agents.of(name).hear(health, now)
+        node, told = str(health.get("node") or ""), number(health.get("time"))
+        ranks = health.get("ranks")
+        for slot in ranks if isinstance(ranks, list | tuple) else ():
             try:
-                self._observe_slot(slot, health, now)
-            except (KeyError, TypeError, ValueError):
+                self._observe_slot(slot, name, node, clock, told, now)
+            except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
                 self.bad_slots += 1
-        if any(watch.in_long_phase and watch.running for watch in self._ranks.values()):
-            for watch in self._ranks.values():
-                watch.excuse(now)
 
-    def _observe_slot(self, slot: Mapping[str, Any], health: Mapping[str, Any], now: float) -> None:
-        if slot["rank"] is None:
+    def _observe_slot(
+        self, slot: Mapping[str, Any], agent: str, node: str, clock: float, told: float, now: float
+    ) -> None:
+        rank, source = slot["rank"], slot["source"]
+        if rank is None:
             return
-        watch = self._watch_of(int(slot["rank"]), str(slot["source"]))
-        if watch is None:
+        if type(rank) is not int or not 0 <= rank <= MAX_RANK or not isinstance(source, str) or not source:
+            raise ValueError(f"rank {rank!r} of source {source!r}")
+        watch = self._ranks.get(rank)
+        if watch is None or watch.source != source:
+            watch = self._other_process(slot, watch, now)
+            if watch is None:
+                return
+        if watch.seen_at == now and watch.agent == agent:
+            self.bad_slots += 1  # twice in one message: the first one counts
             return
-        watch.observe(slot, health, now)
-        if watch.running:
-            self._deaths.runs_again(watch.rank, watch.source, watch.step, now)
+        before, first = watch.place, watch.seen_at == 0.0
+        watch.observe(slot, agent, node, clock, told, now)
+        if not watch.running:
+            return
+        if watch.in_long_phase and not watch.trouble and watch.stood_s <= self._budget_of(watch):
+            self._excused_until = now
+        if not first:
+            watch.learn(before, self._budgets, self.limits, self._excused_until, now)
+        self._deaths.runs_again(rank, watch.source, watch.step, now)
+
+    def _other_process(self, slot: Mapping[str, Any], known: RankWatch | None, now: float) -> RankWatch | None:
+        """Return the state of a process that is not the one we follow; None where it is an older one."""
+        rank, source = slot["rank"], slot["source"]
+        lives = slot.get("alive") is not False and slot.get("state", "running") in ("running", 0)
+        if known is not None and lives and known.running and now - known.seen_at <= SILENT_AFTER_S:
+            self._doubles.note(rank, known.source, source, now)
+        if known is not None and not known.running and lives and not self._deaths.knows(source):
+            # The one that we knew is over, and this one lives, whatever the clock said when it started.
+            self._deaths.runs_again(rank, source, -1, now, newer=True)
+            self._ranks[rank] = watch = RankWatch(rank, source)
+            return watch
+        return self._watch_of(rank, source)
+
+    def _budget_of(self, watch: RankWatch) -> float:
+        return self._budgets.of(
+            watch.phase, watch.expect_s, self.limits, first_step_done=watch.first_step_done
+        )  # fmt: skip
 
     def logged(self, rank: int, source: str, step: int, time: float) -> None:
         """Take note of the newest row that a process logged, ``time`` in its own clock's unix seconds."""
         watch = self._watch_of(rank, source)
         if watch is not None:
-            watch.logged(step, time)
+            watch.logged(step, time, self._budgets)
+
+    def logs_own_work(self, rank: int, now: float) -> None:
+        """Take note that a rank logs times of its own work, which the straggler detector compares better."""
+        self._slow.logs_own_work(rank, now)
 
     def event(self, event: Mapping[str, Any], rank: int | None, now: float) -> None:
-        """Take one event of a source: ``start``, ``finish``, ``exception`` and ``process_death`` matter.
+        """Take one event of a source: ``start``, ``finish``, ``exception``, ``process_death`` and ``stacks`` matter.
 
         Args:
             event: ``{"type", "time", "step", "data", "source"}``; ``source`` is the id of the process start.
             rank: the source's rank, None for an agent's.
             now: unix seconds.
         """
-        kind, data = event["type"], event.get("data") or {}
+        kind, data = event["type"], event.get("data")
+        data = data if isinstance(data, Mapping) else {}
         if kind == "stacks":
-            self.dumps.take(data, str(event.get("node") or ""), float(event.get("time") or now))
+            expected = [watch.rank for watch in self._ranks.values() if watch.running]
+            time = number(event.get("time")) or now
+            self.bad_slots += self.dumps.take(data, str(event.get("node") or ""), time, expected) is None
+            return
+        if kind not in ("start", "finish", "exception", "process_death"):
             return
         if kind == "process_death":
             rank = data.get("rank", rank)
-        if rank is None:
+        if type(rank) is not int or not 0 <= rank <= MAX_RANK:
             return
         source = str((data if kind == "process_death" else event).get("source") or "")
         watch = self._watch_of(rank, source) if source else self._ranks.get(rank)
         if watch is None:
             return  # of a process that a newer one has replaced
-        watch.step = max(watch.step, -1 if event.get("step") is None else int(event["step"]))
-        time = float(event.get("time") or now)
+        watch.step = max(watch.step, int(number(event.get("step"), -1)))
+        time = number(event.get("time")) or now
+        node = watch.node or str(event.get("node") or "")
         if kind == "start":
             self._deaths.runs_again(rank, watch.source, watch.step, time)
         elif kind == "finish":
             watch.state = "finished"
         elif kind == "exception":
             watch.state = "exception"
-            self._deaths.add(watch.source, rank, watch.node, event, {"exception": dict(data)}, now)
+            facts = {"exception": dict(data), **_gpu(watch)}
+            self._deaths.add(watch.source, rank, node, event, facts, now)
         elif kind == "process_death" and watch.state not in ("finished", "left"):
             watch.dead, watch.alive = True, False
-            facts = {name: data[name] for name in ("pid", "last_phase", "evidence") if name in data}
-            self._deaths.add(watch.source, rank, watch.node, event, facts, now)
+            facts = {name: data[name] for name in FACTS if data.get(name) is not None}
+            self._deaths.add(watch.source, rank, node, event, {**facts, **_gpu(watch)}, now)
+
+    # --- what is said --------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Finding]:
         """Return what changed since the last call. Call it about once a second."""
         self._first_tick = min(self._first_tick, now)
+        usual_step_s = self._budgets.usual_step_s
+        visible = self._visible(now)
         found = self._deaths.news(self._newest_step())
-        found += self._tick_agents(now)
-        found += self._tick_hang(now)
+        found += self._agents.tick(self._ranks, now, self.limits.agent_lost_s, usual_step_s)
+        found += self._tick_hang(visible, now)
+        if not self._deaths.is_open and self._hang.finding is None:
+            found += self._slow.tick(visible, self._excused_until, now)
         return found
 
     def wants(self) -> list[DumpRequest]:
         """Return the dumps that shall be ordered, once each; call it after ``tick``."""
-        wanted, self._wanted = self._wanted, []
-        return wanted
+        return self._hang.wants()
+
+    def _tick_hang(self, visible: list[RankWatch], now: float) -> list[Finding]:
+        allowed = Allowance(self._budgets, self.limits)
+        overdue, excused = [], False
+        for watch in visible:
+            stood, budget_s = watch.stood_s, allowed.of(watch)
+            if watch.in_long_phase:
+                if stood > budget_s:
+                    overdue.append(watch)
+                else:
+                    excused = True
+            elif stood > budget_s and watch.seen_at - self._excused_until > budget_s:
+                overdue.append(watch)
+        excused = excused or self._hidden_excuse(now, allowed)
+        if not overdue and self._hang.finding is None:
+            return []
+        scene = self._scene(visible, now) if visible else None
+        return self._hang.tick(scene, overdue, self._deaths.is_open, excused, allowed, now)
+
+    def _hidden_excuse(self, now: float, allowed: Allowance) -> bool:
+        """Say whether a rank that is out of sight was last seen in a long phase that may still last."""
+        return any(
+            watch.running and watch.in_long_phase and watch.agent and watch.seen_at
+            and now - watch.seen_at > SILENT_AFTER_S and watch.stood_s + now - watch.seen_at <= allowed.of(watch)
+            for watch in self._ranks.values()
+        )  # fmt: skip
+
+    def _scene(self, visible: list[RankWatch], now: float) -> Scene:
+        seen = {watch.rank for watch in visible}
+        silent: dict[int, float] = {}
+        unseen, over, world = [], [], 0
+        for watch in self._ranks.values():
+            world = max(world, watch.world_size)
+            if watch.running and watch.rank not in seen:
+                unseen.append(watch)
+                if watch.agent and not watch.trouble:
+                    silent[watch.rank] = self._agents.silent_s(watch.agent, now)
+            elif not watch.running and watch.state in ("finished", "left"):
+                over.append(watch)
+        late = [watch for watch in visible if self._agents.silent_s(watch.agent, now) > SILENT_AFTER_S]
+        silent |= {watch.rank: self._agents.silent_s(watch.agent, now) for watch in late}
+        if len(late) < len(visible):
+            hidden = set(late)
+            unseen, visible = [*unseen, *late], [watch for watch in visible if watch not in hidden]
+        never = [rank for rank in range(world) if rank not in self._ranks] if world <= MAX_WORLD else []
+        return Scene(
+            visible=visible, unseen=sorted(unseen, key=lambda watch: watch.rank), over=over, never=never,
+            silent_s=silent, now=now,
+        )  # fmt: skip
 
     def status(self, now: float) -> tuple[str, str]:
         """Return the run's status word of ``docs/api.md`` and a note in plain words, empty when all is well."""
+        status, note = self._status(now)
+        double = self._doubles.note_for(self.run_id, now)
+        return status, " ".join(part for part in (note, double) if part)
+
+    def _status(self, now: float) -> tuple[str, str]:
         ranks = list(self._ranks.values())
         death = self._deaths.open_finding(self._newest_step())
         if death is not None:
@@ -191,39 +300,40 @@ class LivenessMonitor:
         if ranks and all(watch.state in ("finished", "left") for watch in ranks):
             left = [watch.rank for watch in ranks if watch.state == "left"]
             return "finished", f"{name_ranks(left)} ended without run.finish()." if left else ""
-        gone = [watch for watch in ranks if watch.state == "running" and not watch.alive]
+        gone = [watch.rank for watch in ranks if watch.state == "running" and not watch.alive]
         if gone:
-            return "crashed", f"The process of {name_ranks([watch.rank for watch in gone])} is gone."
-        lost = [name for name, agent in self._agents.items() if self._is_lost(agent, now) and self._ranks_of(name)]
+            return "crashed", f"The process of {name_ranks(gone)} is gone."
+        lost_after_s = self.limits.agent_lost_s
+        away = {name for name in self._agents.all if self._agents.is_lost(name, now, lost_after_s)}
+        lost = {watch.agent for watch in ranks if watch.running and watch.agent in away}
+        visible = self._visible(now)
         if lost:
-            nodes = ", ".join(sorted({self._agents[name].node or name for name in lost}))
-            seen = len(self._visible(now))
+            nodes = ", ".join(sorted({self._agents.all[name].node or name for name in lost}))
+            seen = len(visible)
+            if self._hang.finding is not None and seen:
+                return "stalled", self._hang.finding.text
             rest = f" {seen} other rank(s) still report." if seen else ""
             note = f"We see nothing because the agent on {nodes} does not reach us; the job itself may be well.{rest}"
             return ("running" if seen else "unreachable"), note
-        if self._hang is not None:
-            return "stalled", self._hang.text
-        unseen = [watch for watch in ranks if watch.running and watch.agent == ""]
-        if unseen and not self._visible(now):
-            if now - self._first_tick <= self.limits.agent_lost_s:
+        if self._hang.finding is not None:
+            return "stalled", self._hang.finding.text
+        if not visible and any(watch.running and watch.agent == "" for watch in ranks):
+            if now - self._first_tick <= lost_after_s:
                 return "running", "Waiting for the agents to come back."
             return "unreachable", "We see nothing because no agent has reached this server since it started."
-        if self._agents and not any(agent.connected for agent in self._agents.values()):
+        if self._agents.all and not any(agent.connected for agent in self._agents.all.values()):
             return "running", "No agent is connected at the moment."
-        long = sorted({watch.phase for watch in self._visible(now) if watch.in_long_phase})
+        troubled = [watch for watch in ranks if watch.running and watch.trouble]
+        if troubled:
+            who = name_ranks([watch.rank for watch in troubled])
+            return "running", f"Not visible here: {who}, because {troubled[0].trouble}."
+        long = sorted({watch.phase for watch in visible if watch.in_long_phase})
         return "running", f"In {', '.join(long)}." if long else ""
 
     def budget_s(self, rank: int, source: str) -> float | None:
         """Return how long a process may stand where it is, seconds; None where it is not the rank's newest."""
         watch = self._ranks.get(rank)
-        return watch.budget_s(self.limits.hang_floor_s) if watch is not None and watch.source == source else None
-
-    def _agent(self, agent: str) -> _Agent:
-        if agent not in self._agents:
-            if len(self._agents) >= MAX_AGENTS:
-                del self._agents[min(self._agents, key=lambda name: self._agents[name].seen_at)]
-            self._agents[agent] = _Agent()
-        return self._agents[agent]
+        return self._budget_of(watch) if watch is not None and watch.source == source else None
 
     def _watch_of(self, rank: int, source: str) -> RankWatch | None:
         """Return the state of a process, None for one that a newer process of its rank has replaced."""
@@ -238,114 +348,23 @@ class LivenessMonitor:
         watch = self._ranks[rank] = RankWatch(rank, source, dead=self._deaths.knows(source))
         return watch
 
-    def _is_lost(self, agent: _Agent, now: float) -> bool:
-        away_since = agent.seen_at if agent.connected else (agent.lost_at or agent.seen_at)
-        return now - away_since > self.limits.agent_lost_s
-
-    def _ranks_of(self, agent: str) -> list[RankWatch]:
-        return [watch for watch in self._ranks.values() if watch.agent == agent and watch.running]
-
     def _visible(self, now: float) -> list[RankWatch]:
         """Return the running ranks whose slots we see now, by rank."""
+        lost_after_s = self.limits.agent_lost_s
+        here = {name for name in self._agents.all if not self._agents.is_lost(name, now, lost_after_s)}
         fresh = [
             watch
             for watch in self._ranks.values()
-            if watch.running and watch.agent in self._agents and not self._is_lost(self._agents[watch.agent], now)
+            if watch.agent in here and watch.running and not watch.trouble and watch.seen_at
         ]
         return sorted(fresh, key=lambda watch: watch.rank)
-
-    def _unseen(self, visible: list[RankWatch]) -> list[int]:
-        return sorted(watch.rank for watch in self._ranks.values() if watch.running and watch not in visible)
 
     def _newest_step(self) -> int:
         return max((watch.step for watch in self._ranks.values()), default=-1)
 
-    def _tick_agents(self, now: float) -> list[Finding]:
-        found: list[Finding] = []
-        for name, agent in self._agents.items():
-            ranks = self._ranks_of(name)
-            if name not in self._lost and ranks and self._is_lost(agent, now):
-                self._lost[name] = _agent_lost(name, agent, ranks, self.limits.agent_lost_s)
-                found.append(self._lost[name])
-        nodes_seen = {agent.node for agent in self._agents.values() if agent.node and not self._is_lost(agent, now)}
-        for name, finding in list(self._lost.items()):
-            agent = self._agents.get(name, _Agent(seen_at=0.0))
-            back = agent.seen_at > 0 and not self._is_lost(agent, now)
-            if back or (finding.node in nodes_seen and finding.node):
-                del self._lost[name]
-                text = f"The agent on {finding.node or name} reaches us again."
-                found.append(
-                    replace(finding, state="resolved", text=text, now_step=max(finding.now_step, self._newest_step()))
-                )
-        return found
 
-    def _tick_hang(self, now: float) -> list[Finding]:
-        visible = self._visible(now)
-        overdue = [watch for watch in visible if watch.stood_s > watch.budget_s(self.limits.hang_floor_s)]
-        died = self._deaths.is_open
-        if self._hang is not None:
-            return self._follow_hang(self._hang, visible, overdue, died)
-        waits_for_long = any(watch.in_long_phase and watch not in overdue for watch in visible)
-        if not overdue or died or waits_for_long:
-            return []
-        self._hang = hang_finding(visible, self._unseen(visible), self.limits.hang_floor_s)
-        return [self._hang]
-
-    def _follow_hang(
-        self, hang: Finding, visible: list[RankWatch], overdue: list[RankWatch], died: bool
-    ) -> list[Finding]:
-        if died or (visible and not overdue):
-            self._hang = None
-            stood = float(hang.evidence.get("stood_s", 0.0))
-            text = (
-                "A process of the job died; see that incident."
-                if died
-                else f"The steps go on again. They had stood at step {hang.onset_step} for more than {stood:.0f} s."
-            )
-            now_step = max(hang.now_step, self._newest_step())
-            recovered = None if died else now_step
-            return [
-                replace(
-                    hang, state="resolved", severity="warning", text=text, now_step=now_step, recovered_step=recovered
-                )
-            ]
-        if not overdue:
-            return []
-        fresh = replace(
-            hang_finding(visible, self._unseen(visible), self.limits.hang_floor_s),
-            key=hang.key,
-            onset_step=hang.onset_step,
-            step=hang.step,
-        )
-        longer = fresh.score > HANG_NEWS_FACTOR * hang.score
-        if longer or fresh.evidence["suspects"] != hang.evidence.get("suspects"):
-            self._hang = fresh
-            return [fresh]
-        return []
-
-
-def _agent_lost(name: str, agent: _Agent, ranks: list[RankWatch], lost_after_s: float) -> Finding:
-    step = max(watch.step for watch in ranks)
-    where = agent.node or name
-    return Finding(
-        detector="liveness",
-        key=f"agent_lost:{name}:{step}",
-        kind="agent_lost",
-        state="open",
-        severity="warning",
-        title=f"The agent on {where} does not reach us",
-        text=(
-            f"We see nothing of {name_ranks([watch.rank for watch in ranks])} for more than {lost_after_s:.0f} s "
-            f"because the agent on {where} does not reach us. The job itself may be well: what it logs stays in its "
-            "spool and comes later."
-        ),
-        onset_step=step,
-        step=step,
-        now_step=step,
-        node=agent.node or None,
-        score=lost_after_s,
-        evidence={"agent": name, "node": agent.node, "ranks": [watch.rank for watch in ranks][:MAX_NAMED_RANKS]},
-    )
+def _gpu(watch: RankWatch) -> dict[str, Any]:
+    return {} if watch.gpu is None else {"gpu": {name: watch.gpu.get(name) for name in ("index", "uuid")}}
 
 
 def _finding_of(incident: Mapping[str, Any]) -> Finding:

@@ -1,38 +1,40 @@
-"""What is known of one rank's process from its slot: is it moving, and how long may it stand still."""
+"""What is known of one rank's process from its slot: is it moving, and for how long has it stood."""
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
-#: A rank may stand for this many times the longest step that it was seen to take ...
-STEP_BUDGET_FACTOR = 5.0
-#: ... but never less than the monitor's floor, because short pauses are normal, and never more than this, seconds.
-STEP_BUDGET_CEILING_S = 1_800.0
-#: Budget of a process that has not finished its first step yet, and of a long phase without a declared length, seconds.
-LONG_FLOOR_S = 600.0
-#: Longest budget that a learned long phase may get, seconds.
-LONG_CEILING_S = 7_200.0
-#: A declared phase may take this many times what it declared.
-DECLARED_FACTOR = 1.5
-#: Step times remembered per rank.
-STEP_TIMES = 64
-#: Step times below which those between logged rows are taken too: slots are seen once a second, rows all.
-FEW_STEP_TIMES = 3
-#: Long phases whose length is learned, per rank.
-MAX_LEARNED_PHASES = 32
+from stabilitybackend.liveness.budgets import Budgets, is_long
+from stabilitybackend.liveness.limits import Limits
+
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
 BEAT_STOPPED_AFTER_S = 5.0
+#: Agents report once a second. After a longer silence the first word may be of before it: what it shows as a standstill
+#: counts only when the second word shows it too, seconds.
+GAP_S = 3.0
+#: Tables of phases are looked at every so many words of an agent: phases shorter than this have the floor as budget.
+TABLE_EVERY = 5
+#: Names in a slot's table of phases.
+MAX_TABLE = 24
+#: Passes through a phase that a table must hold before it is believed at first sight (after a restart of the server).
+FIRST_SIGHT_PASSES = 3
+#: At first sight the longest pass is believed up to this many times the mean of the others: it may have been a compile.
+FIRST_SIGHT_FACTOR = 20.0
+#: Largest rank and step that are believed.
+MAX_RANK = 1_000_000
+MAX_STEP = 2**53
+#: Characters of a phase's name and of other texts of a slot.
+MAX_NAME_CHARS = 64
 
-#: Phases that may be long without being a hang.
-LONG_PHASES = frozenset({"checkpoint", "eval", "validation", "compile", "init", "restore", "rollback"})
 #: Order of the usual phases within a step: the rank that is furthest back is the one that the others wait for.
 PHASE_ORDER = ("data", "forward", "backward", "optimizer")
 _STATES = ("running", "finished", "left", "exception")
 
-__all__ = ["LONG_PHASES", "PHASE_ORDER", "RankWatch", "start_of"]
+__all__ = ["BEAT_STOPPED_AFTER_S", "PHASE_ORDER", "Place", "RankWatch", "number", "start_of"]
 
 
 def start_of(source: str) -> int:
@@ -44,9 +46,28 @@ def start_of(source: str) -> int:
         return 0
 
 
-@dataclass(slots=True)
+def number(value: object, default: float = 0.0) -> float:
+    """Return a finite number as it is, anything else as ``default``."""
+    if type(value) is int or type(value) is float:
+        return value if -math.inf < value < math.inf else default
+    return default
+
+
+class Place(NamedTuple):
+    """Where a process was: step, phase, seconds since anything changed, when the step began (server's unix seconds)."""
+
+    step: int
+    phase: str
+    stood_s: float
+    step_seen: float
+
+
+@dataclass(slots=True, eq=False)
 class RankWatch:
     """One process of one rank.
+
+    Times are measured by two clocks, the server's and the agent's (made steady by ``agents.py``), and the shorter one
+    counts: a clock that jumps, a message that waited and an agent that was stopped make no standstill.
 
     Args:
         rank: global rank.
@@ -68,14 +89,30 @@ class RankWatch:
     first_step_done: bool = False
     exception: dict[str, Any] | None = None
     dead: bool = False
+    #: Why the slot can't be read, empty where it can.
+    trouble: str = ""
+    can_dump: bool = False
+    world_size: int = 0
+    #: Newest word of the kernel: ``{"state","cpu","wchan"}``, empty where there is none.
+    proc: Mapping[str, Any] = field(default_factory=dict)
+    #: ``{"index","uuid"}`` or None.
+    gpu: Mapping[str, Any] | None = None
+    #: The newest table of phases: name -> [count, total s, longest s].
+    table: Mapping[str, Any] = field(default_factory=dict)
     _step_start: float = 0.0
     _phase_start: float = 0.0
+    _at: float = 0.0
     _stood_s: float = 0.0
+    _since: tuple[float, float] = (0.0, 0.0)
     _beat: int = -1
-    _beat_at: float = 0.0
-    _excused_until: float = 0.0
-    _step_times: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
-    _phase_times: dict[str, float] = field(default_factory=dict)
+    _beat_since: tuple[float, float] = (0.0, 0.0)
+    _pending: int = -1
+    _pending_since: tuple[float, float] = (0.0, 0.0)
+    _first_seen: float = 0.0
+    _step_seen: float = 0.0
+    _looks: int = 0
+    _learned: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    _learned_at: float = 0.0
     _logged: tuple[int, float] | None = None
 
     @property
@@ -86,49 +123,7 @@ class RankWatch:
     @property
     def in_long_phase(self) -> bool:
         """True in a phase that may be long: a known long one, or one with a declared length."""
-        return self.phase in LONG_PHASES or self.expect_s > 0
-
-    @property
-    def usual_step_s(self) -> float | None:
-        """Return the median step time, or None before two steps were seen."""
-        times = sorted(self._step_times)
-        return times[len(times) // 2] if times else None
-
-    def observe(self, slot: Mapping[str, Any], health: Mapping[str, Any], now: float) -> None:
-        """Take the newest slot of this process.
-
-        Args:
-            slot: one entry of a Health message's ``ranks``.
-            health: the message; its ``time`` is on the same clock as the slot's times.
-            now: unix seconds of the server.
-        """
-        step, phase = int(slot.get("step", -1)), str(slot.get("phase") or "")
-        step_start, phase_start = float(slot.get("step_start") or 0.0), float(slot.get("phase_start") or 0.0)
-        first = self.seen_at == 0.0
-        moved = first or (step, phase, phase_start, step_start) != (
-            self.step,
-            self.phase,
-            self._phase_start,
-            self._step_start,
-        )
-        if not first:
-            self._learn(step, step_start, phase_start, now)
-        if moved:
-            self.moved_at = now
-        if first or int(slot.get("beat") or 0) != self._beat:
-            self._beat, self._beat_at = int(slot.get("beat") or 0), now
-        self.step, self.phase, self._step_start, self._phase_start = step, phase, step_start, phase_start
-        self.expect_s = float(slot.get("expect_s") or 0.0)
-        self.alive = bool(slot.get("alive", True))
-        if self.state != "finished":  # its own word; a slot that was read just before must not take it back
-            self.state = _state(slot.get("state", "running"))
-        self.pid = int(slot.get("pid") or 0)
-        self.agent, self.node = str(health["agent"]), str(health.get("node") or "")
-        self.seen_at = now
-        entered = max(step_start, phase_start)
-        self._stood_s = max(0.0, float(health["time"]) - entered) if entered > 0 else now - self.moved_at
-        if self.in_long_phase:
-            self._excused_until = now
+        return self.expect_s > 0 or is_long(self.phase)
 
     @property
     def stood_s(self) -> float:
@@ -141,31 +136,141 @@ class RankWatch:
     @property
     def python_silent_s(self) -> float:
         """Seconds for which the process's Python had given no sign, 0 below BEAT_STOPPED_AFTER_S."""
-        stood = self.seen_at - self._beat_at
+        stood = self._for(self._beat_since) if self._beat >= 0 else 0.0
         return stood if stood >= BEAT_STOPPED_AFTER_S else 0.0
 
-    def budget_s(self, floor_s: float) -> float:
-        """Return how long this rank may stand where it is before that is out of the ordinary, seconds."""
-        longest = max(self._step_times, default=0.0)
-        step_budget = min(max(STEP_BUDGET_FACTOR * longest, floor_s), STEP_BUDGET_CEILING_S)
-        if self.expect_s > 0:
-            return max(DECLARED_FACTOR * self.expect_s, step_budget)
-        if self.phase in LONG_PHASES:
-            learned = STEP_BUDGET_FACTOR * self._phase_times.get(self.phase, 0.0)
-            return min(max(LONG_FLOOR_S, learned), LONG_CEILING_S)
-        return step_budget if self.first_step_done else max(LONG_FLOOR_S, step_budget)
+    @property
+    def main_silent_s(self) -> float | None:
+        """Seconds for which the main thread had run no Python (the pending calls), None where that is not known."""
+        return self._for(self._pending_since) if self._pending >= 0 else None
 
-    def unseen(self) -> None:
-        """Forget where the slot was seen: nobody has looked since. What the process said and how fast it is stays."""
-        self.agent, self.phase, self.expect_s = "", "", 0.0
-        self.seen_at = self.moved_at = self._step_start = self._phase_start = self._stood_s = 0.0
-        self._beat, self._beat_at, self._excused_until = -1, 0.0, 0.0
+    def observe(
+        self, slot: Mapping[str, Any], agent: str, node: str, at: float, clock: float, now: float
+    ) -> None:  # fmt: skip
+        """Take the newest slot of this process.
 
-    def excuse(self, now: float) -> None:
-        """Another rank is in a long phase: what this one waits now is not its usual step time."""
-        self._excused_until = now
+        Args:
+            slot: one entry of a Health message's ``ranks``.
+            agent, node: who says it.
+            at: the same moment by the agent's steady clock, seconds.
+            clock: the message's own time, on the clock of the slot's times.
+            now: unix seconds of the server.
+        """
+        first, gap = self.seen_at == 0.0, now - self.seen_at > GAP_S
+        if agent != self.agent:
+            self._anchor(at, now)
+        passed_s = max(0.0, min(now - self.seen_at, at - self._at)) if not first else 0.0
+        self.agent, self.node, self._at = agent, node, at
+        self.alive = slot.get("alive") is not False
+        self.pid = int(number(slot.get("pid")))
+        if "gpu" in slot or "proc" in slot:
+            gpu, proc = slot.get("gpu"), slot.get("proc")
+            self.gpu = gpu if isinstance(gpu, Mapping) else None
+            self.proc = proc if isinstance(proc, Mapping) else {}
+            self.can_dump = slot.get("can_dump") is True
+            self.world_size = int(number(slot.get("world_size")))
+        self.trouble = str(slot.get("trouble") or "")[:200]
+        if "step" not in slot:  # there is a process, and its slot can't be read
+            self.trouble = self.trouble or "its slot can't be read"
+            self.seen_at = now
+            return
+        if self.state != "finished":  # its own word; a slot that was read just before must not take it back
+            self.state = _state(slot.get("state", "running"))
+        step = int(min(max(number(slot.get("step"), -1), -1), MAX_STEP))
+        phase = str(slot.get("phase") or "")[:MAX_NAME_CHARS]
+        step_start, phase_start = number(slot.get("step_start")), number(slot.get("phase_start"))
+        self.expect_s = max(0.0, number(slot.get("expect_s")))
+        if first or step != self.step or phase != self.phase or (step_start, phase_start) != (
+            self._step_start, self._phase_start,
+        ):  # fmt: skip
+            self.moved_at = now
+            # It moved between the last word and this one; the node's own clock says when, if that is believable.
+            ago = min(max(0.0, clock - max(step_start, phase_start)), passed_s) if step_start or phase_start else 0.0
+            self._since = (now - ago, at - ago)
+            self._stood_s = ago
+            if first or step != self.step:
+                self._step_seen = now - ago
+        else:
+            stood = self._for(self._since, now)
+            self._stood_s = min(stood, self._stood_s + GAP_S) if gap else stood
+        self.step, self.phase, self._step_start, self._phase_start = step, phase, step_start, phase_start
+        beat = int(number(slot.get("beat"), -1))
+        if first or beat != self._beat:
+            self._beat, self._beat_since = beat, (now, at)
+        elif gap:
+            self._beat_since = (max(self._beat_since[0], now - GAP_S), self._beat_since[1])
+        pending = slot.get("pending")
+        if type(pending) is int and (first or pending != self._pending):
+            self._pending, self._pending_since = pending, (now, at)
+        self.seen_at = now
+        if first and self._first_seen == 0.0:
+            self._first_seen = now
+        table = slot.get("phases")
+        if isinstance(table, Mapping):
+            self.table = table
 
-    def logged(self, step: int, time: float) -> None:
+    def _for(self, since: tuple[float, float], now: float | None = None) -> float:
+        return max(0.0, min((self.seen_at if now is None else now) - since[0], self._at - since[1]))
+
+    def _anchor(self, at: float, now: float) -> None:
+        """Go on with the clock of another agent: what passed in between is not counted."""
+        if self.seen_at:
+            self._since = (now - self._stood_s, at - self._stood_s)
+            self._beat_since = self._pending_since = (now, at)
+        self._at = at
+
+    # --- learning ------------------------------------------------------------------------------------------------
+
+    def learn(self, before: Place, budgets: Budgets, limits: Limits, excused_until: float, now: float) -> None:
+        """Learn from what changed with the newest slot.
+
+        Args:
+            before: where it was before ``observe``.
+            budgets: of the run. limits: floor and ceiling.
+            excused_until: when some rank was last in a long phase: who waited for it was not slow, unix seconds.
+            now: unix seconds.
+        """
+        if self.step > before.step >= 0:
+            if not self.first_step_done:
+                self.first_step_done = True
+                if self._first_seen:
+                    budgets.learn_first_step(now - self._first_seen, now)
+            elif excused_until < before.step_seen:
+                budgets.learn_step((self._step_seen - before.step_seen) / (self.step - before.step), now, limits)
+        if not self.table and self.moved_at == now and is_long(before.phase):
+            budgets.learn_phase(before.phase, before.stood_s, now, limits)  # a client without tables
+        self._looks += 1
+        if self.table and (self._looks + self.rank) % TABLE_EVERY == 0:
+            self._learn_table(budgets, limits, excused_until, now)
+
+    def _learn_table(self, budgets: Budgets, limits: Limits, excused_until: float, now: float) -> None:
+        at_first_sight = self._learned_at == 0.0
+        clean = excused_until < self._learned_at
+        for name, entry in islice(self.table.items(), MAX_TABLE):
+            if not isinstance(entry, list | tuple) or len(entry) != 3 or not isinstance(name, str):
+                continue
+            if len(self._learned) >= MAX_TABLE and name not in self._learned:
+                self._learned.clear()  # names that change all the time: nothing to learn from
+            count, total, longest = number(entry[0]), number(entry[1], -1.0), number(entry[2], -1.0)
+            known = self._learned.get(name)
+            if known == (count, total, longest) or min(count, total, longest) < 0:
+                continue
+            self._learned[name] = (count, total, longest)
+            took = None
+            if is_long(name):
+                old = known or (0.0, 0.0, 0.0)
+                if count > old[0]:
+                    took = longest if longest > old[2] else (total - old[1]) / (count - old[0])
+            elif known is not None:
+                if count > known[0] and clean and self.first_step_done:
+                    took = longest if longest > known[2] else (total - known[1]) / (count - known[0])
+            elif at_first_sight and count >= FIRST_SIGHT_PASSES and not budgets.is_known(name):
+                took = min(longest, FIRST_SIGHT_FACTOR * max(0.0, total - longest) / (count - 1))
+            if took is not None:
+                budgets.learn_phase(name[:MAX_NAME_CHARS], took, now, limits)
+        self._learned_at = now
+
+    def logged(self, step: int, time: float, budgets: Budgets) -> None:
         """Take a row that this process logged at ``time`` (its own clock): its first steps are done, and how fast.
 
         A process that stops within its first second shows only one slot, and after a restart of the server none that
@@ -174,30 +279,25 @@ class RankWatch:
         before, self._logged = self._logged, (step, time)
         if before is None or step <= before[0]:
             return
-        took = (time - before[1]) / (step - before[0])
-        if len(self._step_times) < FEW_STEP_TIMES and 0 <= took <= LONG_FLOOR_S:
-            self._step_times.append(took)
-            self.first_step_done = True
+        budgets.learn_row((time - before[1]) / (step - before[0]))
+        self.first_step_done = True
 
-    def _learn(self, step: int, step_start: float, phase_start: float, now: float) -> None:
-        """Learn from the change between the last slot and this one, unless the time was spent in a long phase."""
-        if self.phase in LONG_PHASES and phase_start > self._phase_start > 0:
-            known = self.phase in self._phase_times or len(self._phase_times) < MAX_LEARNED_PHASES
-            if known:
-                took = phase_start - self._phase_start
-                self._phase_times[self.phase] = max(took, self._phase_times.get(self.phase, 0.0))
-        if step <= self.step:
-            return
-        steps = step - self.step
-        if self.step >= 0 and 0 < self._step_start < step_start:
-            took = (step_start - self._step_start) / steps
-            if self._excused_until < self.seen_at and took <= self.budget_s(LONG_FLOOR_S):
-                self._step_times.append(took)
-            self.first_step_done = True
+    def unseen(self) -> None:
+        """Forget where the slot was seen: nobody has looked since. What the process said and how fast it is stays."""
+        self.agent, self.phase, self.expect_s, self.trouble = "", "", 0.0, ""
+        self.seen_at = self.moved_at = self._step_start = self._phase_start = self._stood_s = 0.0
+        self._beat, self._pending, self._at, self._learned_at = -1, -1, 0.0, 0.0
+        self._first_seen = self._step_seen = 0.0
+        self.proc, self.table, self._learned = {}, {}, {}
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return Place(self.step, self.phase, self._stood_s, self._step_seen)
 
 
 def _state(value: object) -> str:
     """Return the slot's state as a word, whether it came as one or as its number."""
     if isinstance(value, int):
         return _STATES[value] if 0 <= value < len(_STATES) else "running"
-    return str(value)
+    return value if isinstance(value, str) and value in _STATES else "running"

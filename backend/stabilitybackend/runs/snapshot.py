@@ -49,8 +49,12 @@ _STATE_MODULES = frozenset(
         "stabilitybackend.lineage.fold",
         "stabilitybackend.lineage.sources",
         "stabilitybackend.lineage.tree",
+        "stabilitybackend.liveness.budgets",
+        "stabilitybackend.liveness.collectives",
         "stabilitybackend.liveness.deaths",
+        "stabilitybackend.liveness.dumps",
         "stabilitybackend.liveness.rank_watch",
+        "stabilitybackend.liveness.stack_text",
     }
 )
 #: Detectors are plug-ins: every class of this package can be part of one.

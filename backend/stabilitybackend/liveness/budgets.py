@@ -1,0 +1,174 @@
+"""How long a rank of this run may stand where it is: learned per phase, by all ranks together, over restarts.
+
+Rules (docs/liveness.md), ``longest`` being the longest time that was seen:
+
+* a usual phase: 5 x longest, at least the floor and 2 x the longest step, at most the ceiling; one that was never seen:
+  5 x the longest step;
+* a phase known as long, and the first step of a process: 600 s at first, from its second time on 5 x longest, 120 to
+  7,200 s;
+* a declared length is respected: 1.5 x of it, whatever was learned.
+
+What was longer than its budget was told as a hang. It is learned so far only that the budget doubles: a job whose
+phases really grow is understood after some alarms, and one hang of an hour does not hide the next one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+
+from stabilitybackend.liveness.limits import Limits
+
+__all__ = ["FACTOR", "LONG_FLOOR_S", "Budgets", "is_long"]
+
+#: A rank may stand this many times the longest time that was seen: NVRx's ``safety_factor`` (docs/liveness.md) ...
+FACTOR = 5.0
+#: ... and never less than so many of the longest steps: a stall shorter than that is slow, not stuck.
+STEP_FACTOR = 2.0
+#: Budget of a long phase, or of a first step, that was not seen twice yet, seconds.
+LONG_FLOOR_S = 600.0
+#: Least budget of those from then on, seconds: a slow file system doubles a save without anything being wrong.
+LONG_SEEN_FLOOR_S = 120.0
+#: Greatest budget of those, seconds.
+LONG_CEILING_S = 7_200.0
+#: A declared phase may take this many times what it declared.
+DECLARED_FACTOR = 1.5
+#: What was told as a hang raises its budget at most by this factor.
+HANG_RAISES = 2.0
+#: The same phase on many ranks at one time is one observation: they begin and end together, seconds.
+SAME_TIME_S = 5.0
+#: Names of phases whose length is learned; of others only the step time counts. Slots hold 24 names.
+MAX_PHASES = 128
+#: Step times that the usual step time is the median of, newest ones.
+STEP_TIMES = 64
+#: Step times from slots below which those between logged rows are taken: slots are seen once a second, rows all.
+FEW_STEP_TIMES = 3
+
+_LONG = frozenset(
+    {
+        "checkpoint", "checkpointing", "compile", "eval", "evaluate", "evaluation", "init", "load", "restore",
+        "rollback", "save", "setup", "test", "val", "validate", "validation", "warmup",
+    }
+)  # fmt: skip
+_WORDS = re.compile(r"[a-z]+")
+
+
+@lru_cache(maxsize=4_096)
+def is_long(phase: str) -> bool:
+    """Say whether a phase's name tells that it may be long without being a hang."""
+    return not _LONG.isdisjoint(_WORDS.findall(phase.lower()))
+
+
+@dataclass(slots=True)
+class _Seen:
+    longest_s: float = 0.0
+    times: int = 0
+    at: float = -math.inf
+
+
+@dataclass(slots=True)
+class Budgets:
+    """What the ranks of one run were seen to take. Bounded; part of the run's snapshot."""
+
+    phases: dict[str, _Seen] = field(default_factory=dict)
+    step: _Seen = field(default_factory=_Seen)
+    first_step: _Seen = field(default_factory=_Seen)
+    _steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
+    _rows_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
+
+    @property
+    def usual_step_s(self) -> float | None:
+        """Return the median step time, None before one was seen."""
+        times = sorted(self._steps_s if len(self._steps_s) >= FEW_STEP_TIMES else [*self._steps_s, *self._rows_s])
+        return times[len(times) // 2] if times else None
+
+    def of(self, phase: str, expect_s: float, limits: Limits, *, first_step_done: bool) -> float:
+        """Return how long a rank may stand in a phase, seconds.
+
+        Args:
+            phase: its name, empty for none.
+            expect_s: the length that the job declared, 0 for none.
+            limits: floor and ceiling.
+            first_step_done: whether the process has finished a step.
+        """
+        usual = self._usual(phase, limits)
+        if expect_s > 0:
+            return max(DECLARED_FACTOR * expect_s, usual)
+        if is_long(phase):
+            return _long(self.phases.get(phase))
+        return usual if first_step_done else max(_long(self.first_step), usual)
+
+    def _usual(self, phase: str, limits: Limits) -> float:
+        step_s = max(self.step.longest_s, self._row_step_s())
+        if step_s == 0.0:
+            step_s = self.first_step.longest_s  # the only one yet: too long rather than too short
+        seen = None if is_long(phase) else self.phases.get(phase)
+        learned = (
+            FACTOR * step_s if seen is None or seen.times == 0 else max(FACTOR * seen.longest_s, STEP_FACTOR * step_s)
+        )
+        return max(min(learned, limits.hang_ceiling_s), limits.hang_floor_s)
+
+    def _row_step_s(self) -> float:
+        if self.step.times >= FEW_STEP_TIMES or not self._rows_s:
+            return 0.0
+        return sorted(self._rows_s)[len(self._rows_s) // 2]
+
+    def learn_phase(self, phase: str, took_s: float, now: float, limits: Limits) -> None:
+        """Take the length of one pass through a phase that is over.
+
+        Args:
+            phase: its name. took_s: seconds. now: unix seconds. limits: floor and ceiling.
+        """
+        seen = self.phases.get(phase)
+        if seen is None:
+            if len(self.phases) >= MAX_PHASES:
+                return
+            seen = self.phases[phase] = _Seen()
+        budget_s = _long(seen) if is_long(phase) else self._usual(phase, limits)
+        _take(seen, took_s, budget_s, now)
+
+    def learn_step(self, took_s: float, now: float, limits: Limits) -> None:
+        """Take the time of one step."""
+        if _take(self.step, took_s, self._usual("", limits), now):
+            self._steps_s.append(took_s)
+
+    def learn_first_step(self, took_s: float, now: float) -> None:
+        """Take the time from a process's first word to the end of its first step."""
+        _take(self.first_step, took_s, _long(self.first_step), now)
+
+    def learn_row(self, took_s: float) -> None:
+        """Take the time of a step by two logged rows; what is no step time is passed over."""
+        if 0 < took_s <= LONG_FLOOR_S:
+            self._rows_s.append(took_s)
+
+    def is_known(self, phase: str) -> bool:
+        """Say whether the length of a phase was learned."""
+        return phase in self.phases
+
+    def view(self, limits: Limits) -> dict[str, float]:
+        """Return phase -> budget, seconds, for people: the first of those that are known."""
+        names = ["", *islice(self.phases, MAX_PHASES)]
+        return {name: self.of(name, 0.0, limits, first_step_done=True) for name in names}
+
+
+def _long(seen: _Seen | None) -> float:
+    if seen is None or seen.times == 0:
+        return LONG_FLOOR_S
+    floor_s = LONG_FLOOR_S if seen.times < 2 else LONG_SEEN_FLOOR_S
+    return min(max(floor_s, FACTOR * seen.longest_s), LONG_CEILING_S)
+
+
+def _take(seen: _Seen, took_s: float, budget_s: float, now: float) -> bool:
+    """Note a time; return whether it was within its budget."""
+    if not 0 <= took_s < math.inf:
+        return False
+    usual = took_s <= (budget_s if seen.times else LONG_FLOOR_S)
+    seen.longest_s = max(seen.longest_s, took_s if usual else min(took_s, HANG_RAISES * budget_s / FACTOR))
+    if not 0 <= now - seen.at < SAME_TIME_S:
+        seen.times += 1
+        seen.at = now
+    return usual

@@ -1,0 +1,236 @@
+"""Says from the Flight Recorders of all ranks which collective stands, who has not joined it, and who waits for whom.
+
+The rules are those of NVRx's ``CollectiveAnalyzer``, Meta's analyzer and ``torchfrtrace`` (docs/liveness.md): in each
+process group the lowest number that not all have joined; members that never enqueued it are missing; where groups are
+chained, a missing rank that itself waits in another group is no culprit, the one that it waits for is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from stabilitybackend.liveness.rank_watch import MAX_RANK, number
+
+#: Process groups and active collectives read of one rank: a rank of a 4D parallel job is in about ten.
+MAX_GROUPS = 32
+MAX_ACTIVE = 16
+#: Members read of one group.
+MAX_MEMBERS = 65_536
+#: Characters of a group's name and of an operation's name.
+MAX_TEXT = 80
+
+#: Operations in which every member must give the same sizes. Others may differ by rank and are compared by name only.
+_SAME_SIZES = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "barrier"})
+#: Operations between two ranks: their numbers do not tell who is missing.
+_BETWEEN_TWO = re.compile(r"^(i?send|i?recv|batch_isend_irecv|coalesced)\b|[ _](send|recv)\b")
+
+__all__ = ["Active", "Collective", "Group", "Joined", "Wavefront", "read", "wavefront"]
+
+
+class Group(NamedTuple):
+    """A process group: its name and its members' global ranks, sorted."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+class Active(NamedTuple):
+    """A collective that a rank has entered and not left."""
+
+    group: Group
+    number: int
+    op: str
+    sizes: str
+    age_s: float
+
+
+class Joined(NamedTuple):
+    """How far one rank is in one group: numbers of the newest collective that it enqueued and completed."""
+
+    group: Group
+    enqueued: int
+    completed: int
+
+
+class Recorder(NamedTuple):
+    """What the Flight Recorder of one rank says."""
+
+    groups: tuple[Joined, ...]
+    active: tuple[Active, ...]
+
+
+@dataclass(slots=True)
+class Collective:
+    """One collective that stands."""
+
+    group: Group
+    number: int
+    op: str
+    joined: list[int] = field(default_factory=list)
+    #: Members that said themselves that they have not enqueued it.
+    missing: list[int] = field(default_factory=list)
+    #: Members of which no recorder was read.
+    unknown: list[int] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """``all_reduce #1841 of default_pg``."""
+        return f"{self.op or 'collective'} #{self.number}" + (f" of {self.group.name}" if self.group.name else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it in the shape of docs/api.md."""
+        name, joined = self.group.name, self.joined
+        return {"pg": name, "seq": self.number, "op": self.op, "joined": joined, "missing": self.missing}
+
+
+@dataclass(slots=True)
+class Wavefront:
+    """Where the job's collectives stand.
+
+    Attributes:
+        stuck: collectives that stand, those with missing ranks first.
+        culprits: ranks that others wait for and that wait for nobody; they said so themselves.
+        silent: ranks that others wait for and whose recorder was not read.
+        desync: one sentence where ranks run different collectives under one number, else empty.
+        odd: ranks in the minority of a desync.
+        circle: ranks that wait for each other in different groups.
+    """
+
+    stuck: list[Collective] = field(default_factory=list)
+    culprits: list[int] = field(default_factory=list)
+    silent: list[int] = field(default_factory=list)
+    desync: str = ""
+    odd: list[int] = field(default_factory=list)
+    circle: list[int] = field(default_factory=list)
+
+    def waiting(self, rank: int) -> Collective | None:
+        """Return the collective that a rank waits in."""
+        return next((one for one in self.stuck if rank in one.joined), None)
+
+    @property
+    def all_joined(self) -> bool:
+        """True when a collective stands that nobody is missing in."""
+        return bool(self.stuck) and not any(one.missing or one.unknown for one in self.stuck)
+
+
+def read(said: object, shared: dict[Group, Group]) -> Recorder | None:
+    """Return what a rank's ``collectives`` say (docs/wire.md), None where they say nothing that can be read.
+
+    Args:
+        said: the field, whatever came.
+        shared: groups that are known already: one object serves all ranks.
+    """
+    if not isinstance(said, Mapping):
+        return None
+    by_name: dict[str, Group] = {}
+    joined = []
+    for one in _entries(said.get("pgs"), MAX_GROUPS):
+        given = one.get("ranks")
+        members = given[:MAX_MEMBERS] if isinstance(given, list) else []
+        ranks = tuple(sorted({rank for rank in members if type(rank) is int and 0 <= rank <= MAX_RANK}))
+        name = str(one.get("desc") or one.get("name") or "")[:MAX_TEXT]
+        group = Group(name if name != "undefined" else str(one.get("name") or ""), ranks)
+        group = shared.setdefault(group, group)
+        by_name.setdefault(str(one.get("name") or ""), group)
+        by_name.setdefault(str(one.get("desc") or ""), group)
+        completed = number(one.get("completed"), -1)
+        joined.append(Joined(group, int(number(one.get("enqueued"), -1)), int(completed)))
+    active = []
+    for one in _entries(said.get("active"), MAX_ACTIVE):
+        of = by_name.get(str(one.get("pg") or "")) or (joined[0].group if len(joined) == 1 else None)
+        at = int(number(one.get("seq"), -1))
+        if of is not None and at >= 0:
+            op = re.sub(r"^\w+:", "", str(one.get("op") or ""))[:MAX_TEXT]
+            active.append(Active(of, at, op, str(one.get("sizes"))[:MAX_TEXT], number(one.get("age_s"))))
+    return Recorder(tuple(joined), tuple(active)) if joined else None
+
+
+def _entries(value: object, most: int) -> Iterable[Mapping[str, Any]]:
+    return [one for one in value[:most] if isinstance(one, Mapping)] if isinstance(value, list) else []
+
+
+def wavefront(recorders: Mapping[int, Recorder]) -> Wavefront:
+    """Return where the collectives of a job stand.
+
+    Args:
+        recorders: rank -> what its Flight Recorder says, of the ranks that could be read.
+    """
+    found = Wavefront()
+    members: dict[Group, dict[int, Joined]] = {}
+    active: dict[Group, dict[int, Active]] = {}
+    for rank, recorder in sorted(recorders.items()):
+        for joined in recorder.groups:
+            members.setdefault(joined.group, {})[rank] = joined
+        for one in recorder.active:
+            known = active.setdefault(one.group, {}).get(rank)
+            if known is None or one.number < known.number:
+                active[one.group][rank] = one
+    for group, ranks in members.items():
+        _desync(group, active.get(group, {}), found)
+        collective = _stuck(group, ranks, active.get(group, {}))
+        if collective is not None:
+            found.stuck.append(collective)
+    found.stuck.sort(key=lambda one: (not one.missing, not one.unknown, -len(one.joined), one.group.name))
+    _blame(found)
+    return found
+
+
+def _stuck(group: Group, ranks: Mapping[int, Joined], active: Mapping[int, Active]) -> Collective | None:
+    """Return the lowest collective of a group that somebody waits in, None where nobody does."""
+    waiting = {rank: one for rank, one in active.items() if not _BETWEEN_TWO.search(one.op)}
+    if not waiting:
+        return None
+    lowest = min(one.number for one in waiting.values())
+    ops = Counter(one.op for one in waiting.values() if one.number == lowest)
+    found = Collective(group, lowest, ops.most_common(1)[0][0])
+    for rank in sorted({*group.ranks, *ranks}):
+        known = ranks.get(rank)
+        if known is None or known.enqueued < 0:
+            found.unknown.append(rank)
+        elif known.enqueued < lowest:
+            found.missing.append(rank)
+        else:
+            found.joined.append(rank)
+    return found
+
+
+def _desync(group: Group, active: Mapping[int, Active], found: Wavefront) -> None:
+    """Note ranks that run different collectives under one number."""
+    by_number: dict[int, dict[tuple[str, str], list[int]]] = {}
+    for rank, one in active.items():
+        if not _BETWEEN_TWO.search(one.op):
+            kind = (one.op, one.sizes if one.op in _SAME_SIZES else "")
+            by_number.setdefault(one.number, {}).setdefault(kind, []).append(rank)
+    for at, kinds in sorted(by_number.items()):
+        if len(kinds) < 2 or found.desync:
+            continue
+        order = sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[1]))
+        words = [
+            f"{op or 'a collective'}{f' of {sizes}' if sizes not in ('', 'None') else ''} on {len(who)} rank(s)"
+            for (op, sizes), who in order[:4]
+        ]
+        found.desync = f"#{at} of {group.name or 'a group'} is {'; '.join(words)}"
+        if len(order[0][1]) > sum(len(who) for _, who in order[1:]):
+            found.odd = sorted(rank for _, who in order[1:] for rank in who)
+
+
+def _blame(found: Wavefront) -> None:
+    """Follow the edges from who waits to whom it waits for; who waits for nobody is what all wait for."""
+    waits_for: dict[int, set[int]] = {}
+    for one in found.stuck:
+        gone = {*one.missing, *one.unknown}
+        if gone:
+            for rank in one.joined:
+                waits_for.setdefault(rank, set()).update(gone)
+    wanted = {rank for gone in waits_for.values() for rank in gone}
+    free = sorted(wanted - waits_for.keys())
+    said = {rank for one in found.stuck for rank in one.missing}
+    # A rank may be missing in one group by its own word and unread in another: its word counts.
+    found.culprits = [rank for rank in free if rank in said]
+    found.silent = [rank for rank in free if rank not in said]
+    if wanted and not free:
+        found.circle = sorted(wanted)

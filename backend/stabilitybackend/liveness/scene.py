@@ -1,0 +1,89 @@
+"""What is known of a job at the moment when it stands: the ranks that are seen, those that are not, and the dump."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from stabilitybackend.liveness.collectives import Wavefront
+from stabilitybackend.liveness.dumps import Dump
+from stabilitybackend.liveness.rank_watch import RankWatch, number
+from stabilitybackend.liveness.stack_text import Where
+
+#: The pending calls are asked for once a beat; a main thread that ran one so lately runs Python, seconds.
+RUNS_PYTHON_S = 3.0
+#: Share of a core from which a main thread counts as busy.
+BUSY_CPU = 0.5
+#: Phases in which a rank gets its data.
+_DATA_PHASES = frozenset(
+    {"batch", "data", "data_loader", "data_loading", "dataload", "dataloader", "fetch", "input", "loader"}
+)
+
+__all__ = ["Scene", "is_data"]
+
+
+def is_data(phase: str) -> bool:
+    """Say whether a phase is one of getting data."""
+    return phase.lower() in _DATA_PHASES
+
+
+@dataclass
+class Scene:
+    """One standstill.
+
+    Args:
+        visible: running ranks whose slots arrive, by rank, at least one.
+        unseen: running ranks whose slots do not arrive or can't be read.
+        over: ranks that have finished or left.
+        never: ranks of the world size that were never heard of.
+        silent_s: for how long nothing was heard of each unseen rank, seconds.
+        dump: what the agents collected, None while nothing has come.
+        now: unix seconds.
+    """
+
+    visible: list[RankWatch]
+    unseen: list[RankWatch] = field(default_factory=list)
+    over: list[RankWatch] = field(default_factory=list)
+    never: list[int] = field(default_factory=list)
+    silent_s: dict[int, float] = field(default_factory=dict)
+    dump: Dump | None = None
+    now: float = 0.0
+
+    @cached_property
+    def front(self) -> Wavefront:
+        """Where the collectives stand; empty without a Flight Recorder."""
+        return self.dump.wavefront() if self.dump is not None else Wavefront()
+
+    @cached_property
+    def stood_s(self) -> float:
+        """Seconds since the last progress of the rank that has stood longest."""
+        return max(watch.stood_s for watch in self.visible)
+
+    def proc(self, watch: RankWatch) -> dict[str, Any]:
+        """Return the kernel's word on a rank: as sampled for the dump, undisturbed, else the newest."""
+        sampled = self.dump.proc_of(watch.rank) if self.dump is not None else {}
+        return {**watch.proc, **sampled}
+
+    def where(self, watch: RankWatch) -> Where:
+        """Return what a rank's stack says, ``unknown`` without one."""
+        stack = self.dump.stack_of(watch.rank) if self.dump is not None else None
+        return "unknown" if stack is None else stack.where
+
+    def is_stopped(self, watch: RankWatch) -> bool:
+        """Say whether the process is stopped: SIGSTOP, a debugger, a frozen control group."""
+        return str(self.proc(watch).get("state", ""))[:1] in ("T", "t")
+
+    def waits_for_disk(self, watch: RankWatch) -> bool:
+        """Say whether the main thread was in the kernel's uninterruptible sleep, in each look that we have."""
+        looks = [dict(watch.proc), self.dump.proc_of(watch.rank) if self.dump is not None else {}]
+        states = [look["state"] for look in looks if look.get("state")]
+        return bool(states) and all(state == "D" for state in states)
+
+    def runs_python(self, watch: RankWatch) -> bool:
+        """Say whether the main thread runs Python and uses the processor while no step is made."""
+        silent = watch.main_silent_s
+        if silent is None or silent > RUNS_PYTHON_S or watch.python_silent_s:
+            return False
+        proc = self.proc(watch)
+        return number(proc.get("cpu"), 1.0 if proc.get("state") == "R" else 0.0) >= BUSY_CPU

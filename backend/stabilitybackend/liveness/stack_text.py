@@ -1,0 +1,153 @@
+"""Reads what ``faulthandler`` writes about a process, and says what the main thread was doing. Takes any text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+#: Frames kept of the main thread, innermost ones; faulthandler writes at most 100.
+MAX_FRAMES = 64
+#: Characters of a text that are read: agents send at most 60,000.
+MAX_CHARS = 100_000
+#: Characters kept of a file's path (its end) and of a function's name.
+MAX_FILE_CHARS = 200
+MAX_FUNCTION_CHARS = 100
+#: Frames, from the innermost, in which the reason for the standstill is looked for.
+DEPTH = 24
+
+Where = Literal["data", "collective", "checkpoint", "user", "native", "idle", "unknown"]
+
+_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[.*\])? \(most recent call first\):\s*$")
+_FRAME = re.compile(r'^\s+File "(.*)", line (\d+|\?\?\?) in (.*)$')
+
+#: Paths in a frame's file -> what it means; the first that fits counts. Checkpoints before collectives:
+#: ``torch/distributed/checkpoint`` is both.
+_BY_FILE: tuple[tuple[str, Where], ...] = (
+    ("torch/distributed/checkpoint", "checkpoint"),
+    ("torch/serialization.py", "checkpoint"),
+    ("/safetensors/", "checkpoint"),
+    ("dist_checkpointing/", "checkpoint"),
+    ("torch/utils/data/", "data"),
+    ("/multiprocessing/queues.py", "data"),
+    ("/queue.py", "data"),
+    ("/datasets/", "data"),
+    ("/webdataset/", "data"),
+    ("/streaming/base/", "data"),
+    ("torch/distributed/", "collective"),
+    ("torch/nn/parallel/distributed.py", "collective"),
+    ("/deepspeed/comm/", "collective"),
+    ("/horovod/", "collective"),
+    ("/mpi4py/", "collective"),
+    ("/nccl", "collective"),
+    ("torch/autograd/", "native"),
+    ("torch/_tensor.py", "native"),
+    ("torch/optim/", "native"),
+    ("torch/cuda/", "native"),
+    ("torch/_ops.py", "native"),
+    ("/ctypes/__init__.py", "native"),
+)
+#: Functions of the job itself, by their names.
+_BY_FUNCTION: tuple[tuple[re.Pattern[str], Where], ...] = (
+    (re.compile(r"^(save|load|write|restore)_(\w+_)?(checkpoint|ckpt|state)s?$|^save_pretrained$"), "checkpoint"),
+    (re.compile(r"^(next|get|load|fetch|read)_(next_)?(batch|batches|sample|samples|shard)$"), "data"),
+    (re.compile(r"^(all_?reduce|all_?gather|reduce_?scatter|barrier|broadcast)(_\w+)?$"), "collective"),
+)  # fmt: skip
+#: Files whose frames only say that the thread waits; what for stands further out.
+_WAITING = ("/threading.py", "/selectors.py", "/multiprocessing/connection.py", "/socket.py", "/subprocess.py")
+#: Further files of Python's event loops: a main thread that rests there has nothing to do.
+_LOOPS = ("/asyncio/", "/selectors.py", "/concurrent/futures/")
+#: Installed code that is not the job's own.
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3")
+
+__all__ = ["Frame", "Where", "classify", "collective_of", "main_thread"]
+
+
+class Frame(NamedTuple):
+    """One call of a stack; ``line`` is 0 where it is not known."""
+
+    function: str
+    file: str
+    line: int
+
+
+def main_thread(text: str) -> tuple[Frame, ...]:
+    """Return the frames of the main thread, innermost first; empty where the text shows none.
+
+    faulthandler lists the newest thread first, so that the main thread comes last; what was started by ``threading``
+    shows so at its outer end. Of several dumps in one text the last one counts. A text that was cut in the middle of
+    the threads gives the one that took the signal, which is nearly always the main thread.
+    """
+    threads: list[tuple[bool, list[Frame]]] = []
+    for line in text[-MAX_CHARS:].splitlines():
+        head = _THREAD.match(line)
+        if head is not None:
+            threads.append((head[1] == "Current thread", []))
+            continue
+        frame = _FRAME.match(line)
+        if frame is not None and threads and len(threads[-1][1]) < 100:
+            number = int(frame[2]) if frame[2].isdigit() else 0
+            threads[-1][1].append(Frame(frame[3][:MAX_FUNCTION_CHARS], frame[1][-MAX_FILE_CHARS:], number))
+    seen = [(current, frames) for current, frames in threads if frames]
+    own = [(current, frames) for current, frames in seen if frames[-1].function not in ("_bootstrap", "__bootstrap")]
+    if not own:
+        return tuple(next((frames for current, frames in reversed(seen) if current), ()))[:MAX_FRAMES]
+    return tuple(own[-1][1][:MAX_FRAMES])
+
+
+def classify(frames: Sequence[Frame], phase: str = "") -> Where:
+    """Say what a main thread with these frames does.
+
+    Args:
+        frames: innermost first.
+        phase: of the slot, empty for none: user code in a data phase is data.
+    """
+    if not frames:
+        return "unknown"
+    for frame in frames[:DEPTH]:
+        where = _where(frame.file, frame.function)
+        if where == "native" and frame is not frames[0] and _is_own(frames[0].file):
+            return _by_phase("user", phase)  # a hook of the job, called from the engine
+        if where is not None:
+            return where
+    inner = frames[0].file.replace("\\", "/")
+    if any(part in inner for part in _LOOPS) or all(_waits(frame.file) for frame in frames[:2]):
+        return _by_phase("idle", phase)
+    if _is_own(inner) or _waits(inner):
+        return _by_phase("user", phase)
+    return _by_phase("native", phase)
+
+
+def collective_of(frames: Sequence[Frame]) -> str:
+    """Return the name of the collective that a stack is in, e.g. ``all_reduce``; empty where it shows none."""
+    for frame in frames[:DEPTH]:
+        inside = "torch/distributed/" in frame.file.replace("\\", "/")
+        if inside and not frame.function.startswith(("_", "wrap", "wait")):
+            return frame.function
+    return ""
+
+
+def _by_phase(where: Where, phase: str) -> Where:
+    return "data" if phase == "data" else where
+
+
+@lru_cache(maxsize=8_192)
+def _where(file: str, function: str) -> Where | None:
+    path = "/" + file.replace("\\", "/")
+    for part, where in _BY_FILE:
+        if part in path:
+            return where
+    return next((where for pattern, where in _BY_FUNCTION if pattern.search(function)), None) if _is_own(path) else None
+
+
+@lru_cache(maxsize=8_192)
+def _is_own(file: str) -> bool:
+    path = file.replace("\\", "/")
+    return not path.startswith("<") and not any(part in path for part in _INSTALLED)
+
+
+@lru_cache(maxsize=8_192)
+def _waits(file: str) -> bool:
+    path = "/" + file.replace("\\", "/")
+    return any(part in path for part in _WAITING)

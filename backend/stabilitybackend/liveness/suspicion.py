@@ -1,0 +1,138 @@
+"""Which rank do the others wait for? Each kind of evidence gives its own answer; the strongest that has one counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from stabilitybackend.liveness.naming import name_ranks
+from stabilitybackend.liveness.rank_watch import PHASE_ORDER, RankWatch
+from stabilitybackend.liveness.scene import Scene, is_data
+
+#: A silence that began this long after the standstill did not cause it, seconds.
+SILENCE_LATER_S = 5.0
+
+__all__ = ["Suspicion", "suspicions"]
+
+
+class Suspicion(NamedTuple):
+    """One kind of evidence and the ranks that it points at.
+
+    Args:
+        kind: ``recorder``, ``stopped``, ``python_silent``, ``over``, ``node``, ``busy``, ``stack``, ``step`` or
+            ``phase``.
+        ranks: at least one.
+        why: a clause for people.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    why: str
+
+
+def suspicions(scene: Scene) -> list[Suspicion]:
+    """Return what points at a rank, the strongest evidence first. Empty when nothing tells the ranks apart."""
+    if len(scene.visible) == 1 and not (scene.unseen or scene.over or scene.never):
+        return []
+    found = []
+    for kind, judge in _KINDS:
+        answer = judge(scene)
+        if answer is not None and answer[0]:
+            found.append(Suspicion(kind, tuple(sorted(answer[0])), answer[1]))
+    return found
+
+
+_Answer = tuple[Iterable[int], str] | None
+
+
+def _recorder(scene: Scene) -> _Answer:
+    front = scene.front
+    if front.desync:
+        return front.odd, f"its collective is another one than that of the others: {front.desync}"
+    seen = {watch.rank for watch in (*scene.visible, *scene.over)}
+    gone = [rank for rank in front.culprits if rank in seen]
+    if not gone or len(gone) > len(seen) / 2:
+        return None
+    one = next(one for one in front.stuck if not set(one.missing).isdisjoint(gone))
+    return gone, f"never joined {one.name}, in which {name_ranks(one.joined)} {_wait(one.joined)}"
+
+
+def _stopped(scene: Scene) -> _Answer:
+    ranks = [watch.rank for watch in scene.visible if scene.is_stopped(watch)]
+    return ranks, "its process is stopped (state T): SIGSTOP, a debugger or a frozen control group"
+
+
+def _python_silent(scene: Scene) -> _Answer:
+    silent = [watch for watch in scene.visible if watch.python_silent_s and not scene.is_stopped(watch)]
+    return _minority(scene, silent), (
+        "its Python gives no sign either: a call in C that holds the interpreter lock, or a process that gets no CPU"
+    )
+
+
+def _over(scene: Scene) -> _Answer:
+    words = sorted({watch.state for watch in scene.over})
+    return [watch.rank for watch in scene.over], f"it has {' or '.join(words)}, while the others still wait for it"
+
+
+def _node(scene: Scene) -> _Answer:
+    stood = scene.stood_s
+    ranks = [rank for rank, silent in scene.silent_s.items() if silent >= stood - SILENCE_LATER_S]
+    return ranks, "its node has said nothing since the others stand"
+
+
+def _busy(scene: Scene) -> _Answer:
+    busy = [watch for watch in scene.visible if scene.runs_python(watch)]
+    return _minority(scene, busy), "its main thread runs Python and uses the processor, the others wait"
+
+
+def _stack(scene: Scene) -> _Answer:
+    if scene.dump is None:
+        return None
+    seen = {watch.rank for watch in scene.visible}
+    ranks = [rank for rank in scene.dump.odd() if rank in seen]
+    return (ranks if len(ranks) < len(seen) else []), "its stack is another one than that of the ranks that wait"
+
+
+def _step(scene: Scene) -> _Answer:
+    last = min(watch.step for watch in scene.visible)
+    behind = [watch for watch in scene.visible if watch.step == last]
+    return ([watch.rank for watch in behind] if len(behind) < len(scene.visible) else []), "behind the others by a step"
+
+
+def _phase(scene: Scene) -> _Answer:
+    step = min(watch.step for watch in scene.visible)
+    phases = {watch.phase for watch in scene.visible if watch.step == step}
+    if len(phases) < 2:
+        return None
+    there = [watch for watch in scene.visible if watch.step == step]
+    data = [watch for watch in there if is_data(watch.phase)]
+    if data:
+        return [watch.rank for watch in data], f"still in {data[0].phase}, the others are further on"
+    if phases <= set(PHASE_ORDER):
+        first = min(phases, key=PHASE_ORDER.index)
+        return [watch.rank for watch in there if watch.phase == first], f"still in {first}, the others are further on"
+    fewest = min(phases, key=lambda phase: (sum(watch.phase == phase for watch in there), phase))
+    return [w.rank for w in there if w.phase == fewest], f"in {fewest or 'no phase'}, the others are elsewhere"
+
+
+def _minority(scene: Scene, ranks: list[RankWatch]) -> list[int]:
+    """Return the ranks that something is true of, nothing where it is true of more than half: it explains nothing."""
+    return [watch.rank for watch in ranks] if 2 * len(ranks) <= len(scene.visible) else []
+
+
+def _wait(ranks: list[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"
+
+
+#: Kind -> its judge, in the order of their weight.
+_KINDS: tuple[tuple[str, Callable[[Scene], _Answer]], ...] = (
+    ("stopped", _stopped),
+    ("recorder", _recorder),
+    ("python_silent", _python_silent),
+    ("over", _over),
+    ("busy", _busy),
+    ("stack", _stack),
+    ("node", _node),
+    ("step", _step),
+    ("phase", _phase),
+)

@@ -1,0 +1,310 @@
+"""What is wrong with a job that stands, and with which rank: class, culprits and confidence by written rules.
+
+The rules are in docs/liveness.md. Nothing is claimed that was not seen: what could not be seen is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stabilitybackend.liveness.naming import capital, gpus_of, name_ranks, nodes_of, place_of, seat_of
+from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.liveness.scene import Scene, is_data
+from stabilitybackend.liveness.stack_text import collective_of
+from stabilitybackend.liveness.suspicion import Suspicion, suspicions
+
+#: Culprits, reasons and blind spots listed in a verdict.
+MAX_LISTED = 16
+#: Groups of waiting ranks named in a text.
+MAX_GROUPS = 4
+#: Suspects that are named each with node and GPU.
+MAX_SEATS = 2
+
+#: Evidence that stands alone: the rank's own recorder, the kernel's word, a rank's own goodbye.
+_STRONG = frozenset({"recorder", "stopped", "python_silent", "over"})
+#: Evidence that is worth something alone, but has other readings.
+_MEDIUM = frozenset({"busy", "stack", "step", "node"})
+#: Classes that a rank's own probes show.
+_PLAIN = frozenset({"gil_held", "io", "livelock", "overdue", "stopped"})
+
+#: Class -> what the culprit does, after "rank 5 (node a, GPU 2) "; {place} is where it is.
+_DOES = {
+    "data_loader": "is {place}",
+    "peer_missing": "is not where the others wait for it",
+    "livelock": "runs Python without making a step, {place}",
+    "gil_held": "gives no sign of its Python, {place}",
+    "stopped": "is stopped, {place}",
+    "blocked": "is blocked, {place}",
+    "io": "waits for a disk or file system, {place}",
+    "collective_stuck": "waits, {place}",
+    "desync": "runs another collective than the others, {place}",
+    "overdue": "is {place}",
+    "node_lost": "is on a node that says nothing",
+}
+#: Class -> one sentence where no rank is to blame.
+_ALL = {
+    "data_loader": "All that we see wait for data: the source that they share may be stuck.",
+    "collective_stuck": "Nobody is missing, so no rank is a suspect: the network, a link or one device may be stuck.",
+    "desync": "The ranks do not run the same collectives in the same order.",
+    "overdue": "That is longer than such a phase took before.",
+    "io": "All that we see wait for a disk or file system.",
+    "livelock": "Python runs on all of them, but no step is made.",
+}
+
+__all__ = ["Verdict", "judge"]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Attributes are the fields of a verdict in docs/api.md; ``why`` is the clause of the strongest evidence."""
+
+    kind: str
+    text: str
+    confidence: str
+    culprits: list[RankWatch]
+    ranks: list[int]
+    why: str = ""
+    because: list[str] = field(default_factory=list)
+    blind: list[str] = field(default_factory=list)
+    since: float = 0.0
+
+    def as_dict(self, decided_after_s: float, dump: str | None) -> dict[str, Any]:
+        """Return it in the shape of docs/api.md."""
+        return {
+            "class": self.kind,
+            "text": self.text,
+            "confidence": self.confidence,
+            "culprits": self.ranks[:MAX_LISTED],
+            "nodes": nodes_of(self.culprits)[:MAX_LISTED],
+            "gpus": gpus_of(self.culprits)[:MAX_LISTED],
+            "because": self.because[:MAX_LISTED],
+            "blind": self.blind[:MAX_LISTED],
+            "since": self.since,
+            "decided_after_s": round(decided_after_s, 1),
+            "dump": dump,
+        }
+
+
+def judge(scene: Scene) -> Verdict:
+    """Return the verdict on a standstill."""
+    found = suspicions(scene)
+    every = {watch.rank: watch for watch in (*scene.over, *scene.unseen, *scene.visible)}
+    top = found[0] if found else None
+    if top is not None:
+        culprits = [every[rank] for rank in top.ranks if rank in every]
+        ranks = list(top.ranks)
+    else:
+        culprits = list(scene.visible) if len(scene.visible) == 1 else []
+        ranks = [watch.rank for watch in culprits]
+    kind = _class(scene, top, culprits)
+    if not scene.front.desync and scene.front.circle:
+        kind = "desync"
+    verdict = Verdict(kind, "", _confidence(scene, found, kind), culprits, ranks, why="" if top is None else top.why)
+    seen = set(scene.visible)
+    stood = max((watch.stood_s for watch in culprits if watch in seen), default=scene.stood_s)
+    verdict.since = max(watch.seen_at for watch in scene.visible) - stood
+    verdict.because = _because(scene, found, culprits, ranks)
+    verdict.blind = _blind(scene)
+    verdict.text = _text(scene, verdict)
+    return verdict
+
+
+# --- class ---------------------------------------------------------------------------------------------------------
+
+
+def _class(scene: Scene, top: Suspicion | None, culprits: Sequence[RankWatch]) -> str:
+    if top is not None:
+        if top.kind == "recorder" and scene.front.desync:
+            return "desync"
+        if top.kind == "node":
+            return "node_lost"
+        gone = set(culprits) - set(scene.visible)
+        if top.kind == "over" or gone:
+            return "peer_missing"
+        kinds = {_class_of(scene, watch) for watch in culprits}
+        kind = kinds.pop() if len(kinds) == 1 else _class_of(scene, culprits[0])
+        return "peer_missing" if kind == "collective_stuck" else kind
+    if scene.front.desync:
+        return "desync"
+    kinds = {_class_of(scene, watch) for watch in scene.visible}
+    if len(kinds) == 1:
+        kind = kinds.pop()
+        # Many ranks at one place, and nothing that says what they do there: they wait for each other.
+        return "collective_stuck" if kind == "blocked" and len(scene.visible) > 1 else kind
+    return "collective_stuck" if len(scene.visible) > 1 else "blocked"
+
+
+def _class_of(scene: Scene, watch: RankWatch) -> str:
+    """Return what one rank's probes, phase and stack say (the truth table of docs/liveness.md)."""
+    where, disk = scene.where(watch), scene.waits_for_disk(watch)
+    if scene.is_stopped(watch):
+        return "stopped"
+    if watch.python_silent_s:
+        return "io" if disk else "gil_held"
+    if watch.in_long_phase or where == "checkpoint":
+        return "overdue"
+    if disk:
+        return "io"
+    if scene.runs_python(watch):
+        return "livelock"
+    if where == "data" or (is_data(watch.phase) and where != "collective"):
+        return "data_loader"
+    return "collective_stuck" if where == "collective" or scene.front.waiting(watch.rank) is not None else "blocked"
+
+
+def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> str:
+    """Return ``high``, ``medium`` or ``low``.
+
+    High: evidence that stands alone, or two kinds that name the same ranks, one of them a stack. Medium: one kind that
+    has other readings, or two weak ones that agree. Low: the order of the phases alone, or nothing tells the ranks
+    apart. Where ranks are not seen, only evidence that stands alone is high.
+    """
+    if not found:
+        if len(scene.visible) == 1:
+            return "high" if kind in _PLAIN or scene.where(scene.visible[0]) == "data" else "medium"
+        told = scene.front.all_joined or kind in _PLAIN or kind == "data_loader"
+        told = told or (kind == "collective_stuck" and all(scene.where(w) == "collective" for w in scene.visible))
+        return "medium" if told else "low"
+    agree = {one.kind for one in found if one.ranks == found[0].ranks}
+    if found[0].kind in _STRONG:
+        return "high"
+    blind = bool(scene.unseen or scene.never)
+    if len(agree) >= 2 and "stack" in agree and not blind:
+        return "high"
+    return "medium" if agree & _MEDIUM or len(agree) >= 2 else "low"
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+
+def _because(
+    scene: Scene, found: Sequence[Suspicion], culprits: Sequence[RankWatch], ranks: Sequence[int]
+) -> list[str]:
+    because = [f"{name_ranks(one.ranks)}: {one.why}" for one in found if set(one.ranks) & set(ranks)]
+    for watch in culprits[:MAX_SEATS]:
+        if watch not in scene.visible:
+            continue
+        because += _probes(scene, watch)
+        stack = None if scene.dump is None else scene.dump.stack_of(watch.rank)
+        if stack is not None:
+            at = stack.frames[0]
+            file = at.file.split("/")[-1]
+            because.append(f"rank {watch.rank}: its main thread is in {at.function} ({file}:{at.line})")
+    if scene.front.desync:
+        because.append(scene.front.desync)
+    if scene.front.circle:
+        because.append(f"{name_ranks(scene.front.circle)} wait for each other in different process groups")
+    for one in scene.front.stuck[:MAX_GROUPS]:
+        lacking = f"missing: {name_ranks(one.missing)}" if one.missing else "nobody is missing"
+        if one.unknown:
+            lacking += f"; not known of {name_ranks(one.unknown)}"
+        because.append(f"{one.name}: joined by {len(one.joined)}, {lacking}")
+    return because
+
+
+def _probes(scene: Scene, watch: RankWatch) -> list[str]:
+    """Return what the free probes say of a rank."""
+    said, proc, who = [], scene.proc(watch), f"rank {watch.rank}"
+    if watch.python_silent_s:
+        said.append(f"{who}: no beat of its Python for {watch.python_silent_s:.0f} s")
+    if watch.main_silent_s is not None and not watch.python_silent_s:
+        idle = f"has run no Python for {watch.main_silent_s:.0f} s"
+        said.append(f"{who}: its main thread {'runs Python' if scene.runs_python(watch) else idle}")
+    if proc.get("state"):
+        cpu = f", {100 * proc['cpu']:.0f} % of a core" if isinstance(proc.get("cpu"), int | float) else ""
+        at = f", in {proc['wchan']}" if proc.get("wchan") not in (None, "", "0") else ""
+        said.append(f"{who}: the kernel says state {proc['state']}{cpu}{at}")
+    children = proc.get("children")
+    if isinstance(children, list):
+        odd = [one for one in children if isinstance(one, dict) and one.get("state") in ("T", "D", "Z")]
+        said += [f"{who}: its child {one.get('name')} ({one.get('pid')}) is in state {one['state']}" for one in odd[:4]]
+    return said
+
+
+def _blind(scene: Scene) -> list[str]:
+    blind = []
+    lost = [watch for watch in scene.unseen if not watch.trouble]
+    if lost:
+        blind.append(f"{name_ranks([watch.rank for watch in lost])}: no agent reaches us from there")
+    blind += [f"rank {watch.rank}: {watch.trouble}" for watch in scene.unseen if watch.trouble][:4]
+    if scene.never:
+        blind.append(f"{name_ranks(scene.never)}: never heard of")
+    if scene.dump is not None:
+        dumb: dict[str, list[int]] = {}
+        for watch in scene.visible:
+            look = scene.dump.looks.get(watch.rank)
+            if look is None or look.stack < 0:
+                dumb.setdefault(look.missing if look and look.missing else "no answer", []).append(watch.rank)
+        blind += [f"stacks of {name_ranks(ranks)}: {why}" for why, ranks in list(dumb.items())[:4]]
+        if len(scene.visible) > 1 and not any(look.recorder for look in scene.dump.looks.values()):
+            blind.append("collectives: no Flight Recorder was read")
+    return blind
+
+
+def _text(scene: Scene, verdict: Verdict) -> str:
+    culprits, kind = verdict.culprits, verdict.kind
+    named = set(culprits)
+    others = [watch for watch in scene.visible if watch not in named]
+    if not culprits and verdict.ranks:
+        text = f"{capital(name_ranks(verdict.ranks))} {'is' if len(verdict.ranks) == 1 else 'are'} not heard of"
+    elif culprits:
+        text = _who(scene, verdict)
+    else:
+        text = ""
+    waits = _waiting(scene, others, bool(text))
+    text = "; ".join(part for part in (text, waits) if part)
+    text = capital(text) + "."
+    if not verdict.ranks and kind in _ALL:
+        text += f" {_ALL[kind]}"
+    return text
+
+
+def _who(scene: Scene, verdict: Verdict) -> str:
+    """Say what the culprits do: "rank 5 (node gpu-03, GPU 2) is in data for 74 s"."""
+    culprits, kind = verdict.culprits, verdict.kind
+    first = culprits[0]
+    many = len(culprits) > MAX_SEATS
+    names = name_ranks(verdict.ranks) if many else " and ".join(seat_of(watch) for watch in culprits)
+    does = _DOES.get(kind, "is {place}").format(place=place_of(first))
+    if kind == "peer_missing" and first.state in ("finished", "left"):
+        does = "has finished" if first.state == "finished" else "has left without run.finish()"
+    elif kind == "peer_missing":
+        does += f", {place_of(first)}"
+    if len(culprits) > 1:
+        verb, _, rest = does.partition(" ")
+        plural = {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s"))
+        does = f"{plural} {rest}"
+    if first in scene.visible:
+        return f"{names} {does} for {max(watch.stood_s for watch in culprits):.0f} s"
+    silent = scene.silent_s.get(first.rank)
+    return f"{names} {does}" + (f" for {silent:.0f} s" if silent and kind == "node_lost" else "")
+
+
+def _waiting(scene: Scene, others: Sequence[RankWatch], after: bool) -> str:
+    """Say where the other ranks wait: "the other 7 wait in all_reduce #1841 of default_pg"."""
+    places: dict[str, list[RankWatch]] = {}
+    for watch in others:
+        places.setdefault(_waits_in(scene, watch), []).append(watch)
+    parts = []
+    order = sorted(places.items(), key=lambda place: (-len(place[1]), place[1][0].rank))
+    for place, there in order[:MAX_GROUPS]:
+        verb = "waits" if len(there) == 1 else "wait"
+        if after and len(order) == 1 and len(there) > 1:
+            who = f"the other {len(there)}"
+        else:
+            who = name_ranks([watch.rank for watch in there])
+        parts.append(f"{who} {verb} {place} for {max(watch.stood_s for watch in there):.0f} s")
+    if len(order) > MAX_GROUPS:
+        parts.append(f"{sum(len(there) for _, there in order[MAX_GROUPS:])} more wait elsewhere")
+    return "; ".join(parts)
+
+
+def _waits_in(scene: Scene, watch: RankWatch) -> str:
+    one = scene.front.waiting(watch.rank)
+    if one is not None:
+        return f"in {one.name}"
+    stack = None if scene.dump is None else scene.dump.stack_of(watch.rank)
+    name = collective_of(stack.frames) if stack is not None and stack.where == "collective" else ""
+    return f"in {name}" if name else place_of(watch)
