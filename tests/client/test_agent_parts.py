@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from stabilityclient.agent.checkpoints import MAX_WATCHED, CheckpointWatch
 from stabilityclient.agent.downlink import MAX_COMMAND_FILES, Downlink
 from stabilityclient.agent.janitor import Janitor
 from stabilityclient.agent.logfile import BoundedLog
-from stabilityclient.agent.nvml import GpuReader, GpuReading
 from stabilityclient.agent.ownsource import MAX_WAITING_BYTES, MAX_WAITING_EVENTS, OwnSource
 from stabilityclient.agent.reader import Event, chunk_numbers
 from stabilityclient.agent.sources import Sources, is_alive
@@ -22,101 +20,6 @@ from stabilityclient.guard import Guard
 from stabilityclient.sidecar import LOG_BYTES
 from stabilityclient.spool import CHUNK_BYTES
 from stabilityclient.start import start_ticks
-
-
-class _Nvml:
-    """A node of two GPUs; the second one's temperature sensor is broken. The shape of the module pynvml."""
-
-    NVML_MEMORY_ERROR_TYPE_CORRECTED = 0
-    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
-    NVML_VOLATILE_ECC = 0
-    NVML_TEMPERATURE_GPU = 0
-
-    class NVMLError_NotSupported(Exception):  # NVML's own name
-        pass
-
-    def __init__(self, gpus: int = 2) -> None:
-        self._gpus = gpus
-
-    def nvmlInit(self) -> None: ...
-
-    def nvmlDeviceGetCount(self) -> int:
-        return self._gpus
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetName(self, handle: int) -> bytes:
-        return b"NVIDIA H200"
-
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
-        return type("Rates", (), {"gpu": 87 + handle})
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
-        return type("Memory", (), {"used": 3 * 2**20})
-
-    def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
-        if handle == 1:
-            raise OSError("GPU is lost")
-        return 55
-
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
-        return 412_500
-
-    def nvmlDeviceGetTotalEccErrors(self, handle: int, kind: int, counter: int) -> int:
-        if handle == 1:
-            raise self.NVMLError_NotSupported
-        return kind
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
-        return 0x44
-
-
-def test_each_gpu_has_its_figures_and_a_broken_sensor_is_a_finding() -> None:
-    assert GpuReader(lambda: _Nvml()).read() == GpuReading(
-        {
-            "gpu/0/util_pct": 87.0,
-            "gpu/0/mem_used_mib": 3.0,
-            "gpu/0/temp_c": 55.0,
-            "gpu/0/power_w": 412.5,
-            "gpu/0/ecc_corrected": 0.0,
-            "gpu/0/ecc_uncorrected": 1.0,
-            "gpu/0/throttle_reasons": 68.0,
-            "gpu/1/util_pct": 88.0,
-            "gpu/1/mem_used_mib": 3.0,
-            "gpu/1/power_w": 412.5,
-            "gpu/1/throttle_reasons": 68.0,
-        },
-        True,
-        "GPU 1: temp_c: GPU is lost",
-    )
-
-
-@pytest.mark.parametrize(
-    ("load", "text"),
-    [
-        (lambda: _Nvml(0), "no GPU visible here: NVML sees 0 devices"),
-        (
-            lambda: (_ for _ in ()).throw(ImportError("No module named 'pynvml'")),
-            "no GPU visible here: No module named 'pynvml'",
-        ),
-    ],
-)
-def test_a_node_without_gpus_is_a_fact_with_its_reason(load: Any, text: str) -> None:
-    assert GpuReader(load).read() == GpuReading({}, False, text)
-
-
-def test_a_driver_that_comes_later_is_noticed() -> None:
-    answers = [OSError("NVML Shared Library Not Found"), None]
-
-    def load() -> _Nvml:
-        trouble = answers.pop(0)
-        if trouble is not None:
-            raise trouble
-        return _Nvml()
-
-    reader = GpuReader(load)
-    assert [reader.read().visible, reader.read().visible, reader.read().visible] == [False, True, True]
 
 
 def test_checkpoints_are_watched_within_a_bound_and_over_an_agents_life() -> None:

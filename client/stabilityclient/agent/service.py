@@ -14,11 +14,13 @@ from stabilityclient.agent.checkpoints import CheckpointWatch
 from stabilityclient.agent.deaths import DeathWatch
 from stabilityclient.agent.downlink import Downlink
 from stabilityclient.agent.folder import lock_folder, make_hello
+from stabilityclient.agent.gpu.monitor import GpuMonitor, RankProcess
+from stabilityclient.agent.gpu.poller import POLL_S
+from stabilityclient.agent.health import newest_ranks
 from stabilityclient.agent.janitor import Janitor
 from stabilityclient.agent.kernel_log import KernelLog, names_our_pids
 from stabilityclient.agent.logfile import BoundedLog
 from stabilityclient.agent.node_health import NodeHealth
-from stabilityclient.agent.nvml import GpuReader, GpuReading
 from stabilityclient.agent.orders import Orders
 from stabilityclient.agent.ownsource import OwnSource
 from stabilityclient.agent.reader import Event, Record
@@ -36,8 +38,8 @@ __all__ = ["Agent", "main"]
 LOOK_S = 0.25
 #: Seconds between two looks at the checkpoints on disk.
 CHECKPOINT_LOOK_S = 2.0
-#: Seconds between two readings of the GPUs; NVML calls are not free, and their values are averages anyway.
-GPU_LOOK_S = 10.0
+#: Shortest STABILITY_GPU_POLL_S, seconds: for tests. What NVML gives are averages over a tenth of a second or more.
+MIN_GPU_POLL_S = 0.1
 #: Seconds between two writes of cursor.json while records flow.
 CURSOR_S = 0.2
 #: An agent that finds no rank at all leaves after so long, seconds (it was started by a process that died at once).
@@ -52,11 +54,10 @@ class Agent:
     Args:
         folder: run folder.
         environ: STABILITY_URL, STABILITY_API_KEY, STABILITY_DRAIN_S, STABILITY_SPOOL_MIB, STABILITY_NODE,
-            STABILITY_KMSG.
-        gpus: reads the GPUs.
+            STABILITY_KMSG, STABILITY_GPU_POLL_S.
     """
 
-    def __init__(self, folder: Path, environ: dict[str, str], gpus: GpuReader | None = None) -> None:
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self._folder = folder
         self._facts = read_json(str(folder / "run.json"))
         self._log = BoundedLog(sys.stderr)
@@ -77,9 +78,15 @@ class Agent:
             {"dump_stacks": stacks.carry_out}, self._answer, list(before.get("orders") or []), self._remember
         )
         self._health = NodeHealth(folder, self._sources, self._own, self._deaths, self._kernel, self._node, limit)
-        self._gpus = gpus or GpuReader()
-        self._gpu = GpuReading({}, False, "not read yet")
-        self._gpu_told = ""
+        self._gpus = GpuMonitor(
+            lambda kind, data: self._own.event(kind, self._step(), data),
+            self._gpu_row,
+            self._rank_processes,
+            lambda: self._kernel.blind is None,
+            poll_s=max(MIN_GPU_POLL_S, _number(environ.get("STABILITY_GPU_POLL_S"), POLL_S)),
+        )
+        self._health.gpu_of = lambda source: self._gpus.device_of(source.info.pid, source.info.local_rank)
+        self._health.more_blind = self._gpus.blind
         self._janitor = Janitor(limit)
         self._downlink = Downlink(folder, self._delivered, self._log.say)
         self._state: dict[str, Any] = {}
@@ -108,7 +115,7 @@ class Agent:
         loop.add_signal_handler(signal.SIGTERM, stopping.set)
         self._own.reserve()
         self._look()
-        parts = (self._uplink.run(), self._watch_gpus(), self._watch_checkpoints(), self._orders.run())
+        parts = (self._uplink.run(), self._gpus.run(), self._watch_checkpoints(), self._orders.run())
         tasks = [asyncio.create_task(part) for part in parts]
         outcome = "left"
         try:
@@ -143,7 +150,7 @@ class Agent:
 
     def _look(self) -> None:
         self._sources.discover()
-        self._deaths.take_kernel(self._kernel.read())
+        self._read_kernel()
         own = self._own.name
         for source in self._sources:
             if not source.is_rank:
@@ -158,6 +165,11 @@ class Agent:
         self._own.flush()
         self._janitor.sweep(self._sources)
 
+    def _read_kernel(self) -> None:
+        lines = self._kernel.read()
+        self._deaths.take_kernel(lines)
+        self._gpus.kernel(lines)
+
     def _look_after(self, source: Source) -> None:
         """Be woken at the end of a rank that lives; tell the end of one that does not."""
         if source.alive:
@@ -169,7 +181,7 @@ class Agent:
 
     def _ended(self, source: Source) -> None:
         source.observe()
-        self._deaths.take_kernel(self._kernel.read())
+        self._read_kernel()
         self._tell_death(source)
 
     def _tell_death(self, source: Source) -> None:
@@ -224,7 +236,7 @@ class Agent:
         for source in self._sources:
             source.observe()  # an agent that itself stood still for a while must not tell old slots under the new time
         state = {
-            "gpu": {"visible": self._gpu.visible, "text": self._gpu.text},
+            "gpu": self._gpus.reading,
             "frames_sent": self._uplink.frames_sent,
             "records_sent": self._uplink.records_sent,
         }
@@ -304,17 +316,16 @@ class Agent:
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
-    async def _watch_gpus(self) -> None:
-        while True:
-            # In a thread: a sick GPU can hold a call for minutes, and data must go on.
-            self._gpu = await asyncio.to_thread(self._gpus.read)
-            if self._gpu.text != self._gpu_told:
-                self._gpu_told = self._gpu.text
-                self._own.event("gpu_note", self._step(), {"visible": self._gpu.visible, "text": self._gpu.text})
-            step = self._sources.newest_step()
-            if self._gpu.metrics and step >= 0:
-                self._own.row(step, self._gpu.metrics)
-            await asyncio.sleep(GPU_LOOK_S if step >= 0 else 1.0)
+    def _gpu_row(self, values: dict[str, float]) -> None:
+        step = self._sources.newest_step()
+        if step >= 0:
+            self._own.row(step, values)
+
+    def _rank_processes(self) -> list[RankProcess]:
+        return [
+            RankProcess(source.info.rank or 0, source.info.pid, source.info.local_rank)
+            for source in newest_ranks(self._sources)
+        ]
 
     async def _watch_checkpoints(self) -> None:
         while True:

@@ -1,0 +1,102 @@
+"""Calls of NVML that are watched: which one runs now, for which GPU, and since when.
+
+A sick GPU can hold a call for minutes or for ever (its system processor does not answer). pynvml calls through ctypes,
+which gives the GIL away, so only the thread that called waits; others ask here what it waits for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+__all__ = ["Call", "CallWatch", "HangGuard", "Hanging"]
+
+#: Seconds that one look of the guard adds at most to the age of a call: an agent that was stopped for a minute
+#: (SIGSTOP, a frozen VM) must not blame the call that was under way for it.
+MAX_LOOK_S = 1.0
+
+
+class Call(NamedTuple):
+    """A call that runs: its name, the key of its GPU (empty: of none), the start in monotonic seconds, a number."""
+
+    name: str
+    gpu: str
+    started: float
+    number: int
+
+
+class Hanging(NamedTuple):
+    """A call that is older than allowed, or was: ``seconds`` is its age; ``over``: it came back."""
+
+    name: str
+    gpu: str
+    seconds: float
+    over: bool
+
+
+class CallWatch:
+    """Makes the calls of one thread.
+
+    Args:
+        module: pynvml. now: monotonic seconds.
+
+    Attributes:
+        current: the call that runs, None between two. Read by other threads.
+    """
+
+    def __init__(self, module: Any, now: Callable[[], float] = time.monotonic) -> None:
+        self.module = module
+        self.current: Call | None = None
+        self._now = now
+        self._count = 0
+
+    def call(self, name: str, gpu: str, *arguments: Any) -> Any:
+        """Return what ``pynvml.<name>(*arguments)`` returns; raises what it raises."""
+        self._count += 1
+        self.current = Call(name, gpu, self._now(), self._count)
+        try:
+            return getattr(self.module, name)(*arguments)
+        finally:
+            self.current = None
+
+
+class HangGuard:
+    """Says when a call begins to hang and when it is over; looked at several times a second.
+
+    Args:
+        limit_s: age from which a call hangs, seconds.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._call: Call | None = None
+        self._age_s = 0.0
+        self._seen = 0.0
+        self._told = False
+
+    @property
+    def hanging(self) -> Hanging | None:
+        """Return the call that hangs now."""
+        return Hanging(self._call.name, self._call.gpu, self._age_s, False) if self._call and self._told else None
+
+    def look(self, current: Call | None, now: float, allowed_s: float = 0.0) -> list[Hanging]:
+        """Return what changed: a call that hangs from now on, one that came back.
+
+        Args:
+            current: the call that runs. now: monotonic seconds. allowed_s: what the call may take beyond the limit.
+        """
+        changes = []
+        before = self._call
+        if before is not None and current is not None and current.number == before.number:
+            self._age_s += min(max(0.0, now - self._seen), MAX_LOOK_S)
+            if not self._told and self._age_s >= self._limit_s + allowed_s:
+                self._told = True
+                changes.append(Hanging(before.name, before.gpu, self._age_s, False))
+        else:
+            if before is not None and self._told:
+                changes.append(Hanging(before.name, before.gpu, self._age_s, True))
+            self._call, self._told = current, False
+            self._age_s = min(max(0.0, now - current.started), MAX_LOOK_S) if current is not None else 0.0
+        self._seen = now
+        return changes

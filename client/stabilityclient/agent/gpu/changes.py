@@ -1,0 +1,292 @@
+"""Turns looks at one GPU into what is to be told: conditions that begin and end, and counters that grew.
+
+Facts and changes only; what they mean is the server's to decide. A condition that stood before the agent came is told
+once, a counter only for what was added while it looked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from stabilityclient.agent.gpu.budget import Budget
+from stabilityclient.agent.gpu.calls import Hanging
+from stabilityclient.agent.gpu.looks import GpuFacts, GpuLook
+
+__all__ = ["Change", "GpuChanges"]
+
+#: Share of the time since the last look at lowered clocks from which it is told, and below which it is over.
+THROTTLED_SHARE = 0.05
+THROTTLED_OVER_SHARE = 0.025
+#: Looks in a row below THROTTLED_OVER_SHARE after which it is over: clocks go up and down by the second.
+THROTTLED_OVER_LOOKS = 3
+#: Degrees below its limit at which a temperature is no longer too high.
+COOLER_C = 3.0
+#: Seconds between two tellings of corrected memory errors, and of PCIe replays, of one GPU.
+COUNTER_QUIET_S = 600.0
+#: PCIe replays a minute from which they are told. Source: DCGM_LIMIT_MAX_PCIREPLAY_RATE (dcgm_gpu_hardware_limits.h).
+REPLAYS_A_MINUTE = 8.0
+#: Slow looks kept for the NVLink rule, and how many of them must have seen new errors: single ones are daily business.
+#: Source: NVIDIA Resiliency Extension, NVLinkWindowHealthCheck (a port is bad with more than 15 of the last 30).
+LINK_WINDOWS, LINK_BAD_WINDOWS, LINK_GOOD_WINDOWS = 30, 15, 5
+#: Utilisation in percent from which a PCIe link has to run at full speed: an idle GPU saves power there.
+BUSY_PCT = 50.0
+
+#: Bits of ``throttle_reasons`` (nvmlClocksEventReason*), for GPUs without time counters.
+_HW_SLOWDOWN, _BITS = 0x8, {"sw_thermal": 0x20, "hw_thermal": 0x40, "power_brake": 0x80}
+#: NVML_GPU_RECOVERY_ACTION_*.
+_ACTIONS = {
+    1: "reset the GPU",
+    2: "reboot the node",
+    3: "drain peer-to-peer traffic",
+    4: "drain and reset the GPU",
+    5: "recover the IMEX domain",
+    6: "reset the GPU's bus",
+    7: "reboot the system",
+}
+_REASONS = {
+    "hw_thermal": "the hardware lowers the clocks because of heat",
+    "sw_thermal": "the driver lowers the clocks because of heat",
+    "power_brake": "the power supply asks for lower clocks",
+    "hw_slowdown": "the hardware lowers the clocks",
+}
+
+
+class Change(NamedTuple):
+    """One thing to tell: ``what``, ``state`` (``on``, ``off``, ``event``), its facts, one clause for people."""
+
+    what: str
+    state: str
+    facts: dict[str, Any]
+    text: str
+
+
+class _Counter:
+    """A counter of the GPU: what was added since it was told."""
+
+    def __init__(self, value: float, now: float) -> None:
+        self.value = value
+        self.added = 0.0
+        self.since = now
+
+    def take(self, value: float) -> float:
+        """Return what was added since the last value; a counter that went back began anew with its driver."""
+        step = max(0.0, value - self.value)
+        self.value = value
+        self.added += step
+        return step
+
+
+class GpuChanges:
+    """What is told of one GPU."""
+
+    def __init__(self) -> None:
+        self._on: dict[str, tuple[float, Any]] = {}
+        self._counters: dict[str, _Counter] = {}
+        self._calm: dict[str, int] = {}
+        self._seen_twice: dict[str, int] = {}
+        self._links: set[int] = set()
+        self._link_windows: deque[bool] = deque(maxlen=LINK_WINDOWS)
+        self._times: dict[str, tuple[float, float]] = {}
+        self._budget = Budget()
+        self._told: list[Change] = []
+        self._now = 0.0
+
+    @property
+    def suppressed(self) -> int:
+        """Return how many changes were not told because there were too many."""
+        return self._budget.suppressed
+
+    def look(self, gpu: GpuFacts, look: GpuLook) -> list[Change]:
+        """Return what changed with a look."""
+        self._begin(look.time)
+        fault = look.fault
+        for what in ("lost", "reset_required"):
+            facts = {} if fault is None else {"call": fault.call, "error": fault.text}
+            said = "needs a reset" if what == "reset_required" else "does not answer any more"
+            text = said if fault is None else f"{said} ({fault.call}: {fault.text})"
+            self._latch(what, fault is not None and fault.what == what, facts, text, "answers again")
+        if fault is None or fault.what != "lost":
+            self._throttle(look)
+            self._temperatures(gpu, look)
+            if look.dear:
+                self._memory(look.values)
+                self._links_of(look)
+                self._recovery(look.values)
+        return self._told
+
+    def missing(self, now: float) -> list[Change]:
+        """Return what to tell of a GPU that NVML does not count any more."""
+        self._begin(now)
+        self._latch("lost", True, {"why": "not counted"}, "NVML does not count it any more", "")
+        return self._told
+
+    def hanging(self, hanging: Hanging, now: float) -> list[Change]:
+        """Return what to tell of a call that hangs, or came back."""
+        self._begin(now)
+        facts = {"call": hanging.name, "seconds": round(hanging.seconds, 1)}
+        text = f"{hanging.name} does not come back since {hanging.seconds:.0f} s"
+        self._latch("call_hangs", not hanging.over, facts, text, f"{hanging.name} came back")
+        return self._told
+
+    def told(self, change: Change, now: float) -> list[Change]:
+        """Return a change that somebody else found (an Xid), unless there were too many."""
+        self._begin(now)
+        self._tell(change.what, change.state, change.facts, change.text)
+        return self._told
+
+    # --- rules -----------------------------------------------------------------------------------------------------
+
+    def _throttle(self, look: GpuLook) -> None:
+        bits = look.values.get("throttle_reasons")
+        for reason, bit in _BITS.items():
+            counted = look.values.get(f"{reason}_ns")
+            if counted is not None:
+                before = self._times.get(reason)
+                self._times[reason] = (look.time, counted)
+                if before is None or counted < before[1] or look.time <= before[0]:
+                    continue
+                share = (counted - before[1]) / 1e9 / (look.time - before[0])
+                self._slowed(reason, share >= THROTTLED_SHARE, share < THROTTLED_OVER_SHARE, min(1.0, share))
+            elif bits is not None:
+                self._slowed(reason, self._twice(reason, bool(int(bits) & bit)), not int(bits) & bit, None)
+        if bits is not None:
+            # The general bit is set beside that of heat or power; alone it is the hardware's own reason.
+            alone = bool(int(bits) & _HW_SLOWDOWN) and not int(bits) & (_BITS["hw_thermal"] | _BITS["power_brake"])
+            self._slowed("hw_slowdown", self._twice("hw_slowdown", alone), not alone, None)
+
+    def _slowed(self, reason: str, on: bool, over: bool, share: float | None) -> None:
+        name = f"throttle:{reason}"
+        self._calm[reason] = self._calm.get(reason, 0) + 1 if over else 0
+        stays = name in self._on and self._calm[reason] < THROTTLED_OVER_LOOKS
+        facts = {"reason": reason, "share": None if share is None else round(share, 3)}
+        part = "" if share is None else f" {share:.0%} of the time"
+        text = f"{_REASONS[reason]}{part}"
+        self._latch("throttle", on or stays, facts, text, f"no longer: {_REASONS[reason]},", name=name)
+
+    def _temperatures(self, gpu: GpuFacts, look: GpuLook) -> None:
+        for sensor, field, limit in (("gpu", "temp_c", gpu.limit_c), ("memory", "mem_temp_c", gpu.memory_limit_c)):
+            value, name = look.values.get(field), f"temperature:{sensor}"
+            if value is None or limit is None:
+                continue
+            hot = value >= limit or (name in self._on and value > limit - COOLER_C)
+            facts = {"sensor": sensor, "temp_c": value, "limit_c": limit}
+            text = f"{'memory' if sensor == 'memory' else 'GPU'} at {value:.0f} °C, its limit is {limit:.0f} °C"
+            self._latch("temperature", hot, facts, text, f"{sensor} cooled to {value:.0f} °C", name=name)
+
+    def _memory(self, values: Mapping[str, float]) -> None:
+        self._grew("ecc_uncorrected", values.get("ecc_uncorrected"), "memory errors that could not be corrected", 0.0)
+        self._grew("ecc_corrected", values.get("ecc_corrected"), "memory errors that were corrected", COUNTER_QUIET_S)
+        self._grew("retired_pages", values.get("retired_pages"), "memory pages were taken out of use", 0.0)
+        for what, field, text in (
+            ("remap_pending", "remap_pending", "a memory row is replaced with the next reset"),
+            ("remap_failed", "remap_failed", "a bad memory row could not be replaced"),
+            ("sram_threshold", "sram_threshold", "too many errors in the memory inside the chip"),
+            ("retired_pages", "retired_pending", "memory pages are taken out of use with the next reset"),
+        ):
+            if field in values:
+                facts = {"pending": True, "pages": values.get("retired_pages")} if what == "retired_pages" else {}
+                self._latch(what, values[field] > 0, facts, text, "over", name=field)
+
+    def _recovery(self, values: Mapping[str, float]) -> None:
+        if "recovery_action" not in values:
+            return
+        action = int(values["recovery_action"])
+        words = _ACTIONS.get(action, f"recovery action {action}")
+        text = f"the driver asks: {words}"
+        self._latch("recovery_action", action != 0, {"action": action}, text, "asks for nothing any more", action)
+
+    def _links_of(self, look: GpuLook) -> None:
+        values = look.values
+        if look.links_up is not None:
+            self._links |= look.links_up
+            down = sorted(self._links - look.links_up)
+            text = f"NVLink {', '.join(str(link) for link in down)} is down"
+            facts = {"down": down, "up": len(look.links_up)}
+            self._latch("nvlink", bool(down), facts, text, "all links are up again", down, name="nvlink:down")
+        if "nvlink_errors" in values:
+            counter = self._counters.setdefault("nvlink", _Counter(values["nvlink_errors"], look.time))
+            self._link_windows.append(counter.take(values["nvlink_errors"]) > 0)
+            bad = sum(self._link_windows)
+            on = bad > (LINK_GOOD_WINDOWS if "nvlink:errors" in self._on else LINK_BAD_WINDOWS)
+            facts = {"errors": counter.added, "total": counter.value, "windows": bad}
+            text = f"NVLink errors in {bad} of the last {len(self._link_windows)} looks"
+            self._latch("nvlink", on, facts, text, "no NVLink errors any more", name="nvlink:errors")
+        self._pcie(look)
+
+    def _pcie(self, look: GpuLook) -> None:
+        values = look.values
+        if "pcie_replays" in values:
+            counter = self._counters.setdefault("pcie_replay", _Counter(values["pcie_replays"], look.time))
+            before, quiet_until = self._times.get("pcie_replay", (look.time, look.time))
+            added = counter.take(values["pcie_replays"])
+            rate = added / max(1.0, look.time - before) * 60.0
+            if rate > REPLAYS_A_MINUTE and look.time >= quiet_until:
+                facts = {"added": counter.added, "total": counter.value, "a_minute": round(rate, 1)}
+                if self._tell("pcie_replay", "event", facts, f"{rate:.0f} PCIe replays a minute"):
+                    counter.added, quiet_until = 0.0, look.time + COUNTER_QUIET_S
+            self._times["pcie_replay"] = (look.time, quiet_until)
+        width, widest = values.get("pcie_width"), values.get("pcie_width_max")
+        speed, fastest = values.get("pcie_gen"), values.get("pcie_gen_max")
+        if width is None or widest is None or speed is None or fastest is None:
+            return
+        slow = width < widest or (speed < fastest and values.get("util_pct", 0.0) >= BUSY_PCT)
+        facts = {"width": int(width), "width_max": int(widest), "gen": int(speed), "gen_max": int(fastest)}
+        text = f"PCIe runs at {width:.0f} lanes, generation {speed:.0f}; it has {widest:.0f} and {fastest:.0f}"
+        self._latch("pcie_link", self._twice("pcie_link", slow), facts, text, "PCIe is whole again")
+
+    # --- telling ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, now: float) -> None:
+        self._now = now
+        self._told = []
+
+    def _twice(self, name: str, seen: bool) -> bool:
+        """Whether something sampled is so for the second look in a row, or is on and still so."""
+        self._seen_twice[name] = self._seen_twice.get(name, 0) + 1 if seen else 0
+        return self._seen_twice[name] >= 2
+
+    def _grew(self, what: str, value: float | None, words: str, quiet_s: float) -> None:
+        if value is None:
+            return
+        counter = self._counters.get(what)
+        if counter is None:
+            self._counters[what] = _Counter(value, self._now)
+            return
+        counter.take(value)
+        seconds = self._now - counter.since
+        if not counter.added or seconds < quiet_s:
+            return
+        facts = {"added": counter.added, "total": value, "seconds": round(seconds, 1)}
+        if self._tell(what, "event", facts, f"{counter.added:.0f} {words} in {seconds:.0f} s, {value:.0f} in all"):
+            counter.added, counter.since = 0.0, self._now
+
+    def _latch(
+        self,
+        what: str,
+        on: bool,
+        facts: dict[str, Any],
+        text: str,
+        over: str,
+        value: Any = None,
+        *,
+        name: str = "",
+    ) -> None:
+        """Tell when a condition begins, changes its ``value``, or ends; it stays as told where there is no budget."""
+        name = name or what
+        before = self._on.get(name)
+        if on and (before is None or before[1] != value):
+            if self._tell(what, "on", facts, text):
+                self._on[name] = (self._now if before is None else before[0], value)
+        elif not on and before is not None:
+            seconds = self._now - before[0]
+            if self._tell(what, "off", {"seconds": round(seconds, 1)} | facts, f"{over} after {seconds:.0f} s"):
+                del self._on[name]
+
+    def _tell(self, what: str, state: str, facts: dict[str, Any], text: str) -> bool:
+        more = self._budget.take(self._now)
+        if more is None:
+            return False
+        self._told.append(Change(what, state, facts | {"suppressed": more} if more else facts, text))
+        return True

@@ -1,0 +1,93 @@
+"""What a look at the node's GPUs gives: plain values that cross from the thread that asks NVML to the agent's loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Fault", "GpuFacts", "GpuLook", "NodeLook"]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """Who a GPU is.
+
+    Args:
+        index: as NVML counted it when it was first seen; it stays with the UUID when another GPU vanishes.
+        uuid: ``GPU-...``; empty where even that can't be asked. name: of the product. bus_id: ``0000:05:00``.
+        serial: of the board. memory_mib: in all.
+        mig: UUIDs of its MIG instances, empty without MIG.
+        limit_c, memory_limit_c: temperatures from which the GPU or its memory is too hot; None: not told.
+    """
+
+    index: int
+    uuid: str
+    name: str = ""
+    bus_id: str = ""
+    serial: str = ""
+    memory_mib: int | None = None
+    mig: tuple[str, ...] = ()
+    limit_c: float | None = None
+    memory_limit_c: float | None = None
+
+    @property
+    def key(self) -> str:
+        """Return what tells it from the others of the node."""
+        return self.uuid or f"index {self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a GPU does not answer.
+
+    Args:
+        what: ``lost`` or ``reset_required``. call: of NVML that said so. text: NVML's words.
+    """
+
+    what: str
+    call: str
+    text: str
+
+
+@dataclass(slots=True)
+class GpuLook:
+    """What one GPU said in one look.
+
+    Args:
+        time: monotonic seconds at the end of the look. dear: whether the slow questions were asked too.
+        values: field of ``gpu/<i>/<field>`` to its value, and what only ``changes`` needs (``remap_pending``, ...).
+            What a GPU does not have, or did not answer, is not there.
+        links_up: NVLinks that are active; None: not asked or no NVLink.
+        pids: compute processes and the memory that each uses, MiB; None: not asked.
+        fault: why it does not answer. troubles: call to NVML's words, where a question went wrong.
+        took_ms: wall time of the look.
+    """
+
+    time: float
+    dear: bool = False
+    values: dict[str, float] = field(default_factory=dict)
+    links_up: frozenset[int] | None = None
+    pids: dict[int, float] | None = None
+    fault: Fault | None = None
+    troubles: dict[str, str] = field(default_factory=dict)
+    took_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class NodeLook:
+    """One look at all GPUs.
+
+    Args:
+        visible: whether NVML answers and sees a GPU. text: one line for people; what is wrong, where something is.
+        driver: version, empty where it is not known.
+        gpus: every GPU that was ever seen, by key. looks: those that were looked at now.
+        missing: keys of GPUs that NVML does not count any more.
+        blind: ``what`` (``gpu``, ``gpu_ecc``) to why it can't be seen here.
+    """
+
+    visible: bool
+    text: str
+    driver: str = ""
+    gpus: dict[str, GpuFacts] = field(default_factory=dict)
+    looks: dict[str, GpuLook] = field(default_factory=dict)
+    missing: frozenset[str] = frozenset()
+    blind: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,290 @@
+"""The node's GPUs for the agent's life: takes what the threads saw, tells what changed, knows which rank is where."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from stabilityclient.agent.gpu.budget import Budget
+from stabilityclient.agent.gpu.calls import HangGuard, Hanging
+from stabilityclient.agent.gpu.changes import Change, GpuChanges
+from stabilityclient.agent.gpu.listener import WAIT_S
+from stabilityclient.agent.gpu.looks import GpuFacts, NodeLook
+from stabilityclient.agent.gpu.mapping import VISIBLE, device_for, environment_of
+from stabilityclient.agent.gpu.poller import POLL_S, GpuPoller
+from stabilityclient.agent.gpu.reader import Load
+from stabilityclient.agent.gpu.rows import row_of
+from stabilityclient.agent.gpu.xids import XidFold
+from stabilityclient.agent.kernel_lines import KernelLine
+
+__all__ = ["GpuMonitor", "RankProcess"]
+
+#: Seconds between two looks at what the threads saw.
+TICK_S = 0.25
+#: A call that is older hangs, seconds; with a shorter poll it is as long as that, never below MIN_HANG_S.
+HANG_S = 10.0
+MIN_HANG_S = 1.0
+#: Seconds between two inventories: ranks come one after the other at a start.
+INVENTORY_QUIET_S = 10.0
+#: For so long after a rank came each look asks for its GPU's processes, seconds: a context is made late.
+PIDS_WANTED_S = 120.0
+#: Processes whose environment is remembered.
+MAX_REMEMBERED = 256
+
+#: What people can do about what can't be seen.
+_DO = {
+    "gpu": "nothing, unless this node has NVIDIA GPUs: check the driver, and that the container is given the GPUs",
+    "gpu_events": "nothing: Xids come from the kernel's log, where it can be read",
+    "gpu_ecc": "nothing on GPUs without ECC; elsewhere: nvidia-smi -e 1, then reset the GPU",
+}
+
+
+class RankProcess(NamedTuple):
+    """The newest process of a rank on this node."""
+
+    rank: int
+    pid: int
+    local_rank: int | None
+
+
+class GpuMonitor:
+    """Tells events and rows through callables; NVML's calls wait in threads of their own.
+
+    Args:
+        emit: takes the type (``gpu``, ``gpu_inventory``, ``gpu_note``, ``kernel``) and the data of an event.
+        row: takes the values of one look. ranks: returns the newest process of each rank of this node, dead or alive.
+        kernel_log: whether the kernel's log is read.
+        poll_s: seconds between two cheap looks. load: returns pynvml.
+        now: monotonic seconds. wall: unix seconds.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[str, dict[str, Any]], None],
+        row: Callable[[dict[str, float]], None],
+        ranks: Callable[[], Iterable[RankProcess]],
+        kernel_log: Callable[[], bool] = lambda: True,
+        *,
+        poll_s: float = POLL_S,
+        load: Load | None = None,
+        now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._wall = wall
+        self._emit = emit
+        self._row = row
+        self._ranks = ranks
+        self._kernel_log = kernel_log
+        self._now = now
+        self._poller = GpuPoller(poll_s, load, now)
+        hang_s = min(HANG_S, max(MIN_HANG_S, poll_s))
+        self._poll_guard, self._event_guard = HangGuard(hang_s), HangGuard(hang_s)
+        self._look = NodeLook(False, "not read yet")
+        self._looked_at: float | None = None
+        self._changes: dict[str, GpuChanges] = {}
+        self._unplaced = GpuChanges()
+        self._xids = XidFold()
+        self._lines: dict[str, Budget] = {}
+        #: Processes of ranks, and the memory that each uses on each GPU by its key, MiB.
+        self._placed: dict[int, dict[str, float]] = {}
+        self._visible: dict[int, str | None] = {}
+        self._since: dict[int, float] = {}
+        self._blind: dict[str, str] = {}
+        self._inventory: object = None
+        self._inventory_at = float("-inf")
+        self._note: tuple[bool, str] | None = None
+        self._times: dict[str, dict[str, tuple[float, float]]] = {}
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        self._poller.start()
+        try:
+            while True:
+                self.tick()
+                await asyncio.sleep(TICK_S)
+        finally:
+            self._poller.stop()
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Return ``{"visible","text","time"}`` for a Health message; ``time``: of the last whole look, unix seconds."""
+        text, hanging = self._look.text, self._poll_guard.hanging
+        if hanging is not None:
+            gpu = self._look.gpus.get(hanging.gpu)
+            where = "" if gpu is None else f"GPU {gpu.index}: "
+            text = f"{where}{hanging.name} does not come back; the values are those of before"
+        return {"visible": self._look.visible, "text": text, "time": self._looked_at}
+
+    def blind(self) -> list[dict[str, str]]:
+        """Return what of the GPUs can't be seen here: ``{"what","why","do"}`` each."""
+        found = [{"what": what, "why": why, "do": _DO.get(what, "")} for what, why in self._blind.items()]
+        if self._poll_guard.hanging is not None:
+            found.append({"what": "gpu", "why": self.reading["text"], "do": "look at the GPU; it may need a reset"})
+        if self._poller.listener_blind and self._look.visible:
+            found.append({"what": "gpu_events", "why": self._poller.listener_blind, "do": _DO["gpu_events"]})
+        return found
+
+    def device_of(
+        self, pid: int, local_rank: int | None, environ: Mapping[str, str] | None = None
+    ) -> dict[str, Any] | None:
+        """Return ``{"index","uuid"}`` of the GPU on which a rank computes, None where that is not known.
+
+        Args:
+            pid: of the rank. local_rank: on this node. environ: of the process; None: read from /proc.
+        """
+        gpu = self._device(pid, local_rank, environ)
+        return None if gpu is None else {"index": gpu.index, "uuid": gpu.uuid}
+
+    def kernel(self, lines: Iterable[KernelLine]) -> None:
+        """Take new lines of the kernel's log: an Xid of a known GPU is that GPU's, all else is told as it is."""
+        now = self._now()
+        for line in lines:
+            gpu = self._on_bus(line.bus_id) if line.what == "xid" else None
+            if gpu is not None:
+                self._xids.kernel(gpu.key, line, now)
+                self._poller.ask_now()  # memory errors and the recovery action follow an Xid
+                continue
+            more = self._lines.setdefault(line.what, Budget()).take(now)
+            if more is None:
+                continue
+            data = {"what": line.what, "text": line.text}
+            named = {name: getattr(line, name) for name in ("pid", "bus_id", "xid", "comm", "scope", "cgroup")}
+            self._emit("kernel", data | {k: v for k, v in named.items() if v is not None} | _suppressed(more))
+
+    def tick(self) -> None:
+        """Take what the threads saw since the last call, and look at what they wait for."""
+        now = self._now()
+        self._know_ranks(now)
+        for guard, call, allowed_s in (
+            (self._poll_guard, self._poller.polling, 0.0),
+            (self._event_guard, self._poller.listening, WAIT_S),
+        ):
+            for hanging in guard.look(call, now, allowed_s):
+                self._tell_hang(hanging, now)
+        while self._poller.looks:
+            self._take(self._poller.looks.popleft(), now)
+        self._xids.with_lines = self._kernel_log()
+        while self._poller.events:
+            event = self._poller.events.popleft()
+            if event.xid is not None:
+                self._xids.nvml(event.gpu, event.xid, now)
+        for xid in self._xids.due(now):
+            change = Change("xid", "event", xid.facts, xid.line or f"Xid {xid.facts['xid']}")
+            self._tell(xid.gpu, self._changes_of(xid.gpu).told(change, now))
+        self._tell_note()
+        self._tell_inventory(now)
+
+    # --- looks -----------------------------------------------------------------------------------------------------
+
+    def _take(self, look: NodeLook, now: float) -> None:
+        self._look, self._looked_at = look, self._wall()
+        fresh = {what: why for what, why in self._blind.items() if what == "gpu_ecc" and look.visible}
+        if any(gpu.dear for gpu in look.looks.values()):
+            fresh = {}
+        self._blind = fresh | look.blind
+        row: dict[str, float] = {}
+        for key, seen in look.looks.items():
+            gpu = look.gpus[key]
+            for pid in self._placed.keys() & (seen.pids or {}).keys():
+                self._placed[pid][key] = (seen.pids or {})[pid]
+            self._tell(key, self._changes_of(key).look(gpu, seen))
+            row |= row_of(gpu, seen, self._times.setdefault(key, {}))
+        for key in look.missing:
+            self._tell(key, self._changes_of(key).missing(now))
+        if row:
+            self._row(row)
+
+    def _know_ranks(self, now: float) -> None:
+        """Ask for the GPUs of processes that came; what was found stays when the process is dead."""
+        pids = [rank.pid for rank in self._ranks()]
+        self._since = {pid: self._since.get(pid, now) for pid in pids}
+        self._placed = {pid: self._placed.get(pid, {}) for pid in pids}
+        fresh = [pid for pid in pids if not self._placed[pid] and now - self._since[pid] < PIDS_WANTED_S]
+        self._poller.wants_pids = bool(fresh)
+
+    def _tell_hang(self, hanging: Hanging, now: float) -> None:
+        changes = self._changes_of(hanging.gpu) if hanging.gpu else self._unplaced
+        self._tell(hanging.gpu, changes.hanging(hanging, now))
+
+    def _changes_of(self, key: str) -> GpuChanges:
+        return self._changes.setdefault(key, GpuChanges())
+
+    def _tell(self, key: str, changes: Iterable[Change]) -> None:
+        gpu = self._look.gpus.get(key)
+        for change in changes:
+            ranks = [] if gpu is None else self._ranks_on().get(gpu.key, [])
+            data: dict[str, Any] = {
+                "uuid": gpu.uuid if gpu is not None else None,
+                "index": gpu.index if gpu is not None else None,
+                "bus_id": gpu.bus_id if gpu is not None else None,
+                "name": gpu.name if gpu is not None else None,
+                "ranks": ranks,
+            }
+            self._emit("gpu", data | change._asdict())
+
+    # --- who is where ----------------------------------------------------------------------------------------------
+
+    def _device(self, pid: int, local_rank: int | None, environ: Mapping[str, str] | None = None) -> GpuFacts | None:
+        gpus = list(self._look.gpus.values())
+        if not gpus:
+            return None
+        return device_for(gpus, self._placed.get(pid, {}), local_rank, self._visible_to(pid, environ))
+
+    def _visible_to(self, pid: int, environ: Mapping[str, str] | None) -> str | None:
+        if environ is not None:
+            return environ.get(VISIBLE)
+        if pid not in self._visible:
+            while len(self._visible) >= MAX_REMEMBERED:
+                del self._visible[next(iter(self._visible))]
+            self._visible[pid] = (environment_of(pid) or {}).get(VISIBLE)
+        return self._visible[pid]
+
+    def _ranks_on(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for rank in self._ranks():
+            gpu = self._device(rank.pid, rank.local_rank)
+            if gpu is not None:
+                found.setdefault(gpu.key, []).append(rank.rank)
+        return {key: sorted(ranks) for key, ranks in found.items()}
+
+    def _on_bus(self, bus_id: str | None) -> GpuFacts | None:
+        return next((gpu for gpu in self._look.gpus.values() if bus_id and gpu.bus_id == bus_id), None)
+
+    def _tell_note(self) -> None:
+        reading = self.reading
+        note = (bool(reading["visible"]), str(reading["text"]))
+        if self._looked_at is not None and note != self._note:
+            self._note = note
+            self._emit("gpu_note", {"visible": note[0], "text": note[1]})
+
+    def _tell_inventory(self, now: float) -> None:
+        look = self._look
+        if self._note is None or now - self._inventory_at < INVENTORY_QUIET_S:
+            return
+        ranks = self._ranks_on()
+        inventory = (look.visible, look.driver, tuple(look.gpus.values()), look.missing, ranks)
+        if inventory == self._inventory:
+            return
+        self._inventory, self._inventory_at = inventory, now
+        gpus = [
+            {
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "name": gpu.name,
+                "bus_id": gpu.bus_id,
+                "serial": gpu.serial,
+                "memory_mib": gpu.memory_mib,
+                "mig": list(gpu.mig),
+                "missing": key in look.missing,
+                "ranks": ranks.get(key, []),
+            }
+            for key, gpu in look.gpus.items()
+        ]
+        gpus.sort(key=lambda gpu: gpu["index"])  # type: ignore[arg-type,return-value]
+        self._emit("gpu_inventory", {"driver": look.driver, "gpus": gpus, "text": look.text})
+
+
+def _suppressed(more: int) -> dict[str, int]:
+    return {"suppressed": more} if more else {}

@@ -1,0 +1,125 @@
+"""The thread that asks NVML: a cheap look every few seconds, a dear one every minute, one at once where asked for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from stabilityclient.agent.gpu.calls import Call
+from stabilityclient.agent.gpu.listener import WAIT_S, EventListener, GpuEvent
+from stabilityclient.agent.gpu.looks import NodeLook
+from stabilityclient.agent.gpu.reader import GpuReader, Load
+
+__all__ = ["POLL_S", "GpuPoller"]
+
+#: Seconds between two cheap looks; NVML calls are not free, and what they give are averages anyway.
+POLL_S = 10.0
+#: A dear look follows so many cheap ones: one a minute at POLL_S.
+DEAR_EVERY = 6
+#: Seconds between two looks at least, however many events ask for one; half the poll where that is shorter.
+MIN_PAUSE_S = 1.0
+#: Looks that nobody took yet: the agent's loop takes them four times a second.
+MAX_LOOKS = 16
+
+
+class GpuPoller:
+    """Looks for the agent's life. Only its own thread, and the listener's, ever wait for NVML.
+
+    Args:
+        poll_s: seconds between two cheap looks. load: returns pynvml. now: monotonic seconds.
+
+    Attributes:
+        looks: what was seen. events: what NVML told. Both are taken by the agent's loop.
+        wants_pids: whether the next looks ask which processes compute on each GPU.
+    """
+
+    def __init__(
+        self, poll_s: float = POLL_S, load: Load | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.looks: deque[NodeLook] = deque(maxlen=MAX_LOOKS)
+        self.events: deque[GpuEvent] = deque()
+        self.wants_pids = True
+        self._poll_s = poll_s
+        self._now = now
+        self._reader = GpuReader(load, now, self._stop_listening)
+        self._listener: EventListener | None = None
+        self._generation = 0
+        self._dear_at = 0.0
+        self._asked = threading.Event()
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="nvml-poll", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End as soon as NVML lets go; nobody waits for it."""
+        self._ending = True
+        self._asked.set()
+        if self._listener is not None:
+            self._listener.stop()
+
+    def ask_now(self) -> None:
+        """Take a dear look as soon as the one under way is over."""
+        self._dear_at = 0.0
+        self._asked.set()
+
+    @property
+    def polling(self) -> Call | None:
+        """Return the call in which the poll waits."""
+        watch = self._reader.watch
+        return watch.current if watch is not None else None
+
+    @property
+    def listening(self) -> Call | None:
+        """Return the call in which the listener waits."""
+        return self._listener.watch.current if self._listener is not None else None
+
+    @property
+    def listener_blind(self) -> str | None:
+        """Return why no events come, None where they do or nothing is known yet."""
+        return self._listener.blind if self._listener is not None else None
+
+    def _run(self) -> None:
+        while not self._ending:
+            started = self._now()
+            dear = started >= self._dear_at
+            if dear:
+                self._dear_at = started + self._poll_s * DEAR_EVERY
+            self._asked.clear()
+            look = self._reader.look(dear, dear or self.wants_pids)
+            self.looks.append(look)
+            self._listen(look, dear)
+            if self._asked.wait(max(0.0, self._poll_s - (self._now() - started))) and not self._ending:
+                time.sleep(max(0.0, min(MIN_PAUSE_S, self._poll_s / 2) - (self._now() - started)))
+        self._reader.close()
+
+    def _listen(self, look: NodeLook, dear: bool) -> None:
+        """Have a listener where events can come: at first, after NVML was opened anew, after it ended in trouble."""
+        if not look.visible or self._reader.watch is None:
+            return
+        before = self._listener
+        if before is not None and (before.is_alive() or (not dear and self._generation == self._reader.generation)):
+            return
+        if before is not None and not before.supported and self._generation == self._reader.generation:
+            return
+        sound = [
+            device
+            for device in self._reader.devices()
+            if device.handle is not None and look.looks[device.facts.key].fault is None
+        ]
+        if sound:
+            self._generation = self._reader.generation
+            self._listener = EventListener(self._reader.watch.module, sound, self.events, self.ask_now, self._now)
+            self._listener.start()
+
+    def _stop_listening(self) -> bool:
+        """End the listener; return whether NVML may be shut down."""
+        if self._listener is None or not self._listener.is_alive():
+            return True
+        self._listener.stop()
+        self._listener.join(WAIT_S + 1.0)
+        return not self._listener.is_alive()

@@ -1,0 +1,242 @@
+"""Asks NVML, on one thread and nowhere else: who the GPUs are, and what they say now.
+
+Whatever NVML answers is a fact: a GPU that is lost has a ``fault``, a driver that is gone makes the node not visible,
+what a GPU does not support is asked once. No exception of NVML leaves ``look``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stabilityclient.agent.gpu.calls import CallWatch
+from stabilityclient.agent.gpu.device_questions import Device, DriverGone, error_code, error_text
+from stabilityclient.agent.gpu.looks import Fault, GpuFacts, GpuLook, NodeLook
+from stabilityclient.agent.kernel_lines import bus_key
+
+__all__ = ["GpuReader", "Load", "load_pynvml"]
+
+#: Returns the module ``pynvml``, or raises.
+Load = Callable[[], Any]
+
+#: GPUs of one node that are looked at; no machine has more.
+MAX_GPUS = 64
+#: MIG instances of one GPU.
+MAX_MIG = 16
+_MIB = 1024 * 1024
+#: ``nvmlDeviceGetTemperatureThreshold``: slowdown, memory's and GPU's maximum (NVML_TEMPERATURE_THRESHOLD_*).
+_SLOWDOWN, _MEMORY_MAX, _GPU_MAX = 1, 2, 3
+
+
+class GpuReader:
+    """The node's GPUs.
+
+    Args:
+        load: returns pynvml. now: monotonic seconds.
+        may_close: called before NVML is shut down; False: somebody else still waits in it, so it is not.
+
+    Attributes:
+        watch: the calls of the thread that uses this object; None before pynvml was loaded.
+        generation: grows with each ``nvmlInit``: handles of an older one are of no use.
+    """
+
+    def __init__(
+        self,
+        load: Load | None = None,
+        now: Callable[[], float] = time.monotonic,
+        may_close: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._load = load or load_pynvml
+        self._now = now
+        self._may_close = may_close
+        self.watch: CallWatch | None = None
+        self.generation = 0
+        self._open = False
+        self._count = 0
+        self._driver = ""
+        self._devices: dict[str, Device] = {}  # those that NVML counts now
+        self._known: dict[str, GpuFacts] = {}  # every one that was ever seen
+
+    def devices(self) -> list[Device]:
+        """Return the GPUs that NVML counts, with their handles."""
+        return list(self._devices.values())
+
+    def look(self, dear: bool, processes: bool = False) -> NodeLook:
+        """Return what the GPUs say now. Blocks for as long as the driver takes; a sick GPU can take for ever.
+
+        Args:
+            dear: also what takes long: memory errors, links, the recovery action. processes: also who computes where.
+        """
+        try:
+            watch = self._opened()
+            count = int(watch.call("nvmlDeviceGetCount", ""))
+            if count != self._count or not self._devices or (dear and any(not d.facts.uuid for d in self.devices())):
+                self._enumerate(watch, count)
+            looks = {key: self._look_at(device, dear, processes) for key, device in self._devices.items()}
+        except Exception as error:  # ImportError, NVMLError of any kind, a driver library that is broken
+            self.close()
+            return self._nothing(f"no GPU visible here: {error_text(error)}", _why(error))
+        if not looks:
+            return self._nothing("no GPU visible here: NVML sees 0 devices", "NVML sees 0 GPUs")
+        missing = frozenset(self._known) - frozenset(self._devices)
+        return NodeLook(
+            True, self._text(looks, missing), self._driver, dict(self._known), looks, missing, self._blind(dear, looks)
+        )
+
+    def close(self) -> None:
+        """Shut NVML down; the next look opens it anew."""
+        if self._open and self.watch is not None:
+            self._open = False
+            try:
+                if self._may_close():
+                    self.watch.call("nvmlShutdown", "")
+            except Exception:  # it is gone anyway
+                pass
+        self._devices = {}
+        self._count = 0
+
+    def _opened(self) -> CallWatch:
+        if self.watch is None:
+            self.watch = CallWatch(self._load(), self._now)
+        if not self._open:
+            self.watch.call("nvmlInit", "")
+            self._open = True
+            self.generation += 1
+            try:
+                self._driver = _words(self.watch.call("nvmlSystemGetDriverVersion", ""))
+            except Exception as error:
+                if error_code(error) in DriverGone.CODES:
+                    raise
+                self._driver = ""
+        return self.watch
+
+    def _enumerate(self, watch: CallWatch, count: int) -> None:
+        """Ask each GPU who it is. One that does not even say that is known by its index."""
+        devices: dict[str, Device] = {}
+        mute: list[tuple[int, str]] = []
+        for index in range(min(count, MAX_GPUS)):
+            try:
+                handle = watch.call("nvmlDeviceGetHandleByIndex", "", index)
+                facts = self._identify(watch, handle, index)
+            except Exception as error:
+                if error_code(error) in DriverGone.CODES:
+                    raise
+                mute.append((index, error_text(error)))
+                continue
+            self._known[facts.key] = facts
+            device = self._devices.get(facts.key) or Device(watch, handle, facts, None, self._now)
+            device.handle, device.no_handle = handle, None
+            devices[facts.key] = device
+        for index, text in mute:
+            # Most likely one that is known and that no other index is: NVML's order stays, it only leaves gaps out.
+            left = [facts for key, facts in self._known.items() if key not in devices]
+            same = [facts for facts in left if facts.index == index] or (left if len(mute) == 1 else [])
+            facts = same[0] if len(same) == 1 else GpuFacts(index, "")
+            self._known[facts.key] = facts
+            fault = Fault("lost", "nvmlDeviceGetHandleByIndex", text)
+            devices[facts.key] = Device(watch, None, facts, fault, self._now)
+        named = {facts.index for facts in self._known.values() if facts.uuid}
+        for key in [key for key, facts in self._known.items() if not facts.uuid and facts.index in named]:
+            del self._known[key]  # it said who it is since
+            devices.pop(key, None)
+        self._devices, self._count = devices, count
+
+    def _identify(self, watch: CallWatch, handle: Any, index: int) -> GpuFacts:
+        uuid = _words(watch.call("nvmlDeviceGetUUID", "", handle))
+        known = self._known.get(uuid)
+        if known is not None:
+            return known
+
+        def ask(name: str, *arguments: Any) -> Any:
+            try:
+                return watch.call(name, uuid, handle, *arguments)
+            except Exception as error:
+                if error_code(error) in DriverGone.CODES:
+                    raise
+                return None  # a consumer card has no serial number, a virtual one no thresholds
+
+        pci, memory = ask("nvmlDeviceGetPciInfo"), ask("nvmlDeviceGetMemoryInfo")
+        limits = {kind: ask("nvmlDeviceGetTemperatureThreshold", kind) for kind in (_SLOWDOWN, _MEMORY_MAX, _GPU_MAX)}
+        taken = {gpu.index for gpu in self._known.values() if gpu.uuid}
+        free = next((at for at in (index, *range(MAX_GPUS)) if at not in taken), index)
+        return GpuFacts(
+            index=free,
+            uuid=uuid,
+            name=_words(ask("nvmlDeviceGetName")),
+            bus_id="" if pci is None else bus_key(_words(pci.busId)) or "",
+            serial=_words(ask("nvmlDeviceGetSerial")),
+            memory_mib=None if memory is None else int(memory.total // _MIB),
+            mig=tuple(self._instances(watch, handle, uuid, ask)),
+            limit_c=_positive(limits[_GPU_MAX]) or _positive(limits[_SLOWDOWN]),
+            memory_limit_c=_positive(limits[_MEMORY_MAX]),
+        )
+
+    def _instances(self, watch: CallWatch, handle: Any, uuid: str, ask: Callable[..., Any]) -> list[str]:
+        mode = ask("nvmlDeviceGetMigMode")
+        found: list[str] = []
+        for at in range(min(int(ask("nvmlDeviceGetMaxMigDeviceCount") or 0), MAX_MIG) if mode and mode[0] else 0):
+            instance = ask("nvmlDeviceGetMigDeviceHandleByIndex", at)
+            if instance is not None:
+                try:
+                    found.append(_words(watch.call("nvmlDeviceGetUUID", uuid, instance)))
+                except Exception as error:
+                    if error_code(error) in DriverGone.CODES:
+                        raise
+        return found
+
+    def _look_at(self, device: Device, dear: bool, processes: bool) -> GpuLook:
+        started = self._now()
+        look = device.look(dear, processes)
+        look.time = self._now()
+        look.took_ms = (look.time - started) * 1000.0
+        return look
+
+    def _nothing(self, text: str, why: str) -> NodeLook:
+        return NodeLook(False, text, self._driver, dict(self._known), {}, frozenset(), {"gpu": why})
+
+    def _text(self, looks: dict[str, GpuLook], missing: frozenset[str]) -> str:
+        troubles = [f"GPU {self._known[key].index} is gone" for key in sorted(missing)]
+        for key, look in looks.items():
+            index = self._known[key].index
+            if look.fault is not None:
+                troubles.append(f"GPU {index}: {look.fault.text}")
+            troubles += [f"GPU {index}: {call}: {text}" for call, text in look.troubles.items()]
+        names = sorted({facts.name for facts in self._known.values() if facts.name})
+        return "; ".join(troubles)[:500] or f"{len(looks)} x {', '.join(names)}"
+
+    def _blind(self, dear: bool, looks: dict[str, GpuLook]) -> dict[str, str]:
+        if not dear:
+            return {}
+        without = [self._known[key].index for key, look in looks.items() if look.fault is None and _no_ecc(look)]
+        if not without:
+            return {}
+        return {"gpu_ecc": f"ECC not supported or switched off on GPU {', '.join(str(i) for i in sorted(without))}"}
+
+
+def load_pynvml() -> Any:
+    """Import pynvml; it loads the library at ``nvmlInit``."""
+    import pynvml
+
+    return pynvml
+
+
+def _no_ecc(look: GpuLook) -> bool:
+    return "ecc_uncorrected" not in look.values and bool(look.values)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ImportError):
+        return f"no module pynvml: {error_text(error)}"
+    known = {9: "no NVIDIA driver", 12: "no NVML library", 18: "the driver changed while this agent ran"}
+    return f"{known.get(error_code(error), 'NVML does not answer')}: {error_text(error)}"
+
+
+def _positive(value: Any) -> float | None:
+    return float(value) if value else None
+
+
+def _words(text: object) -> str:
+    if text is None:
+        return ""
+    return text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text)

@@ -1,0 +1,88 @@
+"""Xids from two sources, told once: NVML's event set, and the lines of the kernel's log."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from stabilityclient.agent.kernel_lines import KernelLine
+
+__all__ = ["ToldXid", "XidFold"]
+
+#: The same Xid of the same GPU within so long is one, whichever source it comes from; repeats are counted, seconds.
+SAME_S = 5.0
+#: An Xid of NVML waits so long for its line in the kernel's log, which says more (process, sub-code), seconds.
+LINE_WAIT_S = 0.5
+#: Pairs of GPU and Xid remembered.
+MAX_REMEMBERED = 512
+
+_PROCESS = re.compile(r"\bpid=(\d+)(?:, name=([^,]{1,64}))?")
+
+
+class ToldXid(NamedTuple):
+    """An Xid to tell. ``gpu``: key of the GPU; ``facts``: ``xid``, ``source``, what the line says; ``line``: it."""
+
+    gpu: str
+    facts: dict[str, Any]
+    line: str
+
+
+class _Seen:
+    def __init__(self, at: float) -> None:
+        self.at = at
+        self.repeats = 0
+
+
+class XidFold:
+    """Takes Xids as they come, gives them away once.
+
+    Args:
+        with_lines: whether the kernel's log is read too, so that waiting for a line makes sense; may change.
+    """
+
+    def __init__(self, with_lines: bool = True) -> None:
+        self.with_lines = with_lines
+        self._seen: dict[tuple[str, int], _Seen] = {}
+        self._waiting: dict[tuple[str, int], tuple[float, ToldXid]] = {}
+
+    def nvml(self, gpu: str, xid: int, now: float) -> None:
+        """Take an event of NVML's."""
+        repeats = self._new(gpu, xid, now)
+        if repeats is not None:
+            facts: dict[str, Any] = {"xid": xid, "source": "nvml"} | ({"repeats": repeats} if repeats else {})
+            self._waiting[gpu, xid] = (now + (LINE_WAIT_S if self.with_lines else 0.0), ToldXid(gpu, facts, ""))
+
+    def kernel(self, gpu: str, line: KernelLine, now: float) -> None:
+        """Take a line about a GPU that is known."""
+        xid = line.xid
+        if xid is None:
+            return
+        found = _PROCESS.search(line.text)
+        process: dict[str, Any] = {} if found is None else {"pid": int(found[1])}
+        if found is not None and found[2]:
+            process["process"] = found[2]
+        waiting = self._waiting.get((gpu, xid))
+        if waiting is not None:  # the same one, and NVML was first
+            self._waiting[gpu, xid] = (now, ToldXid(gpu, waiting[1].facts | process, line.text))
+            return
+        repeats = self._new(gpu, xid, now)
+        if repeats is not None:
+            facts = {"xid": xid, "source": "kernel"} | process | ({"repeats": repeats} if repeats else {})
+            self._waiting[gpu, xid] = (now, ToldXid(gpu, facts, line.text))
+
+    def due(self, now: float) -> list[ToldXid]:
+        """Return those that are to be told now, in the order in which they came."""
+        ready = [key for key, (at, _) in self._waiting.items() if at <= now]
+        return [self._waiting.pop(key)[1] for key in ready]
+
+    def _new(self, gpu: str, xid: int, now: float) -> int | None:
+        """Return how often this one came since it was last told; None: it was told a moment ago."""
+        seen = self._seen.get((gpu, xid))
+        if seen is not None and now - seen.at < SAME_S:
+            seen.repeats += 1
+            return None
+        while len(self._seen) >= MAX_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        self._seen.pop((gpu, xid), None)
+        self._seen[gpu, xid] = _Seen(now)
+        return 0 if seen is None else seen.repeats
