@@ -175,13 +175,13 @@ def _signal_number(text: str) -> int:
     if given == "OFF":
         return 0
     names = {"USR1": int(signal.SIGUSR1), "USR2": int(signal.SIGUSR2), "RTMIN": int(signal.SIGRTMIN)}
-    base, _, more = given.removeprefix("SIG").partition("+")
+    base, plus, more = given.removeprefix("SIG").partition("+")
     if given.isdecimal():
         number = int(given[:6])
     elif base == "RTMIN" and more.isdecimal():
         number = names[base] + int(more[:6])
     else:
-        number = 0 if more else names.get(base, 0)
+        number = 0 if plus else names.get(base, 0)
     if number not in (names["USR1"], names["USR2"]) and not names["RTMIN"] <= number <= signal.SIGRTMAX:
         raise SettingError("STABILITY_DUMP_SIGNAL", text, "SIGUSR1, SIGUSR2, SIGRTMIN+<n>, the number of one, or off")
     return number

@@ -335,6 +335,7 @@ def test_without_a_signal_the_heart_writes_the_stacks_of_python(tmp_path: Path) 
     assert stacks == ""
 
 
+@pytest.mark.torch
 def test_a_real_recorder_says_what_a_group_has_done(tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None:
         assert "CI" not in os.environ, "torch is missing"

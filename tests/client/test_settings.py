@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import pytest
@@ -47,6 +49,12 @@ def _resolve(environ: dict[str, str] | None = None, **given: Any) -> Any:
         ({"config": [1]}, {}, ["config", "mapping"]),
         ({}, {"STABILITY_SPOOL_MIB": "lots"}, ["STABILITY_SPOOL_MIB", "lots", "number"]),
         ({}, {"STABILITY_DRAIN_S": "-1"}, ["STABILITY_DRAIN_S", "-1"]),
+        ({}, {"STABILITY_DUMP_SIGNAL": "SIGTERM"}, ["STABILITY_DUMP_SIGNAL", "SIGTERM", "SIGRTMIN+<n>"]),
+        ({}, {"STABILITY_DUMP_SIGNAL": "9"}, ["STABILITY_DUMP_SIGNAL", "9", "off"]),
+        ({}, {"STABILITY_DUMP_SIGNAL": "SIGRTMIN+31"}, ["STABILITY_DUMP_SIGNAL"]),
+        ({}, {"STABILITY_DUMP_SIGNAL": "SIGUSR1+1"}, ["STABILITY_DUMP_SIGNAL"]),
+        ({}, {"STABILITY_DUMP_SIGNAL": "SIGRTMIN+"}, ["STABILITY_DUMP_SIGNAL"]),
+        ({}, {"STABILITY_NODE": "rack 3/gpu-1"}, ["STABILITY_NODE", "rack 3/gpu-1", "A-Z a-z 0-9"]),
         ({}, {"RANK": "zero", "WORLD_SIZE": "2"}, ["RANK", "zero", "torchrun"]),
     ],
 )
@@ -57,6 +65,26 @@ def test_a_wrong_setting_is_named_with_what_was_given_and_expected(
         _resolve(environ, **given)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [
+        ("", signal.SIGRTMIN + 6),
+        ("SIGUSR2", signal.SIGUSR2),
+        (" usr1 ", signal.SIGUSR1),
+        ("SIGRTMIN", signal.SIGRTMIN),
+        ("rtmin+30", signal.SIGRTMAX),
+        ("12", 12),
+        ("OFF", 0),
+    ],
+)
+def test_a_dump_signal_is_a_name_a_number_or_off(given: str, number: int) -> None:
+    assert _resolve({"STABILITY_DUMP_SIGNAL": given}).dump_signal == number
+
+
+def test_a_node_has_the_name_that_it_was_given_or_its_host_name() -> None:
+    assert [_resolve(environ).node for environ in ({}, {"STABILITY_NODE": "gpu-03"})] == [os.uname().nodename, "gpu-03"]
 
 
 @pytest.mark.parametrize(
