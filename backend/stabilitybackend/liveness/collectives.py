@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,10 +32,19 @@ __all__ = ["Active", "Collective", "Group", "Joined", "Wavefront", "read", "wave
 
 
 class Group(NamedTuple):
-    """A process group: its name and its members' global ranks, sorted."""
+    """A process group as one rank tells it: its key, its description and its members' global ranks, sorted.
 
-    name: str
+    Description and members are empty where the rank does not know them: gloo tells them with its entries only.
+    """
+
+    key: str
+    desc: str
     ranks: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Its name for people."""
+        return self.desc or self.key
 
 
 class Active(NamedTuple):
@@ -132,11 +141,11 @@ def read(said: object, shared: dict[Group, Group]) -> Recorder | None:
         given = one.get("ranks")
         members = given[:MAX_MEMBERS] if isinstance(given, list) else []
         ranks = tuple(sorted({rank for rank in members if type(rank) is int and 0 <= rank <= MAX_RANK}))
-        name = str(one.get("desc") or one.get("name") or "")[:MAX_TEXT]
-        group = Group(name if name != "undefined" else str(one.get("name") or ""), ranks)
+        key, desc = str(one.get("name") or "")[:MAX_TEXT], str(one.get("desc") or "")[:MAX_TEXT]
+        group = Group(key, "" if desc == "undefined" else desc, ranks)
         group = shared.setdefault(group, group)
-        by_name.setdefault(str(one.get("name") or ""), group)
-        by_name.setdefault(str(one.get("desc") or ""), group)
+        by_name.setdefault(key, group)
+        by_name.setdefault(desc, group)
         completed = number(one.get("completed"), -1)
         joined.append(Joined(group, int(number(one.get("enqueued"), -1)), int(completed)))
     active = []
@@ -162,13 +171,15 @@ def wavefront(recorders: Mapping[int, Recorder]) -> Wavefront:
     found = Wavefront()
     members: dict[Group, dict[int, Joined]] = {}
     active: dict[Group, dict[int, Active]] = {}
+    same = _same_groups(recorders.values())
     for rank, recorder in sorted(recorders.items()):
         for joined in recorder.groups:
-            members.setdefault(joined.group, {})[rank] = joined
+            members.setdefault(same(joined.group, rank), {})[rank] = joined
         for one in recorder.active:
-            known = active.setdefault(one.group, {}).get(rank)
+            group = same(one.group, rank)
+            known = active.setdefault(group, {}).get(rank)
             if known is None or one.number < known.number:
-                active[one.group][rank] = one
+                active[group][rank] = one
     for group, ranks in members.items():
         _desync(group, active.get(group, {}), found)
         collective = _stuck(group, ranks, active.get(group, {}))
@@ -177,6 +188,23 @@ def wavefront(recorders: Mapping[int, Recorder]) -> Wavefront:
     found.stuck.sort(key=lambda one: (not one.missing, not one.unknown, -len(one.joined), one.group.name))
     _blame(found)
     return found
+
+
+def _same_groups(recorders: Iterable[Recorder]) -> Callable[[Group, int], Group]:
+    """Return what names one group for all its members, however much each of them knows of it."""
+    known: dict[str, dict[tuple[int, ...], str]] = {}
+    for group in {joined.group for recorder in recorders for joined in recorder.groups}:
+        by_ranks = known.setdefault(group.key, {})
+        by_ranks[group.ranks] = max(by_ranks.get(group.ranks, ""), group.desc)
+
+    def same(group: Group, rank: int) -> Group:
+        by_ranks = known[group.key]
+        ranks = group.ranks
+        if not ranks:  # those that name their members know more
+            ranks = min((other for other in by_ranks if rank in other), key=len, default=max(by_ranks, key=len))
+        return Group(group.key, by_ranks[ranks] or max(by_ranks.values()), ranks)
+
+    return same
 
 
 def _stuck(group: Group, ranks: Mapping[int, Joined], active: Mapping[int, Active]) -> Collective | None:

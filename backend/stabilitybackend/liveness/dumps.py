@@ -256,9 +256,9 @@ class DumpBook:
         ):
             del self._dumps[next(name for name in self._dumps if name != newest.request)]
 
-    def all(self) -> list[dict[str, Any]]:
-        """Return what there is, newest first, in the shape of docs/api.md (Dump)."""
-        return [dump.as_dict() for dump in list(self._dumps.values())[::-1] if dump.looks]
+    def held(self) -> list[Dump]:
+        """Return those that somebody has answered, newest first."""
+        return [dump for dump in list(self._dumps.values())[::-1] if dump.looks]
 
     def get(self, request: str) -> dict[str, Any] | None:
         """Return one dump, or None."""
