@@ -12,9 +12,20 @@ from __future__ import annotations
 
 from stabilityclient.errors import NotReadyError, RefusedError, SettingError, StabilityError
 from stabilityclient.opening import init
+from stabilityclient.plan import read_plan
 from stabilityclient.rollback import Rollback
 from stabilityclient.run import Run
 
-__all__ = ["NotReadyError", "RefusedError", "Rollback", "Run", "SettingError", "StabilityError", "__version__", "init"]
+__all__ = [
+    "NotReadyError",
+    "RefusedError",
+    "Rollback",
+    "Run",
+    "SettingError",
+    "StabilityError",
+    "__version__",
+    "init",
+    "read_plan",
+]
 
 __version__ = "0.1.0"

@@ -45,6 +45,7 @@ def test_public_names_are_exactly_these() -> None:
         "StabilityError",
         "__version__",
         "init",
+        "read_plan",
     ]
     assert all(hasattr(stabilityclient, name) for name in stabilityclient.__all__)
 

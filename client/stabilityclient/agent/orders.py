@@ -46,7 +46,7 @@ class Orders:
     ) -> None:
         self._handlers = handlers
         self._say = say
-        self._taken = dict.fromkeys(taken[-MAX_REMEMBERED:])
+        self._taken = dict.fromkeys(taken[-MAX_REMEMBERED:], "")
         self._remember = remember
         self._now = now
         self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(MAX_WAITING)
@@ -66,7 +66,7 @@ class Orders:
         expires = command.get("expires")
         if isinstance(expires, (int, float)) and self._now() + clock_offset_s > expires:
             return True  # the server says itself that it came too late
-        self._taken[command_id] = None
+        self._taken[command_id] = str(command["kind"])
         while len(self._taken) > MAX_REMEMBERED:
             del self._taken[next(iter(self._taken))]
         self._remember()
@@ -92,4 +92,5 @@ class Orders:
 
     def state(self) -> list[str]:
         """Return what a later agent needs so that nothing is done twice."""
-        return list(self._taken)
+        # A restart is fenced to its processes, and whoever died in its middle has to end the rest: it is begun again.
+        return [command_id for command_id, kind in self._taken.items() if kind != "restart"]

@@ -24,6 +24,7 @@ from stabilityclient.agent.node_health import NodeHealth
 from stabilityclient.agent.orders import Orders
 from stabilityclient.agent.ownsource import OwnSource
 from stabilityclient.agent.reader import Event, Record
+from stabilityclient.agent.restart import Restart
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.stacks import StackTaker
 from stabilityclient.agent.statefile import StateFile
@@ -74,9 +75,9 @@ class Agent:
         self._kernel = KernelLog(environ=environ)
         self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
         stacks = StackTaker(folder, self._sources, self._deaths.descriptor, self._own.event)
-        self._orders = Orders(
-            {"dump_stacks": stacks.carry_out}, self._answer, list(before.get("orders") or []), self._remember
-        )
+        self._restart = Restart(folder, self._node, self._sources)
+        handlers = {"dump_stacks": stacks.carry_out, "restart": self._restart.carry_out}
+        self._orders = Orders(handlers, self._answer, list(before.get("orders") or []), self._remember)
         self._health = NodeHealth(folder, self._sources, self._own, self._deaths, self._kernel, self._node, limit)
         self._gpus = GpuMonitor(
             lambda kind, data: self._own.event(kind, self._step(), data),
@@ -198,12 +199,13 @@ class Agent:
         self._told.add(name)
         self._dirty = True
         step = source.slot.step if source.slot is not None else -1
+        data |= {"ordered": self._restart.ordered_end(source)}
         self._own.event("process_death", step if step >= 0 else None, data)
         self._log.say(f"process death: {data['evidence']['text']}")
 
     def _job_over(self) -> bool:
         ranks = self._sources.ranks()
-        return bool(ranks) and all(source.final for source in ranks)
+        return bool(ranks) and all(source.final for source in ranks) and not self._restart.busy
 
     def _verdict(self) -> str | None:
         """Return how the agent ends, None while it goes on."""
@@ -277,6 +279,8 @@ class Agent:
         """Look at what is about to leave: checkpoints are watched from here on, which is on disk before they leave."""
         if not source.is_rank:
             return
+        if any(isinstance(record, Event) and record.type == "checkpoint" for record in records):
+            self._restart.saved(source)
         news = [record for record in records if isinstance(record, Event) and self._checkpoints.take(record)]
         if news:
             self._dirty = True

@@ -1,0 +1,133 @@
+"""The plan for a job that comes up again: from which checkpoint, what to leave out, who was suspect (docs/restart.md).
+
+The node's agent writes it before it ends the ranks; the job reads it when it starts. A plan stands until a process that
+started after it has saved a checkpoint: a job that dies on its way there is sent back to the same place, not to the
+checkpoints that the plan passed over. Then the agent notes in ``plan.used`` when that process started, and older plans
+are not given out any more. Nobody marks anything while reading, so all ranks of a node read the same.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from stabilityclient.errors import SettingError
+from stabilityclient.guard import Guard, under_pytest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["MAX_PLAN_AGE_S", "PLAN_VERSION", "mark_used", "read_plan", "write_plan"]
+
+PLAN_VERSION = 1
+#: Nobody means a plan any more after so long, seconds: a week in a queue is possible, a month is another job.
+MAX_PLAN_AGE_S = 7 * 86_400.0
+#: Longest plan that is read, bytes.
+MAX_PLAN_BYTES = 1024 * 1024
+
+_PLAN = "plan.json"
+_USED = "plan.used"
+
+
+def read_plan(dir: str | os.PathLike[str] | None = None, run_id: str | None = None) -> dict[str, Any] | None:
+    """Return the plan of the restart that brought this job up, None where there is none, or it has served.
+
+    It does not matter whether this comes before or after ``init()``. A node that was not there before has no plan on
+    its disk: let one rank read and tell the others (``broadcast_object_list``), or name a file that all nodes see in
+    ``STABILITY_PLAN``.
+
+    Args:
+        dir: as given to ``init()`` (``STABILITY_DIR``, default ``.stability``).
+        run_id: as given to ``init()`` (``STABILITY_RUN_ID``).
+
+    Returns:
+        The plan: ``checkpoint`` (``{"step", "path"}`` or None), ``skip_batches``, ``lr_scale``, ``exclude_nodes``,
+        ``suspects``, ``action``, ``text``, ``written`` and more. What can't be read is logged and counts as no plan.
+
+    Raises:
+        SettingError: nobody says which run it is.
+    """
+    environ = os.environ
+    if environ.get("STABILITY_MODE", "").strip().lower() == "disabled":
+        return None
+    run_id = run_id or environ.get("STABILITY_RUN_ID") or None
+    if run_id is None:
+        raise SettingError("run_id", run_id, "the id of the run, here or in STABILITY_RUN_ID: a plan is for one run")
+    guard = Guard(strict=under_pytest(environ))
+    try:
+        return _read(os.path.abspath(os.fspath(dir or environ.get("STABILITY_DIR") or ".stability")), run_id)
+    except Exception as error:  # a plan that can't be read must not keep the job from starting
+        guard.caught("read_plan()", error)
+        return None
+
+
+def _read(home: str, run_id: str) -> dict[str, Any] | None:
+    from stabilityclient.settings import node_name
+
+    named = os.environ.get("STABILITY_PLAN")
+    # The folder has the node's name in it where the job spans nodes; it may have spanned one before, and two now.
+    folders = [os.path.join(home, run_id), os.path.join(home, f"{run_id}@{node_name(os.environ)}")]
+    paths = [named] if named else [os.path.join(folder, _PLAN) for folder in folders]
+    plans = [plan for plan in map(_load, paths) if plan is not None and plan.get("run_id") == run_id]
+    plan = max(plans, key=_since, default=None)
+    if plan is None or plan.get("version") != PLAN_VERSION or time.time() - _since(plan) > MAX_PLAN_AGE_S:
+        return None
+    used = [_load(os.path.join(folder, _USED)) for folder in folders]
+    if any(float(mark.get("started") or 0.0) > _since(plan) for mark in used if mark is not None):
+        return None
+    return plan
+
+
+def _since(plan: dict[str, Any]) -> float:
+    """Return when the plan came to this node, unix seconds; when it was made, where that is unknown."""
+    return float(plan.get("received") or plan.get("written") or 0.0)
+
+
+def _load(path: str) -> dict[str, Any] | None:
+    import json  # here: a job without a plan does not need it
+
+    try:
+        with open(path, "rb") as file:
+            value = json.loads(file.read(MAX_PLAN_BYTES))
+    except FileNotFoundError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def write_plan(folder: str, plan: dict[str, Any]) -> None:
+    """Write the plan of a run folder: whole, and on the disk when this returns.
+
+    Raises:
+        OSError: the folder can't be written.
+    """
+    import json
+
+    path = os.path.join(folder, _PLAN)
+    part = f"{path}.{os.getpid()}.tmp"
+    with open(part, "wb") as file:
+        file.write(json.dumps(plan).encode())
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)  # the name too: the node may be reset next
+    finally:
+        os.close(fd)
+
+
+def mark_used(folder: str, started: float) -> None:
+    """Note that a process which started then (unix seconds) saved a checkpoint: plans from before it have served.
+
+    Raises:
+        OSError: the folder can't be written.
+    """
+    import json
+
+    from stabilityclient.start import write_whole
+
+    path = os.path.join(folder, _USED)
+    before = _load(path) or {}
+    if started > float(before.get("started") or 0.0):
+        write_whole(path, json.dumps({"started": started}).encode())

@@ -1,0 +1,127 @@
+"""A restart ends the ranks it was decided on, after the plan is on the disk, and never those that came up since."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stabilityclient.agent.restart import Restart
+from stabilityclient.agent.sources import Sources
+from stabilityclient.slot import Slot
+from stabilityclient.start import start_ticks
+
+#: Stands still with SIGTERM held off, as a rank that hangs with the interpreter's lock held.
+_DEAF = "import signal, time; signal.signal(15, lambda *_: None); print('up', flush=True)\nwhile True: time.sleep(60)"
+_PLAIN = "import time; print('up', flush=True); time.sleep(600)"
+_STARTED = 0x18F0_0000_0000_0000
+
+Begin = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Begin]:
+    """Starts a process and makes it a rank of the run folder."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(rank: int, code: str = _PLAIN, *, started_ns: int = _STARTED, segment: str = "") -> subprocess.Popen[str]:
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        processes.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        source = f"r{rank}-{started_ns:x}-{process.pid}"
+        home = tmp_path / "sources" / source
+        home.mkdir(parents=True)
+        slot = Slot(str(home / "slot"), pid=process.pid, rank=rank, world_size=2, started=started_ns / 1e9)
+        slot.set_segment(segment)
+        slot.close()
+        info = {"source": source, "rank": rank, "world_size": 2, "local_rank": rank, "node": "n0", "pid": process.pid}
+        info |= {"started": started_ns / 1e9, "start_ticks": start_ticks(process.pid)}
+        (home / "source.json").write_text(json.dumps(info))
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def _command(**more: Any) -> dict[str, Any]:
+    plan = {"version": 1, "run_id": "r", "written": 5.0, "action": "relaunch", "checkpoint": None}
+    fence = {"segment": 0, "segment_key": "", "starts": {"n0": f"{_STARTED:x}"}}
+    return {"command_id": "c-1", "kind": "restart", "plan": plan, "fence": fence, "grace_s": 10.0} | more
+
+
+def _carry_out(folder: Path, command: dict[str, Any]) -> tuple[str, str]:
+    return asyncio.run(Restart(folder, "n0", Sources(folder), now=lambda: 7.0).carry_out(command))
+
+
+def test_the_plan_is_on_the_disk_and_all_ranks_are_ended(tmp_path: Path, begin: Begin) -> None:
+    ranks = [begin(0), begin(1)]
+    state, detail = _carry_out(tmp_path, _command())
+    assert (state, detail[:40]) == ("acted", "the plan is written, 2 ranks are ended i")
+    assert [rank.wait(5) for rank in ranks] == [-signal.SIGTERM, -signal.SIGTERM]
+    assert json.loads((tmp_path / "plan.json").read_text()) == _command()["plan"] | {"received": 7.0}
+
+
+def test_a_rank_that_does_not_listen_or_is_stopped_is_ended_all_the_same(tmp_path: Path, begin: Begin) -> None:
+    deaf, stopped = begin(0, _DEAF), begin(1)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    state, detail = _carry_out(tmp_path, _command(grace_s=0.2))
+    assert (state, detail.split("; ")[1]) == ("acted", "rank 0 only by SIGKILL after 0.2 s")
+    assert (deaf.wait(5), stopped.wait(5)) == (-signal.SIGKILL, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("started_ns", "segment", "change", "why"),
+    [
+        (_STARTED + 1, "", {}, "started after it was decided"),
+        (_STARTED, "c-old", {}, "decided on segment ''"),
+        (_STARTED, "", {"fence": {"segment_key": "", "starts": {"n1": "ff"}}}, "without knowing the ranks of n0"),
+        (_STARTED, "", {"plan": None}, "no plan of version 1"),
+        (_STARTED, "", {"plan": {"version": 2}}, "no plan of version 1"),
+    ],
+    ids=["a later job", "another segment", "an unknown node", "no plan", "another version"],
+)
+def test_an_order_for_other_processes_ends_nobody_and_says_why(
+    tmp_path: Path, begin: Begin, started_ns: int, segment: str, change: dict[str, Any], why: str
+) -> None:
+    rank = begin(0, started_ns=started_ns, segment=segment)
+    state, detail = _carry_out(tmp_path, _command(**change))
+    assert (state, why in detail, rank.poll()) == ("failed", True, None)
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_a_disk_that_takes_no_plan_ends_nobody(tmp_path: Path, begin: Begin) -> None:
+    rank = begin(0)
+    (tmp_path / "plan.json").mkdir()  # what root can't write either
+    state, detail = _carry_out(tmp_path, _command())
+    assert (state, "no rank was ended here" in detail, rank.poll()) == ("failed", True, None)
+
+
+def test_an_agent_that_was_killed_after_the_plan_leaves_the_rest_to_the_next_one(tmp_path: Path, begin: Begin) -> None:
+    gone, there = begin(0), begin(1)
+    gone.kill()
+    gone.wait(5)
+    (tmp_path / "plan.json").write_text("{}")
+    assert _carry_out(tmp_path, _command())[0] == "acted"
+    assert there.wait(5) == -signal.SIGTERM
+    assert _carry_out(tmp_path, _command()) == ("acted", "no rank lives here any more; the plan is written")
+
+
+def test_the_agent_knows_which_ends_were_ordered(tmp_path: Path, begin: Begin) -> None:
+    begin(0)
+    sources = Sources(tmp_path)
+    restart = Restart(tmp_path, "n0", sources, now=time.time)
+    asyncio.run(restart.carry_out(_command()))
+    (source,) = sources.ranks()
+    assert (restart.ordered_end(source), restart.busy) == ("c-1", False)
