@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ MAX_STACK_BYTES = 2 * 1024 * 1024
 
 _POLL_S = 0.02
 _STOPPED = ("T", "t")
+_THREAD = re.compile(r"\n(?:Current thread|Thread) 0x")
 
 
 @dataclass(slots=True)
@@ -245,5 +247,5 @@ def _cut(text: str) -> str:
         return text
     mark = "... the first threads are left out\n"
     kept = text[-(MAX_STACK_CHARS - len(mark)) :]
-    at = max(kept.find("\nThread "), kept.find("\nCurrent thread "))
-    return mark + kept[at + 1 :] if 0 <= at < MAX_STACK_CHARS // 2 else mark + kept
+    header = _THREAD.search(kept)
+    return mark + kept[header.start() + 1 :] if header else mark + kept
