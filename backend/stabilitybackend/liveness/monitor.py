@@ -213,11 +213,13 @@ class LivenessMonitor:
         elif kind == "exception":
             watch.state = "exception"
             facts = {"exception": dict(data), **_gpu(watch)}
-            self._deaths.add(watch.source, rank, node, event, facts, now)
+            if not data.get("ordered"):  # by a restart: no trouble of its own, what it was ordered for is told already
+                self._deaths.add(watch.source, rank, node, event, facts, now)
         elif kind == "process_death" and watch.state not in ("finished", "left"):
             watch.dead, watch.alive = True, False
             facts = {name: data[name] for name in FACTS if data.get(name) is not None}
-            self._deaths.add(watch.source, rank, node, event, {**facts, **_gpu(watch)}, now)
+            if not data.get("ordered"):
+                self._deaths.add(watch.source, rank, node, event, {**facts, **_gpu(watch)}, now)
 
     # --- what is said --------------------------------------------------------------------------------------------
 

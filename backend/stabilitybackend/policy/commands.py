@@ -69,6 +69,11 @@ class CommandBook:
         command = None if self._restart is None else self._commands.get(self._restart)
         return command if command is not None and command["state"] in OPEN_STATES | {"acted"} else None
 
+    def restart_that_ends(self, node: str, started_ns: int) -> str | None:
+        """Return the id of the restart that a process of ``node`` is to be ended by, None where there is none."""
+        command = self.restart_under_way()
+        return command["command_id"] if command is not None and not comes_back(command, node, started_ns) else None
+
     def find(self, idempotency_key: str | None) -> dict[str, Any] | None:
         """Return the command that was ordered under this key before."""
         if idempotency_key is None:
