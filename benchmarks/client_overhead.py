@@ -7,7 +7,7 @@ flat out.
 One repeat measures all of them one after the other, and ratios are taken within a repeat: on a shared machine
 absolute times
 wander, ratios stay. Ours talks to a real server on loopback that confirms every frame, so its agent is at work
-meanwhile.
+meanwhile. Of ours alone: a pair of entering and leaving `run.phase()`, which a loop does a few times a step.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ WARM_UP_CALLS = 50
 #: Aims of the product, as ratios to the JSONL file in the same repeat.
 AIM_P50, AIM_P99 = 0.4, 0.5
 AIM_IMPORT_MS, AIM_RSS_MIB = 30.0, 5.0
+#: Longest median of entering and leaving a phase, microseconds.
+AIM_PHASE_US = 3.0
 
 Log = Callable[[int, dict[str, float]], object]
 
@@ -113,6 +115,7 @@ def measure_one(name: str, calls: int) -> dict[str, float]:
             log(step, metrics)
             flat.append(clock() - begin)
         after = rss_mib()
+        phases = phase_pairs_ns(log, calls * FLAT_FACTOR) if name == "ours" else []
         close()
     paced.sort()
     flat.sort()
@@ -121,9 +124,24 @@ def measure_one(name: str, calls: int) -> dict[str, float]:
         "paced_p99_us": paced[int(len(paced) * 0.99)] / 1e3,
         "flat_p50_us": flat[len(flat) // 2] / 1e3,
         "flat_p99_us": flat[int(len(flat) * 0.99)] / 1e3,
+        "phase_p50_us": phases[len(phases) // 2] / 1e3 if phases else float("nan"),
+        "phase_p99_us": phases[int(len(phases) * 0.99)] / 1e3 if phases else float("nan"),
         "import_ms": import_ms if name == "ours" else float("nan"),
         "rss_added_mib": after - before,
     }
+
+
+def phase_pairs_ns(log: Log, pairs: int) -> list[int]:
+    """Return the times of entering and leaving a phase, sorted; ``log`` is the method of a run of ours."""
+    phase = log.__self__.phase  # type: ignore[attr-defined]
+    clock = time.perf_counter_ns
+    times = []
+    for _ in range(pairs):
+        begin = clock()
+        with phase("forward"):
+            pass
+        times.append(clock() - begin)
+    return sorted(times)
 
 
 def serve_acks() -> str:
@@ -196,6 +214,10 @@ def table(figures: dict[str, list[dict[str, float]]], import_ms: float) -> str:
                 cells += f"{spread:>{width}}{ratio(figures, name, key):>7.2f}x"
             lines.append(cells)
     lines.append(f"\nimport stabilityclient, nothing imported before: {import_ms:.1f} ms (aim {AIM_IMPORT_MS:.0f})")
+    phase_us = [statistics.median(one[f"phase_{p}_us"] for one in figures["ours"]) for p in ("p50", "p99")]
+    lines.append(
+        f"entering and leaving a phase, us: p50 {phase_us[0]:.2f} (aim {AIM_PHASE_US:.0f}), p99 {phase_us[1]:.2f}"
+    )
     added = ", ".join(
         f"{name} {statistics.median(one['rss_added_mib'] for one in repeats):.1f}" for name, repeats in figures.items()
     )
@@ -229,6 +251,7 @@ def main() -> int:
         "paced_p50": ratios["paced_p50"] <= AIM_P50,
         "paced_p99": ratios["paced_p99"] <= AIM_P99,
         "flat_p50": ratios["flat_p50"] <= AIM_P50,
+        "phase": statistics.median(one["phase_p50_us"] for one in figures["ours"]) <= AIM_PHASE_US,
         "import": import_ms <= AIM_IMPORT_MS,
         "rss": statistics.median(one["rss_added_mib"] for one in figures["ours"]) <= AIM_RSS_MIB,
     }

@@ -18,6 +18,8 @@ __all__ = ["Phase"]
 #: What an undeclared phase inside a declared one may still take when that is overdue already, seconds. Not 0, which
 #: would say that nothing is declared.
 OVERDUE_S = 0.001
+#: A declared time beyond this can't be meant, seconds (3,000 years).
+MAX_EXPECT_S = 1e11
 
 
 class Phase:
@@ -48,6 +50,9 @@ class Phase:
         "_start",
     )
 
+    #: Monotonic seconds at which the declared time is over, 0.0 for never; whether this phase declared it itself.
+    _deadline: float
+    _declared: bool
     _entry: PhaseEntry
     _inner_s: float
     _label: bytes
@@ -62,9 +67,6 @@ class Phase:
         self._name = name
         self._expect_s = expect_s
         self._active = False
-        #: Monotonic seconds at which the declared time is over, 0.0 for never; whether this phase declared it itself.
-        self._deadline = 0.0
-        self._declared = False
 
     def __enter__(self) -> Phase:
         slot = self._slot
@@ -73,7 +75,8 @@ class Phase:
         try:
             name = self._name if type(self._name) is str else str(self._name)
             self._label, self._entry = slot.phases.known.get(name) or slot.phases.find(name)
-            expect_s = 0.0 if self._expect_s is None else float(self._expect_s)
+            given = self._expect_s
+            expect_s = 0.0 if given is None else float(given)
             self._inner_s = 0.0
             self._start = start = monotonic()
             self._shown = shown = get_ident() == slot.owner or slot.claim(CLAIM_FIRST)
@@ -81,11 +84,10 @@ class Phase:
             if shown:
                 self._outer = outer = slot.top
                 slot.top = self
-                if 0.0 < expect_s < 1e11:
-                    self._declared = True
+                self._declared = declared = 0.0 < expect_s < MAX_EXPECT_S
+                if declared:
                     self._deadline = start + expect_s
                 elif outer is not None and outer._deadline:
-                    self._declared = False
                     self._deadline = outer._deadline
                     expect_s = max(OVERDUE_S, outer._deadline - start)
                 else:
@@ -104,7 +106,8 @@ class Phase:
         try:
             now = monotonic()
             took_s = now - self._start
-            slot.phases.add(self._entry, max(0.0, took_s - self._inner_s))
+            own_s = took_s - self._inner_s
+            slot.phases.add(self._entry, own_s if own_s > 0.0 else 0.0)
             if not self._shown:
                 return
             outer = self._outer
