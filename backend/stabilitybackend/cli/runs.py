@@ -18,7 +18,7 @@ from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.settings import Settings
 
-__all__ = ["register"]
+__all__ = ["follow", "open_client", "register"]
 
 #: States in which a command stays (docs/api.md).
 _FINAL = ("done", "rejected", "failed", "expired")
@@ -34,13 +34,15 @@ def register(app: typer.Typer) -> None:
 
 def list_runs(url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None) -> None:
     """Show the runs, newest first."""
-    with _client(url, api_key, data_dir) as client:
+    with open_client(url, api_key, data_dir) as client:
         runs = client.get("/api/v1/runs")["runs"]
     if not runs:
         typer.echo(f"no runs yet at {client.url}")
         return
     run_id = Column("run", no_wrap=True)  # whole, also where the screen is narrow: the other commands ask for it
-    table = Table(run_id, "project", "name", "status", "step", "loss", "rollbacks", "incidents open", "updated")
+    table = Table(
+        run_id, "project", "name", "status", "ranks", "step", "loss", "rollbacks", "incidents open", "updated"
+    )
     for run in runs:
         status = str(run.get("status", ""))
         loss = (run.get("latest") or {}).get("loss")
@@ -49,6 +51,7 @@ def list_runs(url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None)
             escape(str(run.get("project") or "")),
             escape(str(run.get("name") or "")),
             f"[{_STATUS_STYLE.get(status, 'default')}]{escape(status)}[/]",
+            _ranks(run),
             "" if run.get("last_step") is None else str(run["last_step"]),
             f"{loss:.4g}" if isinstance(loss, int | float) else str(loss or ""),
             str(run.get("rollbacks", 0)),
@@ -81,13 +84,13 @@ def roll_back(
         "reason": reason,
         "idempotency_key": uuid.uuid4().hex,
     }
-    with _client(url, api_key, data_dir) as client:
+    with open_client(url, api_key, data_dir) as client:
         place = f"/api/v1/runs/{run_id}/commands"
         command = client.post(place, order)
         typer.echo(f"command {command['command_id']}: {command['state']}")
         if not wait:
             return
-        command = _follow(client, f"{place}/{command['command_id']}", command, time.monotonic() + timeout_s)
+        command = follow(client, f"{place}/{command['command_id']}", command, time.monotonic() + timeout_s)
     if command["state"] == "done":
         typer.echo(f"done: segment {command['segment']} goes on from step {command['first_step']}")
         return
@@ -95,7 +98,7 @@ def roll_back(
     raise typer.Exit(1)
 
 
-def _follow(client: ApiClient, place: str, command: dict[str, Any], deadline: float) -> dict[str, Any]:
+def follow(client: ApiClient, place: str, command: dict[str, Any], deadline: float) -> dict[str, Any]:
     """Print each new state of the command until it is final, and return it."""
     shown = 0
     while True:
@@ -117,9 +120,18 @@ def _follow(client: ApiClient, place: str, command: dict[str, Any], deadline: fl
         command = client.get(place)
 
 
-def _client(url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:
+def open_client(url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:
+    """Return the server that the options mean; a context manager."""
     settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
     return ApiClient(server_url(url, os.environ, settings.data_dir), api_key)
+
+
+def _ranks(run: dict[str, Any]) -> str:
+    """Return how many ranks the job has, and of how many where it is fewer than before."""
+    world = run.get("world") or {"now": run.get("world_size"), "before": None}
+    now, before = world.get("now"), world.get("before")
+    fewer = isinstance(now, int) and isinstance(before, int) and now < before
+    return f"[yellow]{now} of {before}[/]" if fewer else str(now or "")
 
 
 def _ago(seconds: float | None) -> str:

@@ -1,0 +1,155 @@
+"""``stabilityboard plan``, ``restart`` and ``dump``: what launchers ask, and what people order at a job that stands."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stabilitybackend.cli.api_client import ApiClient
+from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.cli.runs import follow, open_client
+from stabilitybackend.errors import StabilityBoardError, Unavailable
+
+__all__ = ["register"]
+
+#: Seconds between two questions while ``plan --wait`` waits.
+_ASK_S = 1.0
+#: Nothing is wrong, or nothing is decided yet: the two actions that ``--wait`` waits past.
+_UNDECIDED = ("none", "wait")
+
+RunId = Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")]
+Reason = Annotated[str, typer.Option(help="Why; kept in the run's history.")]
+Wait = Annotated[bool, typer.Option(help="Show the states until it is done.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command("plan")(plan)
+    app.command("restart")(restart)
+    app.command("dump")(dump)
+
+
+def plan(
+    run_id: RunId,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole plan as JSON.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the plan there too, for STABILITY_PLAN.")] = None,
+    wait_s: Annotated[
+        float, typer.Option("--wait", min=0, help="Seconds to wait for a decision, and for a server that is away.")
+    ] = 0.0,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Say what a launcher should do next.
+
+    Exit codes: 0 nothing, 40 start the job again, 41 start it without the named nodes, 42 a human has to look,
+    1 the server can't be asked.
+    """
+    with open_client(url, api_key, data_dir) as client:
+        found = _decided(client, f"/api/v1/runs/{run_id}", time.monotonic() + wait_s)
+    text = json.dumps(found, indent=1)
+    if output is not None:
+        try:
+            output.write_text(text + "\n")
+        except OSError as error:
+            raise StabilityBoardError(
+                f"{output} can't be written: {error.strerror or error}", hint="name a file that all nodes see"
+            ) from error
+    if as_json:
+        typer.echo(text)
+    else:
+        typer.echo(f"{found['action']}: {found['text']}")
+        for suspect in found["suspects"]:
+            gpu = f", GPU {suspect['gpu']}" if suspect.get("gpu") else ""
+            typer.echo(f"  suspect: rank {suspect['rank']} on {suspect.get('node') or 'an unknown node'}{gpu}")
+    raise typer.Exit(int(found["exit_code"]))
+
+
+def _decided(client: ApiClient, place: str, deadline: float) -> dict[str, Any]:
+    """Return the plan once there is something to do, the run is finished, or time is over."""
+    while True:
+        try:
+            found: dict[str, Any] = client.get(f"{place}/plan")
+            if found["action"] not in _UNDECIDED or client.get(place)["status"] in ("finished", "offline"):
+                return found
+        except Unavailable:
+            if time.monotonic() >= deadline:
+                raise
+        else:
+            if time.monotonic() >= deadline:
+                return found
+        time.sleep(_ASK_S)
+
+
+def restart(
+    run_id: RunId,
+    to_step: Annotated[
+        int | None, typer.Option(min=0, help="Step of the checkpoint to start from. (default: as the plan says)")
+    ] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Node to come up without; repeat it for more.")] = None,
+    skip_batches: Annotated[int | None, typer.Option(min=0, help="Batches to skip after the checkpoint.")] = None,
+    lr_scale: Annotated[float | None, typer.Option(help="Multiply the learning rate by this, above 0 to 10.")] = None,
+    grace_s: Annotated[
+        float | None, typer.Option("--grace", min=0, max=300, help="Seconds from SIGTERM to SIGKILL. (default: 10)")
+    ] = None,
+    reason: Reason = "",
+    wait: Wait = True,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds to wait for the first new row.")
+    ] = 600.0,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
+) -> None:
+    """End all ranks of a running job; its launcher starts it again, from the plan that each node finds on its disk."""
+    order = {
+        "kind": "restart",
+        "to_step": to_step,
+        "exclude_nodes": exclude or None,
+        "skip_batches": skip_batches,
+        "lr_scale": lr_scale,
+        "grace_s": grace_s,
+        "reason": reason,
+        "idempotency_key": uuid.uuid4().hex,
+    }
+    with open_client(url, api_key, data_dir) as client:
+        command = _order(client, run_id, order, wait, timeout_s)
+    if command["state"] == "done":
+        typer.echo(f"done: the job goes on from step {command['first_step']}")
+    elif wait:
+        typer.echo(f"the job is not back: {command['state']}", err=True)
+        raise typer.Exit(1)
+
+
+def dump(
+    run_id: RunId,
+    reason: Reason = "",
+    wait: Wait = True,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Let every agent look at the stacks of its ranks; the run's page shows them."""
+    order = {"kind": "dump_stacks", "reason": reason, "idempotency_key": uuid.uuid4().hex}
+    with open_client(url, api_key, data_dir) as client:
+        command = _order(client, run_id, order, wait, 60.0)
+        if command["state"] == "done":
+            typer.echo(f"stacks: {client.url}/api/v1/runs/{run_id}/stacks/{command['command_id']}")
+            return
+    if wait:
+        typer.echo(f"no stacks: {command['state']}", err=True)
+        raise typer.Exit(1)
+
+
+def _order(client: ApiClient, run_id: str, order: dict[str, Any], wait: bool, timeout_s: float) -> dict[str, Any]:
+    place = f"/api/v1/runs/{run_id}/commands"
+    command: dict[str, Any] = client.post(place, order)
+    typer.echo(f"command {command['command_id']}: {command['state']}")
+    if not wait:
+        return command
+    return follow(client, f"{place}/{command['command_id']}", command, time.monotonic() + timeout_s)
