@@ -102,15 +102,19 @@
 
   /** One line about an order that agents carry out. */
   function agentLine(command) {
-    const what = command.kind === "restart" ? "Restart" : "Stacks";
-    const nodes = Object.entries(S.record(command.nodes));
-    const acted = nodes.filter(([, word]) => ["acted", "done"].includes(S.record(word).state)).length;
-    const failed = nodes.filter(([, word]) => BAD.has(S.record(word).state)).map(([node, word]) => `${node}: ${S.sentence(S.str(S.record(word).detail) || "it did not work")}`);
-    const size = command.world_size || nodes.length || 1;
-    if (BAD.has(command.state)) return `${what}: ${failed.length ? failed.slice(0, 4).join(" ") : S.commandTrouble(command)}`;
-    const answered = `${acted} of ${S.plural(size, "node")}${failed.length ? `; ${failed.slice(0, 4).join(" ")}` : ""}`;
-    if (command.state === "done") return command.kind === "restart" ? `The job's processes are ended on ${answered}${failed.length ? "" : "."} Its launcher starts it again, by the plan on its node.` : `Stacks collected on ${answered}${failed.length ? "" : "."}`;
-    return `${what} under way: ${answered}${failed.length ? "" : "."}`;
+    const restart = command.kind === "restart";
+    const nodes = Object.entries(S.record(command.nodes)).map(([node, word]) => [node, S.record(word)]);
+    const acted = nodes.filter(([, word]) => word.state === "acted").length;
+    const refused = nodes.filter(([, word]) => word.state === "failed").slice(0, 4).map(([node, word]) => ` ${node}: ${S.sentence(S.str(word.detail) || "it did not work")}`).join("");
+    const answered = `${acted} of ${S.plural(command.world_size || nodes.length || 1, "node")}`;
+    if (BAD.has(command.state)) {
+      const last = [...S.list(command.history)].reverse().find((entry) => S.record(entry).detail);
+      return `${restart ? "Restart" : "Stacks"}: ${refused.trim() || S.sentence(last ? S.str(last.detail) : "nobody answered in time")}`;
+    }
+    if (!restart) return command.state === "done" ? `Stacks collected on ${answered}.${refused}` : `Stacks are being collected: ${answered}.${refused}`;
+    if (command.state === "done") return `The job runs again${S.finite(command.first_step) === null ? "" : `, from step ${S.count(command.first_step)}`}.${refused}`;
+    if (command.state === "acted") return `The job's processes are ended on ${answered}. Waiting for its launcher to start it again.${refused}`;
+    return `The job is being ended: ${answered}.${refused}`;
   }
 
   /** One line about a command, for the strip under the header. */

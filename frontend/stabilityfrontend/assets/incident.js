@@ -7,7 +7,7 @@
   const TICK_MS = 500;
   /** Between two looks for a dump that is still being collected, and for how long after its order. */
   const DUMP_AGAIN_MS = 1000;
-  const DUMP_WAIT_S = 60;
+  const DUMP_WAIT_S = 25;
   /** Between two tries for what is not there (yet). */
   const AGAIN_MS = 3000;
   /** Dumps offered in the list. */

@@ -71,7 +71,8 @@
       );
       this.boxes = this.nodes().map((node) => {
         const box = S.h("input", { type: "checkbox", value: node, on: { change: () => this.update() } });
-        box.checked = excluded.has(node);
+        // What the plan leaves out the server leaves out, whatever is ticked here: it rests on hard evidence.
+        box.checked = box.disabled = excluded.has(node);
         return box;
       });
       const skip = S.finite(this.plan.skip_batches);
@@ -174,7 +175,7 @@
       const command = this.page.commands.get(this.commandId);
       if (!command) return;
       const bad = S.commandFailed(command);
-      const title = command.state === "done" ? "The job is ended" : bad ? "Not restarted" : "Ending the job";
+      const title = command.state === "done" ? "The job runs again" : bad ? "Not restarted" : command.state === "acted" ? "The job is ended" : "Ending the job";
       S.fill(
         this.dialog,
         this.head(title, this.page.name()),

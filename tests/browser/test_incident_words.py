@@ -1,0 +1,290 @@
+"""What the pages of incidents and of the fleet say, by our scripts alone: no server, every field from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import stabilityfrontend
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+NASTY = "<img src=x onerror='window.pwned=1'>"
+GARBAGE: list[Any] = [None, 7, NASTY, [None, [1], "x"], {"a": None, "verdict": 3}]
+
+#: Regions that are drawn into, and a page as far as they need one.
+STAGE = """
+  const S = window.stability;
+  document.body.innerHTML = ["head", "verdict", "run", "advice", "death", "gpu", "stacks", "collectives", "ranks",
+    "evidence", "timeline"].map((id) => `<section id="incident-${id}-panel"><div id="incident-${id}"></div></section>`)
+    .join("") + '<span id="stacks-note"></span><span id="stacks-choose"></span><span id="incident-ranks-note"></span>';
+  const pageOf = (incident, dump) => ({
+    id: "r 1", root: document.body, incident, run: { name: "job" }, commands: new Map(), agents: [],
+    evidenceFolds: new Map(), ticked: new Set(), name: () => "job", now: () => 2000,
+    worldSize: () => 4, dirty() {}, awaited: () => false,
+    requests: () => [], request: () => (dump ? { request: "d", issued: 1990 } : null), dump: () => dump,
+  });
+  const draw = (incident, dump) => {
+    const page = pageOf(incident, dump);
+    S.drawIncidentTop(page);
+    S.drawIncidentParts(page);
+    return document.body.textContent;
+  };
+  const show = (incident, dump) => draw(incident, dump) && document.body.innerText;
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(chromium: Browser) -> Iterator[Page]:
+    """An empty page with our scripts in it. Every test makes its own stage there, so one page is enough."""
+    page = chromium.new_page()
+    for script in sorted((Path(stabilityfrontend.__file__).parent / "assets").glob("*.js")):
+        page.add_script_tag(path=script)
+    yield page
+    page.close()
+
+
+def incident(**changes: Any) -> dict[str, Any]:
+    return {
+        "incident_id": "i-1", "kind": "hang", "severity": "critical", "state": "open", "title": "The job hangs",
+        "text": "It stands.", "segment": 0, "metric": None, "dataset": None, "rank": 5, "node": "gpu-03",
+        "onset_step": 1841, "step": 1841, "peak_step": None, "recovered_step": None, "recovery": None, "opened": 1950.0,
+        "updated": 1960.0, "resolved": None, "acknowledged_by": None, "dead": False, "version": 1, "evidence": {},
+        "suggestion": None,
+    } | changes  # fmt: skip
+
+
+def frame(function: str, file: str, line: int = 1) -> dict[str, Any]:
+    return {"function": function, "file": file, "line": line}
+
+
+def group(ranks: list[int], where: str, what: str = "", **changes: Any) -> dict[str, Any]:
+    frames = [frame("wait", "/usr/lib/python3.11/threading.py"), frame("train", "/home/me/train.py", 12)]
+    text = f"Thread 0x1 (most recent call first):\n  {NASTY}"
+    return {
+        "ranks": ranks, "nodes": ["gpu-03"], "where": where, "what": what, "frames": frames, "text": text, "odd": False,
+    } | changes  # fmt: skip
+
+
+def dump(ranks: int, groups: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    looked = {
+        str(rank): {
+            "node": f"gpu-{rank // 8:03d}", "pid": 100 + rank, "missing": None, "proc": {"state": "S", "cpu": 0.99},
+            "slot": {"step": 1841, "phase": "data" if rank == 5 else "backward", "phase_start": 1926.0},
+        }
+        for rank in range(ranks)
+    }  # fmt: skip
+    return {
+        "request": "d", "reason": "", "time": 1990.0, "complete": True, "ranks": looked, "groups": groups,
+        "collectives": [{"pg": "pg", "seq": 1841, "op": "all_reduce", "joined": [0, 1], "missing": [5]}], "bytes": 1,
+    } | changes  # fmt: skip
+
+
+VERDICT = {
+    "class": "data_loader", "text": "Rank 5 (node gpu-03, GPU 2) is in data for 74 s; the other 7 wait.",
+    "confidence": "high", "culprits": [5], "nodes": ["gpu-03"],
+    "gpus": [{"rank": 5, "node": "gpu-03", "index": 2, "uuid": "GPU-3f9b"}], "because": ["it sleeps in queue.get"],
+    "blind": ["kernel log of gpu-03: not permitted"], "since": 1926.0, "decided_after_s": 31.0, "dump": "d",
+}  # fmt: skip
+
+
+def show(page: Page, one: dict[str, Any], found: dict[str, Any] | None = None) -> str:
+    return str(page.evaluate(f"([incident, dump]) => {{ {STAGE} return show(incident, dump); }}", [one, found]))
+
+
+def test_a_verdict_names_who_since_when_how_sure_why_and_what_is_not_visible(pages: Page) -> None:
+    words = show(pages, incident(evidence={"verdict": VERDICT}))
+    for expected in (
+        "Rank 5 (node gpu-03, GPU 2) is in data for 74 s", "rank 5 · gpu-03 · GPU 2", "GPU-3f9b", "1 min 14 s ago",
+        "high", "it sleeps in queue.get", "Not visible", "kernel log of gpu-03: not permitted",
+        "Verdict: stuck in the data loader, high confidence",
+    ):  # fmt: skip
+        assert expected in words, expected
+
+
+def test_the_odd_group_comes_first_and_says_where_it_is_the_others_what_they_wait_in(pages: Page) -> None:
+    many = group([0, 1, 2, 3, 4, 6, 7], "collective", "all_reduce #1841")
+    words = show(pages, incident(evidence={"verdict": VERDICT}), dump(8, [many, group([5], "data", odd=True)]))
+    odd, others = words.index("rank 5 · node gpu-03 · in data"), words.index("7 ranks wait in all_reduce #1841")
+    assert odd < others
+    assert pages.locator(".stack-group.odd").count() == 1
+    assert "ranks 0–4, 6, 7 on gpu-03" in words
+
+
+def test_of_a_stack_the_jobs_own_code_stands_out_and_libraries_are_folded(pages: Page) -> None:
+    frames = [
+        frame("wait", "/usr/lib/python3.11/threading.py"),
+        frame("get", "/usr/lib/python3.11/queue.py"),
+        frame("next", "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"),
+        frame("batch", "/home/me/torch_job/data.py"),
+        frame("<module>", "<string>"),
+    ]
+    show(pages, incident(), dump(1, [group([5], "data", frames=frames)]))
+    assert pages.locator(".frames > .frame.user .frame-name").all_inner_texts() == ["batch", "<module>"]
+    assert pages.inner_text(".frames > .innermost .frame-name") == "wait"
+    assert pages.inner_text(".frame-fold summary").startswith("2 frames of libraries")
+
+
+def test_ranks_without_a_stack_say_why(pages: Page) -> None:
+    found = dump(4, [group([0, 1], "collective")])
+    found["ranks"]["2"]["missing"] = found["ranks"]["3"]["missing"] = "no handler for the dump signal is set"
+    words = show(pages, incident(), found)
+    assert "Ranks 2, 3 on gpu-000: no stack, because no handler for the dump signal is set" in words
+
+
+def test_two_thousand_ranks_in_three_groups_and_a_long_text_are_a_short_page(pages: Page) -> None:
+    others = [rank for rank in range(2048) if rank not in (5, 9, 10)]
+    groups = [
+        group(others, "collective", "all_reduce #7"),
+        group([9, 10], "native"),
+        group([5], "data", odd=True, text="x" * 60_000),
+    ]
+    words = show(pages, incident(evidence={"verdict": VERDICT}), dump(2048, groups))
+    assert "2,045 ranks wait in all_reduce #7" in words
+    assert "3 groups of 2,048 ranks" in words
+    assert pages.locator(".rank-table tbody tr").count() <= 4
+    assert len(words) < 4000  # the long text is there when somebody asks for it
+    pages.click(".stack-group.odd [aria-expanded=false]")
+    assert len(pages.inner_text(".stack-group.odd .stack-text")) == 60_000
+
+
+def test_text_from_anywhere_stays_text(pages: Page) -> None:
+    verdict = VERDICT | {"text": NASTY, "because": [NASTY], "blind": [NASTY], "nodes": [NASTY], "confidence": NASTY}
+    named = group([5], NASTY, NASTY, nodes=[NASTY], frames=[frame(NASTY, NASTY)], odd=True)
+    one = incident(
+        title=NASTY, text=NASTY, evidence={"verdict": verdict}, suggestion={"text": NASTY, "checklist": [NASTY]}
+    )
+    assert NASTY in show(pages, one, dump(2, [named]))
+    pages.click(".stack-group.odd [aria-expanded=false]")
+    assert NASTY in pages.inner_text(".stack-text")
+    assert pages.evaluate("window.pwned") is None
+    assert pages.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("kind", ["hang", "process_death", "gpu_fault", "spike"])
+def test_garbage_in_any_field_leaves_a_page(pages: Page, kind: str) -> None:
+    """When fields hold nonsense, each region is drawn or left out, and the title is there."""
+    broken = pages.evaluate(
+        f"""([incident, dump, garbage]) => {{ {STAGE}
+          const broken = [];
+          const put = (target, name, value) => {{
+            const one = structuredClone(target);
+            name.reduce((at, key, index) => (index === name.length - 1 ? (at[key] = value) : at[key]), one);
+            return one;
+          }};
+          const verdict = Object.keys(incident.evidence.verdict).map((key) => ["evidence", "verdict", key]);
+          const own = ["evidence", "suggestion", "rank", "node", "onset_step", "opened", "text"].map((key) => [key]);
+          const facts = ["deaths", "gpu", "gpus", "signs", "xids", "ranks", "window"].map((key) => ["evidence", key]);
+          const parts = [["groups"], ["ranks"], ["collectives"], ["time"], ["groups", 0], ["ranks", "1"]];
+          for (const value of garbage) {{
+            for (const name of [...verdict, ...own, ...facts])
+              if (!draw(put(incident, name, value), dump).includes("The job hangs")) broken.push(name);
+            for (const name of parts)
+              if (!draw(incident, put(dump, name, value)).includes("The job hangs")) broken.push(name);
+            if (document.body.textContent.includes("can't be shown")) broken.push(value);
+          }}
+          return broken;
+        }}""",
+        [incident(kind=kind, evidence={"verdict": VERDICT}), dump(2, [group([0], "data")]), GARBAGE],
+    )
+    assert broken == []
+    assert pages.evaluate("window.pwned") is None
+
+
+def test_a_gpus_fault_says_what_was_seen_what_nvidia_asks_for_and_what_it_did_before(pages: Page) -> None:
+    evidence = {
+        "gpu": {"uuid": "GPU-1", "index": 2, "name": "H100", "node": "gpu-03", "bus_id": "4F:00"}, "class": "reset",
+        "recovery_action": "gpu_reset", "nvidia_action": "RESET_GPU",
+        "signs": [{"what": "xid", "xid": 95, "text": "uncontained memory error", "first": 1940.0, "count": 2}],
+    }  # fmt: skip
+    fault = {"run_id": "r-0", "run_name": "old", "incident_id": "i-0", "time": 100.0, "title": "row remap pending"}
+    known = {"uuid": "GPU-1", "count": 3, "runs": 2, "faults": [{"incident_id": "i-1"}, fault, fault]}
+    words = pages.evaluate(
+        f"([incident, known]) => {{ {STAGE} const page = pageOf(incident, null); page.gpu = known;"
+        "S.drawIncidentParts(page); return document.getElementById('incident-gpu').innerText; }",
+        [incident(kind="gpu_fault", evidence=evidence), known],
+    )
+    for expected in ("GPU 2 · gpu-03 · H100", "Xid 95", "uncontained memory error", "reset gpu", "2 faults on record"):
+        assert expected in words, expected
+    assert pages.get_attribute("#incident-gpu a", "href") == "/runs/r-0/incidents/i-0"
+
+
+def test_orders_that_agents_carry_out_are_told_in_their_own_words(pages: Page) -> None:
+    nodes = {"a": {"state": "acted"}, "b": {"state": "failed", "detail": "the ranks are newer than the order"}}
+    order = {"command_id": "c", "kind": "restart", "issued": 1.0, "world_size": 2, "nodes": nodes, "history": []}
+    lines = pages.evaluate(
+        """(order) => ["acted", "done", "failed"].map((state) =>
+          stability.commandLine({ ...order, state, first_step: 61 }))""",
+        order,
+    )
+    assert lines == [
+        "The job's processes are ended on 1 of 2 nodes. Waiting for its launcher to start it again."
+        " b: The ranks are newer than the order.",
+        "The job runs again, from step 61. b: The ranks are newer than the order.",
+        "Restart: b: The ranks are newer than the order.",
+    ]
+
+
+FLEET = """
+  const S = window.stability;
+  const drawFleet = (data, gpus) => {
+    document.body.innerHTML = ["table", "list", "gpus"].map((id) => `<section><div id="fleet-${id}"></div></section>`)
+      .join("") + '<div id="fleet-empty"></div>';
+    S.drawFleet({
+      data, gpus, opened: new Set(["n-1"]), more: 1, days: "30", project: "", now: () => 2000, draw() {},
+      setCategory: (one, category) => (window.said = [one.id, category]),
+    });
+  };
+"""
+ROWS = [
+    {"category": "gpu_hbm3", "label": "GPU HBM3 Memory", "count": 1, "share": 0.5, "time_lost_s": 60.0,
+     "visible": "direct", "sees": NASTY, "published": 72, "published_share": 0.17},
+    {"category": "unknown", "label": "Unknown", "count": 1, "share": 0.5, "time_lost_s": 60.0, "visible": "no",
+     "sees": "", "published": None, "published_share": None},
+]  # fmt: skip
+STOP = {
+    "id": "n-1", "run_id": "r", "run_name": NASTY, "incident_id": "i-1", "incidents": ["i-1"], "category": "gpu_hbm3",
+    "seen_category": "unknown", "label": "GPU HBM3 Memory", "since": 1000.0, "time_lost_s": 60.0, "ranks": [3],
+    "nodes": ["gpu-1"], "gpus": ["GPU-1"], "evidence": ["Xid 94"], "confidence": "low", "unsure": "it came late",
+    "set_by": {"who": "alice", "time": 1500.0},
+}  # fmt: skip
+
+
+def test_the_fleet_shows_its_table_beside_the_published_one_and_who_corrected_what(pages: Page) -> None:
+    gpu = {"uuid": "GPU-1", "count": 3, "runs": 2, "recent": 1, "last": 1990.0, "faults": [{"class": "reset"}]}
+    once = {"uuid": "GPU-0", "count": 9, "runs": 1, "recent": 0, "last": 1999.0, "faults": []}
+    data = {"interruptions": [STOP], "table": ROWS, "published": {"count": 419, "days": 54, "gpus": 16384}, "runs": 1}
+    code = f"([data, gpus]) => {{ {FLEET} drawFleet(data, gpus); return document.body.innerText; }}"
+    words = pages.evaluate(code, [data, [once, gpu]])
+    for expected in (NASTY, "17 %", "419 unexpected interruptions", "set by alice", "seen as unknown", "Xid 94",
+                     "It came late.", "rank 3"):  # fmt: skip
+        assert expected in words, expected
+    assert pages.locator("#fleet-gpus tbody tr code").all_inner_texts() == ["GPU-1", "GPU-0"]
+    pages.select_option("#fleet-list select", "gpu_hbm3")
+    pages.select_option("#fleet-list select", "unknown")
+    assert pages.evaluate("window.said") == ["n-1", ""]  # what was seen is nobody's correction
+    assert pages.evaluate("window.pwned") is None
+
+
+def test_garbage_in_the_fleets_answers_leaves_a_page(pages: Page) -> None:
+    pages.evaluate(
+        f"""([data, garbage]) => {{ {FLEET}
+          const [stop] = data.interruptions;
+          const [row] = data.table;
+          for (const value of garbage) {{
+            for (const name in stop)
+              drawFleet(
+                {{ ...data, interruptions: [value, {{ ...stop, [name]: value }}] }}, [value, {{ faults: [value] }}],
+              );
+            for (const name in row) drawFleet({{ ...data, table: [value, {{ ...row, [name]: value }}] }}, []);
+            for (const name of ["table", "published", "interruptions", "runs"])
+              drawFleet({{ ...data, [name]: value }}, []);
+          }}
+        }}""",
+        [{"interruptions": [STOP], "table": ROWS, "published": {}, "runs": 1}, GARBAGE],
+    )
+    assert pages.evaluate("window.pwned") is None
