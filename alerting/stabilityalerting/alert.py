@@ -19,7 +19,10 @@ MAX_LINE_CHARS = 200
 Severity = Literal["info", "warning", "critical"]
 Change = Literal["opened", "escalated", "resolved"]
 
-__all__ = ["SEVERITIES", "Alert", "Change", "Notice", "Severity", "incident_url"]
+#: What is passed on of a verdict: what a program can act on.
+_VERDICT = ("class", "confidence", "culprits", "nodes", "gpus", "since")
+
+__all__ = ["SEVERITIES", "Alert", "Change", "Notice", "Severity", "incident_url", "plan_url"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Alert:
         advice: what to do, plain sentences, or None.
         dataset: the data set that carries it, or None.
         advice_line: the same as ``advice`` in a few words, for a line, or None.
+        verdict: who is suspect (class, confidence, culprits, nodes, gpus, since), for programs, or None.
     """
 
     incident_id: str
@@ -65,6 +69,7 @@ class Alert:
     advice: str | None = None
     dataset: str | None = None
     advice_line: str | None = None
+    verdict: dict[str, Any] | None = None
 
     @property
     def line(self) -> str:
@@ -106,6 +111,7 @@ class Alert:
                 advice=suggestion.get("text"),
                 dataset=None if raw.get("dataset") is None else _text(raw, "dataset"),
                 advice_line=_advice_line(suggestion),
+                verdict=_verdict(raw.get("evidence")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadAlert(f"incident event can't be read: {type(error).__name__}: {error}") from error
@@ -119,11 +125,13 @@ class Notice:
         alert: the incident as it is.
         change: what happened to it since the receiver was last told.
         url: page of the incident.
+        plan: address of the run's plan, which says what a launcher should do.
     """
 
     alert: Alert
     change: Change
     url: str
+    plan: str = ""
 
     @property
     def idempotency_key(self) -> str:
@@ -137,12 +145,23 @@ class Notice:
             "id": self.idempotency_key,
             "incident": asdict(self.alert),
             "url": self.url,
+            "plan": self.plan,
         }
 
 
 def incident_url(base_url: str, run_id: str, incident_id: str) -> str:
     """Return the address of an incident's page."""
     return f"{base_url.rstrip('/')}/runs/{quote(run_id, safe='')}/incidents/{quote(incident_id, safe='')}"
+
+
+def plan_url(base_url: str, run_id: str) -> str:
+    """Return the address of a run's plan."""
+    return f"{base_url.rstrip('/')}/api/v1/runs/{quote(run_id, safe='')}/plan"
+
+
+def _verdict(evidence: object) -> dict[str, Any] | None:
+    found = evidence.get("verdict") if isinstance(evidence, dict) else None
+    return {name: found.get(name) for name in _VERDICT} if isinstance(found, dict) else None
 
 
 def _text(raw: dict[str, Any], name: str) -> str:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from redis.exceptions import RedisError
 
-from .alert import Notice, incident_url
+from .alert import Notice, incident_url, plan_url
 from .errors import SendError
 from .ledger import Ledger, Record
 from .sink import Sink
@@ -122,7 +122,7 @@ class Courier:
     async def _send(self, stream: str, job: Job) -> str:
         assert job.change is not None
         url = incident_url(self._base_url, job.alert.run_id, job.alert.incident_id)
-        notice = Notice(job.alert, job.change, url)
+        notice = Notice(job.alert, job.change, url, plan_url(self._base_url, job.alert.run_id))
         incident_id, known = job.alert.incident_id, job.record.without_sending()
         on_its_way = known.with_sending(notice)
         began, pause_s = self._monotonic(), self._patience.first_s

@@ -234,6 +234,18 @@ async def test_the_webhook_is_signed_over_its_body_and_every_attempt_has_the_sam
     assert second.json["incident"]["onset_step"] == 100
 
 
+async def test_the_webhook_names_the_suspects_and_where_the_plan_is(redis: Redis, receiver: Any) -> None:
+    verdict = {"class": "io", "confidence": "high", "culprits": [5], "nodes": ["n1"], "gpus": [], "since": 9.0}
+    async with alerting(redis, [WebhookSink(receiver.url + "/hook", "s3cret", time.time)]):
+        await publish(
+            redis, incident(kind="hang", evidence={"verdict": verdict | {"text": "long"}}), incident(version=2)
+        )
+        await settled(redis, "alerting:webhook", 2)
+    (told,) = receiver.received
+    assert told.json["incident"]["verdict"] == verdict
+    assert told.json["plan"] == "http://board/api/v1/runs/run-1/plan"
+
+
 @pytest.mark.parametrize("status", [500, 503, 429, 408])
 async def test_an_answer_that_may_get_better_is_tried_again(redis: Redis, receiver: Any, status: int) -> None:
     receiver.script = [(status, {}), (status, {})]
