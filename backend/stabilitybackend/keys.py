@@ -11,7 +11,10 @@ from dataclasses import dataclass
 
 from stabilitybackend.errors import BadRequest
 
-__all__ = ["API_KEYS", "API_KEYS_USED", "MAX_ID_CHARS", "RUNS", "RunKeys", "check_run_id", "check_source_id"]
+__all__ = [
+    "API_KEYS", "API_KEYS_USED", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "MAX_ID_CHARS", "RUNS",
+    "RunKeys", "check_run_id", "check_source_id",
+]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
 RUNS = "sb:runs"
@@ -19,6 +22,12 @@ RUNS = "sb:runs"
 API_KEYS = "sb:keys"
 #: Hash: API key id -> unix seconds of its last use, at most one minute late.
 API_KEYS_USED = "sb:keys:used"
+#: Hash: GPU's UUID | run id | key of the fault -> fault as JSON. Stays when the run goes (runs/fleet.py).
+FLEET_GPU_FAULTS = "sb:fleet:gpu_faults"
+#: Hash: run id -> its interruptions and the times in which it ran, as JSON. Stays when the run goes.
+FLEET_INTERRUPTIONS = "sb:fleet:interruptions"
+#: Hash: run id -> what people said of its interruptions, as JSON.
+FLEET_CATEGORIES = "sb:fleet:categories"
 
 #: Longest run id or source id, characters: they are part of keys and of folder names.
 MAX_ID_CHARS = 128
@@ -101,7 +110,10 @@ class RunKeys:
 
     @property
     def command_audit(self) -> str:
-        """Stream: what people changed, by whom and when, only ever appended to. ``c`` a command, ``d`` settings."""
+        """Stream: what people changed, by whom and when, only ever appended to.
+
+        ``c`` a command, ``d`` settings, ``i`` what an interruption was.
+        """
         return self._key("command_audit")
 
     @property

@@ -22,8 +22,8 @@ from stabilitybackend.cli import detectors as cli_detectors
 from stabilitybackend.cli import doctor as cli_doctor
 from stabilitybackend.cli import exporting as cli_exporting
 from stabilitybackend.cli import importing as cli_importing
+from stabilitybackend.cli import interruptions as cli_interruptions
 from stabilitybackend.cli import keys as cli_keys
-from stabilitybackend.cli import plan as cli_plan
 from stabilitybackend.cli import runs as cli_runs
 from stabilitybackend.errors import WRONG_USE, SettingsError, StabilityBoardError
 from stabilitybackend.settings import Settings
@@ -111,11 +111,11 @@ def demo(context: typer.Context) -> None:
 
 # Below the commands above, because help shows them in this order.
 cli_runs.register(app)
-cli_plan.register(app)
 cli_detectors.register(app)
 cli_backtest.register(app)
 cli_importing.register(app)
 cli_exporting.register(app)
+cli_interruptions.register(app)
 app.add_typer(cli_keys.app, name="keys")
 app.add_typer(cli_archive.app, name="archive")
 cli_doctor.register(app)

@@ -62,6 +62,14 @@ class IncidentBook:
         incident = self._incidents.get(incident_id)
         return None if incident is None else copy.deepcopy(incident)
 
+    def of(self, kinds: Container[str]) -> list[dict[str, Any]]:
+        """Return copies of the incidents of some kinds, in the order in which they were opened."""
+        return [copy.deepcopy(incident) for incident in self._incidents.values() if incident["kind"] in kinds]
+
+    def versions(self, kinds: Container[str]) -> list[tuple[str, int]]:
+        """Return (id, version) of the incidents of some kinds: whether anything changed costs no copies."""
+        return [(name, one["version"]) for name, one in self._incidents.items() if one["kind"] in kinds]
+
     def open_count(self) -> int:
         """Return how many incidents are open, without those that are only worth knowing (``info`` of a detector)."""
         every = self._incidents.values()

@@ -54,6 +54,12 @@ class RunCard:
         stored = await self._index.stored(self._run_id)
         self._shown |= {name: stored[name] for name in ("name", "project", "config")}
 
+    @property
+    def names(self) -> dict[str, str]:
+        """Return ``run_id``, ``name`` and ``project``."""
+        known = {name: str(self._shown.get(name) or "") for name in ("name", "project")}
+        return {"run_id": self._run_id, **known}
+
     def shown(self, view: dict[str, Any]) -> dict[str, Any]:
         """Return the Run with what ``RunState.view`` says now."""
         self._shown = {**self._shown, **view, "updated": self.updated}

@@ -15,6 +15,7 @@ from stabilitybackend.keys import check_run_id
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles
+from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.live import Channel
 from stabilitybackend.runs.worker import RunWorker, Send
@@ -50,6 +51,8 @@ class RunManager:
         self, redis: Redis, clock: Callable[[], float], files: ArchiveFiles, window_bytes: int, limits: Limits
     ) -> None:
         self.overview = Channel()
+        #: What is remembered over all runs.
+        self.fleet = Fleet(redis, clock)
         self._redis = redis
         self._clock = clock
         self._files = files
@@ -68,6 +71,7 @@ class RunManager:
         """Watch the runs that were under way when the server stopped."""
         self._sweeper = asyncio.create_task(self._sweep(), name="run-sweeper")
         try:
+            await self.fleet.load()
             for run_id in await self._index.ids():
                 stored = await self._index.stored(run_id)
                 if stored["status"] in LIVE_STATES and self._clock() - stored["updated"] < WATCH_AGAIN_S:
@@ -90,8 +94,9 @@ class RunManager:
         if worker is None or worker.is_over:
             before = worker
             worker = self._workers[run_id] = RunWorker(
-                run_id, self._redis, self._clock, self.overview, self._files, self._window_bytes, self._limits
-            )
+                run_id, self._redis, self._clock, self.overview, self._files, self._window_bytes, self._limits,
+                self.fleet,
+            )  # fmt: skip
             worker.start(after=before)
         return worker
 
@@ -210,6 +215,7 @@ class RunManager:
                 await self._index.forget(run_id)
         finally:
             self._leaving.discard(run_id)
+        await self.fleet.deleted(run_id)
         _log.warning("run %s deleted", run_id)
 
     def has_agents(self, run_id: str) -> bool:

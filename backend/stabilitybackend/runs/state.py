@@ -28,6 +28,7 @@ from stabilitybackend.runs.judging import PRIMARY_METRICS, Judge
 from stabilitybackend.runs.planning import plan_of
 from stabilitybackend.runs.row_lookup import TimesFound
 from stabilitybackend.runs.store import RunStore
+from stabilitybackend.runs.stretches import Stretches
 from stabilitybackend.runs.summary import RunSummary
 from stabilitybackend.runs.world import World, newest_starts
 from stabilityclient.wire import Frame, Health
@@ -92,6 +93,9 @@ class RunState:
         self.commands = CommandBook(run_id)
         self.liveness = LivenessMonitor(run_id)
         self.gpus = GpuWatch()
+        #: Adds to a finding about a GPU what is remembered of it from other runs (``runs/chronicle.py``).
+        self.remember: Callable[[Finding, float], Finding] = lambda finding, _: finding
+        self.stretches = Stretches()
         self.agents: dict[str, dict[str, Any]] = {}
         self.world = World()
         self._clock = clock
@@ -143,6 +147,7 @@ class RunState:
         changes.placed.append(placed)
         if placed.stray or placed.rank is None:
             return
+        self.stretches.rows(placed, self.world.size)
         if not replayed:
             # Not only for the first rows by the segment's count: that is ahead of us while a frame holds more of them.
             segment = self.fold.tree[placed.segment]
@@ -210,10 +215,13 @@ class RunState:
     def _event(self, event: Event, changes: Changes, replayed: bool) -> None:
         rank = event.source.rank
         told = not replayed or self.retelling
+        self.stretches.watched |= rank is None
         if event.type in ("checkpoint", "checkpoint_gone"):
             changes.checkpoints.add(str(event.data.get("path", "")))
             if told:
                 changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints(), event.time))
+        elif event.type == "finish":
+            self.stretches.finished(event.source.source)
         elif event.type == "alert" and told:
             self.found(alert_finding(event), event.time, changes)
         elif event.type == "batch":
@@ -233,15 +241,10 @@ class RunState:
             "source": event.source.source,
             "node": event.source.node,
         }
-        if event.type in ("process_death", "exception") and not replayed:
-            source = str(event.data.get("source") or event.source.source)
-            # Also the peers of those that an agent ended: they fail in their collectives before their own agent acts.
-            restart = self.commands.restart_that_ends(event.source.node, start_of(source))
-            said["data"] = {**event.data, "ordered": event.data.get("ordered") or restart}
         if event.type in GPU_EVENTS:
             for finding in self.gpus.event(said, -1 if self._running is None else self._running[0]):
                 if told:
-                    self.found(finding, event.time, changes)
+                    self.found(self.remember(finding, event.time), event.time, changes)
         self.liveness.event(said, rank, event.time)
 
     # --- health and time -----------------------------------------------------------------------------------------
@@ -286,6 +289,8 @@ class RunState:
         now, changes = self._clock(), Changes()
         for finding in self.liveness.tick(now):
             self.found(finding, now, changes)
+        for finding in self.gpus.tick(now):
+            self.found(self.remember(finding, now), now, changes)
         for want in self.liveness.wants():
             changes.add_commands(self.commands.ask_agents("dump_stacks", want.request, self.job(), want.reason, now))
         changes.add_commands(self.commands.settle(now))
@@ -316,6 +321,7 @@ class RunState:
             "evidence": self._evidence.saved(),
             "liveness": self.liveness.saved(),
             "gpus": self.gpus.saved(),
+            "stretches": self.stretches.saved(),
             "summary": self._summary.saved(),
             "world": self.world.saved(),
             "running": self._running,
@@ -343,6 +349,7 @@ class RunState:
         self._evidence.restore(saved["evidence"])
         self.liveness.restore(saved["liveness"])
         self.gpus.restore(saved["gpus"])
+        self.stretches.restore(saved["stretches"])
         self._summary.restore(saved["summary"])
         self.world.restore(saved["world"])
         self._running, self._last_row = saved["running"], saved["last_row"]

@@ -15,7 +15,9 @@ from stabilitybackend.policy.orders import Order
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.card import RunCard
+from stabilitybackend.runs.chronicle import Chronicle
 from stabilitybackend.runs.detector_settings import DetectorSettings
+from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.health_feed import HealthFeed
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.journal import Journal
@@ -50,6 +52,7 @@ class RunWorker:
         files: the archive of all runs.
         window_bytes: bytes of frames that the stream keeps.
         limits: how long its ranks may stand still.
+        fleet: what is remembered over all runs.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class RunWorker:
         files: ArchiveFiles,
         window_bytes: int,
         limits: Limits,
+        fleet: Fleet,
     ) -> None:
         self.run_id = run_id
         self.state = RunState(run_id, clock)
@@ -76,6 +80,7 @@ class RunWorker:
         #: Settings of the detectors.
         self.detectors = DetectorSettings(run_id, redis, self._journal.patiently, self.channel, clock)
         self._card = RunCard(run_id, RunIndex(redis), self.channel, overview)
+        self._chronicle = Chronicle(run_id, fleet)
         self._archive = RunArchive(run_id, redis, files)
         self._archive.cuts = lambda: self.state.fold.tree.cuts()
         self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self._storage_changed)
@@ -211,12 +216,15 @@ class RunWorker:
         self._journal.interrupted = False
         self.state.agents.update(agents)
         self.state.liveness.limits = self._limits
+        self._chronicle.begin(self.state)
         for agent in self._sends:
             self.state.liveness.agent_connected(agent, self._clock())
         await self._journal.patiently(self._card.load)
         if processes is None:
             self.state.incidents.load(stored.incidents)
         self.state.liveness.load(stored.incidents)
+        self.state.gpus.load(stored.incidents)
+        await self._chronicle.incidents(self._card.names, stored.incidents)
         self.state.commands.load(stored.commands)
         self._concluded = stored.applied
         return stored.applied
@@ -249,8 +257,13 @@ class RunWorker:
     async def tick(self) -> None:
         """Judge silence and expiry, store and publish the summary."""
         await self._conclude(self.state.tick())
+        await self.tell_fleet()
         self._health.flush()
         await self._card.tell(self.state.view(), watched=bool(self._sends))
+
+    async def tell_fleet(self) -> None:
+        """Let the fleet's memory know what stopped the job up to now."""
+        await self._chronicle.tell(self.state, self._card.names, self._clock())
 
     # --- what follows from changes -------------------------------------------------------------------------------
 
@@ -261,6 +274,7 @@ class RunWorker:
         if self._unsaved.incidents or self._unsaved.commands:
             unsaved, self._unsaved = self._unsaved, Changes()
             await self._journal.save(unsaved.incidents.values(), unsaved.commands.values(), self._concluded)
+            await self._chronicle.incidents(self._card.names, unsaved.incidents.values())
         if changes:
             publish(self.channel, self.state, changes, self.cursor)
         for command in changes.commands.values():

@@ -1,0 +1,110 @@
+"""``stabilityboard interruptions``: what stopped the jobs of this server, as a table."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import orjson
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.options import ApiKey, DataDir, Url
+from stabilitybackend.settings import Settings
+
+__all__ = ["register"]
+
+#: Interruptions listed under the table; --json gives all that the server lists.
+_LISTED = 20
+_VISIBLE_STYLE = {"direct": "green", "indirect": "yellow", "no": "red"}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("interruptions")(interruptions)
+
+
+def interruptions(
+    days: Annotated[float | None, typer.Option(help="Only of the last so many days. (default: all)")] = None,
+    project: Annotated[str | None, typer.Option(help="Only of the runs of this project.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the server's whole answer as one JSON object.")
+    ] = False,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show what stopped the jobs, in the terms of Llama 3's published table, and how often."""
+    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
+    asked = {name: value for name, value in (("days", days), ("project", project)) if value is not None}
+    with ApiClient(server_url(url, os.environ, settings.data_dir), api_key) as client:
+        answer = client.get("/api/v1/interruptions" + (f"?{urlencode(asked)}" if asked else ""))
+    if as_json:
+        typer.echo(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode())
+        return
+    console = Console(highlight=False)
+    console.print(_table(answer))
+    console.print(_sums(answer), soft_wrap=True)
+    for one in answer["interruptions"][:_LISTED]:
+        console.print(_line(one), soft_wrap=True)
+
+
+def _table(answer: dict[str, Any]) -> Table:
+    table = Table(
+        "category", _right("count"), _right("share"), _right("time lost"),
+        "seen from a client", _right("Llama 3"),
+    )  # fmt: skip
+    for row in answer["table"]:
+        published = "" if row["published"] is None else f"{row['published']}  {row['published_share']:>5.1%}"
+        table.add_row(
+            escape(row["label"]),
+            str(row["count"] or ""),
+            f"{row['share']:.1%}" if row["share"] else "",
+            duration(row["time_lost_s"]) if row["count"] else "",
+            f"[{_VISIBLE_STYLE.get(row['visible'], 'default')}]{row['visible']}[/]: {escape(row['sees'])}",
+            published,
+        )
+    return table
+
+
+def _right(title: str) -> Column:
+    return Column(title, justify="right", no_wrap=True)
+
+
+def _sums(answer: dict[str, Any]) -> str:
+    between = answer["mtbi_s"]
+    rate = answer["per_1000_gpu_hours"]
+    text = (
+        f"{answer['count']} interruptions of {answer['runs']} runs, {duration(answer['time_lost_s'])} lost; "
+        f"ran for {duration(answer['running_s'])}, {answer['gpu_hours']:.1f} GPU hours"
+    )
+    if between is not None:
+        text += f"; {duration(between)} between interruptions"
+    if rate is not None and answer["count"]:
+        text += f", {rate:.3g} per 1,000 GPU hours"
+    if answer["not_counted"]:
+        text += f"; {answer['not_counted']} stops by hand or stalls are not counted"
+    return text
+
+
+def _line(one: dict[str, Any]) -> str:
+    when = datetime.fromtimestamp(one["since"], UTC).strftime("%Y-%m-%d %H:%M")
+    where = f" at step {one['step']}" if one["step"] is not None else ""
+    who = f", set by {one['set_by']['who']}" if one["set_by"] else f", {one['confidence']} confidence"
+    lost = duration(one["time_lost_s"]) + (" so far" if one["open"] else "")
+    why = f": {one['evidence'][0]}" if one["evidence"] else ""
+    return escape(f"{when} UTC  {one['run_name']}{where}  {one['label']}{who}  {lost} lost{why}")
+
+
+def duration(seconds: float) -> str:
+    """Return "3 h 20 min", "12 min", "40 s"."""
+    if seconds >= 86_400:
+        return f"{seconds // 86_400:.0f} d {seconds % 86_400 // 3_600:.0f} h"
+    if seconds >= 3_600:
+        return f"{seconds // 3_600:.0f} h {seconds % 3_600 // 60:.0f} min"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"

@@ -1,0 +1,323 @@
+"""Says of one stop of the job what kind of interruption it was: rules in order, with the evidence and what is unsure.
+
+The rules see symptoms. Which switch, cable, power supply or board it was nobody sees from inside a job; the text says
+so, and people can correct the category.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Judgement", "Stop", "judge"]
+
+Incident = Mapping[str, Any]
+#: Lines of evidence told of one interruption.
+MAX_EVIDENCE = 12
+_MAX_CHARS = 240
+#: What a GPU fault speaks of -> category.
+_OF_FAMILY = {
+    "hbm": "gpu_hbm3",
+    "sram": "gpu_sram",
+    "processor": "gpu_system_processor",
+    "thermal": "gpu_thermal",
+}
+#: What a line of the kernel's log speaks of -> category.
+_OF_KERNEL = {"mce": "cpu", "edac": "system_memory", "io": "ssd", "link": "nic"}
+_NCCL_TIMEOUT = re.compile(
+    r"watchdog.{0,80}time|collective operation timeout|timed out waiting|Timeout\(ms\)", re.I | re.S
+)
+_NETWORK = re.compile(
+    r"ncclRemoteError|ncclSystemError|NET/IB|ibv_|Connection (?:reset|closed) by (?:remote )?peer|"
+    r"unhandled system error|remote process exited|socketProgress|Broken pipe", re.I,
+)  # fmt: skip
+_ECC = re.compile(r"uncorrectable (?:NVLink )?(?:ECC )?error|cudaErrorECCUncorrectable", re.I)
+_GPU_GONE = re.compile(
+    r"no CUDA-capable device|device.{0,20}lost|cudaErrorDevicesUnavailable|hardware (?:stack )?error", re.I
+)
+_CUDA_OOM = re.compile(
+    r"CUDA out of memory|OutOfMemoryError|std::bad_alloc|Cannot allocate memory|^MemoryError", re.I | re.M
+)
+_DISK = re.compile(r"Input/output error|Errno 5\]|Stale file handle|Read-only file system|No space left", re.I)
+_DEPENDENCY = re.compile(
+    r"ModuleNotFoundError|ImportError|ConnectionRefused|HTTPError|HTTPSConnection|Name or service not known|"
+    r"Temporary failure in name resolution|SSLError|botocore|S3|gcsfs|huggingface\.co", re.I,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Stop:
+    """All that is known of one stop of the job.
+
+    Args:
+        deaths, hangs, lost, faults: incidents of kind process_death, hang, agent_lost and gpu_fault that belong to it.
+        kernel: lines of kernel logs near it, ``{"node", "what", "time", "text"}``.
+        orders: orders to restart the job given while it stood.
+    """
+
+    deaths: list[Incident] = field(default_factory=list)
+    hangs: list[Incident] = field(default_factory=list)
+    lost: list[Incident] = field(default_factory=list)
+    faults: list[Incident] = field(default_factory=list)
+    kernel: list[Mapping[str, Any]] = field(default_factory=list)
+    orders: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def ranks(self) -> list[int]:
+        """Return the ranks that are suspected or died first."""
+        found: list[int] = []
+        for incident in (*self.hangs, *self.deaths):
+            found += _ints(_verdict(incident).get("culprits")) or _ints([incident.get("rank")])
+        return list(dict.fromkeys(found))
+
+    @property
+    def nodes(self) -> list[str]:
+        """Return the nodes that are suspected."""
+        found: list[str] = []
+        for incident in (*self.faults, *self.hangs, *self.deaths, *self.lost):
+            named = _verdict(incident).get("nodes")
+            found += [str(node) for node in named] if isinstance(named, list) else []
+            found += [str(incident["node"])] if incident.get("node") else []
+        return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What kind of interruption it was.
+
+    Args:
+        category: a key of the table. confidence: high, medium or low.
+        unsure: what can't be seen from here; "" where nothing is in doubt.
+        evidence: lines for people.
+    """
+
+    category: str
+    confidence: str
+    unsure: str = ""
+    evidence: Sequence[str] = ()
+
+
+def judge(stop: Stop) -> Judgement:
+    """Return the category of a stop: the first rule that has evidence."""
+    found = next((found for rule in _RULES if (found := rule(stop)) is not None), _NOTHING)
+    told = [*found.evidence, *(_line(i) for i in (*stop.faults, *stop.hangs, *stop.deaths, *stop.lost))]
+    told += [f"kernel log of {line['node']}: {line['text']}" for line in stop.kernel]
+    told += [
+        f"restart ordered by {order.get('issuer') or 'somebody'}: {order.get('reason') or ''}" for order in stop.orders
+    ]
+    lines = [line[:_MAX_CHARS].rstrip() for line in dict.fromkeys(told) if line]
+    return Judgement(found.category, found.confidence, found.unsure, lines[:MAX_EVIDENCE])
+
+
+_NOTHING = Judgement("unknown", "low", "Nobody saw why the job stopped.")
+
+
+def _by_hand(stop: Stop) -> Judgement | None:
+    if stop.hangs or any(fault["severity"] == "critical" for fault in stop.faults):
+        return None  # people end a job that hangs: that is not why it was interrupted
+    interrupted = [i for i in stop.deaths if _exception(i)[0] == "KeyboardInterrupt" or _signal(i) == "SIGINT"]
+    if interrupted:
+        return Judgement("user_stop", "high")
+    if stop.orders:
+        return Judgement("user_stop", "high", "", ["a restart was ordered while the job ran"])
+    return None
+
+
+def _gpu(stop: Stop) -> Judgement | None:
+    grave = [fault for fault in stop.faults if fault["severity"] == "critical" and _ev(fault).get("blames_hardware")]
+    if not grave:
+        return None
+    suspects = set(stop.ranks)
+    close = [fault for fault in grave if suspects & set(_ints(_ev(fault).get("ranks")))]
+    fault = (close or grave)[0]
+    of_node = fault.get("node") in {node for i in (*stop.deaths, *stop.hangs) for node in [i.get("node")] if node}
+    confidence = "high" if close else "medium" if of_node or not suspects else "low"
+    if len(_ev(fault).get("gpus") or ()) > 1:
+        return Judgement(
+            "io_expansion_board", "low",
+            "Several GPUs of one node went at once: board, power supply and chassis look the same from here.",
+        )  # fmt: skip
+    category = _OF_FAMILY.get(str(_ev(fault).get("family")), "faulty_gpu")
+    unsure = "" if close else "The faulty GPU is not the one of the rank that stopped first: the two may be unrelated."
+    if _ev(fault).get("family") == "link":
+        unsure = "An NVLink error can come from the GPU, the board or a switch. " + unsure
+    return Judgement(category, confidence, unsure.strip())
+
+
+def _oom(stop: Stop) -> Judgement | None:
+    for death in stop.deaths:
+        if _cls(death) == "oom_kill" or _first(death).get("cause") == "oom_kill":
+            return Judgement("oom", "high", "Which process filled the memory is not always the one that was killed.")
+    return None
+
+
+def _kernel(stop: Stop) -> Judgement | None:
+    nodes = set(stop.nodes)
+    for line in stop.kernel:
+        category = _OF_KERNEL.get(str(line.get("what")))
+        if category is not None:
+            near = line.get("node") in nodes
+            return Judgement(
+                category, "medium" if near else "low",
+                "The kernel's log tells of it at the same time; that it was the cause is likely, not certain.",
+            )  # fmt: skip
+    return None
+
+
+def _said(stop: Stop) -> Judgement | None:
+    """By what the first process to die said."""
+    for death in stop.deaths:
+        kind, message = _exception(death)
+        fatal = str(_first(death).get("fatal") or "")
+        text = f"{kind}: {message}\n{fatal}".strip(": \n")
+        if not text:
+            continue
+        for pattern, judgement in _WORDS:
+            if pattern.search(text):
+                return judgement
+        if kind:
+            return Judgement(
+                "software_bug", "medium", "An exception names the place that gave up, not always the cause."
+            )
+    return None
+
+
+def _signalled(stop: Stop) -> Judgement | None:
+    for death in stop.deaths:
+        name = _signal(death)
+        if name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"):
+            return Judgement(
+                "host_maintenance", "low",
+                f"{name} comes from a scheduler, a launcher or a person (preemption, time limit, maintenance): "
+                "who sent it is not seen.",
+            )  # fmt: skip
+        if name == "SIGBUS":
+            return Judgement(
+                "system_memory", "low", "SIGBUS: bad memory, or a mapped file whose disk failed or is full."
+            )
+        if name in ("SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGSYS"):
+            return Judgement(
+                "software_bug", "medium", f"{name}: a crash in native code; the GPU or a library may be behind it."
+            )
+        if name == "SIGKILL":
+            return Judgement(
+                "unknown", "low",
+                "Killed from outside, and the kernel tells of no lack of memory: a scheduler, a launcher or a person.",
+            )  # fmt: skip
+    return None
+
+
+def _hung(stop: Stop) -> Judgement | None:
+    for hang in stop.hangs:
+        found = _HANGS.get(_cls(hang))
+        if found is not None:
+            return found
+    if stop.hangs:
+        return Judgement(
+            "nccl_timeout", "low", "The job stood and nothing tells why: a stall of the network looks the same."
+        )
+    return None
+
+
+def _vanished(stop: Stop) -> Judgement | None:
+    if stop.lost:
+        return _SILENT
+    if any(_cls(death) == "exit_code" for death in stop.deaths):
+        return Judgement("software_bug", "low", "The process ended with an exit code and said nothing more.")
+    return None
+
+
+_RULES = (_by_hand, _gpu, _oom, _kernel, _said, _signalled, _hung, _vanished)
+_SILENT = Judgement(
+    "unknown", "low",
+    "A node went silent: power supply, chassis, network card, maintenance or its kernel look the same from here.",
+)  # fmt: skip
+_HANGS: Mapping[str, Judgement] = {
+    "node_lost": _SILENT,
+    "collective_stuck": Judgement(
+        "nccl_timeout",
+        "medium",
+        "All ranks joined and none came out: network card, switch, cable and NCCL look the same from here.",
+    ),
+    "peer_missing": Judgement("nccl_timeout", "low", "One rank did not come; why it stayed away is not seen."),
+    "data_loader": Judgement(
+        "software_bug", "low", "The loader stood: its code, the storage or the network behind it."
+    ),
+    "io": Judgement("ssd", "low", "A process waits in the kernel for a disk or a network file system."),
+    "livelock": Judgement("software_bug", "medium", ""),
+    "gil_held": Judgement("software_bug", "medium", "A native call that does not return may be a waiting driver."),
+    "desync": Judgement("software_bug", "high", ""),
+    "blocked": Judgement("software_bug", "low", "A call outside anything we know did not return."),
+    "overdue": Judgement("software_bug", "low", "A long phase took too long: storage, network or the code."),
+    "stopped": Judgement("unknown", "low", "The process was stopped (SIGSTOP or a frozen group); by whom is not seen."),
+}
+_WORDS: tuple[tuple[re.Pattern[str], Judgement], ...] = (
+    (
+        _ECC,
+        Judgement("gpu_hbm3", "medium", "CUDA speaks of a memory error; the driver's own numbers did not reach us."),
+    ),
+    (_GPU_GONE, Judgement("faulty_gpu", "low", "CUDA lost its device; the driver's own numbers did not reach us.")),
+    (_CUDA_OOM, Judgement("oom", "high", "")),
+    (
+        _NCCL_TIMEOUT,
+        Judgement(
+            "nccl_timeout", "medium", "The watchdog ends what waits too long; why it waited is unknown by definition."
+        ),
+    ),
+    (
+        _NETWORK,
+        Judgement(
+            "network_switch_cable",
+            "low",
+            "A connection broke: a rank that died elsewhere, a network card, a switch, a cable look alike from here.",
+        ),
+    ),
+    (
+        _DISK,
+        Judgement("ssd", "medium", "A file could not be read or written: disk, network storage or a full volume."),
+    ),
+    (_DEPENDENCY, Judgement("dependency", "low", "Something that the job needs did not answer.")),
+)
+
+
+# --- reading incidents ------------------------------------------------------------------------------------------------
+
+
+def _ev(incident: Incident) -> Mapping[str, Any]:
+    found = incident.get("evidence")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _verdict(incident: Incident) -> Mapping[str, Any]:
+    found = _ev(incident).get("verdict")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _cls(incident: Incident) -> str:
+    return str(_verdict(incident).get("class") or "")
+
+
+def _first(death: Incident) -> Mapping[str, Any]:
+    """Return the first death of an incident."""
+    deaths = _ev(death).get("deaths")
+    return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], Mapping) else {}
+
+
+def _exception(death: Incident) -> tuple[str, str]:
+    found = _ev(death).get("exception") or _first(death).get("exception")
+    return (str(found.get("type") or ""), str(found.get("message") or "")) if isinstance(found, Mapping) else ("", "")
+
+
+def _signal(death: Incident) -> str:
+    return str(_first(death).get("signal_name") or _verdict(death).get("signal_name") or "")
+
+
+def _line(incident: Incident) -> str:
+    return str(_verdict(incident).get("text") or incident.get("title") or "")
+
+
+def _ints(values: object) -> list[int]:
+    listed: Iterable[Any] = values if isinstance(values, list | tuple) else ()
+    return [value for value in listed if isinstance(value, int) and not isinstance(value, bool)]

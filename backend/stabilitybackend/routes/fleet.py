@@ -1,0 +1,50 @@
+"""What is known over all runs: ``GET /api/v1/gpus`` and ``/api/v1/interruptions``. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from stabilitybackend.routes.access import Commander, Manager, Reader, Worker
+
+__all__ = ["CategoryBody", "router"]
+
+router = APIRouter(prefix="/api/v1", tags=["fleet"])
+
+
+class CategoryBody(BaseModel):
+    """What a person says that an interruption was."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    category: str | None = Field(description="a category of the table; null takes an earlier word back")
+
+
+@router.get("/gpus")
+async def gpus(manager: Manager, reader: Reader) -> Response:
+    """Every GPU of which a fault is remembered, newest fault first."""
+    return Response(orjson.dumps(manager.fleet.gpus()), media_type="application/json")
+
+
+@router.get("/interruptions")
+async def interruptions(
+    manager: Manager,
+    reader: Reader,
+    days: Annotated[float | None, Query(description="only of the last so many days, > 0")] = None,
+    project: Annotated[str | None, Query(description="only of the runs of this project")] = None,
+) -> Response:
+    """What stopped the jobs of this server: each interruption, and the table of all."""
+    return Response(orjson.dumps(manager.fleet.interruptions(days, project)), media_type="application/json")
+
+
+@router.put("/runs/{run_id}/incidents/{incident_id}/category")
+async def correct(
+    incident_id: str, body: CategoryBody, commander: Commander, manager: Manager, worker: Worker
+) -> Response:
+    """Say what an interruption really was; your name stands beside it."""
+    await worker.tell_fleet()
+    found = await manager.fleet.correct(worker.run_id, incident_id, body.category, commander.name)
+    return Response(orjson.dumps(found), media_type="application/json")

@@ -1,0 +1,25 @@
+"""The GPUs of one run: ``GET /api/v1/runs/{run_id}/gpus``. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+import orjson
+from fastapi import APIRouter, Response
+
+from stabilitybackend.gpus.view import gpus_view
+from stabilitybackend.routes.access import Manager, Reader, Worker
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+
+
+@router.get("/{run_id}/gpus")
+async def gpus(reader: Reader, manager: Manager, worker: Worker) -> Response:
+    """The GPUs of the run's nodes, by node and index, with their faults and what other runs remember of them."""
+    offenders = manager.fleet.offenders
+    found = gpus_view(
+        worker.state.gpus,
+        worker.state.incidents.of({"gpu_fault"}),
+        lambda uuid: offenders.offences(uuid, but=worker.run_id),
+    )
+    return Response(orjson.dumps({"gpus": found}), media_type="application/json")

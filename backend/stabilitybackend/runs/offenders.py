@@ -1,0 +1,173 @@
+"""Remembers by UUID which GPUs were at fault before, over all runs of the server. Pure: ``fleet.py`` stores it.
+
+A fault counts once, whatever its incident goes through and however often frames are replayed: its identity is the run
+and the key of the finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from stabilitybackend.detectors.contract import Finding
+
+__all__ = ["MAX_GPUS", "Offenders", "counts"]
+
+#: GPUs remembered; the one whose last fault is the oldest goes first.
+MAX_GPUS = 4_096
+#: Faults remembered of one GPU, newest ones.
+MAX_FAULTS = 32
+#: Faults of so many days are called recent, days. Ours: two weeks hold several runs and not yet the GPU's next service.
+RECENT_DAYS = 14.0
+_DAY_S = 86_400.0
+_ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 6: "sixth", 7: "seventh", 8: "eighth", 9: "ninth"}
+#: Runs named in a text.
+_NAMED_RUNS = 3
+
+Fault = dict[str, Any]
+
+
+def counts(severity: str, evidence: Mapping[str, Any]) -> bool:
+    """Say whether a fault is held against its GPU: not what the application did, and not what is only known."""
+    return severity != "info" and bool(evidence.get("blames_hardware"))
+
+
+class Offenders:
+    """The faults of the fleet's GPUs."""
+
+    def __init__(self) -> None:
+        #: UUID -> identity of the fault -> FleetFault of docs/api.md with what names the GPU.
+        self._gpus: dict[str, dict[str, Fault]] = {}
+
+    def add(self, incident: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[str, Fault | None]]:
+        """Take an incident of kind ``gpu_fault``; return (field, fault) that are to be stored, None: to be forgotten.
+
+        Args:
+            incident: in the shape of docs/api.md.
+            run: its ``run_id``, ``name`` and ``project``.
+        """
+        evidence = incident["evidence"]
+        changed: list[tuple[str, Fault | None]] = []
+        if incident["kind"] != "gpu_fault":
+            return changed
+        for gpu in evidence.get("gpus") or ():
+            uuid = str(gpu.get("uuid") or "")
+            field = _field(uuid, str(run["run_id"]), str(evidence.get("key")))
+            known = self._gpus.get(uuid, {}).get(field)
+            if not uuid or (known is None and not counts(incident["severity"], evidence)):
+                continue
+            fault = _fault(incident, run, gpu)
+            if fault != known:
+                changed.append((field, fault))
+                changed += [(gone, None) for gone in self.put(field, fault)]
+        return changed
+
+    def put(self, field: str, fault: Fault) -> list[str]:
+        """Take a fault, new or stored; return the fields of those that went for it."""
+        uuid = str(fault["uuid"])
+        faults = self._gpus.setdefault(uuid, {})
+        faults[field] = fault
+        gone = []
+        if len(faults) > MAX_FAULTS:
+            gone.append(min(faults, key=lambda name: faults[name]["time"]))
+            del faults[gone[0]]
+        if len(self._gpus) > MAX_GPUS:
+            oldest = min(self._gpus, key=lambda name: max(f["time"] for f in self._gpus[name].values()))
+            gone += list(self._gpus.pop(oldest))
+        return gone
+
+    def told(self, finding: Finding, run_id: str, time: float) -> Finding:
+        """Return a finding about a GPU with what is remembered of it, from before ``time`` (unix seconds)."""
+        if finding.kind != "gpu_fault" or not counts(finding.severity, finding.evidence):
+            return finding
+        history = {}
+        for gpu in finding.evidence.get("gpus") or ():
+            uuid = str(gpu.get("uuid") or "")
+            before = self._before(uuid, run_id, finding.key, time - RECENT_DAYS * _DAY_S)
+            if before:
+                history[uuid] = before
+        if not history:
+            return finding
+        uuid, before = max(history.items(), key=lambda item: len(item[1]))
+        runs = list(dict.fromkeys([*(str(fault["run_id"]) for fault in before), run_id]))
+        count = len(before) + 1
+        named = ", ".join(runs[:_NAMED_RUNS]) + (
+            f" and {len(runs) - _NAMED_RUNS} more" if len(runs) > _NAMED_RUNS else ""
+        )
+        which = "this GPU" if len(finding.evidence["gpus"]) == 1 else f"the GPU {uuid}"
+        text = (
+            f"{_ORDINALS.get(count, f'{count}th').capitalize()} fault of {which} in {RECENT_DAYS:.0f} days, "
+            f"in {len(runs)} run{'s' if len(runs) > 1 else ''} ({named})."
+        )
+        facts = {
+            "faults": count,
+            "days": RECENT_DAYS,
+            "runs": runs[:16],
+            "last": max(fault["time"] for fault in before),
+            "titles": [str(fault["title"]) for fault in before][-4:],
+        }
+        return replace(finding, text=f"{finding.text} {text}", evidence={**finding.evidence, "history": facts})
+
+    def offences(self, uuid: str, but: str = "") -> dict[str, Any] | None:
+        """Return ``{"runs", "faults", "last"}`` of a GPU in runs other than ``but``, None where nothing is known."""
+        faults = [fault for fault in self._gpus.get(uuid, {}).values() if fault["run_id"] != but]
+        if not faults:
+            return None
+        last = max(fault["time"] for fault in faults)
+        return {"runs": len({fault["run_id"] for fault in faults}), "faults": len(faults), "last": last}
+
+    def all(self, now: float) -> list[dict[str, Any]]:
+        """Return the GPUs in the shape of docs/api.md (FleetGpu), newest fault first."""
+        found = []
+        for uuid, known in self._gpus.items():
+            faults = sorted(known.values(), key=lambda fault: float(fault["time"]), reverse=True)
+            newest = faults[0]
+            found.append(
+                {
+                    "uuid": uuid,
+                    "name": newest["name"],
+                    "node": newest["node"],
+                    "index": newest["index"],
+                    "count": len(faults),
+                    "runs": len({fault["run_id"] for fault in faults}),
+                    "first": faults[-1]["time"],
+                    "last": newest["time"],
+                    "recent": sum(fault["time"] >= now - RECENT_DAYS * _DAY_S for fault in faults),
+                    "faults": [{k: v for k, v in fault.items() if k not in ("uuid", "name")} for fault in faults],
+                }
+            )
+        return sorted(found, key=lambda gpu: (gpu["last"], gpu["uuid"]), reverse=True)
+
+    def _before(self, uuid: str, run_id: str, key: str, since: float) -> list[Fault]:
+        """Return the other faults of a GPU since a time, oldest first."""
+        own = _field(uuid, run_id, key)
+        faults = [f for field, f in self._gpus.get(uuid, {}).items() if field != own and f["time"] >= since]
+        return sorted(faults, key=lambda fault: float(fault["time"]))
+
+
+def _field(uuid: str, run_id: str, key: str) -> str:
+    return f"{uuid}|{run_id}|{key}"
+
+
+def _fault(incident: Mapping[str, Any], run: Mapping[str, Any], gpu: Mapping[str, Any]) -> Fault:
+    evidence: Iterable[Any] | Mapping[str, Any] = incident["evidence"]
+    assert isinstance(evidence, Mapping)
+    return {
+        "uuid": gpu["uuid"],
+        "name": gpu.get("name") or "",
+        "run_id": run["run_id"],
+        "run_name": run.get("name") or run["run_id"],
+        "project": run.get("project") or "",
+        "incident_id": incident["incident_id"],
+        "time": evidence.get("since") or incident["opened"],
+        "node": gpu.get("node") or "",
+        "index": gpu.get("index"),
+        "ranks": gpu.get("ranks") or [],
+        "what": evidence.get("what") or "",
+        "xids": evidence.get("xids") or [],
+        "class": evidence.get("class") or "",
+        "severity": incident["severity"],
+        "title": incident["title"],
+        "open": incident["state"] == "open",
+    }

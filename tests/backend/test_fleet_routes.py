@@ -1,0 +1,112 @@
+"""The fleet over HTTP: a GPU that was at fault before is known, and each stop of a job is in the table, once."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from redis import Redis
+
+from gateway_stack import RawAgent
+from gpu_events import Node
+from job import Job
+from server_stack import RunningServer
+from stabilityclient.wire import Frame
+
+
+class _Rank(Job):
+    """A rank whose clock is near the server's, so that what it lost is counted as of today."""
+
+    def at(self, seconds: float) -> _Rank:
+        self._time = seconds
+        return self
+
+
+async def _run(server: RunningServer, run_id: str, *frames: Frame) -> None:
+    """Send a run; it is stored when the last frame is confirmed."""
+    async with RawAgent(server.agent_url) as agent:
+        await agent.hello(run_id, agent=f"a-{run_id}", sources=[])
+        for frame in frames:
+            await agent.ask(frame)
+
+
+def _broken(start: int, now: float) -> list[Frame]:
+    """A job that runs for 100 steps, loses GPU 2 to a memory error, and dies; the next start repeats 40 steps."""
+    node = Node(first_rank=-2)  # rank 0 is on GPU 2
+    first, second = _Rank(0, start).at(now), _Rank(0, start + 1).at(now + 100)
+    death = {"rank": 0, "source": first.info.source, "pid": 7, "last_phase": "backward", "evidence": {"text": "gone"}}
+    return [
+        node.frame(node.inventory(now - 1)),
+        first.rows(range(1, 101)),
+        node.frame(node.xid(2, 45, now + 10)),
+        node.frame(node.xid(2, 48, now + 10.5)),
+        first.at(now + 12).event("process_death", 100, **death),
+        second.rows(range(61, 121)),
+    ]
+
+
+def _only(answer: dict[str, Any], run_id: str) -> dict[str, Any]:
+    (found,) = (one for one in answer["interruptions"] if one["run_id"] == run_id)
+    return dict(found)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+async def test_a_gpu_is_known_by_its_uuid_over_runs_restarts_and_the_deletion_of_a_run(
+    redis_url: str, folder: Path
+) -> None:
+    now = time.time() - 3_000
+    with RunningServer(redis_url, folder) as server:
+        for at, run_id in enumerate(("run-a", "run-b", "run-c")):
+            await _run(server, run_id, *_broken(1, now + 500 * at))
+            server.wait_for(f"/runs/{run_id}/gpus", lambda a: a["gpus"][2:] and a["gpus"][2]["faults"], "its fault")
+            server.wait_for("/gpus", lambda a, n=at + 1: a["gpus"] and a["gpus"][0]["count"] == n, "it is remembered")
+        incident = next(i for i in server.get("/runs/run-c/incidents")["incidents"] if i["kind"] == "gpu_fault")
+        assert "Third fault of this GPU in 14 days, in 3 runs (run-a, run-b, run-c)." in incident["text"]
+        gpu = server.get("/runs/run-c/gpus")["gpus"][2]
+        assert (gpu["state"], gpu["faults"][0]["incident_id"]) == ("sick", incident["incident_id"])
+        assert gpu["offences"] == {"runs": 2, "faults": 2, "last": now + 510.5}
+        assert server.client.delete("/api/v1/runs/run-a?force=true").status_code == 200
+    with RunningServer(redis_url, folder) as server:  # what was told is told again, and counts no second time
+        server.get("/runs/run-b/incidents")
+        (known,) = server.get("/gpus")["gpus"]
+        assert (known["uuid"], known["count"], known["runs"], known["node"]) == ("GPU-gpu-03-2", 3, 3, "gpu-03")
+        assert [fault["run_id"] for fault in known["faults"]] == ["run-c", "run-b", "run-a"]
+
+
+async def test_a_stop_is_one_row_of_the_table_with_its_cost_and_a_person_may_correct_it(
+    redis_url: str, folder: Path
+) -> None:
+    now = time.time() - 3_000
+    with RunningServer(redis_url, folder) as server:
+        await _run(server, "run-a", *_broken(1, now))
+        over = server.wait_for("/interruptions", lambda a: a["count"] and not a["interruptions"][0]["open"], "it")
+        one = _only(over, "run-a")
+        assert (one["category"], one["confidence"], one["step"], one["resumed_step"]) == ("gpu_hbm3", "high", 100, 61)
+        assert (one["gpus"], one["ranks"], one["redone_steps"]) == (["GPU-gpu-03-2"], [0], 40)
+        assert one["downtime_s"] == pytest.approx(90.1, abs=0.1)  # 10 s of rows, then nothing until second 100
+        assert one["redone_s"] == pytest.approx(40 * 0.1, abs=0.1)
+        assert (over["count"], over["mtbi_s"]) == (1, pytest.approx(over["running_s"]))
+        place = f"/api/v1/runs/run-a/incidents/{one['incidents'][-1]}/category"
+        wrong = server.client.put(place, json={"category": "gremlins"})
+        assert (wrong.status_code, "expected one of faulty_gpu" in wrong.text) == (422, True)
+        said = server.client.put(place, json={"category": "power_supply"}).json()
+        assert (said["category"], said["seen_category"], said["visible"]) == ("power_supply", "gpu_hbm3", "no")
+        assert said["set_by"]["who"]
+        missing = server.client.put("/api/v1/runs/run-a/incidents/i-none/category", json={"category": None})
+        assert missing.status_code == 404
+    with RunningServer(redis_url, folder) as server:
+        rows = {row["category"]: row["count"] for row in server.get("/interruptions", days=1)["table"] if row["count"]}
+        assert rows == {"power_supply": 1}
+        assert server.get("/interruptions", project="another")["interruptions"] == []
+        server.client.put(place, json={"category": None})
+        assert _only(server.get("/interruptions"), "run-a")["category"] == "gpu_hbm3"
+    with Redis.from_url(redis_url) as redis:
+        audit = [orjson.loads(fields[b"i"]) for _, fields in redis.xrange("sb:{run-a}:command_audit") if b"i" in fields]
+    assert [entry["category"] for entry in audit] == ["power_supply", None]
