@@ -5,8 +5,9 @@
               installed the second is skipped at home and fails in CI.
 `redis`       asyncio client of that server, closed afterwards.
 `free_port`   a TCP port that was free a moment ago.
+`nvml_library` folder of a libnvidia-ml.so.1 of ours for ``fake_nvml.FakeNvml``; without a C compiler skipped at home.
 
-`tests/waiting.py` is importable as ``waiting`` from every test.
+`tests/waiting.py` is importable as ``waiting`` from every test, and `tests/nvml/fake_nvml.py` as ``fake_nvml``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import pytest
 
 # The folder itself, so that tests find `waiting`; not its parent, where `import backend` would succeed by accident.
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "nvml"))
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -66,6 +68,19 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of our NVML, compiled once a session."""
+    from fake_nvml import build, compiler
+
+    if compiler() is None:
+        message = "no C compiler on the PATH: install gcc to run the tests of GPUs"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return build(tmp_path_factory.mktemp("nvml"))
 
 
 def _embedded(folder: Path) -> Iterator[str]:

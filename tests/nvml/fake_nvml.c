@@ -29,7 +29,7 @@ typedef struct { uint64_t base_ns, since_ns; double rate; } Counter;
 typedef struct {
     char uuid[96], name[96], serial[32], bus_id[32];
     uint64_t mem_total, mem_used, reasons, ecc_corrected, ecc_uncorrected, pcie_replays;
-    uint64_t nvlink_crc, nvlink_replay, nvlink_recovery, supported_events, calls;
+    uint64_t nvlink_crc, nvlink_replay, nvlink_recovery, supported_events, calls, refused;
     Counter sw_power, sw_therm, hw_therm, hw_brake;
     uint64_t pid_memory[MAX_PIDS];
     uint32_t pids[MAX_PIDS];
@@ -126,7 +126,9 @@ static int enter(const char *name, Gpu *gpu) {
     if (state->driver_error) return (int)state->driver_error;
     if (generation != state->driver_generation) return UNINITIALIZED;
     if (gpu && gpu->fault) return (int)gpu->fault;
-    return listed(state->unsupported, name) || (gpu && listed(gpu->unsupported, name)) ? NOT_SUPPORTED : OK;
+    if (!listed(state->unsupported, name) && !(gpu && listed(gpu->unsupported, name))) return OK;
+    if (gpu) __atomic_add_fetch(&gpu->refused, 1, __ATOMIC_RELAXED);
+    return NOT_SUPPORTED;
 }
 
 #define ENTER(gpu) do { int code_ = enter(__func__, gpu); if (code_) return code_; } while (0)
@@ -371,6 +373,7 @@ int nvmlDeviceGetFieldValues(Gpu *gpu, int count, FieldValue *values) {
         values[i].value.ull = 0;
         values[i].type = narrow ? 1 : 3; /* unsigned int, unsigned long long */
         values[i].ret = (unsigned)field_value(gpu, values[i].field, &values[i].value);
+        if (values[i].ret) __atomic_add_fetch(&gpu->refused, 1, __ATOMIC_RELAXED);
     }
     return OK;
 }

@@ -59,7 +59,7 @@ class Gpu(ctypes.Structure):
     _fields_ = [
         *(("uuid", c_char * 96), ("name", c_char * 96), ("serial", c_char * 32), ("bus_id", c_char * 32)),
         *_wide("mem_total mem_used reasons ecc_corrected ecc_uncorrected pcie_replays"),
-        *_wide("nvlink_crc nvlink_replay nvlink_recovery supported_events calls"),
+        *_wide("nvlink_crc nvlink_replay nvlink_recovery supported_events calls refused"),
         *((name, _Counter) for name in ("sw_power", "sw_therm", "hw_therm", "hw_brake")),
         ("pid_memory", c_uint64 * 8),
         ("pids", c_uint32 * 8),

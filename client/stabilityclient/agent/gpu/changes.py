@@ -102,12 +102,12 @@ class GpuChanges:
         """Return what changed with a look."""
         self._begin(look.time)
         fault = look.fault
-        for what in ("lost", "reset_required"):
-            facts = {} if fault is None else {"call": fault.call, "error": fault.text}
-            said = "needs a reset" if what == "reset_required" else "does not answer any more"
-            text = said if fault is None else f"{said} ({fault.call}: {fault.text})"
-            self._latch(what, fault is not None and fault.what == what, facts, text, "answers again")
-        if fault is None or fault.what != "lost":
+        facts = {} if fault is None else {"call": fault.call, "error": fault.text}
+        why = "" if fault is None else f" ({fault.call}: {fault.text})"
+        lost = fault is not None and fault.what == "lost"
+        self._latch("lost", lost, facts, f"does not answer any more{why}", "answers again")
+        if not lost:
+            self._latch("reset_required", fault is not None, facts, f"needs a reset{why}", "needs no reset any more")
             self._throttle(look)
             self._temperatures(gpu, look)
             if look.dear:
