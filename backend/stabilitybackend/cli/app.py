@@ -24,6 +24,7 @@ from stabilitybackend.cli import exporting as cli_exporting
 from stabilitybackend.cli import importing as cli_importing
 from stabilitybackend.cli import interruptions as cli_interruptions
 from stabilitybackend.cli import keys as cli_keys
+from stabilitybackend.cli import plan as cli_plan
 from stabilitybackend.cli import runs as cli_runs
 from stabilitybackend.errors import WRONG_USE, SettingsError, StabilityBoardError
 from stabilitybackend.settings import Settings
@@ -111,6 +112,7 @@ def demo(context: typer.Context) -> None:
 
 # Below the commands above, because help shows them in this order.
 cli_runs.register(app)
+cli_plan.register(app)
 cli_detectors.register(app)
 cli_backtest.register(app)
 cli_importing.register(app)

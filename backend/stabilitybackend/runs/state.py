@@ -241,6 +241,11 @@ class RunState:
             "source": event.source.source,
             "node": event.source.node,
         }
+        if event.type in ("process_death", "exception") and not replayed:
+            source = str(event.data.get("source") or event.source.source)
+            # Also the peers of those that an agent ended: they fail in their collectives before their own agent acts.
+            restart = self.commands.restart_that_ends(event.source.node, start_of(source))
+            said["data"] = {**event.data, "ordered": event.data.get("ordered") or restart}
         if event.type in GPU_EVENTS:
             for finding in self.gpus.event(said, -1 if self._running is None else self._running[0]):
                 if told:
