@@ -46,10 +46,12 @@ class Janitor:
         """The run is over and everything is confirmed: remove all chunks. What says who was there stays."""
         for source in sources:
             source.reader.close()
-            for number in chunk_numbers(str(source.folder)):
-                (source.folder / chunk_name(number)).unlink(missing_ok=True)
-            for part in ("spare.tmp", "next.tmp"):
-                (source.folder / part).unlink(missing_ok=True)
+            chunks = [chunk_name(number) for number in chunk_numbers(str(source.folder))]
+            for name in (*chunks, "spare.tmp", "next.tmp"):
+                try:
+                    os.unlink(source.folder / name)
+                except OSError:
+                    continue  # gone already, or the disk is read-only by now: it stays, which harms nobody
 
 
 def _remove_confirmed(source: Source, keep_chunks: int) -> None:

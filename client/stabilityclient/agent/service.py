@@ -219,7 +219,7 @@ class Agent:
             return None
         if self._over_since is None:
             self._over_since = now
-        if all(source.delivered for source in self._sources):
+        if all(source.delivered for source in self._sources) and not self._own.waiting:
             # A rank of a restart may have come in the meantime.
             return None if self._sources.discover() else "done"
         if self._uplink.refused or now - self._over_since > self._drain_s:
