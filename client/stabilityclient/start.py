@@ -68,7 +68,7 @@ def open_source(
         note(
             "init()",
             f"process {twin['pid']} records rank {ranks.rank} of run {settings.run_id} in {folder} too: the points of "
-            "both are mixed. Give each job a STABILITY_RUN_ID of its own",
+            "both are mixed. Give each job a STABILITY_RUN_ID of its own, and each rank its RANK and WORLD_SIZE",
         )
     info = {
         "source": source,

@@ -73,6 +73,13 @@ def test_a_whole_run_in_a_bare_interpreter_loads_the_standard_library_only(tmp_p
     assert foreign == []
 
 
+def test_importing_leaves_what_is_costly_for_later() -> None:
+    code = f"import sys; sys.path.insert(0, {str(_PACKAGE_ROOT)!r}); import stabilityclient; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True).stdout
+    costly = {"ctypes", "enum", "faulthandler", "json", "logging", "signal", "subprocess", "threading"}
+    assert costly.isdisjoint(loaded.split())
+
+
 def test_importing_does_nothing(tmp_path: Path) -> None:
     seen = _look(tmp_path)
     assert (seen["threads"], seen["files"], seen["init"]) == (1, False, True)

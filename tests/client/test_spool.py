@@ -240,11 +240,12 @@ def test_on_a_real_full_disk_a_job_ends_well_with_what_fitted(small_disk: Path) 
     from spooled import child, stored
 
     code = f"""
-import stabilityclient
+import os, stabilityclient
 run = stabilityclient.init(run_id="r", dir={str(small_disk)!r})
 for step in range(100_000):
     run.log(step, {{"a": 1.0, "b": 2.0}})
 print(run._parts.spool.last_seq, run._parts.spool.dropped)
+os.kill(os.getpid(), run._parts.slot.dump_signal)  # stacks that find no room harm nobody
 run.finish()
 """
     job = child(code, STABILITY_MODE="offline")
@@ -255,6 +256,24 @@ run.finish()
     assert dropped > 0
     assert "No space left on device" in err
     assert stored(small_disk / "r").steps() == list(range(kept - 1))
+
+
+def test_a_read_only_disk_disables_the_run_and_training_goes_on(small_disk: Path) -> None:
+    from spooled import child
+
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    code = f"""
+import stabilityclient
+run = stabilityclient.init(run_id="r", dir={str(small_disk)!r})
+for step in run.steps(0, 3):
+    with run.phase("data"):
+        run.log(step, {{"a": 1.0}})
+print(step, run.finish())
+"""
+    job = child(code, STABILITY_MODE="offline")
+    out, err = job.communicate(timeout=60)
+    assert (job.returncode, out) == (0, "2 disabled\n")
+    assert "Read-only file system" in err
 
 
 def test_beyond_the_limit_records_are_dropped_until_the_agent_made_room(writer: Writer, source: Path) -> None:
