@@ -2,100 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
 
-from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.policy.incidents import IncidentBook
-
-START = 1_000_000.0
-
-
-def source(rank: int, start: int = 1) -> str:
-    return f"r{rank}-{start:x}-{100 + rank}"
-
-
-@dataclass
-class Job:
-    """A job with one agent per node; every second `run` tells the monitor what the slots say."""
-
-    monitor: LivenessMonitor = field(default_factory=lambda: LivenessMonitor("run"))
-    nodes: dict[str, list[int]] = field(default_factory=lambda: {"a": [0, 1]})
-    step_s: float = 0.5
-    now: float = START
-    step: int = 0
-    #: Seconds in which no step was done, after which the steps go on where they were.
-    lost_s: float = 0.0
-    start: int = 1
-    beat: int = 0
-    stuck: dict[int, dict[str, Any]] = field(default_factory=dict)
-    silent: set[str] = field(default_factory=set)
-    said: list[Finding] = field(default_factory=list)
-
-    def run(self, seconds: int, *, moving: bool = True) -> list[Finding]:
-        """Let seconds pass and return what was said in them."""
-        said: list[Finding] = []
-        for _ in range(seconds):
-            self.now += 1.0
-            self.beat += 1
-            if moving:
-                self.step = int((self.now - START - self.lost_s) / self.step_s)
-            for node, ranks in self.nodes.items():
-                if node not in self.silent:
-                    slots = [self.slot(rank) for rank in ranks]
-                    self.monitor.observe(
-                        {"agent": f"agent-{node}", "node": node, "time": self.now, "ranks": slots}, self.now
-                    )
-            said += self.monitor.tick(self.now)
-        self.said += said
-        return said
-
-    def slot(self, rank: int) -> dict[str, Any]:
-        began = START + self.lost_s + self.step * self.step_s
-        slot = {
-            "rank": rank,
-            "source": source(rank, self.start),
-            "pid": 100 + rank,
-            "alive": True,
-            "state": "running",
-            "step": self.step,
-            "step_start": began,
-            "phase": "backward",
-            "phase_start": began + 0.1,
-            "expect_s": 0.0,
-            "beat": self.beat,
-            "last_seq": 1,
-            "dropped": 0,
-            "segment_key": "",
-            "time": self.now,
-        }
-        return slot | self.stuck.get(rank, {})
-
-    def event(self, kind: str, rank: int, data: dict[str, Any] | None = None, start: int | None = None) -> None:
-        event = {
-            "type": kind,
-            "time": self.now,
-            "step": self.step,
-            "data": data or {},
-            "source": source(rank, start or self.start),
-        }
-        self.monitor.event(event, rank, self.now)
-
-    def dies(self, rank: int, evidence: str = "exit signal 9") -> None:
-        data = {"source": source(rank), "rank": rank, "pid": 100 + rank, "last_phase": "forward", "evidence": evidence}
-        self.monitor.event(
-            {"type": "process_death", "time": self.now, "step": self.step, "data": data, "source": "a1-1"},
-            None,
-            self.now,
-        )
-        self.stuck[rank] = {"alive": False}
-
-
-def kinds(said: list[Finding]) -> list[tuple[str, str]]:
-    return [(finding.kind, finding.state) for finding in said]
+from watched_job import START, Job, kinds, source
 
 
 def test_a_job_whose_steps_go_on_is_never_said_to_hang() -> None:

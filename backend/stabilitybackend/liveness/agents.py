@@ -109,7 +109,7 @@ class AgentBook:
         agent = self.all.get(name)
         if agent is None:
             return False
-        return now - max(agent.seen_at, agent.opened_at, agent.lost_at or 0.0) > lost_after_s
+        return now - (max(agent.seen_at, agent.opened_at) or agent.lost_at or now) > lost_after_s
 
     def tick(
         self, ranks: Mapping[int, RankWatch], now: float, lost_after_s: float, usual_step_s: float | None

@@ -22,6 +22,7 @@ from stabilitybackend.liveness.naming import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
 from stabilitybackend.liveness.scene import Scene
 from stabilitybackend.liveness.slow_ranks import SlowRanks
+from stabilitybackend.liveness.suspicion import furthest_back
 
 #: Ranks followed per run; more are counted, not followed.
 MAX_RANKS = 20_000
@@ -251,7 +252,10 @@ class LivenessMonitor:
                     excused = True
             elif stood > budget_s and watch.seen_at - self._excused_until > budget_s:
                 overdue.append(watch)
-        excused = excused or self._hidden_excuse(now, allowed)
+        if overdue and not excused:
+            last = furthest_back(visible)
+            # Whom the others wait for is under way, and not for too long: slow, not stuck.
+            excused = self._hidden_excuse(now, allowed) or (bool(last) and set(last).isdisjoint(overdue))
         if not overdue and self._hang.finding is None:
             return []
         scene = self._scene(visible, now) if visible else None

@@ -165,8 +165,8 @@ class RankWatch:
         self.pid = int(number(slot.get("pid")))
         if "gpu" in slot or "proc" in slot:
             gpu, proc = slot.get("gpu"), slot.get("proc")
-            self.gpu = gpu if isinstance(gpu, Mapping) else None
-            self.proc = proc if isinstance(proc, Mapping) else {}
+            self.gpu = gpu if isinstance(gpu, dict) else None
+            self.proc = proc if isinstance(proc, dict) else {}
             self.can_dump = slot.get("can_dump") is True
             self.world_size = int(number(slot.get("world_size")))
         self.trouble = str(slot.get("trouble") or "")[:200]
@@ -206,7 +206,7 @@ class RankWatch:
         if first and self._first_seen == 0.0:
             self._first_seen = now
         table = slot.get("phases")
-        if isinstance(table, Mapping):
+        if isinstance(table, dict):
             self.table = table
 
     def _for(self, since: tuple[float, float], now: float | None = None) -> float:

@@ -13,8 +13,10 @@ from stabilitybackend.liveness.stack_text import Where
 
 #: The pending calls are asked for once a beat; a main thread that ran one so lately runs Python, seconds.
 RUNS_PYTHON_S = 3.0
-#: Share of a core from which a main thread counts as busy.
+#: Share of a core from which a main thread counts as busy; a lesser one where it is found running: on a machine with
+#: more work than cores a busy thread gets little.
 BUSY_CPU = 0.5
+BUSY_CPU_RUNNING = 0.05
 #: Phases in which a rank gets its data.
 _DATA_PHASES = frozenset(
     {"batch", "data", "data_loader", "data_loading", "dataload", "dataloader", "fetch", "input", "loader"}
@@ -86,4 +88,5 @@ class Scene:
         if silent is None or silent > RUNS_PYTHON_S or watch.python_silent_s:
             return False
         proc = self.proc(watch)
-        return number(proc.get("cpu"), 1.0 if proc.get("state") == "R" else 0.0) >= BUSY_CPU
+        running = proc.get("state") == "R"
+        return number(proc.get("cpu"), 1.0 if running else 0.0) >= (BUSY_CPU_RUNNING if running else BUSY_CPU)

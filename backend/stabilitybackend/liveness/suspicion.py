@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from stabilitybackend.liveness.naming import name_ranks
@@ -12,7 +12,7 @@ from stabilitybackend.liveness.scene import Scene, is_data
 #: A silence that began this long after the standstill did not cause it, seconds.
 SILENCE_LATER_S = 5.0
 
-__all__ = ["Suspicion", "suspicions"]
+__all__ = ["Suspicion", "furthest_back", "suspicions"]
 
 
 class Suspicion(NamedTuple):
@@ -99,18 +99,31 @@ def _step(scene: Scene) -> _Answer:
     return ([watch.rank for watch in behind] if len(behind) < len(scene.visible) else []), "behind the others by a step"
 
 
+def furthest_back(visible: Sequence[RankWatch]) -> list[RankWatch]:
+    """Return the ranks that the others wait for by the order of steps and phases; empty where it does not tell."""
+    if not visible:
+        return []
+    step = min(watch.step for watch in visible)
+    there = [watch for watch in visible if watch.step == step]
+    phases = {watch.phase for watch in there}
+    if len(phases) == 1:
+        return there if len(there) < len(visible) else []
+    data = [watch for watch in there if is_data(watch.phase)]
+    if data or not phases <= set(PHASE_ORDER):
+        return data
+    first = min(phases, key=PHASE_ORDER.index)
+    return [watch for watch in there if watch.phase == first]
+
+
 def _phase(scene: Scene) -> _Answer:
     step = min(watch.step for watch in scene.visible)
-    phases = {watch.phase for watch in scene.visible if watch.step == step}
+    there = [watch for watch in scene.visible if watch.step == step]
+    phases = {watch.phase for watch in there}
     if len(phases) < 2:
         return None
-    there = [watch for watch in scene.visible if watch.step == step]
-    data = [watch for watch in there if is_data(watch.phase)]
-    if data:
-        return [watch.rank for watch in data], f"still in {data[0].phase}, the others are further on"
-    if phases <= set(PHASE_ORDER):
-        first = min(phases, key=PHASE_ORDER.index)
-        return [watch.rank for watch in there if watch.phase == first], f"still in {first}, the others are further on"
+    last = furthest_back(scene.visible)
+    if last:
+        return [watch.rank for watch in last], f"still in {last[0].phase}, the others are further on"
     fewest = min(phases, key=lambda phase: (sum(watch.phase == phase for watch in there), phase))
     return [w.rank for w in there if w.phase == fewest], f"in {fewest or 'no phase'}, the others are elsewhere"
 
