@@ -67,7 +67,7 @@ def open_source(
     if twin is not None:
         note(
             "init()",
-            f"process {twin['pid']} records rank {ranks.rank} of run {settings.run_id} in {folder} too: the points of "
+            f"process {twin} records rank {ranks.rank} of run {settings.run_id} in {folder} too: the points of "
             "both are mixed. Give each job a STABILITY_RUN_ID of its own, and each rank its RANK and WORLD_SIZE",
         )
     info = {
@@ -83,16 +83,14 @@ def open_source(
         "start_ticks": start_ticks(pid),
         # Why no signal brings this process's stacks, None where one does.
         "no_dumps": stack_file.missing,
-        # Another living process that says it is this rank of this run, None in any sane job.
-        "twin": twin,
     }
     # Last: a folder without source.json is not a source yet, and no agent touches it.
     write_whole(os.path.join(home, "source.json"), json.dumps(info).encode())
     return source, spool, slot, stack_file
 
 
-def find_twin(sources: str, rank: int, node: str, pid: int) -> dict[str, object] | None:
-    """Return source and pid of another living process of this node that records the same rank, None without one.
+def find_twin(sources: str, rank: int, node: str, pid: int) -> int | None:
+    """Return the pid of another living process of this node that records the same rank, None without one.
 
     Two jobs were given one run id, or a launcher restarted a rank without ending the old one.
     """
@@ -108,7 +106,7 @@ def find_twin(sources: str, rank: int, node: str, pid: int) -> dict[str, object]
         if facts.get("node") != node or not isinstance(seen, SlotView) or seen.state != STATE_RUNNING:
             continue
         if facts.get("start_ticks") and facts["start_ticks"] == start_ticks(int(other)):
-            return {"source": name, "pid": int(other)}
+            return int(other)
     return None
 
 

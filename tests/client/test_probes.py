@@ -366,11 +366,8 @@ def test_a_second_living_process_of_one_rank_is_told_and_a_restart_is_not(tmp_pa
     )
     assert first.stdout is not None
     assert first.stdout.readline() == "in\n"
-    show = "print(open(os.path.join(run.folder, 'sources', run._parts.source, 'source.json')).read())"
-    out, err, _ = _run(tmp_path, _OPEN + show)
-    assert json.loads(out)["twin"]["pid"] == first.pid
+    _, err, _ = _run(tmp_path, _OPEN)
     assert f"process {first.pid} records rank 0 of run r" in err
     first.kill()
     first.communicate()
-    out, err, _ = _run(tmp_path, _OPEN + show)
-    assert (json.loads(out)["twin"], err) == (None, "")
+    assert _run(tmp_path, _OPEN)[1] == ""

@@ -40,7 +40,7 @@ def _try(source: Source, fd: int | None, *, send: bool) -> str:
         return f"the slot can't be read: {source.trouble or 'it is not there yet'}"
     number = slot.dump_signal
     if not 0 < number < signal.NSIG:
-        return "no dump signal is registered in the job (STABILITY_DUMP_SIGNAL=off, an older client, or it was in use)"
+        return f"no dump signal is registered in the job: {source.no_dumps or 'an older client'}"
     if slot.state != STATE_RUNNING:
         return "the process is leaving: its handlers may be gone"
     ours = None

@@ -55,6 +55,8 @@ class Source:
         self.alive = True
         self.slot: SlotView | None = None
         self.trouble: str | None = None
+        #: Why no signal brings this process's stacks, as it said at its start.
+        self.no_dumps: str | None = None
         self.beat_at = time.monotonic()
         self.ended: ExitStatus | None = None
 
@@ -143,7 +145,9 @@ def load_source(folder: Path, *, patience_s: float | None = None) -> Source | No
         info = msgspec.convert(facts, SourceInfo)
     except (OSError, ValueError):  # msgspec's and json's errors are ValueErrors
         return None
-    return Source(folder, info, int(facts.get("start_ticks") or 0), patience_s=patience_s)
+    source = Source(folder, info, int(facts.get("start_ticks") or 0), patience_s=patience_s)
+    source.no_dumps = str(facts["no_dumps"])[:200] if facts.get("no_dumps") else None
+    return source
 
 
 def is_alive(pid: int, ticks: int) -> bool:
