@@ -177,19 +177,21 @@ def test_what_is_switched_on_is_told_as_on_and_what_ends_as_off_with_its_gpu_and
         "temperature": ("temp", 88, 60),
         "pcie_link": ("pcie_width", 8, 16),
         "nvlink": ("links_down", 0b101, 0),
-        "reset_required": ("fault", RESET_REQUIRED, 0),
-        "lost": ("fault", GPU_IS_LOST, 0),
     }
     node = watch(2, "5:99999999:1")
     node.wait_rows()
-    for what, (field, value, _) in faults.items():
-        setattr(node.gpu[1], field, value)
+    for state, at in (("on", 1), ("off", 2)):
+        for fault in faults.values():
+            setattr(node.gpu[1], str(fault[0]), fault[at])
+        for what in faults:
+            node.wait_change(what, state)
+    for what, code in (("reset_required", RESET_REQUIRED), ("lost", GPU_IS_LOST)):
+        node.gpu[1].fault = code
         node.wait_change(what, "on")
-    for what, (field, _, value) in reversed(faults.items()):
-        setattr(node.gpu[1], field, value)
-        node.wait_change(what, "off")
+    node.gpu[1].fault = 0
+    node.wait_change("reset_required", "off")
     told = {(d["what"], d["state"]): d for d in node.all("gpu")}
-    assert len(node.all("gpu")) == 2 * len(faults)  # nothing was told twice
+    assert len(node.all("gpu")) == 2 * len(faults) + 4  # nothing was told twice
     assert {(d["index"], d["bus_id"], tuple(d["ranks"])) for d in told.values()} == {(1, "0000:11:00", (5,))}
     assert told["recovery_action", "on"]["facts"] == {"action": 4}
     assert told["recovery_action", "on"]["text"] == "the driver asks: drain and reset the GPU"
@@ -353,13 +355,13 @@ def test_a_node_without_the_library_says_so_and_tells_nothing_else(tmp_path: Pat
     assert node.wait("gpu_note") == {"visible": False, "text": "no GPU visible here: NVML Shared Library Not Found"}
     state = node.wait_state(lambda s: s["blind"], "it is a blind spot")
     assert state["blind"][0]["why"] == "no NVML library: NVML Shared Library Not Found"
-    assert node.all("gpu_inventory")[0]["gpus"] == []
+    assert node.wait("gpu_inventory")["gpus"] == []
     assert node.all("row") + node.all("gpu") == []
 
 
 def test_slow_calls_are_measured_and_are_no_hang(watch: Callable[..., Node]) -> None:
     node = watch(2, before=lambda nvml: setattr(nvml.gpu[1], "slow_ms", 20))
-    row = node.wait_rows(3)
+    row = node.wait("row")
     assert row["gpu/1/poll_ms"] >= 7 * 20 > row["gpu/0/poll_ms"]
     assert node.all("gpu") == []
 

@@ -26,8 +26,10 @@ TICK_S = 0.25
 #: A call that is older hangs, seconds; with a shorter poll it is as long as that, never below MIN_HANG_S.
 HANG_S = 10.0
 MIN_HANG_S = 1.0
-#: Seconds between two inventories: ranks come one after the other at a start.
-INVENTORY_QUIET_S = 10.0
+#: An inventory is told when it stayed the same for so long: ranks come one after the other at a start, seconds.
+INVENTORY_SETTLES_S = 1.0
+#: Inventories a minute in the long run, and at once.
+INVENTORIES_A_MINUTE, INVENTORIES_AT_ONCE = 6.0, 4.0
 #: For so long after a rank came each look asks for its GPU's processes, seconds: a context is made late.
 PIDS_WANTED_S = 120.0
 #: Processes whose environment is remembered.
@@ -93,7 +95,9 @@ class GpuMonitor:
         self._since: dict[int, float] = {}
         self._blind: dict[str, str] = {}
         self._inventory: object = None
-        self._inventory_at = float("-inf")
+        self._inventory_since = 0.0
+        self._inventory_told: object = None
+        self._inventories = Budget(INVENTORIES_A_MINUTE, INVENTORIES_AT_ONCE)
         self._note: tuple[bool, str] | None = None
         self._times: dict[str, dict[str, tuple[float, float]]] = {}
 
@@ -261,13 +265,17 @@ class GpuMonitor:
 
     def _tell_inventory(self, now: float) -> None:
         look = self._look
-        if self._note is None or now - self._inventory_at < INVENTORY_QUIET_S:
+        if self._note is None:
             return
         ranks = self._ranks_on()
         inventory = (look.visible, look.driver, tuple(look.gpus.values()), look.missing, ranks)
-        if inventory == self._inventory:
+        if inventory != self._inventory:
+            self._inventory, self._inventory_since = inventory, now
+        if inventory == self._inventory_told or now - self._inventory_since < INVENTORY_SETTLES_S:
             return
-        self._inventory, self._inventory_at = inventory, now
+        if self._inventories.take(now) is None:
+            return
+        self._inventory_told = inventory
         gpus = [
             {
                 "index": gpu.index,
