@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import math
 import random
 import struct
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from stabilityclient.wire import (
     EventBlock,
@@ -42,6 +44,8 @@ PHASES = (("data", 0.06), ("forward", 0.3), ("backward", 0.5), ("optimizer", 0.1
 GPU_EVERY_S = 10.0
 #: Opened at once: a server takes hundreds a second, and nobody waits for the last one.
 CONNECTING = 64
+#: Pause before a lost connection is opened again, seconds.
+RECONNECT_S = 1.0
 GIB = 1024
 
 
@@ -115,7 +119,6 @@ class SimulatedJob:
         self.random = random.Random(seed)
         #: When the first rank began to hold up all others, and at which step; None while all run.
         self.stood_since: float | None = None
-        self.connected = 0
 
     @property
     def nodes(self) -> int:
@@ -166,12 +169,24 @@ class _Agent:
         self.said_lost: set[int] = set()
 
     async def run(self, stop: asyncio.Event, gate: asyncio.Semaphore) -> None:
+        """Speak until ``stop``, over a new connection whenever one is lost."""
+        while not stop.is_set():
+            try:
+                async with gate:
+                    socket = await connect(self.job.url, max_size=None, compression=None, open_timeout=60)
+                async with socket:
+                    await self._speak(socket, stop)
+            except (OSError, TimeoutError, ConnectionClosed):
+                await _pause(stop, RECONNECT_S)
+
+    async def _speak(self, socket: ClientConnection, stop: asyncio.Event) -> None:
         job = self.job
-        async with gate:
-            socket = await connect(job.url, max_size=None, compression=None, open_timeout=60)
-            await socket.send(encode_message(Hello(job.run_id, self.source.source, self.name, "0", "bench", "")))
-            assert isinstance(decode_message(await socket.recv(decode=False)), Welcome)
-        job.connected += 1
+        sources = [self.source, self.rank] if self.node == 0 else [self.source]
+        hello = Hello(job.run_id, self.source.source, self.name, "0", "bench", "", sources=sources)
+        await socket.send(encode_message(hello))
+        welcome = decode_message(await socket.recv(decode=False))
+        assert isinstance(welcome, Welcome)
+        self.seqs.update(welcome.last_seq)
         reader = asyncio.create_task(_drop(socket))
         try:
             await self._first_words(socket)
@@ -190,7 +205,6 @@ class _Agent:
                 await _pause(stop, job.health_s)
         finally:
             reader.cancel()
-            await socket.close()
 
     # --- what it says --------------------------------------------------------------------------------------------
 
@@ -395,15 +409,14 @@ def _garbage(rank: int, index: int) -> dict[str, Any]:
 
 
 async def _drop(socket: ClientConnection) -> None:
-    async for _ in socket:
-        pass
+    with contextlib.suppress(ConnectionClosed):
+        async for _ in socket:
+            pass
 
 
 async def _pause(stop: asyncio.Event, seconds: float) -> None:
-    try:
+    with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), seconds)
-    except TimeoutError:
-        pass
 
 
 def main() -> None:

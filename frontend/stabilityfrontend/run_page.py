@@ -133,6 +133,16 @@ PANELS = (
     Panel("lr", "Learning rate", ("lr",)),
 )
 
+#: What the wall of GPUs can show; ``assets/gpu_map.js`` knows how.
+GPU_FIELDS = (
+    ("util", "Load"),
+    ("memory", "Memory"),
+    ("temp", "Temperature"),
+    ("power", "Power"),
+    ("throttle", "Throttling"),
+    ("ecc", "ECC"),
+)
+
 
 def first_requests() -> dict[str, Any]:
     """Return what the page's head asks the server for before its scripts are there (``assets/early.js``).
@@ -255,6 +265,8 @@ def _focus() -> html.Section:
                 className="tools",
             ),
             html.Div(id="chart-focus", className="chart focus"),
+            # Machines and processes, on the chart's own x axis (assets/health_lane.js).
+            html.Div(id="health-lane", className="health-lane", hidden=True),
         ],
         className="panel",
         id="focus-panel",
@@ -350,15 +362,48 @@ def _total(total: Total) -> html.Div:
     )
 
 
-def _ranks() -> html.Section:
-    return html.Section(
+def _ranks() -> html.Div:
+    """Return the walls of ranks and GPUs: the same nodes at the same places, side by side where there is room."""
+    ranks = html.Section(
         [
-            panel_head("Ranks and GPUs", html.Span(id="ranks-note", className="sub")),
-            html.Div(id="ranks", className="ranks"),
+            panel_head(
+                "Ranks",
+                html.Span(id="ranks-note", className="sub"),
+                html.Span(id="ranks-world", className="chip warning", hidden=True),
+                html.Span(className="grow"),
+                segmented("ranks-order", "Order", [("node", "By node"), ("worst", "Worst first")]),
+                segmented(
+                    "ranks-color",
+                    "Colour by",
+                    [("state", "State"), ("phase", "Phase"), ("lag", "Step lag"), ("age", "Age")],
+                ),
+            ),
+            html.P(id="ranks-summary", className="ranks-summary", hidden=True),
+            html.Div(id="ranks", className="cell-map"),
+            html.Div(id="ranks-legend", className="cell-legend"),
+            html.Div(id="blind", className="blind", hidden=True),
         ],
         className="panel",
         id="ranks-panel",
     )
+    gpus = html.Section(
+        [
+            panel_head(
+                "GPUs",
+                html.Span(id="gpus-note", className="sub"),
+                html.Span(className="grow"),
+                segmented("gpus-field", "What is shown", list(GPU_FIELDS)),
+            ),
+            html.P(id="gpus-summary", className="ranks-summary", hidden=True),
+            html.Div(id="gpus", className="cell-map"),
+            html.Div(id="gpus-legend", className="cell-legend"),
+            html.Div(id="gpus-none", className="gpus-none"),
+        ],
+        className="panel",
+        id="gpus-panel",
+        hidden=True,
+    )
+    return html.Div([ranks, gpus], className="walls", id="walls")
 
 
 def _all_metrics() -> html.Section:

@@ -16,6 +16,8 @@ FONT = (
 MONO = '"JetBrains Mono", ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace'
 
 #: One table per theme. ``series`` is the order in which lines take their colours: apart in lightness as well as hue.
+#: ``rank-*``: what a rank does (``assets/rank_state.js``); what is well stays dim, so that what is not stands out.
+#: ``ramp``: the more, the worse; ``load``: the more, the busier. Both go evenly from dim to bright.
 THEMES: dict[str, dict[str, str | list[str]]] = {
     "dark": {
         "bg": "#090c11",
@@ -40,9 +42,20 @@ THEMES: dict[str, dict[str, str | list[str]]] = {
         "good-soft": "#0f2b23",
         "info": "#7cc4ff",
         "info-soft": "#10263a",
+        "rank-running": "#1d5f4b",
+        "rank-waits": "#6a5427",
+        "rank-long": "#2b6cb0",
+        "rank-behind": "#ffb43d",
+        "rank-over": "#ff6272",
+        "rank-dead": "#c2334b",
+        "rank-unheard": "#8592a4",
+        "rank-unread": "#8592a4",
+        "rank-finished": "#2d3947",
         "scrim": "rgba(3, 6, 10, 0.78)",
         "shadow": "0 18px 50px rgba(0, 0, 0, 0.55)",
         "series": ["#6aa0ff", "#3fd79f", "#ffb43d", "#c39bff", "#ff8fa3", "#5fd4e8", "#d8e06a", "#f2a1e0"],
+        "ramp": ["#1d3a4a", "#2b5a5a", "#6a6a3a", "#a87a34", "#e08a3c", "#ff6272"],
+        "load": ["#172430", "#1a3648", "#1d4b66", "#226486", "#2c80a8", "#43a2cc"],
     },
     "light": {
         "bg": "#f4f6f9",
@@ -67,9 +80,20 @@ THEMES: dict[str, dict[str, str | list[str]]] = {
         "good-soft": "#e1f5ed",
         "info": "#0b6aa8",
         "info-soft": "#e3f1fb",
+        "rank-running": "#a3d9c6",
+        "rank-waits": "#ecd9ae",
+        "rank-long": "#6ba6dd",
+        "rank-behind": "#d98a12",
+        "rank-over": "#cc2540",
+        "rank-dead": "#8a1229",
+        "rank-unheard": "#5c6a7b",
+        "rank-unread": "#5c6a7b",
+        "rank-finished": "#c9d3de",
         "scrim": "rgba(20, 28, 40, 0.48)",
         "shadow": "0 18px 50px rgba(26, 39, 58, 0.20)",
         "series": ["#2a5fd6", "#0b8a62", "#c07000", "#7b4fd0", "#d23f63", "#0d8599", "#7d8a00", "#b04a9e"],
+        "ramp": ["#d9e8ee", "#bcd8c9", "#e6d58a", "#e8b055", "#dd7a33", "#cc2540"],
+        "load": ["#e4edf3", "#c6dbe8", "#a3c6dc", "#7aadcc", "#4f91b8", "#2a729c"],
     },
 }
 

@@ -83,6 +83,7 @@
     setCategory: (id, incident, category) => call("PUT", `${run(id)}/incidents/${encodeURIComponent(incident)}/category`, { category }),
     checkpoints: (id) => call("GET", `${run(id)}/checkpoints`),
     health: (id) => call("GET", `${run(id)}/health`),
+    gpusOf: (id) => optional(`${run(id)}/gpus`),
     commands: (id) => call("GET", `${run(id)}/commands`),
     command: (id, command) => call("GET", `${run(id)}/commands/${encodeURIComponent(command)}`),
     order: (id, order) => call("POST", `${run(id)}/commands`, order),

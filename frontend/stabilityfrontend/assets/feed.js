@@ -7,8 +7,6 @@
   const KEPT = 500;
   /** Live messages held back while a fetch is under way; more than that and it is fetched again. */
   const HELD = 2000;
-  /** Agents kept: they come and go with restarts. */
-  const AGENTS = 256;
   /** Between two tries to fetch everything, at least. */
   const AGAIN_MS = 1500;
   /** The same for a run that nobody knows. */
@@ -192,7 +190,7 @@
       page.setSegments(segments.head, segments.segments);
       page.incidentMap = new Map(incidents.incidents.slice(0, KEPT).map((one) => [one.incident_id, one]));
       page.checkpoints = checkpoints.checkpoints.slice(0, KEPT);
-      page.health = new Map(health.agents.slice(0, AGENTS).map((agent) => [agent.agent, agent]));
+      page.health.fill(health.agents);
       page.commands = new Map(commands.commands.slice(0, KEPT).map((one) => [one.command_id, one]));
     }
 
@@ -271,8 +269,7 @@
       else if (message.type === "command") page.setCommand(message.command);
       else if (message.type === "checkpoint") page.setCheckpoint(message.checkpoint);
       else if (message.type === "health") {
-        page.health.set(message.agent.agent, message.agent);
-        if (page.health.size > AGENTS) page.health.delete(page.health.keys().next().value);
+        page.health.take(message);
         page.dirty("ranks");
       } else if (message.type === "run") page.setRun(message.run);
     }

@@ -107,6 +107,7 @@
         S.flags(layout, view.forks, colors, range, width, axis.place);
         bandNames(layout, view, colors, range, width, axis.place);
         layout.shapes = S.mergeShapes(layout.shapes);
+        page.lane.draw(axis, range, layout.margin.l, layout.plotWidth);
         delete layout.plotWidth;
         return { data, layout };
       },

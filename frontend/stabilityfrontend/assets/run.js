@@ -25,7 +25,7 @@
       this.checkpoints = [];
       this.incidentMap = new Map();
       this.commands = new Map();
-      this.health = new Map();
+      this.health = new S.Health();
       this.names = [];
       this.dirt = new Set();
       this.state = "connecting";
@@ -39,7 +39,10 @@
       this.look = new S.View(this);
       this.settings = this.look.settings;
       this.derived = new S.Derived(this, (words) => this.look.giveUp(words));
+      this.lane = new S.HealthLane(this);
       this.makeCharts();
+      this.grid = new S.RankGrid(this);
+      this.gpus = new S.GpuMap(this);
       this.cards = new S.Cards(this, config);
       this.ledger = new S.Ledger(this);
       this.storage = new S.StorageLine(this);
@@ -137,6 +140,7 @@
       if (!this.zoom.range && this.look.segment() !== null) this.look.showSegment();
       else if (this.zoom.range) this.fetchDetail(this.zoom.range);
       this.ledger.fetch();
+      this.gpus.fetch();
       this.storage.fetch();
       this.detectors.fetch();
       this.loadPlotlySoon(); // also where there is no point yet
@@ -219,6 +223,7 @@
       const touched = new Set();
       let step = null;
       for (const block of message.blocks) {
+        if (this.health.points(block)) this.dirty("ranks");
         for (const name of this.store.append(block)) touched.add(name);
         step = block.steps[block.steps.length - 1];
       }
@@ -271,7 +276,8 @@
       this.incidentMap.set(incident.incident_id, incident);
       if (this.incidentMap.size > KEPT) this.incidentMap.delete([...this.incidentMap.values()].sort((a, b) => a.opened - b.opened)[0].incident_id);
       this.board.markAll();
-      this.dirty("incidents", "kpis");
+      this.dirty("incidents", "kpis", "ranks");
+      if (incident.kind === "gpu_fault") this.gpus.soon();
     }
 
     setCommand(command) {
@@ -321,10 +327,17 @@
       if (dirt.has("incidents")) this.detectors.draw();
       if (dirt.has("lineage") || dirt.has("header")) S.drawLineage(this);
       if (dirt.has("checkpoints")) S.drawCheckpoints(this);
-      if (dirt.has("ranks")) S.drawRanks(this);
+      if (dirt.has("ranks")) this.drawHealth();
       if (dirt.has("command")) S.drawCommandStrip(this);
       if (dirt.has("cards")) this.cards.draw();
       if (dirt.has("header")) this.dialog.refresh();
+    }
+
+    /** What is known of ranks, GPUs and nodes. */
+    drawHealth() {
+      this.grid.draw();
+      this.gpus.draw();
+      S.drawBlind(this);
     }
 
     /** There is no such run; `error` is what the server said. */
@@ -358,6 +371,8 @@
       this.unwatch();
       this.feed.close();
       this.cards.close();
+      this.grid.close();
+      this.gpus.close();
       this.derived.clear();
       this.ledger.close();
       this.storage.close();

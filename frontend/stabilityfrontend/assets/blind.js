@@ -1,0 +1,77 @@
+// What can't be seen on the nodes of a run, and why: one quiet line for each kind, the nodes and what to do behind it.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Names that are listed before the rest is a number. */
+  const NAMED = 12;
+  /** Seconds after which an agent that says nothing is silent. */
+  const SILENT_S = 10;
+
+  const WHAT = {
+    kernel_log: "kernel log",
+    signals: "stacks by signal",
+    gpu: "GPUs",
+    gpu_events: "GPU events",
+    slot: "ranks' slots",
+    spool: "spool",
+    exit_status: "exit codes",
+    agent: "silent agents",
+    dropped: "dropped records",
+    clock: "clocks",
+  };
+
+  /** Everything that is not seen: `Map(what, Map(why, {do, where}))`. */
+  function collect(page) {
+    const found = new Map();
+    const put = (what, why, todo, where) => {
+      if (!found.has(what)) found.set(what, new Map());
+      const reasons = found.get(what);
+      if (!reasons.has(why)) reasons.set(why, { todo, where: [] });
+      reasons.get(why).where.push(where);
+    };
+    const now = page.now();
+    for (const agent of page.health.nodes()) {
+      for (const one of agent.blind) put(one.what, one.why || "its agent does not say why", one.do, agent.node);
+      if (agent.spool.error) put("spool", agent.spool.error, "free or repair the disk of STABILITY_DIR; training goes on without it", agent.node);
+      else if (agent.spool.dropped) put("spool", "the spool was full: records were lost", "give STABILITY_DIR more room, or find out why the server is away", agent.node);
+      if (Math.abs(agent.clockStep) > 1) put("clock", `the node's clock jumped by ${S.value(agent.clockStep)} s`, "look at its time service; times of this node may be off", agent.node);
+      const alive = agent.ranks.some((slot) => slot && slot.alive && slot.state === "running");
+      if (alive && now - agent.time > SILENT_S) put("agent", agent.connected ? "its connection is open and nothing comes" : "its connection is closed", "its ranks may well train on: look at the node and at agent.log in its run folder", agent.node);
+      for (const slot of agent.ranks) {
+        if (!slot) continue;
+        if (slot.trouble) put("slot", slot.trouble, "install one version of stabilityclient on all nodes; the rank itself is not affected", `rank ${slot.rank} on ${agent.node}`);
+        if (slot.dropped) put("dropped", "a rank could not write all that it logged", "its disk or its agent was too slow: look at the spool's size and the node's disk", `rank ${slot.rank} on ${agent.node} (${S.count(slot.dropped)})`);
+      }
+    }
+    return found;
+  }
+
+  const names = (where) => (where.length > NAMED ? `${where.slice(0, NAMED).join(", ")} and ${S.count(where.length - NAMED)} more` : where.join(", "));
+
+  /** Bring the lines up to date; what somebody opened stays open. */
+  S.drawBlind = function (page) {
+    const place = S.byId("blind");
+    if (!place) return;
+    const found = collect(page);
+    S.show(place, found.size > 0);
+    const key = JSON.stringify([...found].map(([what, reasons]) => [what, [...reasons]]));
+    if (place.dataset.key === key) return;
+    place.dataset.key = key;
+    const open = new Set([...place.querySelectorAll("details[open]")].map((one) => one.dataset.what));
+    S.fill(
+      place,
+      S.h("span", { class: "sub" }, "Not visible here:"),
+      [...found].map(([what, reasons]) => {
+        const where = [...reasons.values()].flatMap((one) => one.where);
+        const ranks = what === "slot" || what === "dropped";
+        const head = `${WHAT[what] || S.words(what)} · ${where.length === 1 ? where[0] : S.plural(where.length, ranks ? "rank" : "node")}`;
+        return S.h(
+          "details",
+          { data: { what }, open: open.has(what) },
+          S.h("summary", {}, head),
+          [...reasons].map(([why, { todo, where: nodes }]) => S.h("div", { class: "blind-why" }, S.h("p", {}, `Because ${S.sentence(why).replace(/^([A-Z])(?=[a-z])/, (letter) => letter.toLowerCase())}`), todo ? S.h("p", {}, S.h("b", {}, "To do: "), S.sentence(todo)) : null, S.h("p", { class: "sub" }, names(nodes)))),
+        );
+      }),
+    );
+  };
+})();

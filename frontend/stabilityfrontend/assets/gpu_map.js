@@ -1,0 +1,247 @@
+// The GPUs of a run, node by node, the eight of a node in one row: what each reads, and by its shape which one is sick.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** What the server knows of faults is asked for again so often, and soon after an incident of a GPU. */
+  const ASK_MS = 60_000;
+  const SOON_MS = 800;
+  /** A node that is not heard for so long has no readings of now, seconds. */
+  const STALE_S = 30;
+  /** Names of nodes that are listed in one line. */
+  const NAMED = 6;
+
+  const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
+  const percent = (value) => `${Math.round(value)} %`;
+  const gib = (mib) => `${(mib / 1024).toFixed(1)} GiB`;
+
+  /** Clock throttle reasons that mean trouble, by NVML's bit (nvml.h, nvmlClocksEventReason*); idle and user caps don't. */
+  const THROTTLE = [
+    [0x4, "power cap"],
+    [0x8, "hardware slowdown"],
+    [0x20, "heat, by software"],
+    [0x40, "heat, by hardware"],
+    [0x80, "power brake"],
+  ];
+  /** A power cap at full load is how these GPUs run; the others cost speed that was paid for. */
+  const HARD = 0x8 | 0x20 | 0x40 | 0x80;
+  const throttle = (fields) => THROTTLE.filter(([bit]) => (number(fields.throttle_reasons) || 0) & bit).map(([, words]) => words);
+  const hard = (fields) => ((number(fields.throttle_reasons) || 0) & HARD) !== 0;
+
+  /** What can be shown: `share(fields, gpu)` 0 to 1 on the ramp, `words(fields)` in a cell, `legend` of shares. */
+  const FIELDS = {
+    util: { share: (f) => number(f.util_pct) / 100, has: (f) => number(f.util_pct) !== null, words: (f) => percent(f.util_pct), legend: [[0, "0 %"], [0.5, "50 %"], [0.99, "100 %"]], cold: true },
+    memory: {
+      share: (f, gpu) => f.mem_used_mib / (total(f, gpu) || 81920),
+      has: (f) => number(f.mem_used_mib) !== null,
+      words: (f) => gib(f.mem_used_mib).replace(" GiB", " G"),
+      legend: [[0, "empty"], [0.5, "half"], [0.99, "full"]],
+      cold: true,
+    },
+    temp: { share: (f) => (f.temp_c - 30) / 65, has: (f) => number(f.temp_c) !== null, words: (f) => `${Math.round(f.temp_c)}°`, legend: [[0, "30 °C"], [0.5, "60"], [0.99, "95 °C"]] },
+    power: { share: (f) => f.power_w / (number(f.power_limit_w) || 700), has: (f) => number(f.power_w) !== null, words: (f) => `${Math.round(f.power_w)} W`, legend: [[0, "0 W"], [0.5, "half"], [0.99, "its limit"]], cold: true },
+    throttle: { share: (f) => (hard(f) ? 0.99 : throttle(f).length ? 0.5 : 0), has: (f) => number(f.throttle_reasons) !== null, words: (f) => (hard(f) ? "slowed" : throttle(f).length ? "cap" : "–"), legend: [[0, "full clock"], [0.5, "power cap"], [0.99, "slowed by heat or a brake"]] },
+    ecc: {
+      share: (f) => (f.ecc_uncorrected > 0 ? 0.99 : f.ecc_corrected > 0 ? 0.34 : 0),
+      has: (f) => number(f.ecc_uncorrected) !== null || number(f.ecc_corrected) !== null,
+      words: (f) => S.count((number(f.ecc_uncorrected) || 0) + (number(f.ecc_corrected) || 0)),
+      legend: [[0, "none"], [0.34, "corrected"], [0.99, "uncorrected"]],
+    },
+  };
+
+  const total = (fields, gpu) => number(fields.mem_total_mib) || number(gpu && gpu.memory_mib);
+
+  const MARKS = { lost: "cross", sick: "up", watch: "dash", ok: "", none: "hatch" };
+  const WORDS = { lost: "lost", sick: "sick", watch: "to watch", ok: "", none: "no reading" };
+  const TONES = { lost: "critical", sick: "critical", watch: "warning" };
+
+  /** What is wrong with a GPU by its own readings, where the server has not said so. */
+  function own(fields) {
+    if (fields.ecc_uncorrected > 0) return "sick";
+    return hard(fields) ? "watch" : "ok";
+  }
+
+  function story(gpu) {
+    const f = gpu.fields;
+    const has = (name) => number(f[name]) !== null;
+    const lines = [
+      ["", gpu.state === "ok" ? "" : gpu.state === "none" ? (gpu.stale ? "its node is not heard" : "nothing was read of it yet") : WORDS[gpu.state]],
+      ["rank", gpu.ranks.join(", ")],
+      ["utilisation", has("util_pct") ? percent(f.util_pct) : ""],
+      ["memory", has("mem_used_mib") ? `${gib(f.mem_used_mib)}${total(f, gpu.known) ? ` of ${gib(total(f, gpu.known))}` : ""}` : ""],
+      ["temperature", [has("temp_c") ? `${Math.round(f.temp_c)} °C` : "", has("mem_temp_c") ? `memory ${Math.round(f.mem_temp_c)} °C` : ""].filter(Boolean).join(", ")],
+      ["power", has("power_w") ? `${Math.round(f.power_w)} W${has("power_limit_w") ? ` of ${Math.round(f.power_limit_w)}` : ""}` : ""],
+      ["clocks", [has("clock_sm_mhz") ? `${S.count(f.clock_sm_mhz)} MHz` : "", has("clock_mem_mhz") ? `memory ${S.count(f.clock_mem_mhz)}` : ""].filter(Boolean).join(", ")],
+      ["throttled", throttle(f).join(", ")],
+      ["ECC", has("ecc_uncorrected") || has("ecc_corrected") ? `${S.count(f.ecc_uncorrected || 0)} uncorrected, ${S.count(f.ecc_corrected || 0)} corrected` : ""],
+      ["remapped rows", f.remapped_uncorrected > 0 || f.remapped_corrected > 0 ? `${S.count(f.remapped_uncorrected || 0)} uncorrected, ${S.count(f.remapped_corrected || 0)} corrected` : ""],
+      ["retired pages", f.retired_pages > 0 ? S.count(f.retired_pages) : ""],
+      ["links", [f.pcie_replays > 0 ? `${S.plural(f.pcie_replays, "PCIe replay")}` : "", f.nvlink_errors > 0 ? S.plural(f.nvlink_errors, "NVLink error") : ""].filter(Boolean).join(", ")],
+    ];
+    for (const fault of gpu.faults.slice(0, 3)) lines.push(["fault", `${typeof fault.text === "string" ? fault.text : S.words(fault.what)} (${S.clock(fault.time || 0)})`]);
+    const offences = gpu.known && gpu.known.offences;
+    if (offences && offences.faults > 0) lines.push(["before", `${S.plural(offences.faults, "fault")} in ${S.plural(offences.runs || 1, "run")}${offences.last ? `, the last ${S.moment(offences.last)}` : ""}`]);
+    if (gpu.known && typeof gpu.known.uuid === "string") lines.push(["id", gpu.known.uuid]);
+    return lines;
+  }
+
+  class GpuMap {
+    constructor(page) {
+      this.page = page;
+      this.field = "util";
+      this.known = new Map();
+      S.segmented(S.byId("gpus-field"), (value) => {
+        this.field = value;
+        this.draw();
+      });
+      this.visible = true;
+      this.seen = new IntersectionObserver((entries) => {
+        this.visible = entries.some((entry) => entry.isIntersecting);
+        if (this.visible) this.draw();
+      });
+      this.seen.observe(S.byId("gpus-panel"));
+      this.timer = setInterval(() => document.hidden || this.fetch(), ASK_MS);
+    }
+
+    /** What the server knows of GPUs: identity, faults, offences of earlier runs. An older server knows nothing. */
+    async fetch() {
+      try {
+        const answer = await S.api.gpusOf(this.page.id);
+        if (this.page.gone || !answer) return;
+        this.known = new Map((Array.isArray(answer.gpus) ? answer.gpus : []).map((gpu) => [`${gpu.node} ${gpu.index}`, gpu]));
+        this.draw();
+      } catch (error) {
+        // Readings are shown without it; asked again in a minute.
+      }
+    }
+
+    /** An incident changed: the GPU that it is about may be another now. */
+    soon() {
+      clearTimeout(this.again);
+      this.again = setTimeout(() => this.fetch(), SOON_MS);
+    }
+
+    /** GPUs of all nodes that an agent or the server knows: `[{label, cells}]`, and nodes without any. */
+    groups(colors) {
+      const { page } = this;
+      const field = FIELDS[this.field];
+      const names = new Map();
+      for (const gpu of this.known.values()) {
+        if (typeof gpu.node !== "string" || number(gpu.index) === null) continue;
+        if (!names.has(gpu.node)) names.set(gpu.node, new Set());
+        names.get(gpu.node).add(gpu.index);
+      }
+      const ranks = new Map();
+      const nodes = page.health.nodes();
+      for (const agent of nodes) {
+        for (const [index] of page.health.gpus.get(agent.node) || []) {
+          if (!names.has(agent.node)) names.set(agent.node, new Set());
+          names.get(agent.node).add(Number(index));
+        }
+        for (const slot of agent.ranks) if (slot && slot.gpu) ranks.set(`${agent.node} ${slot.gpu.index}`, [slot.rank]);
+      }
+      const groups = [];
+      for (const { node, time } of nodes) {
+        if (!names.has(node)) {
+          // Its place stays free: nodes stand where they stand among the ranks.
+          groups.push({ label: node, tone: "", cells: [] });
+          continue;
+        }
+        // What a silent node read last says nothing of now.
+        const stale = page.now() - time > STALE_S;
+        const group = { label: node, tone: "", cells: [] };
+        const readings = page.health.gpus.get(node) || new Map();
+        for (const index of [...names.get(node)].sort((a, b) => a - b)) {
+          const key = `${node} ${index}`;
+          const known = this.known.get(key);
+          const fields = (!stale && readings.get(String(index))) || {};
+          const said = known && known.state in MARKS ? known.state : null;
+          const any = field.has(fields);
+          const state = said && said !== "ok" ? said : Object.keys(fields).length ? own(fields) : "none";
+          const gpu = { node, index, known, fields, state, stale, ranks: ranks.get(key) || (known && Array.isArray(known.ranks) ? known.ranks : []), faults: known && Array.isArray(known.faults) ? known.faults : [] };
+          if (TONES[state]) group.tone = TONES[state] === "critical" || group.tone === "critical" ? "critical" : "warning";
+          const share = any ? Math.max(0, Math.min(0.999, field.share(fields, known))) : 0;
+          const scale = field.cold ? colors.load : colors.ramp;
+          group.cells.push({
+            key,
+            gpu,
+            fill: state === "lost" ? colors["rank-dead"] : any ? scale[Math.floor(share * scale.length)] : colors["rank-unheard"],
+            hollow: state !== "lost" && !any,
+            mark: MARKS[state] || (any ? "" : "hatch"),
+            ring: TONES[state] || "",
+            text: any && state !== "lost" ? field.words(fields) : "",
+          });
+        }
+        groups.push(group);
+      }
+      return { groups, without: nodes.filter((agent) => !names.has(agent.node)) };
+    }
+
+    draw() {
+      const { page } = this;
+      const place = S.byId("gpus");
+      if (!place || !page.ready) return;
+      const { colors, font } = { colors: page.config.themes[S.theme.name()].colors, font: page.config.themes[S.theme.name()].panel.font.family };
+      const { groups, without } = this.groups(colors);
+      const count = groups.reduce((sum, group) => sum + group.cells.length, 0);
+      const bad = groups.flatMap((group) => group.cells).filter((cell) => TONES[cell.gpu.state]);
+      S.show(S.byId("gpus-panel"), page.health.agents.size > 0);
+      S.show(S.byId("gpus-field"), count > 0);
+      S.show(S.byId("gpus"), count > 0);
+      S.text(S.byId("gpus-note"), count ? `${S.plural(count, "GPU")}${bad.length ? "" : ", none with a fault"}` : "");
+      S.text(S.byId("gpus-summary"), bad.length ? `${S.plural(bad.length, "GPU")} with a fault: ${bad.slice(0, 3).map(({ gpu }) => `GPU ${gpu.index} on ${gpu.node} is ${WORDS[gpu.state]}`).join("; ")}${bad.length > 3 ? ` and ${bad.length - 3} more` : ""}.` : "");
+      S.cls(S.byId("gpus-summary"), `ranks-summary ${bad.some((cell) => TONES[cell.gpu.state] === "critical") ? "critical" : "warning"}`);
+      S.show(S.byId("gpus-summary"), bad.length > 0);
+      this.drawWithout(without);
+      if (!this.visible && this.map) return;
+      const legend = count ? FIELDS[this.field].legend.map(([share, said]) => [(FIELDS[this.field].cold ? colors.load : colors.ramp)[Math.floor(share * colors.ramp.length)], "", said]) : [];
+      for (const [state, sign] of [["watch", "–"], ["sick", "▴"], ["lost", "×"]]) {
+        const many = bad.filter((cell) => cell.gpu.state === state).length;
+        if (many) legend.push([state === "watch" ? colors["rank-behind"] : colors["rank-over"], sign, `${WORDS[state]} ${S.count(many)}`]);
+      }
+      S.fillLegend(S.byId("gpus-legend"), legend);
+      if (!count) return;
+      this.map = this.map || this.makeMap(place);
+      this.map.set(groups, colors, font);
+    }
+
+    makeMap(place) {
+      return new S.CellMap(place, {
+        label: "GPUs by node. Arrow keys go from GPU to GPU, Enter keeps what is said of one.",
+        name: ({ gpu, text }) => `GPU ${gpu.index} on ${gpu.node} ${WORDS[gpu.state]} ${text}`,
+        describe: ({ gpu }) => {
+          const fault = gpu.faults.find((one) => one && typeof one.incident_id === "string");
+          return {
+            title: `GPU ${gpu.index} · ${gpu.node}`,
+            tone: TONES[gpu.state],
+            lines: story(gpu),
+            link: fault ? { href: S.incidentHref(this.page.id, fault.incident_id), text: "Open the incident" } : null,
+          };
+        },
+      });
+    }
+
+    /** Nodes on which no GPU is seen, by the reason that their agents give. */
+    drawWithout(without) {
+      const reasons = new Map();
+      for (const agent of without) {
+        const why = agent.gpuVisible ? "its GPUs are there, but nothing has been read yet" : agent.gpuText || "no GPU visible here: the agent has not said why yet";
+        if (!reasons.has(why)) reasons.set(why, []);
+        reasons.get(why).push(agent.node);
+      }
+      const place = S.byId("gpus-none");
+      const key = JSON.stringify([...reasons]);
+      if (place.dataset.key === key) return;
+      place.dataset.key = key;
+      S.fill(place, [...reasons].map(([why, nodes]) => S.h("div", {}, S.h("b", {}, nodes.length > NAMED ? S.plural(nodes.length, "node") : nodes.join(", ")), ` ${why}`)));
+    }
+
+    close() {
+      clearInterval(this.timer);
+      clearTimeout(this.again);
+      this.seen.disconnect();
+      if (this.map) this.map.close();
+    }
+  }
+
+  S.GpuMap = GpuMap;
+})();

@@ -1,0 +1,149 @@
+// What agents say of their ranks and GPUs, as a page knows it: whole words first, then columns of what changed. Agents
+// send what they like; here every field becomes what the rest of the page may trust.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Agents kept, those away longest go first; as many as the server keeps. */
+  const AGENTS = 4096;
+  const STATES = ["running", "finished", "left", "exception"];
+
+  const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
+  const text = (value) => (typeof value === "string" ? value : "");
+  const object = (value) => (value && typeof value === "object" && !Array.isArray(value) ? value : {});
+  const list = (value) => (Array.isArray(value) ? value : []);
+
+  /** A rank's entry with fields of the kinds that they should have; null where it names no rank. */
+  function rankOf(raw) {
+    if (!raw || number(raw.rank) === null) return null;
+    const proc = object(raw.proc);
+    const gpu = object(raw.gpu);
+    return {
+      rank: raw.rank,
+      source: text(raw.source),
+      pid: number(raw.pid),
+      alive: raw.alive !== false,
+      state: typeof raw.state === "number" ? STATES[raw.state] || "running" : text(raw.state) || "running",
+      step: number(raw.step),
+      step_start: number(raw.step_start) || null,
+      phase: text(raw.phase),
+      phase_start: number(raw.phase_start) || null,
+      expect_s: number(raw.expect_s) || 0,
+      budget_s: number(raw.budget_s),
+      dropped: number(raw.dropped) || 0,
+      local_rank: number(raw.local_rank),
+      gpu: number(gpu.index) === null ? null : { index: gpu.index, uuid: text(gpu.uuid) },
+      can_dump: raw.can_dump === true,
+      trouble: text(raw.trouble),
+      cpu: number(proc.cpu),
+      proc: text(proc.state).trim(),
+      wchan: text(proc.wchan),
+      beat_at: null,
+    };
+  }
+
+  const blindOf = (state) =>
+    list(object(state).blind)
+      .map(object)
+      .filter((one) => text(one.what))
+      .map((one) => ({ what: one.what, why: text(one.why), do: text(one.do) }));
+
+  class Health {
+    constructor() {
+      this.agents = new Map();
+      /** Newest readings: node -> GPU's index -> {field: value}. */
+      this.gpus = new Map();
+    }
+
+    /** Everything anew: what `GET /runs/{id}/health` says. */
+    fill(agents) {
+      this.agents = new Map();
+      for (const agent of list(agents)) {
+        this.whole(agent);
+        for (const [index, fields] of Object.entries(object(agent.gpus))) Object.assign(this.gpu(text(agent.node), index), fields);
+      }
+    }
+
+    whole(raw) {
+      if (!raw || !text(raw.agent)) return;
+      const spool = object(object(raw.agent_state).spool);
+      this.agents.set(raw.agent, {
+        agent: raw.agent,
+        node: text(raw.node) || "?",
+        time: number(raw.time) || 0,
+        connected: raw.connected !== false,
+        gpuText: text(object(raw.gpu).text),
+        gpuVisible: object(raw.gpu).visible === true,
+        ranks: list(raw.ranks).map(rankOf),
+        blind: blindOf(raw.agent_state),
+        spool: { error: text(spool.error), dropped: number(spool.dropped) || 0 },
+        clockStep: number(object(raw.agent_state).clock_step_s) || 0,
+      });
+      if (this.agents.size > AGENTS) this.agents.delete([...this.agents.values()].sort((a, b) => a.time - b.time)[0].agent);
+    }
+
+    /** A `health` message of the live feed (docs/api.md). */
+    take(message) {
+      for (const agent of list(message.whole)) this.whole(agent);
+      const base = number(message.base) || 0;
+      const words = list(message.words).map(text);
+      const at = (tenths) => (number(tenths) === null ? null : base + tenths / 10);
+      const word = (index) => words[index] || "";
+      for (const news of list(message.news)) {
+        const agent = this.agents.get(news.agent);
+        if (!agent) continue;
+        agent.time = at(news.time) ?? agent.time;
+        column(agent, news.step, (rank, value) => (rank.step = number(value)));
+        column(agent, news.start, (rank, value) => (rank.step_start = at(value)));
+        column(agent, news.since, (rank, value) => (rank.phase_start = at(value)));
+        column(agent, news.phase, (rank, value) => (rank.phase = word(value)));
+        column(agent, news.cpu, (rank, value) => (rank.cpu = number(value) === null ? null : value / 100));
+        column(agent, typeof news.proc === "string" ? [...news.proc] : undefined, (rank, value) => (rank.proc = value.trim()));
+        column(agent, news.wchan, (rank, value) => (rank.wchan = word(value)));
+        column(agent, news.beat, (rank, value) => (rank.beat_at = at(value)));
+        column(agent, news.budget, (rank, value) => (rank.budget_s = number(value)));
+      }
+    }
+
+    /** Points that no rank logged: `gpu/<index>/<field>` of a node. */
+    points(block) {
+      if (block.rank !== null && block.rank !== undefined) return false;
+      let any = false;
+      for (const [name, values] of Object.entries(block.values)) {
+        const parts = /^gpu\/(\d+)\/(.+)$/.exec(name);
+        if (!parts) continue;
+        this.gpu(block.node, parts[1])[parts[2]] = number(values[values.length - 1]);
+        any = true;
+      }
+      return any;
+    }
+
+    gpu(node, index) {
+      if (!this.gpus.has(node)) this.gpus.set(node, new Map());
+      const gpus = this.gpus.get(node);
+      if (!gpus.has(index)) gpus.set(index, {});
+      return gpus.get(index);
+    }
+
+    /** The newest agent of each node, by the node's name as people count. */
+    nodes() {
+      const nodes = new Map();
+      for (const agent of this.agents.values()) {
+        const known = nodes.get(agent.node);
+        if (!known || (agent.connected && !known.connected) || (agent.connected === known.connected && agent.time >= known.time)) nodes.set(agent.node, agent);
+      }
+      return [...nodes.values()].sort((a, b) => collator.compare(a.node, b.node));
+    }
+  }
+
+  const collator = new Intl.Collator("en", { numeric: true });
+
+  /** One value for all ranks of an agent, or one each; a column of another length is of other ranks: left alone. */
+  function column(agent, values, set) {
+    if (values === undefined) return;
+    const each = Array.isArray(values);
+    if (each && values.length !== agent.ranks.length) return;
+    agent.ranks.forEach((rank, index) => rank && set(rank, each ? values[index] : values));
+  }
+
+  S.Health = Health;
+})();

@@ -1,0 +1,161 @@
+// What happened to machines and processes, on the x axis of the large chart: a lane of marks under it. Marks that would
+// lie over each other are one, with a count; a hang is as wide as it lasted where the axis is a clock.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Lines of marks before those that find no place become one with their neighbour. */
+  const LINES = 3;
+  const LINE_PX = 19;
+  /** Space between two marks. */
+  const GAP_PX = 3;
+  /** Width of a letter, and of what stands around the words. */
+  const [LETTER_PX, AROUND_PX] = [6.3, 16];
+  /** Incidents and restarts shown, newest first. */
+  const MOST = 400;
+  /** What a mark that stands for many tells under the pointer. */
+  const TOLD = 8;
+
+  const KINDS = { hang: "hang", process_death: "death", agent_lost: "agent lost", gpu_fault: "GPU", straggler: "slow rank", throughput: "slow", sdc_suspect: "SDC" };
+  const SIGNS = { hang: "‖", process_death: "×", agent_lost: "◌", gpu_fault: "▴", straggler: "▾", throughput: "▾", sdc_suspect: "≠", restart: "↻" };
+  const RANK = { critical: 2, warning: 1, info: 0 };
+
+  const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
+  const object = (value) => (value && typeof value === "object" ? value : {});
+
+  /** What a GPU's incident is about, where it says so: `Xid 79`, `ECC`, `throttled`. */
+  function gpuWords(incident) {
+    const evidence = object(incident.evidence);
+    const xids = Array.isArray(evidence.xids) ? evidence.xids.filter((one) => number(one) !== null) : [];
+    if (xids.length) return `Xid ${xids[0]}`;
+    const what = typeof evidence.what === "string" ? evidence.what : "";
+    return what === "throttle" ? "throttled" : what ? `GPU ${S.words(what)}`.slice(0, 18) : "GPU";
+  }
+
+  /** The events of a run: `{at, until, step, segment, tone, kind, words, told, href}`; `at` and `until` unix seconds. */
+  function events(page) {
+    const found = [];
+    for (const incident of page.view().incidents) {
+      if (!(incident.kind in KINDS) || found.length >= MOST) continue;
+      const interruption = object(object(incident.evidence).interruption);
+      const verdict = object(object(incident.evidence).verdict);
+      const since = number(interruption.since) ?? number(verdict.since) ?? number(incident.opened);
+      const open = incident.state === "open";
+      const until = incident.kind === "hang" ? number(interruption.resumed) ?? number(incident.resolved) ?? (open ? page.now() : number(incident.updated)) : since;
+      const lasted = incident.kind === "hang" && since !== null && until !== null && until - since >= 1 ? until - since : 0;
+      found.push({
+        at: since,
+        until,
+        step: number(incident.onset_step) ?? number(incident.step),
+        segment: incident.segment,
+        kind: incident.kind,
+        tone: S.severity(incident),
+        open,
+        words: `${incident.kind === "gpu_fault" ? gpuWords(incident) : KINDS[incident.kind]}${lasted ? ` ${S.age(lasted)}` : ""}`,
+        told: `${incident.title || S.words(incident.kind)}${since === null ? "" : ` (${S.clock(since)})`}`,
+        href: incident.incident_id ? S.incidentHref(page.id, incident.incident_id) : null,
+      });
+    }
+    for (const fork of page.forkList.slice(-MOST)) {
+      if (fork.segment.cause !== "restart") continue;
+      found.push({ at: number(fork.segment.created), until: null, step: fork.step, segment: fork.segment.id, kind: "restart", tone: "info", open: false, words: "restart", told: `${fork.label}: the job came up again at step ${S.count(fork.step + 1)}`, href: null });
+    }
+    return found;
+  }
+
+  /** Give each event its pixels; those outside of what is shown have none. */
+  function placed(list, axis, range, width, clock) {
+    const scale = width / (range[1] - range[0]);
+    const px = (x) => (x - range[0]) * scale;
+    const marks = [];
+    for (const event of list) {
+      if (event.step === null && !(clock && event.at !== null)) continue;
+      const x = clock && event.at !== null ? S.clockMs(event.at) : axis.place(event.step, event.segment);
+      if (x === null || !Number.isFinite(x)) continue;
+      const end = clock && event.until !== null ? S.clockMs(event.until) : x;
+      if (end < range[0] || x > range[1]) continue;
+      const [from, to] = [Math.max(0, px(x)), Math.min(width, px(Math.max(end, x)))];
+      marks.push({ from, to, events: [event] });
+    }
+    return marks.sort((a, b) => a.from - b.from);
+  }
+
+  const saying = (mark) => (mark.events.length > 1 ? `${mark.events.length} ×${new Set(mark.events.map((one) => one.kind)).size === 1 ? ` ${mark.events[0].kind === "restart" ? "restart" : KINDS[mark.events[0].kind]}` : ""}` : mark.events[0].words);
+  const widthOf = (mark) => Math.max(mark.to - mark.from, LETTER_PX * saying(mark).length + AROUND_PX + 8);
+
+  const end = (line) => line[line.length - 1].left + widthOf(line[line.length - 1]);
+
+  /** Whether the last mark of a line has come to lie over the one before it. */
+  function grown(line) {
+    const [before, last] = line.slice(-2);
+    return line.length > 1 && before.left + widthOf(before) + GAP_PX > last.left;
+  }
+
+  /** Put marks on lines so that none lies over another; where no line is free, two become one. */
+  function stacked(marks, width) {
+    const lines = Array.from({ length: LINES }, () => []);
+    for (const mark of marks) {
+      // A mark at the right edge grows to the left.
+      mark.left = Math.max(0, Math.min(mark.from, width - widthOf(mark)));
+      const free = lines.find((line) => !line.length || end(line) + GAP_PX <= mark.left);
+      if (free) {
+        free.push(mark);
+        continue;
+      }
+      // The line that ends furthest to the left takes it in; what grows over its own neighbour takes that in too.
+      const line = [...lines].sort((a, b) => end(a) - end(b))[0];
+      for (let taken = mark; taken; taken = grown(line) ? line.pop() : null) {
+        const last = line[line.length - 1];
+        last.events.push(...taken.events);
+        last.to = Math.max(last.to, taken.to, taken.from);
+        last.left = Math.max(0, Math.min(last.from, width - widthOf(last)));
+      }
+    }
+    return lines.filter((line) => line.length);
+  }
+
+  /** The layout of a lane, for tests: lines of marks with `left`, `events` and how wide they are. */
+  S.laneLines = (list, axis, range, width, clock) => stacked(placed(list, axis, range, width, clock), width).map((line) => line.map((mark) => ({ ...mark, width: widthOf(mark), said: saying(mark) })));
+
+  class HealthLane {
+    constructor(page) {
+      this.page = page;
+      this.place = S.byId("health-lane");
+      this.key = "";
+    }
+
+    /** Draw the lane for what the large chart shows: its axis, `range`, and where its plot begins and ends. */
+    draw(axis, range, left, width) {
+      const { page, place } = this;
+      if (!place || !range || !(range[1] > range[0]) || width < 60) return;
+      const clock = page.settings.x === "time" && page.derived.ready();
+      const lines = S.laneLines(events(page), axis, range, width, clock);
+      S.show(place, lines.length > 0);
+      const key = JSON.stringify([left, width, lines.map((line) => line.map((mark) => [Math.round(mark.left), Math.round(mark.from), Math.round(mark.to), mark.said, mark.events.map((one) => [one.told, one.tone, one.open])]))]);
+      if (key === this.key) return;
+      this.key = key;
+      const focused = place.contains(document.activeElement) ? document.activeElement.dataset.told : null;
+      place.style.height = `${LINE_PX * Math.max(1, lines.length) + 6}px`;
+      place.style.setProperty("--left", `${left}px`);
+      S.fill(place, S.h("span", { class: "lane-name" }, "health"), S.h("div", { class: "lane-plot", style: { left: `${left}px`, width: `${width}px` } }, lines.flatMap((line, row) => line.map((mark) => this.mark(mark, row)))));
+      if (focused) [...place.querySelectorAll("[data-told]")].find((one) => one.dataset.told === focused)?.focus();
+    }
+
+    mark(mark, row) {
+      const worst = [...mark.events].sort((a, b) => RANK[b.tone] - RANK[a.tone] || b.open - a.open || (b.at || 0) - (a.at || 0))[0];
+      const told = mark.events.slice(0, TOLD).map((one) => one.told);
+      if (mark.events.length > TOLD) told.push(`and ${mark.events.length - TOLD} more`);
+      const text = told.join("\n");
+      const props = {
+        class: `lane-mark ${worst.tone}${mark.events.some((one) => one.open) ? " open" : ""}`,
+        title: text,
+        "aria-label": `${mark.said}: ${text}`,
+        data: { told: text, events: String(mark.events.length), kind: worst.kind },
+        style: { left: `${mark.left}px`, top: `${row * LINE_PX + 3}px`, width: `${mark.width - 2}px`, "--at": `${Math.max(0, mark.from - mark.left)}px` },
+      };
+      const inner = [S.h("i", {}, SIGNS[worst.kind]), S.h("span", {}, mark.said)];
+      return worst.href ? S.h("a", { ...props, href: worst.href }, inner) : S.h("span", { ...props, tabindex: "0" }, inner);
+    }
+  }
+
+  S.HealthLane = HealthLane;
+})();

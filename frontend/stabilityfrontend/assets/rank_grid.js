@@ -1,0 +1,258 @@
+// The ranks of a run: a wall of cells by node for many, cards with words for a few. Colour by state, phase, steps behind
+// or age; every rank's whole story under the pointer, and one line that says it all.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** Up to so many ranks each has a card with words. */
+  const CARDS = 16;
+  /** Cells of a group where ranks stand worst first and not by node. */
+  const ROW = 8;
+  /** Phases that get a colour of their own. */
+  const PHASES = 8;
+  /** Ages of a phase that get the next colour, seconds. */
+  const AGES = [2, 5, 15, 60, 300];
+  const SIGNS = { cross: "×", bang: "!", hatch: "", question: "?", down: "▾", dash: "–", dots: "…", tick: "✓", "": "" };
+  const PROC = { R: "runs", S: "sleeps", D: "waits for a disk or a device", T: "stopped", t: "traced", Z: "zombie", X: "dead" };
+  /** Kinds of incidents that name a rank as the one to blame. */
+  const BLAMING = new Set(["hang", "process_death", "straggler", "gpu_fault"]);
+
+  const markOf = (state) => (S.RANK_STATES.find(([name]) => name === state) || [])[2] || "";
+
+  /** Open incidents by the ranks that they blame. */
+  S.blamed = function (page) {
+    const found = new Map();
+    for (const incident of page.incidents()) {
+      if (incident.state !== "open" || !BLAMING.has(incident.kind)) continue;
+      const verdict = (incident.evidence && incident.evidence.verdict) || {};
+      const culprits = Array.isArray(verdict.culprits) ? verdict.culprits : [];
+      for (const rank of [...culprits, incident.rank]) if (typeof rank === "number" && !found.has(rank)) found.set(rank, incident);
+    }
+    return found;
+  };
+
+  const ramp = (colors, share) => colors.ramp[Math.max(0, Math.min(colors.ramp.length - 1, Math.floor(share * colors.ramp.length)))];
+
+  /** How cells are coloured: `paint(row) -> {fill, mark, hollow}` and `legend: [[fill, sign, words, hollow]]`. */
+  function painter(kind, rows, colors) {
+    const hollow = (row) => row.state === "unheard" || row.state === "unread";
+    const base = (row, fill) => ({ fill: hollow(row) ? colors["rank-unheard"] : fill, hollow: hollow(row), mark: ["dead", "unheard", "unread"].includes(row.state) ? markOf(row.state) : "" });
+    if (kind === "phase") {
+      const counts = new Map();
+      for (const row of rows) counts.set(row.slot.phase, (counts.get(row.slot.phase) || 0) + 1);
+      const names = [...counts.keys()].filter(Boolean).sort().slice(0, PHASES);
+      const color = new Map(names.map((name, index) => [name, colors.series[index % colors.series.length]]));
+      return {
+        paint: (row) => base(row, color.get(row.slot.phase) || colors["rank-finished"]),
+        legend: names.map((name) => [color.get(name), "", `${name} ${S.count(counts.get(name))}`]),
+      };
+    }
+    if (kind === "lag") {
+      const most = Math.max(1, ...rows.map((row) => row.lag || 0));
+      const levels = [...new Set([0, 1, 3, 10, 30, 100, 1000].filter((lag) => lag < most).concat(most))].slice(-colors.ramp.length);
+      const share = (lag) => (lag <= 0 ? 0 : 0.17 + (0.82 * Math.log1p(lag)) / Math.log1p(Math.max(most, 3)));
+      return {
+        paint: (row) => base(row, row.lag === null ? colors["rank-finished"] : ramp(colors, share(row.lag))),
+        legend: levels.map((lag) => [ramp(colors, share(lag)), "", lag === 0 ? "at the front" : `−${S.count(lag)}`]),
+      };
+    }
+    if (kind === "age") {
+      const level = (seconds) => AGES.filter((age) => seconds >= age).length / AGES.length - 0.01;
+      return {
+        paint: (row) => base(row, row.stoodS === null ? colors["rank-finished"] : ramp(colors, level(row.stoodS))),
+        legend: [0, ...AGES].map((age) => [ramp(colors, level(age)), "", age ? `≥ ${S.age(age)}` : `< ${AGES[0]} s`]),
+      };
+    }
+    const counts = new Map();
+    for (const row of rows) counts.set(row.state, (counts.get(row.state) || 0) + 1);
+    return {
+      paint: (row) => ({ fill: colors[`rank-${row.state}`], hollow: hollow(row), mark: markOf(row.state) }),
+      legend: S.RANK_STATES.filter(([state]) => counts.has(state))
+        .reverse()
+        .map(([state, said, mark]) => [colors[`rank-${state}`], SIGNS[mark], `${said} ${S.count(counts.get(state))}`, state === "unheard" || state === "unread"]),
+    };
+  }
+  S.fillLegend = function (place, legend) {
+    const key = JSON.stringify(legend);
+    if (!place || place.dataset.key === key) return;
+    place.dataset.key = key;
+    S.fill(
+      place,
+      legend.map(([fill, sign, said, hollow]) => S.h("span", { class: "cell-key" }, S.h("i", { class: hollow ? "hollow" : "", style: hollow ? { "border-color": fill, color: fill } : { background: fill, color: S.inkOn(fill) } }, sign), said)),
+    );
+  };
+
+  /** All that is known of a rank, `[name, words]`. */
+  function story(row, blamed) {
+    const { slot } = row;
+    const proc = [slot.proc ? `${slot.proc} (${PROC[slot.proc] || "unknown"})` : "", slot.cpu === null ? "" : `${Math.round(100 * slot.cpu)} % of a core`, slot.wchan ? `in ${slot.wchan}` : ""].filter(Boolean).join(", ");
+    return [
+      ["", row.words],
+      ["step", slot.step === null ? "" : slot.step < 0 ? "none yet" : `${S.count(slot.step)}${row.lag ? `, ${S.count(row.lag)} behind` : ""}`],
+      ["phase", slot.phase ? `${slot.phase}${row.phaseS === null ? "" : ` for ${S.duration(row.phaseS)}`}` : ""],
+      ["budget", slot.budget_s === null ? "" : `${S.duration(slot.budget_s)}${slot.expect_s ? `, declared ${S.duration(slot.expect_s)}` : ""}`],
+      ["beat", !slot.alive ? "" : row.beatS === null ? "moves" : `stands for ${S.duration(row.beatS)}`],
+      ["process", proc],
+      ["pid", slot.pid === null ? "" : String(slot.pid)],
+      ["GPU", slot.gpu ? `${slot.gpu.index}${slot.gpu.uuid ? ` · ${slot.gpu.uuid.slice(0, 12)}` : ""}` : ""],
+      ["heard", row.heardS < 5 ? "" : S.ago(row.heardS)],
+      ["slot", slot.trouble],
+      ["dropped", slot.dropped ? `${S.plural(slot.dropped, "record")}: its disk or its agent could not keep up` : ""],
+      ["incident", blamed ? blamed.title || S.words(blamed.kind) : ""],
+    ];
+  }
+
+  const TONES = { dead: "critical", over: "critical", unheard: "warning", unread: "warning", behind: "warning", waits: "warning", long: "info" };
+
+  class RankGrid {
+    constructor(page) {
+      this.page = page;
+      this.color = "state";
+      this.order = "node";
+      this.rows = [];
+      this.blamed = new Map();
+      this.cards = new Map();
+      S.segmented(S.byId("ranks-color"), (value) => this.change("color", value));
+      S.segmented(S.byId("ranks-order"), (value) => this.change("order", value));
+      this.visible = true;
+      this.seen = new IntersectionObserver((entries) => {
+        this.visible = entries.some((entry) => entry.isIntersecting);
+        if (this.visible) this.draw();
+      });
+      this.seen.observe(S.byId("ranks-panel"));
+    }
+
+    change(what, value) {
+      this[what] = value;
+      this.draw();
+    }
+
+    /** Bring the panel up to date. */
+    draw() {
+      const { page } = this;
+      const place = S.byId("ranks");
+      if (!place) return;
+      const rows = (this.rows = S.rankRows(page));
+      this.blamed = S.blamed(page);
+      const some = rows.length > 0;
+      S.text(S.byId("ranks-summary"), some ? `${S.sentence(S.rankSummary(rows, page.worldSize()))}` : "");
+      const tone = rows.reduce((worst, row) => (TONES[row.state] === "critical" || worst === "critical" ? "critical" : TONES[row.state] === "warning" ? "warning" : worst), "");
+      S.cls(S.byId("ranks-summary"), `ranks-summary ${tone}`);
+      S.text(S.byId("ranks-note"), some ? S.plural(new Set(rows.map((row) => row.node)).size, "node") : "");
+      S.show(S.byId("ranks-summary"), some);
+      const large = rows.length > CARDS;
+      S.show(S.byId("ranks-color"), large);
+      S.show(S.byId("ranks-order"), large);
+      // Once in any case, so that the wall has its height before somebody scrolls to it.
+      if (!this.visible && (this.map || this.cards.size)) return;
+      if (!some) {
+        this.leave();
+        S.fillLegend(S.byId("ranks-legend"), []);
+        S.fill(place, S.h("div", { class: "nothing" }, page.ready ? "No agent has spoken for this run. Ranks and GPUs are seen while one is connected." : ""));
+      } else if (large) this.drawWall(place, rows);
+      else this.drawCards(place, rows);
+    }
+
+    /** Forget what stood there. */
+    leave() {
+      if (this.map) this.map.close();
+      this.map = null;
+      this.cards.clear();
+      this.shape = "";
+    }
+
+    drawWall(place, rows) {
+      const { page } = this;
+      if (!this.map) {
+        this.leave();
+        this.map = new S.CellMap(place, {
+          label: "Ranks by node. Arrow keys go from rank to rank, Enter keeps what is said of one.",
+          name: ({ row }) => `rank ${row.rank} on ${row.node} ${row.words}`,
+          describe: ({ row }) => {
+            const blamed = this.blamed.get(row.rank);
+            return {
+              title: `Rank ${row.rank} · ${row.node}`,
+              tone: TONES[row.state],
+              lines: story(row, blamed),
+              link: blamed ? { href: S.incidentHref(page.id, blamed.incident_id), text: "Open the incident" } : null,
+            };
+          },
+        });
+      }
+      const theme = page.config.themes[S.theme.name()];
+      const { paint, legend } = painter(this.color, rows, theme.colors);
+      S.fillLegend(S.byId("ranks-legend"), legend);
+      const cell = (row) => ({ key: row.rank, row, ...paint(row), ring: this.blamed.has(row.rank) ? "text" : "", letter: row.slot.phase.slice(0, 1), text: `${row.rank}` });
+      let groups;
+      if (this.order === "worst") {
+        const sorted = [...rows].sort(S.worstFirst);
+        groups = [];
+        for (let at = 0; at < sorted.length; at += ROW) groups.push({ label: "", cells: sorted.slice(at, at + ROW).map(cell) });
+      } else {
+        const nodes = new Map();
+        for (const row of rows) {
+          if (!nodes.has(row.node)) nodes.set(row.node, { label: row.node, cells: [], tone: "" });
+          const node = nodes.get(row.node);
+          node.cells.push(cell(row));
+          if (["dead", "over", "unheard"].includes(row.state)) node.tone = row.state === "unheard" && node.tone !== "critical" ? "warning" : "critical";
+        }
+        groups = page.health.nodes().filter((agent) => nodes.has(agent.node)).map((agent) => nodes.get(agent.node));
+      }
+      this.map.set(groups, theme.colors, theme.panel.font.family);
+    }
+
+    drawCards(place, rows) {
+      const { colors } = this.page.config.themes[S.theme.name()];
+      const shape = JSON.stringify(rows.map((row) => [row.node, row.rank]));
+      if (shape !== this.shape) {
+        this.leave();
+        this.shape = shape;
+        const nodes = new Map();
+        for (const row of rows) {
+          if (!nodes.has(row.node)) nodes.set(row.node, []);
+          nodes.get(row.node).push(this.makeCard(row));
+        }
+        S.fill(place, [...nodes].map(([node, cards]) => S.h("div", { class: "rank-node" }, S.h("h3", {}, node), S.h("div", { class: "rank-cards" }, cards))));
+      }
+      S.fillLegend(S.byId("ranks-legend"), []);
+      for (const row of rows) this.fillCard(this.cards.get(row.rank), row, colors);
+    }
+
+    makeCard(row) {
+      const parts = { head: S.h("b", {}, `Rank ${row.rank}`), sign: S.h("i", {}), said: S.h("div", { class: "rank-said" }), list: S.h("dl", {}), link: S.h("span", {}) };
+      const element = S.h("article", { class: "rank-card", tabindex: "0", data: { rank: String(row.rank) } }, S.h("div", { class: "rank-head" }, parts.sign, parts.head, S.h("span", { class: "grow" }), parts.link), parts.said, parts.list);
+      this.cards.set(row.rank, { element, ...parts });
+      return element;
+    }
+
+    fillCard(card, row, colors) {
+      const blamed = this.blamed.get(row.rank);
+      const state = row.state;
+      card.element.dataset.state = state;
+      S.cls(card.element, `rank-card ${TONES[state] || ""}`);
+      S.text(card.sign, SIGNS[markOf(state)]);
+      card.sign.style.background = ["unheard", "unread"].includes(state) ? "transparent" : colors[`rank-${state}`];
+      card.sign.style.borderColor = colors[`rank-${state}`];
+      card.sign.style.color = ["unheard", "unread"].includes(state) ? colors[`rank-${state}`] : S.inkOn(colors[`rank-${state}`]);
+      S.text(card.said, S.sentence(row.words));
+      const href = blamed ? S.incidentHref(this.page.id, blamed.incident_id) : "";
+      if (card.href !== href) {
+        card.href = href;
+        S.fill(card.link, href ? S.h("a", { href }, "incident") : null);
+      }
+      const lines = story(row, null).filter(([name, said]) => name && said);
+      const names = lines.map(([name]) => name).join();
+      if (card.names !== names) {
+        card.names = names;
+        S.fill(card.list, lines.map(([name]) => [S.h("dt", {}, name), S.h("dd", {})]).flat());
+      }
+      lines.forEach(([, said], index) => S.text(card.list.children[2 * index + 1], said));
+    }
+
+    close() {
+      this.seen.disconnect();
+      this.leave();
+    }
+  }
+
+  S.RankGrid = RankGrid;
+})();
