@@ -24,6 +24,7 @@ from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.job_alert import alert_finding
 from stabilitybackend.policy.orders import JobView, Order
 from stabilitybackend.runs.evidence import Evidence
+from stabilitybackend.runs.gpu_readings import GpuReadings
 from stabilitybackend.runs.judging import PRIMARY_METRICS, Judge
 from stabilitybackend.runs.planning import plan_of
 from stabilitybackend.runs.row_lookup import TimesFound
@@ -96,6 +97,7 @@ class RunState:
         #: Adds to a finding about a GPU what is remembered of it from other runs (``runs/chronicle.py``).
         self.remember: Callable[[Finding, float], Finding] = lambda finding, _: finding
         self.stretches = Stretches()
+        self.gpu_readings = GpuReadings()
         self.agents: dict[str, dict[str, Any]] = {}
         self.world = World()
         self._clock = clock
@@ -145,6 +147,8 @@ class RunState:
         self._summary.add(placed, self.store, self.fold.tree)
         self.store.add(placed)
         changes.placed.append(placed)
+        if placed.rank is None:
+            self.gpu_readings.take(placed)
         if placed.stray or placed.rank is None:
             return
         self.stretches.rows(placed, self.world.size)
@@ -280,14 +284,25 @@ class RunState:
         while len(self.agents) > MAX_AGENTS:
             del self.agents[next(iter(self.agents))]
         self.liveness.observe(
-            {"agent": health.agent, "node": health.node, "time": health.time, "ranks": health.ranks}, now
+            {
+                "agent": health.agent,
+                "node": health.node,
+                "time": health.time,
+                "ranks": health.ranks,
+                "agent_state": health.agent_state,
+            },
+            now,
         )
+        for rank in health.ranks:
+            if isinstance(rank.get("rank"), int):
+                rank["budget_s"] = self.liveness.budget_s(rank["rank"], str(rank.get("source")))
         return self.agent_view(agent)
 
     def agent_view(self, agent: Mapping[str, Any]) -> dict[str, Any]:
         """Return an AgentHealth of docs/api.md."""
         unknown = {"visible": False, "text": "no word about GPUs from this node yet"}
-        return {**agent, "gpu": self._gpu_notes.get(agent["node"], unknown)}
+        gpu = self._gpu_notes.get(agent["node"], unknown)
+        return {**agent, "gpu": gpu, "gpus": self.gpu_readings.of(agent["node"])}
 
     def tick(self) -> Changes:
         """Judge silence and expiry; call it about once a second."""
