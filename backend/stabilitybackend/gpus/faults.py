@@ -17,6 +17,8 @@ GROUP_S = 60.0
 #: An error of the application on one GPU more often than this in a run speaks for the hardware. Ours: NVIDIA's
 #: workflows for Xid 13 and 31 ask whether it stays with the GPU; a bug would meet any of them.
 APPLICATION_REPEATS = 3
+#: The first repeats are told one by one, then every tenth.
+NAMED_REPEATS = 4
 #: Signs kept of one fault; the root stays.
 MAX_SIGNS = 24
 #: Signs by which a GPU says that it works no more; they belong to any fault that asks for a reset.
@@ -180,9 +182,9 @@ class Fault:
         news = (known.lasts, known.severity, known.facts.get("action")) != (
             sign.lasts, sign.severity, sign.facts.get("action"),
         )  # fmt: skip
-        known.count += 1
+        before, known.count = known.count, known.count + sign.count
         known.last, known.lasts, known.facts, known.severity = sign.last, sign.lasts, sign.facts, sign.severity
-        return news or known.count in (2, 3, 4) or known.count % 10 == 0
+        return news or known.count <= NAMED_REPEATS or known.count // 10 > before // 10
 
 
 def finding_of(fault: Fault) -> Finding:

@@ -18,6 +18,8 @@ __all__ = ["MAX_TEXT_CHARS", "RECOVERY_ACTIONS", "Sign", "sign_of"]
 
 #: Characters kept of what an agent says about a sign.
 MAX_TEXT_CHARS = 300
+#: Repeats that one event may stand for: agents tell a storm of the same Xid as one event with their number.
+MAX_REPEATS = 1_000_000
 #: What NVIDIA's driver asks for (NVML field 230, GET_GPU_RECOVERY_ACTION; nvidia-ml-py 13.615), as class and in words.
 RECOVERY_ACTIONS: Mapping[int, tuple[XidClass, str]] = {
     1: ("reset", "reset the GPU"),
@@ -70,6 +72,10 @@ class Sign:
         """Return what makes it the same sign again."""
         if self.what == "throttle":
             return f"throttle:{self.facts.get('reason')}"
+        if self.what == "nvlink":
+            return "nvlink:down" if "down" in self.facts else "nvlink:errors"
+        if self.what == "temperature":
+            return f"temperature:{self.facts.get('sensor')}"
         return self.what if self.xid is None else f"xid:{self.xid}"
 
 
@@ -104,7 +110,9 @@ def _xid(facts: dict[str, Any], data: Mapping[str, Any], said: str, time: float)
     if row.number in (63, 92):
         severity = "warning"  # a reset at the next stop, or a memory that wears out
     text = f"Xid {row.number}: {row.meaning}"
-    return Sign("xid", row.cls, row.family, severity, text, time, time, row.number, facts=facts | {"said": said})
+    repeats = min(MAX_REPEATS, max(0, int(_number(facts, "repeats") or 0)))
+    facts = facts | {"said": said}
+    return Sign("xid", row.cls, row.family, severity, text, time, time, row.number, 1 + repeats, facts=facts)
 
 
 def _judged(what: str, facts: Mapping[str, Any]) -> tuple[XidClass, Family, Severity, str] | None:

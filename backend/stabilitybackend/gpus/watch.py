@@ -148,7 +148,7 @@ class GpuWatch:
         else:
             news = fault.add(ident, sign)
         if sign.cls == "application" and sign.family == "software":
-            self._application[ident] = self._application.get(ident, 0) + 1
+            self._application[ident] = self._application.get(ident, 0) + sign.count
             if self._application[ident] > APPLICATION_REPEATS and not fault.suspected:
                 fault.suspected = news = True
             if fault.suspected:

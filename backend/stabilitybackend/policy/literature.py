@@ -6,9 +6,12 @@ Nothing here is measured by us unless it says so. A source is named as "title (a
 from __future__ import annotations
 
 __all__ = [
-    "ADAM", "ADAM_CHECKS", "ATTENTION_LOGITS", "GRADIENTS", "IDEFICS", "LEVEL_CHECKS", "LOADER_CHECKS",
-    "MEASURED_GRADIENTS", "MEGATRON", "MIX_CHECKS", "NONFINITE_CHECKS", "OPT", "OUTPUT_LOGITS", "PALM",
-    "PLATEAU_CHECKS", "PROXIES", "REPEAT_CHECKS", "RESUMES", "RESUME_CHECKS", "RULE_OF_THUMB", "STRAGGLER_CHECKS",
+    "ADAM", "ADAM_CHECKS", "APPLICATION_XID_CHECKS", "ATTENTION_LOGITS", "COLLECTIVE_CHECKS", "CRASH_CHECKS",
+    "GEMINI_REPLAY", "GPU_CHECKS", "GPU_THRESHOLDS", "GRADIENTS", "HANG_CAUSES", "HANG_CHECKS", "IDEFICS",
+    "LEMON_NODES", "LEVEL_CHECKS", "LOADER_CHECKS", "MEASURED_GRADIENTS", "MEGATRON", "MIX_CHECKS", "NODE_CHECKS",
+    "NONFINITE_CHECKS", "OOM_CHECKS", "OPT", "OUTPUT_LOGITS", "PALM", "PLATEAU_CHECKS", "PROXIES",
+    "RECOVERY_ACTION", "REPEAT_CHECKS", "RESUMES", "RESUME_CHECKS", "RULE_OF_THUMB", "SDC_CHECKS", "SIGNAL_CHECKS",
+    "STRAGGLER_CHECKS", "THERMAL_CHECKS", "XID_CATALOG",
 ]  # fmt: skip
 
 RULE_OF_THUMB = "rule of thumb"
@@ -89,3 +92,71 @@ STRAGGLER_CHECKS = (
     "Swap it with a healthy node: does the delay go with the machine or stay with the rank's share of the work?",
 )
 GRADIENTS = "On its own no reason to act: watch the loss."
+
+# --- machines ---------------------------------------------------------------------------------------------------------
+
+XID_CATALOG = "NVIDIA's Xid catalog (docs.nvidia.com/deploy/xid-errors): the action to take at once for each number"
+RECOVERY_ACTION = "NVIDIA's driver itself (NVML recovery action, field 230), which counts more than any table"
+GPU_THRESHOLDS = "thresholds of Meta's GPU cluster monitoring (facebookresearch/gcm) and of gpud (leptonai/gpud)"
+LEMON_NODES = (
+    "Revisiting Reliability in Large-Scale Machine Learning Research Clusters (arXiv 2410.21680): taking out the few "
+    "nodes that fail again and again made large jobs fail less"
+)
+HANG_CAUSES = (
+    "ByteRobust (arXiv 2509.16293): hangs came from the machines four times as often as from the code, wrong memory "
+    "accesses more often from the code"
+)
+GEMINI_REPLAY = "Gemini 2.5 report: suspicious steps are computed again, few of them differ; the device is then found"
+
+HANG_CHECKS = (
+    "Stacks of all ranks (this page): which one is elsewhere, and in whose code?",
+    "Its GPU: Xids, lowered clocks, a lost device at the same time?",
+    "Its node: full memory, a file system that does not answer, a stopped process?",
+    "Before a restart: the stacks are stored; a core or a py-spy dump is lost with the process.",
+)
+COLLECTIVE_CHECKS = (
+    "Which rank did not join, and what does its stack show?",
+    "Flight Recorder: the first collective that not all of them reached (TORCH_FR_BUFFER_SIZE=2000).",
+    "Network of its node: link down, counters of errors, a cable that was touched?",
+    "Same order of collectives on every rank: a branch that depends on the rank or its data?",
+)
+NODE_CHECKS = (
+    "Does the node answer: ping, its management controller, the scheduler's view?",
+    "Did others on the same switch or power line go at the same time?",
+    "Is only the way to this server cut: proxy, firewall, DNS?",
+)
+OOM_CHECKS = (
+    "Which process grew: loader workers, a cache, a checkpoint that is gathered on the host?",
+    "Limit of the container or job against what the node has.",
+)
+SIGNAL_CHECKS = (
+    "The scheduler's log: preemption, time limit, maintenance, another user's cancel?",
+    "The launcher's log: it ends all ranks when one fails; which one was first?",
+)
+CRASH_CHECKS = (
+    "Its last words (evidence): Python's stack at the moment of the crash.",
+    "A new library, driver or kernel since the last good run?",
+    "The same rank, node or GPU as an earlier crash: then the machine is a suspect.",
+)
+GPU_CHECKS = (
+    "Does it come again on this GPU: its earlier faults are in the text, and on the fleet page.",
+    "nvidia-smi -q on the node: recovery action, remapped rows, ECC counters, before a reset wipes them.",
+    "After the reset or reboot: NVIDIA's field diagnostic or dcgmi diag before it goes back.",
+    "Restart the job without this node, or with a spare one.",
+)
+APPLICATION_XID_CHECKS = (
+    "Run once with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer: which kernel?",
+    "The same batch or step again: then it is data or code.",
+    "Other GPUs with the same error: then it is code. Always this one: then it is the GPU.",
+)
+THERMAL_CHECKS = (
+    "Temperatures and fans of the node against its neighbours'.",
+    "All GPUs of the node at once: air, water or power supply. One alone: its cooler or sensor.",
+    "What it costs: the step time while the clocks are low.",
+)
+SDC_CHECKS = (
+    "The same step with the same data twice on this GPU: other numbers mean a transient error.",
+    "The same step on another GPU: other numbers mean this one computes wrongly.",
+    "Earlier suspicions of the same GPU (fleet page): few devices make most of such errors.",
+    "Checkpoints since the suspicion: keep the last one from before it.",
+)

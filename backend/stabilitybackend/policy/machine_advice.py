@@ -29,23 +29,168 @@ def _straggler(case: Case) -> dict[str, Any]:
     return say("inspect", text, checklist=lit.STRAGGLER_CHECKS)
 
 
+# --- verdicts of liveness ---------------------------------------------------------------------------------------------
+
+
 def _hang(case: Case) -> dict[str, Any]:
-    return say(
-        "inspect",
-        "Look at the suspect rank first: its stack shows what it waits for. A restart now loses the cause.",
+    if case.incident["state"] != "open":
+        return over(case.incident)
+    action, text = _HANGS.get(
+        _verdict(case), ("inspect", "Look at the suspect rank first: its stack shows what it waits for.")
     )
+    checks = (
+        lit.COLLECTIVE_CHECKS if _verdict(case) in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
+    )
+    if action == "restart":
+        text += _where(case)
+    return say(action, text, checklist=checks, sources=[lit.HANG_CAUSES])
+
+
+#: Class of a hang's verdict -> action and first sentence.
+_HANGS: Mapping[str, tuple[str, str]] = {
+    "data_loader": (
+        "inspect",
+        "The loader of the suspect stands: look at its storage and its workers before a restart.",
+    ),
+    "peer_missing": (
+        "inspect",
+        "The others wait for the suspect: its stack, its exit and its node say why it stays away.",
+    ),
+    "livelock": (
+        "inspect",
+        "The suspect computes without making a step: its stack names the loop. A restart alone meets it again.",
+    ),
+    "gil_held": (
+        "inspect",
+        "A native call holds Python's lock: the C part of the stack or the driver. Look at its GPU as well.",
+    ),
+    "stopped": (
+        "inspect",
+        "The process is stopped, not broken: find who stopped it (SIGSTOP, a debugger, a frozen group), let it go on.",
+    ),
+    "blocked": ("inspect", "The suspect waits in a system call: its stack and wchan say for what."),
+    "io": (
+        "inspect",
+        "The suspect waits for a disk or file system in the kernel: no signal ends that. Look at the mount first.",
+    ),
+    "collective_stuck": (
+        "restart",
+        "All joined and none came out: nothing in the job mends that. Start it again, without a node that is named.",
+    ),
+    "desync": (
+        "inspect",
+        "Ranks called different collectives: that is a bug of the program, and comes again after a restart.",
+    ),
+    "overdue": (
+        "wait",
+        "A long phase takes longer than ever. Look at its storage; declare its length (expect_s) if it is right.",
+    ),
+    "node_lost": ("restart", "A node is silent and the others wait: start again without it, and have it looked at."),
+}
 
 
 def _agent_lost(case: Case) -> dict[str, Any]:
-    return say("wait", "The job itself may be well. Look at the node and its network; the spool keeps what it logs.")
+    if case.incident["state"] != "open":
+        return over(case.incident)
+    verdict = case.evidence.get("verdict")
+    training = verdict.get("training") if isinstance(verdict, Mapping) else None
+    if training == "stands":
+        return say(
+            "restart",
+            "The node is silent and the others stand: start again without it." + _where(case),
+            checklist=lit.NODE_CHECKS,
+        )
+    if _verdict(case) == "agent_dead":
+        text = "Only our agent ended; the ranks start it again by themselves. What they log stays in the spool."
+        return say("wait", text, checklist=lit.NODE_CHECKS)
+    text = "The job itself may be well. Look at the node and its network; the spool keeps what it logs."
+    return say("wait", text, checklist=lit.NODE_CHECKS)
 
 
 def _death(case: Case) -> dict[str, Any]:
     if case.incident["state"] != "open":
         return say("none", "Nothing to do: the job runs again.")
+    first, checks = _DEATHS.get(_verdict(case), ("", ()))
+    text = f"{first} Start the job again if its launcher does not.".lstrip() + _where(case)
+    return say("restart", text, checklist=[*checks, *lit.RESUME_CHECKS])
+
+
+#: Class of a death's verdict -> first sentence, and what to look at.
+_DEATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "oom_kill": ("The node ran out of memory, not the GPU: the same again will end alike.", lit.OOM_CHECKS),
+    "signal": ("Somebody or something ended it from outside: find out who before it happens again.", lit.SIGNAL_CHECKS),
+    "crash": ("It crashed in native code.", lit.CRASH_CHECKS),
+    "exit_code": ("It ended by itself: its own log says why.", ()),
+    "exception": ("Read the exception first: a bug comes again after a restart.", ()),
+}
+
+
+def _where(case: Case) -> str:
     steps = [c["step"] for c in case.checkpoints if c["available"] and not c["dead"]]
-    where = f" It can resume from the checkpoint of step {max(steps)}." if steps else " No checkpoint is known."
-    return say("restart", "Start the job again if its launcher does not." + where, checklist=lit.RESUME_CHECKS)
+    return f" It can resume from the checkpoint of step {max(steps)}." if steps else " No checkpoint is known."
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+def _gpu_fault(case: Case) -> dict[str, Any]:
+    if case.incident["state"] != "open":
+        return over(case.incident)
+    evidence, critical = case.evidence, case.incident["severity"] == "critical"
+    cls, again = str(evidence.get("class") or ""), _known_before(case)
+    source = [lit.XID_CATALOG if evidence.get("xids") else lit.GPU_THRESHOLDS]
+    if evidence.get("recovery_action"):
+        source = [lit.RECOVERY_ACTION]
+    if cls == "application" and not evidence.get("blames_hardware"):
+        text = "Look for the bug in the program first: an address out of range, a wrong shape, a broken kernel."
+        return say("inspect", text, checklist=lit.APPLICATION_XID_CHECKS, sources=source)
+    if evidence.get("family") in ("thermal", "power"):
+        text = "The job goes on, slower. Look at the cooling and power of this node, and at its neighbours'."
+        return say("inspect", text, checklist=lit.THERMAL_CHECKS, sources=source)
+    if cls == "application":
+        text = "The job that met the error has to start again; the GPU replaces the memory row with its next reset."
+        return say("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=source)
+    way = _WAYS.get(cls)
+    if way is None:
+        return say("inspect" if again else "wait", "Nothing to do now: watch whether it comes again.", sources=source)
+    text = f"{'Start the job again without this GPU' if critical else 'At the next stop'}: {way}."
+    if again:
+        text += f" It is the {again}. fault of this GPU that is known: take it out, don't only reset it."
+    if critical:
+        return say("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])
+    return say("inspect", text, checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])
+
+
+_WAYS: Mapping[str, str] = {
+    "reset": "reset the GPU before anything runs on it",
+    "reboot": "reboot its node before anything runs on it",
+    "drain": "take it out of use and have it tested",
+}
+
+
+def _lemon(again: int) -> list[str]:
+    return [lit.LEMON_NODES] if again else []
+
+
+def _known_before(case: Case) -> int:
+    """Return which fault of its GPU in two weeks this is, 0 for the first."""
+    history = case.evidence.get("history")
+    return int(history.get("faults") or 0) if isinstance(history, Mapping) else 0
+
+
+def _sdc_suspect(case: Case) -> dict[str, Any]:
+    if case.incident["state"] != "open":
+        return over(case.incident)
+    text = (
+        "One device may compute wrong numbers without an error. Run the same step again on it and on another one: "
+        "only a difference proves it. Until then it is a suspect."
+    )
+    return say("inspect", text, checklist=lit.SDC_CHECKS, sources=[lit.MEGATRON, lit.GEMINI_REPLAY])
+
+
+def _verdict(case: Case) -> str:
+    verdict = case.evidence.get("verdict")
+    return str(verdict.get("class") or "") if isinstance(verdict, Mapping) else ""
 
 
 #: Incident kind -> its rule.
@@ -55,4 +200,6 @@ MACHINE_RULES: Mapping[str, Callable[[Case], dict[str, Any] | None]] = {
     "hang": _hang,
     "agent_lost": _agent_lost,
     "process_death": _death,
+    "gpu_fault": _gpu_fault,
+    "sdc_suspect": _sdc_suspect,
 }

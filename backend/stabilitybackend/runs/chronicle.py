@@ -14,6 +14,8 @@ __all__ = ["Chronicle"]
 
 #: Incidents that tell why a job stopped.
 KINDS = frozenset({"hang", "process_death", "agent_lost", "gpu_fault"})
+#: States of a command that moved nothing.
+NOT_HAPPENED = frozenset({"rejected", "failed", "expired"})
 #: How long a job ran is stored at most this often while nothing else changes, seconds.
 STORE_EVERY_S = 60.0
 
@@ -73,7 +75,7 @@ class Chronicle:
                 stretches,
                 state.incidents.of(KINDS),
                 state.gpus.kernel_lines,
-                [command for command in state.commands.all() if command["kind"] == "restart"],
+                [c for c in state.commands.all() if c["kind"] == "restart" and c["state"] not in NOT_HAPPENED],
                 state.stretches.watched,
             )
             found = interruptions_of(story)
