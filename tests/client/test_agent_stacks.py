@@ -36,6 +36,11 @@ _STATES = {
     "stopped": "import signal\nos.kill(os.getpid(), signal.SIGSTOP)\ntime.sleep(600)",
     "unregistered": "import faulthandler, signal\nfaulthandler.unregister(signal.SIGRTMIN + 6)\ntime.sleep(600)",
     "off": "def resting():\n    time.sleep(600)\nresting()",
+    "recorder": "import types\n"
+    "torch, there = types.ModuleType('torch'), types.ModuleType('torch.distributed')\n"
+    "there.is_available = there.is_initialized = lambda: True\n"
+    "sys.modules.update({'torch': torch, 'torch.distributed': there})\n"
+    "time.sleep(600)",
     "children": "import subprocess\nsubprocess.run(['sleep', '60'])\ntime.sleep(600)",
 }
 _RANK = {name: rank for rank, name in enumerate(_STATES)}
@@ -57,8 +62,8 @@ def test_one_look_tells_of_every_rank_what_it_does_harms_none_and_is_made_once(a
 
         blind = job.wait_health(lambda r, s: s["blind"] if all_there(r, s) else None, "all ranks are where they go")
         signals = [entry["why"] for entry in blind if entry["what"] == "signals"]
-        assert sum("has no handler for it any more" in why for why in signals) == 1
-        assert sum("STABILITY_DUMP_SIGNAL=off" in why for why in signals) == 1
+        assert sum("has no handler for it any more (SIGRTMIN+6)" in why for why in signals) == 1
+        assert sum("STABILITY_DUMP_SIGNAL" in why for why in signals) == 1
         gateway.send(_order("d1"))
         gateway.send(_order("d1"))
         (answer,) = job.wait_events("command", 1)
@@ -80,6 +85,11 @@ def test_one_look_tells_of_every_rank_what_it_does_harms_none_and_is_made_once(a
         os.kill(child["pid"], signal.SIGKILL)
         assert child["name"] == "sleep"
         assert all(event["collectives"] is None and event["collectives_missing"] for event in events)
+
+        (why,) = job.wait_health(
+            lambda r, s: [e["why"] for e in s["blind"] if e["what"] == "collectives"], "the missing recorder is named"
+        )
+        assert why.startswith(f"rank {_RANK['recorder']}: ")
 
         first = job.agent_pid()
         os.kill(first, signal.SIGKILL)

@@ -83,7 +83,9 @@ def exit_status(fd: int | None, pid: int, ticks: int) -> ExitStatus:
 
 
 def signal_name(number: int) -> str:
-    """Return e.g. ``SIGKILL``."""
+    """Return e.g. ``SIGKILL`` or ``SIGRTMIN+6``."""
+    if signal.SIGRTMIN < number < signal.SIGRTMAX:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
     try:
         return signal.Signals(number).name
     except ValueError:

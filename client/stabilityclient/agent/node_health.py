@@ -35,7 +35,7 @@ class NodeHealth:
 
     Attributes:
         gpu_of: returns the GPU of a rank, None where that is not known.
-        more_blind: returns further blind spots, e.g. those of the GPUs.
+        more_blind: each returns further blind spots, e.g. those of the GPUs.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class NodeHealth:
         self._clock = ClockWatch(now)
         self._jumped_s, self._jumped_at = 0.0, float("-inf")
         self.gpu_of: Callable[[Source], dict[str, Any] | None] = lambda source: None
-        self.more_blind: Callable[[], list[BlindSpot]] = list
+        self.more_blind: list[Callable[[], list[BlindSpot]]] = []
 
     def message(self, state: dict[str, Any], file_error: str) -> Health:
         """Return the message of now. Observe all sources before.
@@ -101,4 +101,6 @@ class NodeHealth:
         if self._monotonic() - self._jumped_at < CLOCK_NAMED_S:
             why = f"the clock of this node jumped by {self._jumped_s:+.1f} s: times around it are not to be compared"
             found.append({"what": "clock", "why": why, "do": "let chrony or ntpd slew the clock while jobs run"})
-        return found + self.more_blind()
+        for further in self.more_blind:
+            found += further()
+        return found

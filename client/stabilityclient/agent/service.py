@@ -87,7 +87,7 @@ class Agent:
             poll_s=max(MIN_GPU_POLL_S, _number(environ.get("STABILITY_GPU_POLL_S"), POLL_S)),
         )
         self._health.gpu_of = lambda source: self._gpus.device_of(source.info.pid, source.info.local_rank)
-        self._health.more_blind = self._gpus.blind
+        self._health.more_blind = [self._gpus.blind, stacks.blind]
         self._janitor = Janitor(limit)
         self._downlink = Downlink(folder, self._delivered, self._log.say)
         self._state: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stabilityclient.agent.blind import BlindSpot, grouped
 from stabilityclient.agent.dump_signal import send_dump_signal
 from stabilityclient.agent.health import living_ranks
 from stabilityclient.agent.probes import Prober, children_of
@@ -82,6 +83,7 @@ class StackTaker:
         self._sources = sources
         self._descriptor = descriptor
         self._tell = tell
+        self._no_recorder: list[tuple[Source, str]] = []
 
     async def carry_out(self, command: dict[str, Any]) -> tuple[str, str]:
         """Look at all ranks, send one ``stacks`` event each, and return how that went. Takes 3 s at most."""
@@ -95,9 +97,16 @@ class StackTaker:
             slot = look.source.slot
             step = slot.step if slot is not None and slot.step >= 0 else None
             self._tell("stacks", step, _event(str(command["command_id"]), look))
+        self._no_recorder = [(look.source, why) for look in looks if (why := _recorder_trouble(look))]
         seen = sum(look.stack is not None for look in looks)
         missing = sorted({look.stack_missing for look in looks if look.stack_missing})
         return "acted", f"stacks of {seen} of {len(looks)} ranks" + (f"; {'; '.join(missing[:3])}" if missing else "")
+
+    def blind(self) -> list[BlindSpot]:
+        """Return which living ranks had no Flight Recorder at the newest look: what they wait in can't be told."""
+        living = [(source, why) for source, why in self._no_recorder if source.alive]
+        do = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 before init_process_group"
+        return grouped("collectives", living, do)
 
     async def _sample(self, looks: list[_Look]) -> None:
         prober = Prober()
@@ -189,6 +198,11 @@ def _heart_trouble(look: _Look) -> str | None:
     if stands_s > HEART_STANDS_S:
         return f"its heart thread stands for {stands_s:.0f} s: something holds the interpreter's lock"
     return None
+
+
+def _recorder_trouble(look: _Look) -> str:
+    why = str(look.answer.get("why") or "")
+    return why if look.source.info.world_size > 1 and "Flight Recorder" in why else ""
 
 
 def _slot_facts(source: Source) -> dict[str, Any]:
