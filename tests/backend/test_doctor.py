@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from fake_nvml import GPU_IS_LOST, FakeNvml
 
 from stabilitybackend.cli.checkup import Result, examine
 from stabilitybackend.settings import Settings
@@ -74,3 +78,40 @@ def test_no_gpu_is_a_note_and_not_a_failure(tmp_path: Path, free_port: int, monk
     found = results(data_dir=tmp_path, port=free_port)["gpu"]
     assert found.state == "note"
     assert found.text.startswith("no GPU visible here")
+
+
+def test_a_kernel_log_that_is_shut_is_a_note_with_what_to_do(
+    tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STABILITY_KMSG", str(tmp_path / "none"))
+    found = results(data_dir=tmp_path, port=free_port)["kernel log"]
+    assert (found.state, found.advice) == ("note", "give the container the host's /dev/kmsg")
+    assert "some Xids (79, 119) and kills for memory are not seen" in found.text
+
+
+_DOCTOR = """
+import sys
+from stabilityclient.agent.gpu.checkup import check_gpus
+print(*check_gpus(timeout_s=float(sys.argv[1])), sep="|")
+"""
+
+
+def test_gpus_are_looked_at_as_an_agent_would_and_a_stuck_driver_does_not_hold_the_doctor(
+    tmp_path: Path, nvml_library: Path
+) -> None:
+    nvml = FakeNvml(nvml_library, tmp_path, 2)
+
+    def ask(timeout_s: float) -> list[str]:
+        command = [sys.executable, "-c", _DOCTOR, str(timeout_s)]
+        done = subprocess.run(command, env=os.environ | nvml.environ, capture_output=True, text=True, timeout=20)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip().split("|")
+
+    seen = "2 x NVIDIA H100 80GB HBM3, driver 580.65.06"
+    assert ask(10) == ["True", f"{seen}; memory errors and Xid events can be seen", ""]
+    nvml.gpu[1].supported_events = 0
+    assert ask(10)[:2] == ["False", f"{seen}; no Xid events from GPU 1"]
+    nvml.gpu[0].fault = GPU_IS_LOST
+    assert ask(10)[1] == "2 counted, but GPU 0: GPU is lost"
+    nvml.gpu[1].hang = b"nvmlDeviceGetTemperature"
+    assert ask(1.0)[1] == "nvmlDeviceGetTemperature did not come back within 1 s"

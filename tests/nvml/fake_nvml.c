@@ -131,7 +131,13 @@ static int enter(const char *name, Gpu *gpu) {
     return NOT_SUPPORTED;
 }
 
-#define ENTER(gpu) do { int code_ = enter(__func__, gpu); if (code_) return code_; } while (0)
+#define ENTER_NODE() do { int code_ = enter(__func__, NULL); if (code_) return code_; } while (0)
+#define ENTER(gpu) \
+    do { \
+        if (!(gpu)) return INVALID_ARGUMENT; \
+        int code_ = enter(__func__, gpu); \
+        if (code_) return code_; \
+    } while (0)
 
 static int position(const Gpu *gpu) {
     int at = 0;
@@ -176,20 +182,20 @@ const char *nvmlErrorString(int code) {
 }
 
 int nvmlSystemGetDriverVersion(char *text, unsigned size) {
-    ENTER(NULL);
+    ENTER_NODE();
     snprintf(text, size, "%s", state->driver);
     return OK;
 }
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
-    ENTER(NULL);
+    ENTER_NODE();
     *count = 0;
     for (unsigned i = 0; i < state->gpus; i++) *count += state->gpu[i].present != 0;
     return OK;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
-    ENTER(NULL);
+    ENTER_NODE();
     for (unsigned i = 0; i < state->gpus; i++)
         if (state->gpu[i].present && index-- == 0) {
             *handle = &state->gpu[i];
@@ -379,7 +385,7 @@ int nvmlDeviceGetFieldValues(Gpu *gpu, int count, FieldValue *values) {
 }
 
 int nvmlEventSetCreate(EventSet **set) {
-    ENTER(NULL);
+    ENTER_NODE();
     for (int i = 0; i < MAX_SETS; i++)
         if (!sets[i].used) {
             memset(&sets[i], 0, sizeof sets[i]);
@@ -404,7 +410,7 @@ int nvmlDeviceRegisterEvents(Gpu *gpu, unsigned long long types, EventSet *set) 
 }
 
 int nvmlEventSetWait_v2(EventSet *set, EventData *data, unsigned timeout_ms) {
-    ENTER(NULL);
+    ENTER_NODE();
     uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000u;
     for (;;) {
         if (state->driver_error) return (int)state->driver_error;

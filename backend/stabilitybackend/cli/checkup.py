@@ -6,7 +6,6 @@ Each check is a function of the settings that returns one Result and never raise
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import platform
 import shutil
@@ -60,7 +59,7 @@ def examine(settings: Settings, *, url: str | None = None, api_key: str | None =
     local = (_python, _data_folder, _archive, _redis, _port)
     results = [_guarded(check, settings) for check in local]
     results.append(_guarded(lambda given: _server(given, url, api_key), settings, "server"))
-    return results + [_guarded(check, settings) for check in (_gpu, _demo)]
+    return results + [_guarded(check, settings) for check in (_gpu, _kernel_log, _demo)]
 
 
 def _guarded(check: Callable[[Settings], Result], settings: Settings, name: str = "") -> Result:
@@ -130,19 +129,27 @@ def _server(settings: Settings, url: str | None, api_key: str | None) -> Result:
 
 
 def _gpu(settings: Settings) -> Result:
-    try:
-        nvml = importlib.import_module("pynvml")
-        nvml.nvmlInit()
-    except Exception as error:
-        text = f"no GPU visible here ({type(error).__name__}: {error})"
-        return Result("gpu", "note", text, "nothing to do unless this machine has an NVIDIA GPU: then check its driver")
-    try:
-        count = nvml.nvmlDeviceGetCount()
-        names = [nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
-    finally:
-        nvml.nvmlShutdown()
-    shown = ", ".join(name.decode() if isinstance(name, bytes) else str(name) for name in names)
-    return Result("gpu", "ok", f"{count} visible: {shown}")
+    from stabilityclient.agent.gpu.checkup import check_gpus
+
+    found = check_gpus()
+    return Result("gpu", "ok" if found.well else "note", found.text, found.advice)
+
+
+def _kernel_log(settings: Settings) -> Result:
+    from stabilityclient.agent.kernel_log import KernelLog, names_our_pids
+
+    log = KernelLog(environ=os.environ)
+    log.close()
+    if log.blind:
+        text = f"{log.blind}: some Xids (79, 119) and kills for memory are not seen"
+        return Result("kernel log", "note", text, log.do)
+    if not names_our_pids():
+        text = f"{log.path} can be read, but its process ids are those of the host"
+        advice = (
+            "kills for memory are then told by the control group; share the host's pid namespace to see the process"
+        )
+        return Result("kernel log", "note", text, advice)
+    return Result("kernel log", "ok", f"{log.path} can be read: Xids and kills for memory are seen")
 
 
 def _demo(settings: Settings) -> Result:

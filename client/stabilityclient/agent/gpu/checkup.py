@@ -1,0 +1,74 @@
+"""One look at the GPUs for ``stabilityboard doctor``: what an agent would see here, within a bounded time."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from stabilityclient.agent.gpu.listener import XID
+from stabilityclient.agent.gpu.looks import NodeLook
+from stabilityclient.agent.gpu.reader import GpuReader, Load
+
+__all__ = ["GpuCheckup", "check_gpus"]
+
+#: Longest time that NVML is waited for, seconds; ``nvmlInit`` alone takes some on a node whose driver sleeps.
+TIMEOUT_S = 20.0
+
+
+class GpuCheckup(NamedTuple):
+    """``well``: all that an agent reads can be read. ``text``: what was found. ``advice``: empty where nothing is."""
+
+    well: bool
+    text: str
+    advice: str
+
+
+def check_gpus(timeout_s: float = TIMEOUT_S, load: Load | None = None) -> GpuCheckup:
+    """Return what can be seen of the GPUs of this machine. A call that hangs is a finding like any other."""
+    reader = GpuReader(load)
+    looks: list[NodeLook] = []
+    deaf: list[int] = []
+
+    def look() -> None:
+        looks.append(reader.look(True, True))
+        for device in reader.devices():
+            if device.handle is None or reader.watch is None:
+                continue
+            try:
+                types = int(reader.watch.call("nvmlDeviceGetSupportedEventTypes", device.facts.key, device.handle))
+            except Exception:  # whatever it is, no events come from it
+                types = 0
+            if not types & XID:
+                deaf.append(device.facts.index)
+        reader.close()
+
+    thread = threading.Thread(target=look, daemon=True)  # the doctor ends even when NVML does not
+    thread.start()
+    thread.join(timeout_s)
+    if not looks or thread.is_alive():
+        call = reader.watch.current if reader.watch is not None else None
+        name = call.name if call is not None else "NVML"
+        advice = "a GPU or its driver is stuck: reset the GPU or reboot the node"
+        return GpuCheckup(False, f"{name} did not come back within {timeout_s:.0f} s", advice)
+    return _judged(looks[0], deaf)
+
+
+def _judged(look: NodeLook, deaf: list[int]) -> GpuCheckup:
+    if not look.visible:
+        advice = (
+            "nothing to do unless this machine has an NVIDIA GPU: then check its driver (nvidia-smi), and in a "
+            "container that the GPUs are given to it"
+        )
+        return GpuCheckup(False, look.text, advice)
+    sick = [(look.gpus[key].index, seen.fault) for key, seen in look.looks.items() if seen.fault is not None]
+    if sick:
+        said = ", ".join(f"GPU {index}: {fault.text}" for index, fault in sick)
+        return GpuCheckup(False, f"{len(look.looks)} counted, but {said}", "reset it or reboot the node")
+    text = f"{look.text}, driver {look.driver or 'unknown'}"
+    missing = [*look.blind.values()]
+    if deaf:
+        missing.append(f"no Xid events from GPU {', '.join(map(str, sorted(deaf)))}")
+    if missing:
+        advice = "Xids come from the kernel's log too, where it can be read" if deaf else "ECC: nvidia-smi -e 1"
+        return GpuCheckup(False, f"{text}; {'; '.join(missing)}", advice)
+    return GpuCheckup(True, f"{text}; memory errors and Xid events can be seen", "")
