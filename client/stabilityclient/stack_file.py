@@ -13,6 +13,9 @@ __all__ = ["StackFile", "forked"]
 
 #: Lowest number for our descriptor. A low one that is closed under us (``os.closerange``) is soon a file of somebody.
 LOWEST_FD = 512
+#: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, as bits. A handler there is a virtual machine's (Java uses SIGSEGV for its
+#: own ends) or a crash reporter's.
+_FATAL = sum(1 << (number - 1) for number in (4, 6, 7, 8, 11))
 
 
 class _Registered:
@@ -22,7 +25,8 @@ class _Registered:
     #: (device, inode) of what our descriptor points at: if it is another file, the number is not ours any more.
     identity = (0, 0)
     signal = 0
-    fatal = False
+    #: The descriptor with which we enabled faulthandler, -1 when we did not.
+    fatal_fd = -1
     in_use = False
 
 
@@ -71,7 +75,6 @@ class StackFile:
             if _Registered.fd >= 0 and _still_ours():
                 os.dup2(fd, _Registered.fd, inheritable=False)
             else:
-                _Registered.signal, _Registered.fatal = 0, False
                 try:
                     _Registered.fd = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, LOWEST_FD)
                 except OSError:  # the process may have fewer descriptors
@@ -84,14 +87,16 @@ class StackFile:
     def _register(self, dump_signal: int) -> None:
         import faulthandler
 
-        if not faulthandler.is_enabled():
+        masks = _masks()
+        stale = _Registered.fatal_fd not in (-1, _Registered.fd)
+        if stale or not (faulthandler.is_enabled() or masks["SigCgt"] & _FATAL):
             faulthandler.enable(file=_Registered.fd)
-            _Registered.fatal = True
-        self.fatal = _Registered.fatal
+            _Registered.fatal_fd = _Registered.fd
+        self.fatal = _Registered.fatal_fd >= 0
         if not dump_signal:
             self.missing = "STABILITY_DUMP_SIGNAL is off"
             return
-        taken = _taken(dump_signal, dump_signal == _Registered.signal)
+        taken = _taken(dump_signal, masks)
         if taken is not None:
             self.missing = f"signal {dump_signal} (STABILITY_DUMP_SIGNAL) is {taken} in this process already"
             return
@@ -99,24 +104,26 @@ class StackFile:
         _Registered.signal = self.dump_signal = dump_signal
 
 
-def _taken(number: int, registered: bool) -> str | None:
-    """Return ``handled``, ``ignored`` or ``blocked`` where a signal is not free, from Python's and the kernel's view.
+def _masks() -> dict[str, int]:
+    """Return which signals this process handles, ignores and blocks, as the kernel sees it: one bit a signal."""
+    with open("/proc/thread-self/status") as file:
+        fields = dict(line.split(":", 1) for line in file)
+    return {name: int(fields[name], 16) for name in ("SigCgt", "SigIgn", "SigBlk")}
 
-    Args:
-        registered: by us before, so that the kernel knows a handler.
-    """
+
+def _taken(number: int, masks: dict[str, int]) -> str | None:
+    """Return ``handled``, ``ignored`` or ``blocked`` where a signal is not free, as Python and the kernel see it."""
     import signal
 
+    bit = 1 << (number - 1)
+    if masks["SigBlk"] & bit:
+        return "blocked"
+    if masks["SigIgn"] & bit:
+        return "ignored"
     if signal.getsignal(number) not in (signal.SIG_DFL, None):
         return "handled"
-    bit = 1 << (number - 1)
-    words = {"SigBlk": "blocked", "SigIgn": "ignored"} | ({} if registered else {"SigCgt": "handled"})
-    with open("/proc/thread-self/status") as file:
-        for line in file:
-            name, _, mask = line.partition(":")
-            if name in words and int(mask, 16) & bit:
-                return words[name]
-    return None
+    # A handler that Python does not know of is ours, from an earlier run, or a C library's.
+    return "handled" if masks["SigCgt"] & bit and number != _Registered.signal else None
 
 
 def _remember() -> None:

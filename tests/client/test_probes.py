@@ -177,6 +177,12 @@ def test_a_faulthandler_that_is_enabled_stays_where_it_is(tmp_path: Path) -> Non
     assert (out, "Segmentation fault" in err, stacks) == ("0\n", True, "")
 
 
+def test_a_crash_reporter_s_handler_of_a_fatal_signal_stays_where_it_is(tmp_path: Path) -> None:
+    code = "import ctypes; ctypes.CDLL(None).signal(11, 0x1000)\n"  # a handler that Python does not know of
+    code += _OPEN + "print(run._parts.slot.flags & 1, faulthandler.is_enabled(), run._parts.slot.dump_signal > 0)"
+    assert _run(tmp_path, code)[0] == "0 False True\n"
+
+
 def test_a_fatal_error_leaves_its_trace_and_the_same_death(tmp_path: Path) -> None:
     _, err, stacks = _run(tmp_path, _OPEN + "def crash():\n    faulthandler._sigsegv()\ncrash()", -signal.SIGSEGV)
     assert err == ""
