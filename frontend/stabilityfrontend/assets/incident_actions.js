@@ -49,7 +49,9 @@
     /** The newest order in a sentence, or why none can be given. */
     told(why) {
       const { page } = this;
-      const [command] = [...page.commands.values()].sort((a, b) => b.issued - a.issued);
+      const verdict = S.verdictOf(page.incident);
+      // The stacks that the server asked for by itself stand below; that is no news.
+      const [command] = [...page.commands.values()].filter((one) => !(verdict && one.command_id === verdict.dump)).sort((a, b) => b.issued - a.issued);
       const last = command && S.list(command.history)[S.list(command.history).length - 1];
       if (command && command.issued >= S.sinceOf(page.incident) - 60 && page.now() - ((last && last.time) || command.issued) < SHOWN_S) return S.commandLine(command);
       return page.incident.state === "open" ? why : "";

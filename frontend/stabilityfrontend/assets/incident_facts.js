@@ -9,6 +9,10 @@
   const ALL_ROWS = 4096;
 
   const PROCESS_STATES = { R: "runs", S: "sleeps", D: "waits for the kernel (D)", T: "stopped (T)", t: "traced (t)", Z: "dead (zombie)", X: "gone", I: "idle" };
+  /** What the moment is that an incident counts from. */
+  const SINCE = { process_death: "The process ended", agent_lost: "Last word of the node" };
+  /** How an agent knows of a death (docs/wire.md). */
+  const HOWS = { pidfd: "the kernel's notice of its end (pidfd)", zombie: "the exit status that its zombie keeps", "kernel log": "the kernel log", slot: "its slot, which says no goodbye", none: "nothing but its absence" };
   const COMMANDS = { dump_stacks: "Stacks", restart: "Restart", rollback: "Rollback" };
 
   /** A list of facts; entries without a value are left out. */
@@ -26,14 +30,15 @@
     const entries = [];
     const add = (time, words, tone) => entries.push({ time: S.finite(time), words, tone: tone || "" });
     const step = S.finite(incident.onset_step);
-    if (verdict && verdict.since) add(verdict.since, step === null ? "Last progress" : `Last progress, step ${S.count(step)}`);
+    if (verdict && verdict.since) add(verdict.since, `${SINCE[incident.kind] || "Last progress"}${step === null ? "" : `, step ${S.count(step)}`}`);
     add(incident.opened, verdict && incident.kind === "hang" ? "Suspected" : "Seen", S.severity(incident));
     if (dump && dump.time) add(dump.time, `Stacks of ${S.plural(Object.keys(S.record(dump.ranks)).length, "rank")} taken`);
     if (verdict && verdict.since && verdict.decidedAfter !== null) add(verdict.since + verdict.decidedAfter, `Verdict: ${verdict.label || "known"}${verdict.confidence ? `, ${verdict.confidence} confidence` : ""}`);
     for (const command of commands) {
       if (!(command.issued >= since - 60)) continue;
       const who = S.str(command.issuer);
-      if (command.kind === "dump_stacks" && dump && command.command_id === dump.request && !who) continue;
+      // The server's own order is told by what it brought.
+      if (command.kind === "dump_stacks" && dump && (command.command_id === dump.request || (verdict && command.command_id === verdict.dump))) continue;
       add(command.issued, `${COMMANDS[command.kind] || S.words(command.kind)} ordered${who ? ` by ${who}` : ""}`, S.commandFailed(command) ? "critical" : "");
     }
     if (incident.acknowledged_by) add(incident.acknowledged, `Acknowledged by ${S.str(incident.acknowledged_by)}`);
@@ -53,7 +58,7 @@
           { class: entry.tone },
           S.h("time", { title: entry.time === null ? null : S.moment(entry.time) }, entry.time === null ? "–" : S.clock(entry.time)),
           S.h("span", {}, entry.words),
-          S.h("span", { class: "sub num" }, first && entry.time !== null && entry !== first ? `+${S.duration(entry.time - first.time)}` : ""),
+          S.h("span", { class: "sub num" }, first && entry.time !== null && entry.time > first.time ? `+${S.duration(entry.time - first.time)}` : ""),
         ),
       ),
     );
@@ -70,7 +75,7 @@
   }
 
   /** One death: `{node, rank, ...}` as the agent told it, or the whole evidence of an older server. */
-  function deathPart(found, several) {
+  function deathPart(found, several, told) {
     const death = { ...S.record(found.evidence), ...found };
     const exception = S.record(death.exception);
     const signal = [S.str(death.signal_name), S.str(death.signal) ? `(${S.str(death.signal)})` : ""].filter(Boolean).join(" ");
@@ -82,8 +87,8 @@
       ["Out of memory", nested(death.oom)],
       ["Exception", [S.str(exception.type), S.str(exception.message || exception.text)].filter(Boolean).join(": ")],
       ["Last phase", S.str(death.last_phase)],
-      ["What was seen", S.str(death.text)],
-      ["Known by", S.words(S.str(death.how))],
+      ["What was seen", told.includes(S.str(death.text)) ? "" : S.str(death.text)],
+      ["Known by", HOWS[death.how] || S.words(S.str(death.how))],
     ]);
     const fatal = S.whole(death.fatal) || S.whole(exception.traceback);
     return [facts, fatal ? S.h("details", { class: "fatal", open: fatal.length < 4000 }, S.h("summary", {}, "What it left behind when it died"), S.h("pre", { class: "stack-text", tabindex: "0", "aria-label": "Trace of the fatal error" }, fatal)) : null];
@@ -95,8 +100,9 @@
     const evidence = S.record(incident.evidence);
     const deaths = S.list(evidence.deaths).map(S.record);
     const shown = deaths.length ? deaths.slice(0, DEATHS) : [{ ...evidence, ...S.record(evidence.death) }];
+    const verdict = S.verdictOf(incident);
     const more = deaths.length - shown.length + (S.finite(evidence.not_described) || 0);
-    return [shown.map((death) => S.h("div", { class: "death" }, deathPart(death, deaths.length > 1))), more > 0 ? S.h("div", { class: "sub" }, `and ${S.count(more)} deaths more`) : null];
+    return [shown.map((death) => S.h("div", { class: "death" }, deathPart(death, deaths.length > 1, verdict ? verdict.because : []))), more > 0 ? S.h("div", { class: "sub" }, `and ${S.count(more)} deaths more`) : null];
   };
 
   const CLASSES = {
@@ -202,7 +208,7 @@
       const slot = S.record(facts.slot);
       const proc = S.record(facts.proc);
       const known = rows.get(Number(rank)) || {};
-      const begin = S.finite(slot.phase_start) || S.finite(slot.step_start);
+      const begin = S.finite(slot.phase ? slot.phase_start : slot.step_start);
       rows.set(Number(rank), {
         step: S.finite(slot.step) === null ? known.step ?? null : slot.step,
         phase: S.str(slot.phase) || known.phase || "",
@@ -218,7 +224,7 @@
       for (const agent of agents)
         for (const slot of Array.isArray(agent.ranks) ? agent.ranks.map(S.record) : []) {
           const proc = S.record(slot.proc);
-          const begin = S.finite(slot.phase_start) || S.finite(slot.step_start);
+          const begin = S.finite(slot.phase ? slot.phase_start : slot.step_start);
           rows.set(Number(slot.rank), { step: S.finite(slot.step), phase: S.str(slot.phase), seconds: begin && agent.time ? Math.max(0, agent.time - begin) : null, node: S.str(agent.node), state: slot.alive === false ? "X" : S.str(proc.state), cpu: S.finite(proc.cpu), place: "", missing: S.str(slot.trouble) });
         }
     return new Map([...rows].filter(([rank]) => Number.isInteger(rank)).sort((a, b) => a[0] - b[0]));

@@ -91,6 +91,20 @@
     return words ? [S.h("b", {}, words), S.str(gpu.uuid) ? S.h("div", {}, S.h("code", { class: "sub" }, S.str(gpu.uuid))) : null] : "";
   }
 
+  /** What the agents of the nodes concerned can't see, by node. */
+  function blindNodes(page, verdict) {
+    const nodes = new Set(verdict ? verdict.nodes : []);
+    if (S.str(page.incident.node)) nodes.add(S.str(page.incident.node));
+    return page.agents
+      .map(S.record)
+      .filter((agent) => nodes.has(S.str(agent.node)))
+      .slice(0, 4)
+      .map((agent) => ({ node: S.str(agent.node), blind: S.list(S.record(agent.agent_state).blind).map(S.record).filter((spot) => S.str(spot.what)) }))
+      .filter((found) => found.blind.length);
+  }
+
+  const blindLine = (spot) => `${S.words(S.str(spot.what))}: ${S.sentence(S.str(spot.why)) || "not visible."}${S.str(spot.do) ? ` To see it: ${S.str(spot.do)}.` : ""}`;
+
   function verdictParts(page) {
     const { incident } = page;
     const verdict = S.verdictOf(incident);
@@ -116,6 +130,9 @@
       facts,
       verdict && verdict.because.length ? S.h("div", { class: "because" }, S.h("h3", {}, "Because"), S.h("ul", {}, verdict.because.map((line) => S.h("li", {}, line)))) : null,
       verdict && verdict.blind.length ? S.h("div", { class: "not-seen" }, S.h("h3", {}, "Not visible"), S.h("ul", {}, verdict.blind.map((line) => S.h("li", {}, line)))) : null,
+      S.PROCESS_KINDS.has(incident.kind)
+        ? blindNodes(page, verdict).map(({ node, blind }) => S.h("details", { class: "told" }, S.h("summary", {}, `Not visible on ${node} at the moment: ${blind.map((spot) => S.words(S.str(spot.what))).join(", ")}`), S.h("ul", {}, blind.map((spot) => S.h("li", {}, blindLine(spot))))))
+        : null,
       more && !more.includes(words) ? S.h("details", { class: "told" }, S.h("summary", {}, "As it was told"), S.h("p", {}, more)) : null,
       open || !incident.resolved ? null : S.h("p", { class: "over" }, `Over since ${S.moment(incident.resolved)}${since ? `, after ${S.duration(incident.resolved - since)}` : ""}.`),
     ];
@@ -129,7 +146,7 @@
     S.text(link, name);
     if (link) link.href = `/runs/${encodeURIComponent(page.id)}`;
     keyed(S.byId("incident-head"), [incident, name], () => head(page));
-    keyed(S.byId("incident-verdict"), incident, () => verdictParts(page));
+    keyed(S.byId("incident-verdict"), [incident, page.agents.map((agent) => S.record(S.record(agent).agent_state).blind)], () => verdictParts(page));
     S.cls(S.byId("incident-verdict"), `verdict panel ${incident.state === "open" ? S.severity(incident) : "closed"}`);
     const since = S.sinceOf(incident);
     const age = since === null ? "" : S.duration(Math.max(0, Math.floor((incident.state === "open" ? page.now() : incident.resolved || page.now()) - since)));
