@@ -62,6 +62,7 @@ class Heart:
         self._look_beats = LOOK_BEATS if local_rank == 0 else OTHER_LOOK_BEATS
         self._wake = threading.Event()
         self._stopped = False
+        self._published = 0.0
         self._told = ""
         self._away = 0
         #: Set by the run when a device value comes: its dropped rows count too.
@@ -84,9 +85,11 @@ class Heart:
     def publish(self) -> None:
         """Bring to the slot what the hot path does not write each time."""
         step, when = self._logged()
-        if not self.stepping and when > self._slot.step_start:
-            self._slot.step = step
-            self._slot.step_start = when
+        if when != self._published:  # not "later": a clock that is set back must not hide the steps that follow
+            self._published = when
+            if not self.stepping:
+                self._slot.step = step
+                self._slot.step_start = when
         self._slot.last_seq = self._spool.last_seq
         self._slot.dropped = self._spool.dropped + (self.deferred.dropped if self.deferred is not None else 0)
         self._slot.write()

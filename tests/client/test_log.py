@@ -19,6 +19,7 @@ from spooled import stored
 
 import stabilityclient
 from stabilityclient.agent.importer import frames
+from stabilityclient.slot import read_slot
 from stabilityclient.wire import PointsBlock
 from waiting import wait_until
 
@@ -385,9 +386,19 @@ def test_ranks_that_roll_back_alike_name_the_same_segments_without_talking(start
     assert len(set(keys[0])) == 2
 
 
-def test_the_heart_beats_and_the_slot_says_step_phase_and_counts(start: Start) -> None:
-    from stabilityclient.slot import read_slot
+def test_a_clock_that_is_set_back_hides_no_step(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start()
+    slot = os.path.join(run.folder or "", "sources", run._parts.source, "slot")
+    seen = []
+    for step, now in ((1, 2000.0), (2, 1000.0)):
+        monkeypatch.setattr("stabilityclient.run.time", lambda now=now: now)
+        run.log(step, {"a": 1.0})
+        run._parts.heart.publish()
+        seen.append((read_slot(slot).step, read_slot(slot).step_start))
+    assert seen == [(1, 2000.0), (2, 1000.0)]
 
+
+def test_the_heart_beats_and_the_slot_says_step_phase_and_counts(start: Start) -> None:
     run = start()
     slot = os.path.join(run.folder or "", "sources", run._parts.source, "slot")
     with run.phase("eval", expect_s=30):
