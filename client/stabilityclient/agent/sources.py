@@ -80,8 +80,8 @@ class Source:
 
     def observe(self) -> None:
         """Read the slot and look whether the process lives."""
-        if not self.is_rank:
-            return
+        if not self.is_rank or self.ended is not None:
+            return  # nothing moves any more: a job that was restarted often leaves many
         # In this order: a process that ended between the two looks is noticed with its last word.
         self.alive = is_alive(self.info.pid, self.ticks)
         found = read_slot(str(self.folder / "slot"))
