@@ -13,7 +13,7 @@ UP_ARGS     ?=
 PYTEST_ARGS ?=
 # Much of a test's time is waiting for processes: two at once halve it. A file stays in one process, its fixtures are shared.
 TEST_JOBS   ?= 2
-BENCH       ?= client_overhead live_latency rollback_peers fold archive backtest timeline page_open ingest
+BENCH       ?= client_overhead live_latency rollback_peers fold archive backtest timeline gpu_poll page_open ingest
 
 .DEFAULT_GOAL := help
 .PHONY: help demo up test check fix soak bench screenshots docs clean
