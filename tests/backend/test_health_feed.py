@@ -1,0 +1,144 @@
+"""The health message tells what changed and nothing twice, and whoever came late has it right all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.runs.gpu_readings import GpuReadings
+from stabilitybackend.runs.health_feed import WHOLE_EVERY, HealthFeed
+from stabilitybackend.runs.live import Channel, Subscriber
+
+#: Values that an agent of another version, or a broken one, may send for any field.
+GARBAGE: list[Any] = [None, "NaN", -1, 2**63, 1e300, float("nan"), float("inf"), [], {"a": 1}, True, "\x00" * 200]
+
+
+class Watched:
+    """A feed with one browser."""
+
+    def __init__(self) -> None:
+        self.channel, self.browser = Channel(), Subscriber()
+        self.channel.join(self.browser)
+        self.feed = HealthFeed(self.channel)
+
+    def told(self, *agents: dict[str, Any]) -> dict[str, Any]:
+        """Return the one message after these agents spoke."""
+        for agent in agents:
+            self.feed.put(agent)
+        self.feed.flush()
+        return dict(orjson.loads(asyncio.run(self.browser.get())))
+
+
+def agent(time: float, *, name: str = "a1", step: int = 5, **rank: Any) -> dict[str, Any]:
+    slot = {"rank": 0, "source": "r0-1-9", "alive": True, "state": "running", "pid": 9, "beat": int(time), "step": step}
+    slot |= {"step_start": 100.0, "phase": "data", "phase_start": 100.5, "proc": {"state": "R", "cpu": 0.5}} | rank
+    return {"agent": name, "node": "n1", "time": time, "connected": True, "gpu": {}, "ranks": [slot], "agent_state": {}}
+
+
+def test_an_agent_comes_whole_at_first_and_then_with_what_changed_only() -> None:
+    watched = Watched()
+
+    first, same, moved = watched.told(agent(101)), watched.told(agent(102)), watched.told(agent(103, step=6))
+
+    assert [one["agent"] for one in first["whole"]] == ["a1"]
+    assert (same["whole"], same["news"]) == ([], [{"agent": "a1", "time": 0}])
+    assert (moved["whole"], moved["news"]) == ([], [{"agent": "a1", "time": 0, "step": 6}])
+
+
+def test_what_hardly_ever_changes_brings_the_whole_agent() -> None:
+    watched = Watched()
+    watched.told(agent(101))
+
+    assert watched.told(agent(102, alive=False))["whole"][0]["ranks"][0]["alive"] is False
+    assert watched.told(agent(103, alive=False) | {"connected": False})["whole"][0]["connected"] is False
+
+
+def test_whoever_comes_later_is_told_every_column_once_more() -> None:
+    watched = Watched()
+    watched.told(agent(101))
+    watched.channel.join(Subscriber())
+
+    news = watched.told(agent(102))["news"][0]
+
+    assert (news["step"], news["since"], news["proc"]) == (5, -15, "R")
+
+
+def test_every_agent_is_told_whole_from_time_to_time() -> None:
+    watched = Watched()
+    told = [watched.told(agent(101 + look))["whole"] for look in range(2 * WHOLE_EVERY)]
+
+    assert sum(bool(one) for one in told) == 3
+
+
+def test_a_beat_that_stands_is_told_with_the_moment_at_which_it_last_moved() -> None:
+    watched = Watched()
+    told = [watched.told(agent(time, beat=7)) for time in (101, 102, 103, 104, 105)]
+    moves = watched.told(agent(106, beat=8))
+
+    assert [one["news"][0].get("beat", "as before") for one in told] == ["as before"] * 3 + [-30, "as before"]
+    assert moves["news"][0]["beat"] is None
+
+
+def test_ranks_that_do_the_same_share_one_value() -> None:
+    watched = Watched()
+    both = agent(101)
+    both["ranks"].append(both["ranks"][0] | {"rank": 1, "source": "r1-1-8", "step": 4})
+    watched.told(both)
+    watched.channel.join(Subscriber())
+
+    message = watched.told(both)
+
+    news = message["news"][0]
+    assert (news["step"], message["words"][news["phase"]], news["proc"]) == ([5, 4], "data", "RR")
+
+
+@pytest.mark.parametrize("value", GARBAGE, ids=repr)
+def test_garbage_of_an_agent_stops_nobody_else(value: Any) -> None:
+    fields = (
+        "step",
+        "step_start",
+        "phase",
+        "phase_start",
+        "beat",
+        "pid",
+        "proc",
+        "gpu",
+        "state",
+        "budget_s",
+        "trouble",
+    )
+    odd = agent(101, name="odd", **dict.fromkeys(fields, value)) | {"agent_state": value, "time": value}
+    watched = Watched()
+
+    first = watched.told(odd, agent(101))
+    later = watched.told(odd, agent(102, step=6), {**odd, "agent": "odder", "ranks": value})
+
+    assert [one["agent"] for one in first["whole"]] == ["odd", "a1"]
+    assert {"agent": "a1", "time": 0, "step": 6} in later["news"]
+
+
+def test_nothing_is_kept_for_nobody() -> None:
+    watched = Watched()
+    watched.told(agent(101))
+    watched.channel.leave(watched.browser)
+    watched.feed.put(agent(102))
+    watched.feed.flush()
+    watched.channel.join(watched.browser)
+
+    assert [one["agent"] for one in watched.told(agent(103))["whole"]] == ["a1"]
+
+
+def test_the_newest_reading_of_each_gpu_is_there_for_a_page_that_opens() -> None:
+    readings = GpuReadings()
+    names = ["gpu/0/util_pct", "gpu/1/temp_c", "gpu/x/temp_c", "cpu/0/util_pct", "gpu/0/power_w"]
+    values = np.array([[90, 97], [60, 61], [1, 1], [1, 1], [500, np.nan]], "<f8")
+
+    readings.take(Placed(0, "a1", None, "n1", names, np.array([1, 2]), np.array([1.0, 2.0]), values))
+
+    assert readings.of("n1") == {"0": {"util_pct": 97.0}, "1": {"temp_c": 61.0}}
+    assert readings.of("n2") == {}
