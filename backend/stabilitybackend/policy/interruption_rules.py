@@ -55,6 +55,7 @@ class Stop:
         deaths, hangs, lost, faults: incidents of kind process_death, hang, agent_lost and gpu_fault that belong to it.
         kernel: lines of kernel logs near it, ``{"node", "what", "time", "text"}``.
         orders: orders to restart the job given while it stood.
+        hang_first: the job had stood for a while before its first process died: what died then was ended for it.
     """
 
     deaths: list[Incident] = field(default_factory=list)
@@ -63,6 +64,7 @@ class Stop:
     faults: list[Incident] = field(default_factory=list)
     kernel: list[Mapping[str, Any]] = field(default_factory=list)
     orders: list[Mapping[str, Any]] = field(default_factory=list)
+    hang_first: bool = False
 
     @property
     def ranks(self) -> list[int]:
@@ -177,7 +179,7 @@ def _said(stop: Stop) -> Judgement | None:
         for pattern, judgement in _WORDS:
             if pattern.search(text):
                 return judgement
-        if kind:
+        if kind and kind != "KeyboardInterrupt":
             return Judgement(
                 "software_bug", "medium", "An exception names the place that gave up, not always the cause."
             )
@@ -185,6 +187,8 @@ def _said(stop: Stop) -> Judgement | None:
 
 
 def _signalled(stop: Stop) -> Judgement | None:
+    if stop.hang_first:
+        return None
     for death in stop.deaths:
         name = _signal(death)
         if name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"):
@@ -209,6 +213,12 @@ def _signalled(stop: Stop) -> Judgement | None:
     return None
 
 
+def _hung_first(stop: Stop) -> Judgement | None:
+    """By the verdict of a hang that was there before anything died."""
+    known = (_HANGS[_cls(hang)] for hang in stop.hangs if _cls(hang) in _HANGS)
+    return next(known, None) if stop.hang_first else None
+
+
 def _hung(stop: Stop) -> Judgement | None:
     for hang in stop.hangs:
         found = _HANGS.get(_cls(hang))
@@ -229,7 +239,7 @@ def _vanished(stop: Stop) -> Judgement | None:
     return None
 
 
-_RULES = (_by_hand, _gpu, _oom, _kernel, _said, _signalled, _hung, _vanished)
+_RULES = (_by_hand, _gpu, _oom, _kernel, _hung_first, _said, _signalled, _hung, _vanished)
 _SILENT = Judgement(
     "unknown", "low",
     "A node went silent: power supply, chassis, network card, maintenance or its kernel look the same from here.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from stabilitybackend.policy.interruption_rules import Judgement, Stop, judge
@@ -22,6 +23,8 @@ OPEN_COUNTS_S = 86_400.0
 NEAR_BEFORE_S = 120.0
 #: ... or so long after its last sign: a watchdog may end the job long after a GPU went.
 NEAR_AFTER_S = 60.0
+#: A job that stood for so long before its first process died hung first, seconds: what died then was ended for it.
+HANG_FIRST_S = 10.0
 #: Interruptions kept of one run, newest ones.
 MAX_INTERRUPTIONS = 512
 
@@ -86,7 +89,7 @@ def interruptions_of(story: JobStory) -> list[dict[str, Any]]:
     """
     stretches = sorted(story.stretches, key=lambda stretch: stretch.began)
     gaps = [_Gap(None, stretches[0] if stretches else None)]
-    gaps += [_Gap(a, b) for a, b in zip(stretches, [*stretches[1:], None], strict=True)]
+    gaps += [_Gap(one, next_one) for one, next_one in zip_longest(stretches, stretches[1:])]
     found: list[dict[str, Any]] = []
     for incident in sorted(story.incidents, key=lambda i: (i["opened"], i["incident_id"])):
         kind = incident["kind"]
@@ -209,6 +212,8 @@ def _interruption(gap: _Gap, story: JobStory) -> dict[str, Any]:
                 stop.faults.append(fault)
     near = [line for line in story.kernel if first - NEAR_BEFORE_S <= line["time"] <= last + NEAR_AFTER_S]
     stop.kernel += near[:4]
+    stood, died = [_at(hang) for hang in stop.hangs], [_at(death) for death in stop.deaths]
+    stop.hang_first = bool(stood) and (not died or min(stood) + HANG_FIRST_S < min(died))
     judgement = judge(stop)
     evidence = list(judgement.evidence)
     if not evidence:

@@ -1,0 +1,277 @@
+"""Each stop of a job is one interruption, of the kind that the evidence speaks for, and costs what it cost."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stabilitybackend.policy.interruption_table import CATEGORIES, PUBLISHED, table_of
+from stabilitybackend.policy.interruptions import (
+    OPEN_COUNTS_S,
+    JobStory,
+    Stretch,
+    corrected,
+    interruptions_of,
+    summed,
+    with_time,
+)
+
+#: 100 steps of a second each, 50 s of nothing, then the job repeats 20 steps and goes on to step 200.
+FIRST = Stretch("r0-1", 1_000.0, 1_100.0, 0, 100, 8)
+SECOND = Stretch("r0-2", 1_150.0, 1_270.0, 81, 200, 8)
+
+
+def _incident(kind: str, opened: float, **facts: Any) -> dict[str, Any]:
+    evidence = facts.pop("evidence", {})
+    return {
+        "incident_id": f"i-{kind}-{opened:.0f}",
+        "kind": kind,
+        "opened": opened,
+        "resolved": None,
+        "state": "open",
+        "severity": "critical",
+        "title": f"{kind} at {opened:.0f}",
+        "rank": None,
+        "node": None,
+        "onset_step": 100,
+        "recovered_step": None,
+        **facts,
+        "evidence": evidence,
+    }
+
+
+def _death(at: float, **first: Any) -> dict[str, Any]:
+    facts = {"source": "r0-1", "rank": 3, "node": "n1", "step": 100, "time": at, **first}
+    verdict = {"class": first.get("cause", "unknown"), "culprits": [3], "nodes": ["n1"], "text": "rank 3 died"}
+    return _incident(
+        "process_death", at + 1, rank=3, node="n1",
+        evidence={"deaths": [facts], "exception": first.get("exception"), "verdict": verdict},
+    )  # fmt: skip
+
+
+def _hang(since: float, cls: str, **facts: Any) -> dict[str, Any]:
+    verdict = {"class": cls, "culprits": [3], "nodes": ["n1"], "since": since, "text": "rank 3 stands"}
+    return _incident("hang", since + 30, evidence={"stood_s": 30.0, "verdict": verdict}, **facts)
+
+
+def _fault(at: float, family: str = "hbm", ranks: tuple[int, ...] = (3,), **facts: Any) -> dict[str, Any]:
+    gpus = facts.pop("gpus", [{"uuid": "GPU-1", "ranks": list(ranks)}])
+    evidence = {"since": at, "last": at, "family": family, "ranks": list(ranks), "gpus": gpus, "blames_hardware": True}
+    return _incident("gpu_fault", at, node="n1", evidence=evidence, **facts)
+
+
+def _story(*incidents: dict[str, Any], **facts: Any) -> JobStory:
+    return JobStory(facts.pop("stretches", (FIRST, SECOND)), incidents, **facts)
+
+
+def _only(story: JobStory) -> dict[str, Any]:
+    (found,) = interruptions_of(story)
+    return found
+
+
+def test_a_death_costs_the_time_until_the_next_row_and_the_steps_done_again() -> None:
+    one = with_time(_only(_story(_death(1_101.0, cause="oom_kill"))), 9_999.0)
+    names = (
+        "category",
+        "what",
+        "since",
+        "resumed",
+        "step",
+        "resumed_step",
+        "redone_steps",
+        "downtime_s",
+        "time_lost_s",
+    )
+    assert [one[name] for name in names] == ["oom", "death", 1_100.0, 1_150.0, 100, 81, 20, 50.0, 70.0]
+    assert (one["ranks"], one["nodes"], one["counted"]) == ([3], ["n1"], True)
+
+
+def test_a_hang_that_ends_in_deaths_and_the_gpu_behind_it_are_one_interruption() -> None:
+    story = _story(
+        _hang(1_100.0, "peer_missing", state="resolved", resolved=1_140.0),
+        _death(1_140.0, cause="signal", signal_name="SIGABRT"),
+        _fault(1_099.0, "processor"),
+        _death(1_145.0, cause="exit_code"),
+    )
+    one = _only(story)
+    assert (one["category"], one["confidence"], one["gpus"]) == ("gpu_system_processor", "high", ["GPU-1"])
+    assert len(one["incidents"]) == 4
+    assert "rank 3 stands" in one["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("family", "category"),
+    [
+        ("hbm", "gpu_hbm3"), ("sram", "gpu_sram"), ("processor", "gpu_system_processor"), ("thermal", "gpu_thermal"),
+        ("bus", "faulty_gpu"), ("link", "faulty_gpu"), ("gpu", "faulty_gpu"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_the_gpu_of_the_rank_that_died_is_the_cause(family: str, category: str) -> None:
+    assert _only(_story(_death(1_101.0), _fault(1_095.0, family)))["category"] == category
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        _fault(500.0),
+        _fault(1_095.0, severity="warning"),
+        _fault(1_095.0) | {"evidence": {**_fault(1_095.0)["evidence"], "blames_hardware": False}},
+    ],
+)
+def test_a_fault_of_another_time_one_that_stops_nothing_and_one_of_the_program_are_no_cause(
+    fault: dict[str, Any],
+) -> None:
+    assert _only(_story(_death(1_101.0, cause="oom_kill"), fault))["category"] == "oom"
+
+
+def test_a_fault_of_another_gpu_is_told_as_unsure() -> None:
+    one = _only(_story(_death(1_101.0), _fault(1_095.0, ranks=(7,)) | {"node": "n9"}))
+    assert (one["category"], one["confidence"], "unrelated" in one["unsure"]) == ("gpu_hbm3", "low", True)
+
+
+def test_several_gpus_of_a_node_that_go_at_once_are_not_called_faulty_gpus() -> None:
+    gpus = [{"uuid": f"GPU-{i}", "ranks": [i]} for i in range(3)]
+    one = _only(_story(_death(1_101.0), _fault(1_095.0, "bus", gpus=gpus)))
+    assert (one["category"], one["confidence"]) == ("io_expansion_board", "low")
+    assert "power supply" in one["unsure"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "category"),
+    [
+        ({"exception": {"type": "KeyboardInterrupt", "message": ""}}, "user_stop"),
+        ({"cause": "signal", "signal_name": "SIGINT"}, "user_stop"),
+        ({"cause": "signal", "signal_name": "SIGTERM"}, "host_maintenance"),
+        ({"cause": "signal", "signal_name": "SIGKILL"}, "unknown"),
+        ({"cause": "crash", "signal_name": "SIGSEGV"}, "software_bug"),
+        ({"cause": "crash", "signal_name": "SIGBUS"}, "system_memory"),
+        ({"exception": {"type": "ValueError", "message": "shape mismatch"}}, "software_bug"),
+        ({"exception": {"type": "OutOfMemoryError", "message": "CUDA out of memory."}}, "oom"),
+        ({"exception": {"type": "AcceleratorError", "message": "uncorrectable ECC error encountered"}}, "gpu_hbm3"),
+        (
+            {"exception": {"type": "DistBackendError", "message": "Watchdog caught collective operation timeout: x"}},
+            "nccl_timeout",
+        ),
+        ({"exception": {"type": "DistBackendError", "message": "ncclRemoteError: x"}}, "network_switch_cable"),
+        ({"exception": {"type": "OSError", "message": "[Errno 5] Input/output error"}}, "ssd"),
+        ({"exception": {"type": "HTTPError", "message": "503 of huggingface.co"}}, "dependency"),
+        ({"cause": "exit_code", "exit_code": 1}, "software_bug"),
+        ({}, "unknown"),
+    ],
+)
+def test_a_death_is_sorted_by_what_the_first_process_left(facts: dict[str, Any], category: str) -> None:
+    one = _only(_story(_death(1_101.0, **facts)))
+    assert (one["category"], one["counted"]) == (category, category != "user_stop")
+    assert one["unsure"] or one["confidence"] == "high"
+
+
+@pytest.mark.parametrize(
+    ("what", "category"), [("mce", "cpu"), ("edac", "system_memory"), ("io", "ssd"), ("link", "nic")]
+)
+def test_the_kernels_log_names_what_the_job_can_not(what: str, category: str) -> None:
+    line = {"node": "n1", "what": what, "time": 1_098.0, "text": "the line"}
+    one = _only(_story(_death(1_101.0, cause="signal", signal_name="SIGKILL"), kernel=[line]))
+    assert (one["category"], one["confidence"]) == (category, "medium")
+    assert "kernel log of n1: the line" in one["evidence"]
+
+
+def test_a_hang_that_people_end_by_hand_counts_by_the_hang() -> None:
+    story = _story(_hang(1_100.0, "collective_stuck"), _death(1_140.0, exception={"type": "KeyboardInterrupt"}))
+    assert _only(story)["category"] == "nccl_timeout"
+
+
+def test_a_restart_that_somebody_ordered_while_all_was_well_is_a_stop_by_hand() -> None:
+    one = _only(_story(orders=[{"issued": 1_102.0, "issuer": "ada", "reason": "new data"}]))
+    assert (one["category"], one["counted"]) == ("user_stop", False)
+    assert "restart ordered by ada: new data" in one["evidence"]
+
+
+def test_a_hang_that_goes_on_by_itself_is_a_stall_and_not_counted() -> None:
+    stall = _hang(1_040.0, "io", state="recovered", resolved=1_080.0, recovered_step=50)
+    one = with_time(_only(_story(stall, stretches=(FIRST,))), 2_000.0)
+    assert (one["what"], one["counted"], one["downtime_s"], one["category"]) == ("stall", False, 40.0, "ssd")
+
+
+def test_an_interruption_of_a_job_that_never_came_back_counts_for_a_day_at_most() -> None:
+    one = _only(_story(_death(1_101.0), stretches=(FIRST,)))
+    assert (one["open"], with_time(one, 1_160.0)["time_lost_s"]) == (True, 60.0)
+    assert with_time(one, 10_000_000.0)["time_lost_s"] == OPEN_COUNTS_S
+
+
+def test_a_process_that_was_replaced_without_a_word_is_an_unknown_interruption_unless_it_had_finished() -> None:
+    one = _only(_story())
+    assert (one["what"], one["category"], one["incident_id"], one["id"]) == ("restart", "unknown", None, "stop-r0-2")
+    done = Stretch("r0-1", 1_000.0, 1_100.0, 0, 100, 8, finished=True)
+    assert interruptions_of(_story(stretches=(done, SECOND))) == []
+    assert interruptions_of(_story(watched=False)) == []
+
+
+def test_a_job_that_dies_again_and_again_before_its_first_row_is_interrupted_once() -> None:
+    deaths = [_death(1_101.0 + 10 * i, cause="exit_code") for i in range(4)]
+    assert len(_only(_story(*deaths))["incidents"]) == 4
+
+
+def test_a_node_that_falls_silent_is_nothing_while_the_job_goes_on() -> None:
+    lost = _incident(
+        "agent_lost", 1_050.0, node="n1", evidence={"verdict": {"class": "partition", "training": "goes on"}}
+    )
+    assert interruptions_of(_story(lost, stretches=(FIRST,))) == []
+    stands = _incident(
+        "agent_lost", 1_101.0, node="n1", evidence={"verdict": {"class": "partition", "training": "stands"}}
+    )
+    one = _only(_story(stands, stretches=(FIRST,)))
+    assert (one["what"], one["category"], "power supply" in one["unsure"]) == ("node_lost", "unknown", True)
+
+
+_TIMES = st.floats(900.0, 1_500.0)
+_STOPS = st.lists(
+    st.one_of(
+        st.builds(_death, _TIMES),
+        st.builds(_hang, _TIMES, st.sampled_from(["io", "desync", "node_lost", "what"])),
+        st.builds(_fault, _TIMES),
+    ),
+    max_size=8,
+    unique_by=lambda incident: incident["incident_id"],
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(incidents=_STOPS, starts=st.lists(st.floats(1_000.0, 1_400.0), max_size=4, unique=True))
+def test_no_two_interruptions_lie_between_the_same_two_stretches_and_none_costs_less_than_nothing(
+    incidents: list[dict[str, Any]], starts: list[float]
+) -> None:
+    begins = sorted(starts)
+    ends = [b for _, b in pairwise([*begins, 1_500.0])]
+    stretches = [
+        Stretch(f"s{i}", a, a + (b - a) / 2, i, i + 5) for i, (a, b) in enumerate(zip(begins, ends, strict=True))
+    ]
+    found = interruptions_of(_story(*incidents, stretches=stretches))
+    assert len({(one["step"], one["resumed_step"]) for one in found}) == len(found)
+    assert len(found) <= len(stretches) + 1
+    assert all(with_time(one, 1_600.0)["time_lost_s"] >= 0 for one in found)
+    assert all(one["category"] in CATEGORIES for one in found)
+
+
+def test_the_table_is_llama_3s_in_its_order_and_its_counts_make_419() -> None:
+    rows = table_of([])
+    published = [row["published"] for row in rows if row["published"] is not None]
+    assert published == [148, 72, 54, 35, 32, 19, 17, 7, 7, 6, 6, 3, 3, 2, 2, 2, 2, 2]
+    assert sum(published) == PUBLISHED["count"] == 419
+    assert rows[0]["published_share"] == pytest.approx(0.353, abs=0.001)
+    assert [row["count"] for row in rows] == [0] * len(rows)
+
+
+def test_the_sums_count_what_is_counted_and_the_time_that_was_asked_for() -> None:
+    stopped = with_time(_only(_story(_death(1_101.0, cause="oom_kill"))), 2_000.0)
+    by_hand = corrected(stopped, {"category": "user_stop", "who": "ada", "time": 1.0})
+    numbers = summed([stopped, by_hand], [(1_000.0, 1_100.0, 8), (1_150.0, 1_270.0, 8)], 1_050.0)
+    assert (numbers["count"], numbers["running_s"], numbers["mtbi_s"]) == (1, 170.0, 170.0)
+    assert numbers["gpu_hours"] == pytest.approx(170 * 8 / 3600)
+    assert numbers["per_1000_gpu_hours"] == pytest.approx(1000 / (170 * 8 / 3600))
+    assert {row["category"]: row["count"] for row in table_of([stopped, by_hand]) if row["count"]} == {
+        "oom": 1, "user_stop": 1,
+    }  # fmt: skip
