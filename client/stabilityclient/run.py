@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import time as _time
 from _operator import index  # the same as operator.index, without the module's import time
 from time import time
 
@@ -12,12 +11,12 @@ from stabilityclient import hooks
 from stabilityclient.arguments import MAX_STEP, cut, step_of
 from stabilityclient.delivery import await_delivery
 from stabilityclient.errors import RefusedError
+from stabilityclient.intake import Intake
 from stabilityclient.lineage import Lineage
 from stabilityclient.phase import Phase
 from stabilityclient.rollback import Rollback
 from stabilityclient.slot import CLAIM_STEPS, STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
-from stabilityclient.spool import MAX_SET_NAMES
-from stabilityclient.values import quick_types, sort_values
+from stabilityclient.values import quick_types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from stabilityclient.guard import Guard
     from stabilityclient.parts import Parts
     from stabilityclient.settings import Settings
-    from stabilityclient.values import Deferred
 
     Handler = TypeVar("Handler", bound=Callable[[Rollback], object])
 
@@ -39,10 +37,6 @@ MAX_TEXT_CHARS = 10_000
 MAX_TITLE_CHARS = 300
 MAX_FINGERPRINT_CHARS = 200
 MAX_PATH_CHARS = 4_096
-#: Refusals told in one message.
-MAX_REFUSED_SHOWN = 4
-#: Seconds that a rollback, finish() and exit wait for values that still live on a device.
-DEVICE_WAIT_S = 5.0
 
 _SEVERITIES = ("info", "warning", "critical")
 
@@ -62,15 +56,15 @@ class Run:
         self._guard = guard
         self._parts: Parts | None = None
         self._outcome = "disabled"
-        self._quick = quick_types()
         # Bound once: the hot path looks nothing up that it does not need.
-        self._all_quick = self._quick.issuperset
+        self._all_quick = quick_types().issuperset
         self._append: Callable[..., bool] | None = None
+        self._sort: Callable[[int, float, Mapping[str, Any]], None] = _ignore
+        self._intake: Intake | None = None
         self._finished = False
         #: Step of the newest log() and its unix seconds; the heart reads them.
         self.logged_step = -1
         self.logged_at = 0.0
-        self._deferred: Deferred | None = None
         self._handler: Callable[[Rollback], object] | None = None
         self._went_back: int | None = None
         self._lineage = Lineage(self._event)
@@ -281,6 +275,8 @@ class Run:
         """Become enabled; called once by ``init()``."""
         self._parts = parts
         self._append = parts.spool.append_row
+        self._intake = Intake(parts.spool, parts.heart, self._guard)
+        self._sort = self._intake.sort
         self._lineage.attach(parts.boundary, parts.slot)
         self.folder = parts.folder
         hooks.watch(self)
@@ -298,46 +294,9 @@ class Run:
         parts.heart.publish()
         return parts.slot.step if parts.slot.step >= 0 else None
 
-    def _sort(self, step: int, now: float, metrics: Mapping[str, Any]) -> None:
-        """Store what can be stored of a call, hand on what lives on a device, refuse the rest."""
-        good, device, refused = sort_values(metrics, self._quick)
-        if good:
-            self._store(step, now, good)
-        if device:
-            if self._deferred is None:
-                self._deferred = self._start_deferred()
-            self._deferred.put(step, now, device)
-        if refused:
-            more = len(refused) - MAX_REFUSED_SHOWN
-            raise RefusedError([*refused[:MAX_REFUSED_SHOWN], f"and {more} more"] if more > 0 else refused)
-
-    def _store(self, step: int, now: float, metrics: dict[str, float]) -> None:
-        parts = self._parts
-        if parts is None:
-            return
-        names = tuple(metrics)
-        if len(names) <= MAX_SET_NAMES:
-            parts.spool.append_row(names, step, now, metrics.values())
-            return
-        values = tuple(metrics.values())
-        for at in range(0, len(names), MAX_SET_NAMES):
-            end = at + MAX_SET_NAMES
-            parts.spool.append_row(names[at:end], step, now, values[at:end])
-
     def _drain_device_values(self) -> None:
-        """Let the values that still live on a device be stored: those logged before an event belong before it."""
-        if self._deferred is not None:
-            self._deferred.drain(_time.monotonic() + DEVICE_WAIT_S, _time.monotonic, _time.sleep)
-
-    def _start_deferred(self) -> Deferred:
-        from stabilityclient.values import Deferred
-
-        deferred = Deferred(
-            self._store, lambda error: self._guard.note("log()", f"a device value was refused: {error}")
-        )
-        if self._parts is not None:
-            self._parts.heart.deferred = deferred
-        return deferred
+        if self._intake is not None:
+            self._intake.drain()
 
     def _between(self, step: int, stop: int | None) -> dict[str, Any] | None:
         """Return the command on which all ranks act now; without one, let the step begin."""
@@ -422,4 +381,9 @@ class Run:
         if self._parts is not None:
             self._parts.slot.close()  # in this process only
         self._parts = self._append = None
+        self._intake = None  # its thread stayed in the parent: nothing to wait for
         self._outcome = "disabled"
+
+
+def _ignore(step: int, now: float, metrics: Mapping[str, Any]) -> None:
+    """Stand in for the intake of a run that is not open."""

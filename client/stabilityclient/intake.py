@@ -1,0 +1,78 @@
+"""What ``log()`` does with a call that is not plain floats under plain names: sort, hand on, refuse."""
+
+from __future__ import annotations
+
+import time
+
+from stabilityclient.errors import RefusedError
+from stabilityclient.spool import MAX_SET_NAMES
+from stabilityclient.values import Deferred, quick_types, sort_values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from stabilityclient.guard import Guard
+    from stabilityclient.heart import Heart
+    from stabilityclient.spool import SpoolWriter
+
+__all__ = ["Intake"]
+
+#: Refusals told in one message.
+MAX_REFUSED_SHOWN = 4
+#: Seconds that a rollback, finish() and exit wait for values that still live on a device.
+DEVICE_WAIT_S = 5.0
+
+
+class Intake:
+    """The slower way of a row into the spool.
+
+    Args:
+        spool, heart: of this process. guard: told of device values that can't be stored.
+
+    Attributes:
+        deferred: reads values that live on a device; None before the first one.
+    """
+
+    def __init__(self, spool: SpoolWriter, heart: Heart, guard: Guard) -> None:
+        self.deferred: Deferred | None = None
+        self._spool = spool
+        self._heart = heart
+        self._guard = guard
+        self._quick = quick_types()
+
+    def sort(self, step: int, now: float, metrics: Mapping[str, Any]) -> None:
+        """Store what can be stored of a call, hand on what lives on a device, refuse the rest.
+
+        Raises:
+            RefusedError: something was refused.
+        """
+        good, device, refused = sort_values(metrics, self._quick)
+        if good:
+            self._store(step, now, good)
+        if device:
+            if self.deferred is None:
+                self.deferred = Deferred(
+                    self._store, lambda error: self._guard.note("log()", f"a device value was refused: {error}")
+                )
+                self._heart.deferred = self.deferred
+            self.deferred.put(step, now, device)
+        if refused:
+            more = len(refused) - MAX_REFUSED_SHOWN
+            raise RefusedError([*refused[:MAX_REFUSED_SHOWN], f"and {more} more"] if more > 0 else refused)
+
+    def drain(self) -> None:
+        """Let the values that still live on a device be stored: those logged before an event belong before it."""
+        if self.deferred is not None:
+            self.deferred.drain(time.monotonic() + DEVICE_WAIT_S, time.monotonic, time.sleep)
+
+    def _store(self, step: int, now: float, metrics: dict[str, float]) -> None:
+        names = tuple(metrics)
+        if len(names) <= MAX_SET_NAMES:
+            self._spool.append_row(names, step, now, metrics.values())
+            return
+        values = tuple(metrics.values())
+        for at in range(0, len(names), MAX_SET_NAMES):
+            end = at + MAX_SET_NAMES
+            self._spool.append_row(names[at:end], step, now, values[at:end])
