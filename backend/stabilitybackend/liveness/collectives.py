@@ -138,12 +138,19 @@ def read(said: object, shared: dict[Group, Group]) -> Recorder | None:
     by_name: dict[str, Group] = {}
     joined = []
     for one in _entries(said.get("pgs"), MAX_GROUPS):
-        given = one.get("ranks")
-        members = given[:MAX_MEMBERS] if isinstance(given, list) else []
-        ranks = tuple(sorted({rank for rank in members if type(rank) is int and 0 <= rank <= MAX_RANK}))
         key, desc = str(one.get("name") or "")[:MAX_TEXT], str(one.get("desc") or "")[:MAX_TEXT]
-        group = Group(key, "" if desc == "undefined" else desc, ranks)
-        group = shared.setdefault(group, group)
+        given = one.get("ranks")
+        members = tuple(given[:MAX_MEMBERS]) if isinstance(given, list) else ()
+        group = Group(key, "" if desc == "undefined" else desc, members)
+        try:
+            known = shared.get(group)  # as all other members of a large group said it
+        except TypeError:
+            known = None
+        if known is None:
+            ranks = tuple(sorted({rank for rank in members if type(rank) is int and 0 <= rank <= MAX_RANK}))
+            known = group._replace(ranks=ranks)
+            known = shared.setdefault(known, known)
+        group = known
         by_name.setdefault(key, group)
         by_name.setdefault(desc, group)
         completed = number(one.get("completed"), -1)

@@ -20,6 +20,9 @@ NEWS_FACTOR = 2.0
 #: Stacks that have not come after so long are not waited for, seconds: a node needs at most 3.
 DUMP_WAIT_S = 8.0
 
+#: What the evidence keeps of the kernel's word on a rank; all of it is in the dump.
+_PROC = ("state", "cpu", "wchan", "threads")
+
 __all__ = ["Allowance", "HangWatch"]
 
 
@@ -242,7 +245,7 @@ def _finding(
                     "budget_s": budget.of(watch),
                     "python_silent_s": watch.python_silent_s,
                     "main_silent_s": watch.main_silent_s,
-                    "proc": dict(scene.proc(watch)),
+                    "proc": {name: one for name, one in scene.proc(watch).items() if name in _PROC},
                     "pid": watch.pid,
                     "node": watch.node,
                     "source": watch.source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,12 +12,11 @@ from stabilitybackend.liveness.dumps import Dump
 from stabilitybackend.liveness.rank_watch import RankWatch, number
 from stabilitybackend.liveness.stack_text import Where
 
-#: The pending calls are asked for once a beat; a main thread that ran one so lately runs Python, seconds.
-RUNS_PYTHON_S = 3.0
-#: Share of a core from which a main thread counts as busy; a lesser one where it is found running: on a machine with
-#: more work than cores a busy thread gets little.
+#: The pending calls are asked for once a beat; a main thread that ran one so lately runs Python, seconds. A busy
+#: machine makes beats late.
+RUNS_PYTHON_S = 6.0
+#: Share of a core from which a main thread counts as busy.
 BUSY_CPU = 0.5
-BUSY_CPU_RUNNING = 0.05
 #: Phases in which a rank gets its data.
 _DATA_PHASES = frozenset(
     {"batch", "data", "data_loader", "data_loading", "dataload", "dataloader", "fetch", "input", "loader"}
@@ -78,15 +78,20 @@ class Scene:
 
     def waits_for_disk(self, watch: RankWatch) -> bool:
         """Say whether the main thread was in the kernel's uninterruptible sleep, in each look that we have."""
-        looks = [dict(watch.proc), self.dump.proc_of(watch.rank) if self.dump is not None else {}]
-        states = [look["state"] for look in looks if look.get("state")]
-        return bool(states) and all(state == "D" for state in states)
+        looks = self._looks(watch)
+        return bool(looks) and all(look["state"] == "D" for look in looks)
+
+    def _looks(self, watch: RankWatch) -> list[Mapping[str, Any]]:
+        sampled = self.dump.proc_of(watch.rank) if self.dump is not None else {}
+        return [look for look in (watch.proc, sampled) if look.get("state")]
 
     def runs_python(self, watch: RankWatch) -> bool:
         """Say whether the main thread runs Python and uses the processor while no step is made."""
         silent = watch.main_silent_s
         if silent is None or silent > RUNS_PYTHON_S or watch.python_silent_s:
             return False
-        proc = self.proc(watch)
-        running = proc.get("state") == "R"
-        return number(proc.get("cpu"), 1.0 if running else 0.0) >= (BUSY_CPU_RUNNING if running else BUSY_CPU)
+        # On a machine with more work than cores a busy thread gets little, but it is always found waiting for a core.
+        looks = self._looks(watch)
+        return any(number(look.get("cpu")) >= BUSY_CPU for look in looks) or (
+            bool(looks) and all(look.get("state") == "R" for look in looks)
+        )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Literal, NamedTuple
 
 #: Frames kept of the main thread, innermost ones; faulthandler writes at most 100.
 MAX_FRAMES = 64
+MAX_THREAD_FRAMES = 100
 #: Characters of a text that are read: agents send at most 60,000.
 MAX_CHARS = 100_000
 #: Characters kept of a file's path (its end) and of a function's name.
@@ -19,8 +22,10 @@ DEPTH = 24
 
 Where = Literal["data", "collective", "checkpoint", "user", "native", "idle", "unknown"]
 
-_THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[.*\])? \(most recent call first\):\s*$")
-_FRAME = re.compile(r'^\s+File "(.*)", line (\d+|\?\?\?) in (.*)$')
+_THREAD = re.compile(
+    r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[.*\])? \(most recent call first\):[ \t\r]*$", re.MULTILINE
+)
+_FRAME = re.compile(r'^[ \t]+File "(.*)", line (\d{1,9}|\?\?\?) in (.*)$', re.MULTILINE)
 
 #: Paths in a frame's file -> what it means; the first that fits counts. Checkpoints before collectives:
 #: ``torch/distributed/checkpoint`` is both.
@@ -79,21 +84,30 @@ def main_thread(text: str) -> tuple[Frame, ...]:
     shows so at its outer end. Of several dumps in one text the last one counts. A text that was cut in the middle of
     the threads gives the one that took the signal, which is nearly always the main thread.
     """
-    threads: list[tuple[bool, list[Frame]]] = []
-    for line in text[-MAX_CHARS:].splitlines():
-        head = _THREAD.match(line)
-        if head is not None:
-            threads.append((head[1] == "Current thread", []))
-            continue
-        frame = _FRAME.match(line)
-        if frame is not None and threads and len(threads[-1][1]) < 100:
-            number = int(frame[2]) if frame[2].isdigit() else 0
-            threads[-1][1].append(Frame(frame[3][:MAX_FUNCTION_CHARS], frame[1][-MAX_FILE_CHARS:], number))
-    seen = [(current, frames) for current, frames in threads if frames]
-    own = [(current, frames) for current, frames in seen if frames[-1].function not in ("_bootstrap", "__bootstrap")]
-    if not own:
-        return tuple(next((frames for current, frames in reversed(seen) if current), ()))[:MAX_FRAMES]
-    return tuple(own[-1][1][:MAX_FRAMES])
+    text = text[-MAX_CHARS:]
+    heads = list(_THREAD.finditer(text))
+    signalled: tuple[Frame, ...] = ()
+    end = len(text)
+    for head in reversed(heads):
+        frames = _frames(text[head.end() : end])
+        end = head.start()
+        if frames and frames[-1].function not in ("_bootstrap", "__bootstrap"):
+            return frames[:MAX_FRAMES]
+        if frames and head[1] == "Current thread" and not signalled:
+            signalled = frames[:MAX_FRAMES]
+    return signalled
+
+
+def _frames(block: str) -> tuple[Frame, ...]:
+    """Return the frames of one thread; what is no frame is passed over."""
+    return tuple(
+        Frame(
+            sys.intern(match[3][:MAX_FUNCTION_CHARS]),
+            sys.intern(match[1][-MAX_FILE_CHARS:]),
+            int(match[2]) if match[2].isascii() and match[2].isdigit() else 0,
+        )
+        for match in islice(_FRAME.finditer(block), MAX_THREAD_FRAMES)
+    )
 
 
 def classify(frames: Sequence[Frame], phase: str = "") -> Where:

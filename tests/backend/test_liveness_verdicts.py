@@ -1,0 +1,289 @@
+"""What is wrong, and with which rank: each kind of standstill, first from the free probes, then from the dump."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stabilitybackend.detectors.contract import Finding
+from watched_job import START, Job, kinds, source, stack
+
+PROBED = {"pending": 5, "proc": {"state": "S", "cpu": 0.0, "wchan": "futex_wait"}, "can_dump": True, "world_size": 4}
+RUN = "/home/me/train.py"
+C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+LOADER = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
+WAITS = stack((C10D, "all_reduce"), ("/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", "wrapper"),
+              (RUN, "train"), (RUN, "<module>"))  # fmt: skip
+LOADS = stack(("/usr/lib/python3.11/queue.py", "get"), (LOADER, "_try_get_data"), (LOADER, "__next__"), (RUN, "train"))
+MINE = stack((RUN, "helper"), (RUN, "train"), (RUN, "<module>"))
+
+
+def stands(
+    wrong: dict[int, dict[str, Any]] | None = None, *, step_s: float = 0.5, seconds: int = 12, **job: Any
+) -> Job:
+    """Return a job of 4 ranks on 2 nodes that trained for a minute and then stood, some ranks as in `wrong`."""
+    nodes = job.pop("nodes", {"a": [0, 1], "b": [2, 3]})
+    made = Job(nodes=nodes, step_s=step_s, more=dict(PROBED), **job)
+    for _ in range(60):
+        made.more["pending"] += 1
+        made.run(1)
+    for rank, slot in (wrong or {}).items():
+        made.stuck[rank] = dict(slot)
+    made.run(seconds, moving=False)
+    return made
+
+
+def verdict(job: Job) -> dict[str, Any]:
+    hangs = [finding for finding in job.said if finding.kind == "hang"]
+    assert len({finding.key for finding in hangs}) == 1
+    found: dict[str, Any] = hangs[-1].evidence["verdict"]
+    return found
+
+
+def told(job: Job) -> tuple[str, list[int]]:
+    found = verdict(job)
+    return found["class"], found["culprits"]
+
+
+def all_joined(
+    number: int, pg: str = "0", ranks: tuple[int, ...] = (0, 1, 2, 3), op: str = "all_reduce"
+) -> dict[str, Any]:
+    """What the recorder of a rank says that waits in a collective."""
+    group = {"name": pg, "desc": "default_pg", "ranks": list(ranks), "enqueued": number, "completed": number - 1}
+    active = {"pg": pg, "seq": number, "op": op, "state": "started", "age_s": 9.0, "sizes": [[4]]}
+    return {"pgs": [group], "active": [active]}
+
+
+def not_joined(number: int, pg: str = "0", ranks: tuple[int, ...] = (0, 1, 2, 3)) -> dict[str, Any]:
+    """What the recorder of a rank says that has not come to it; gloo then leaves the description empty."""
+    group = {"name": pg, "desc": "", "ranks": list(ranks), "enqueued": number - 1, "completed": number - 1}
+    return {"pgs": [group], "active": []}
+
+
+DATA = {"phase": "data"}
+SPINS = {"proc": {"state": "R", "cpu": 0.99, "wchan": "0"}}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        ({"phase": "data"}, "data_loader"),
+        ({"phase": "forward"}, "blocked"),
+        ({"proc": {"state": "T", "cpu": 0.0, "wchan": "do_signal_stop"}}, "stopped"),
+        ({"phase": "data", "proc": {"state": "D", "cpu": 0.0, "wchan": "rpc_wait_bit_killable"}}, "io"),
+    ],
+)
+def test_the_free_probes_alone_tell_the_class_and_the_rank(wrong: dict[str, Any], kind: str) -> None:
+    assert told(stands({2: wrong})) == (kind, [2])
+
+
+def test_a_rank_whose_main_thread_runs_python_and_uses_the_processor_is_in_a_livelock() -> None:
+    job = stands({}, seconds=0)
+    for _ in range(12):
+        pending = job.stuck.get(1, {}).get("pending", 100) + 1
+        job.stuck[1] = {**SPINS, "pending": pending}
+        job.run(1, moving=False)
+    assert told(job) == ("livelock", [1])
+
+
+def test_a_rank_that_beats_no_more_holds_the_lock_of_the_interpreter() -> None:
+    job = stands({}, seconds=0)
+    job.stuck[3] = {"beat": job.beat}
+    job.run(12, moving=False)
+    assert told(job) == ("gil_held", [3])
+    assert verdict(job)["confidence"] == "high"
+
+
+def test_a_rank_that_has_finished_while_the_others_wait_is_the_missing_peer() -> None:
+    job = stands({}, seconds=0)
+    job.event("finish", 1)
+    job.stuck[1] = {"state": "finished", "alive": False}
+    job.run(12, moving=False)
+    assert told(job) == ("peer_missing", [1])
+    assert "has finished" in verdict(job)["text"]
+
+
+def test_a_checkpoint_past_its_budget_is_overdue() -> None:
+    job = stands({2: {"phase": "checkpoint", "expect_s": 20.0}}, seconds=32)
+    assert told(job) == ("overdue", [2])
+
+
+def test_a_node_that_is_silent_while_the_others_stand_is_lost() -> None:
+    job = stands({}, seconds=0)
+    job.silent = {"b"}
+    job.run(12, moving=False)
+    assert told(job) == ("node_lost", [2, 3])
+    assert verdict(job)["nodes"] == ["b"]
+
+
+def test_one_sentence_names_rank_node_gpu_seconds_and_what_the_others_wait_in() -> None:
+    job = stands({}, seconds=0, nodes={"gpu-02": [0, 1, 2, 3], "gpu-03": [4, 5, 6, 7]})
+    job.stuck[5] = {"phase": "data", "phase_start": job.now, "gpu": {"index": 2, "uuid": "GPU-5"}}
+    job.run(11, moving=False)
+    for rank in range(8):
+        if rank == 5:
+            job.answer(rank, stack=LOADS, slot=DATA, collectives=not_joined(1841, ranks=tuple(range(8))))
+        else:
+            job.answer(
+                rank, stack=WAITS, slot={"phase": "backward"}, collectives=all_joined(1841, ranks=tuple(range(8)))
+            )
+    said = job.run(1, moving=False)
+    found = said[-1].evidence["verdict"]
+    assert said[-1].text.startswith(
+        "Rank 5 (node gpu-03, GPU 2) is in data for 12 s; the other 7 wait in all_reduce #1841 of default_pg for 12 s."
+    )
+    assert said[-1].title == f"The job hangs at step {job.step}: rank 5 (node gpu-03, GPU 2) in data for 12 s"
+    assert (found["class"], found["culprits"], found["confidence"]) == ("data_loader", [5], "high")
+    assert (found["nodes"], found["gpus"]) == (["gpu-03"], [{"rank": 5, "node": "gpu-03", "index": 2, "uuid": "GPU-5"}])
+    assert found["since"] == pytest.approx(job.now - 12.0, abs=1.0)
+    assert found["blind"] == []
+
+
+def test_the_dump_is_ordered_once_and_sharpens_the_same_incident() -> None:
+    job = stands({1: {"phase": "backward"}})
+    assert [want.reason for want in job.wanted] == [f"the job stands at step {job.step}"]
+    assert verdict(job)["culprits"] == []
+    for rank in range(4):
+        job.answer(rank, stack=MINE if rank == 1 else WAITS, slot={"phase": "backward"})
+    job.run(3, moving=False)
+    assert told(job) == ("blocked", [1])
+    assert verdict(job)["dump"] == job.wanted[0].request
+    assert len(job.wanted) == 1
+    assert kinds([f for f in job.said if f.kind == "hang"]) == [("hang", "open")] * 2
+
+
+def test_ranks_that_do_not_answer_are_not_waited_for_and_named() -> None:
+    job = stands({})
+    for rank in (0, 2, 3):
+        job.answer(rank, stack=WAITS, slot={"phase": "backward"}, collectives=all_joined(7))
+    assert job.run(5, moving=False) == []
+    job.run(5, moving=False)
+    found = verdict(job)
+    assert found["class"] == "collective_stuck"
+    assert any(line.startswith("stacks of rank 1: no answer") for line in found["blind"])
+
+
+def answered(job: Job, answers: dict[int, dict[str, Any]]) -> Finding:
+    for rank, answer in answers.items():
+        job.answer(rank, **({"slot": {"phase": "backward"}} | answer))
+    job.run(1, moving=False)
+    return [finding for finding in job.said if finding.kind == "hang"][-1]
+
+
+def test_ranks_that_all_joined_one_collective_have_no_culprit() -> None:
+    found = answered(stands(), {rank: {"stack": WAITS, "collectives": all_joined(9)} for rank in range(4)})
+    assert found.evidence["verdict"] | {"culprits": [], "class": "collective_stuck"} == found.evidence["verdict"]
+    assert found.rank is None
+    assert "Nobody is missing, so no rank is a suspect" in found.text
+
+
+def test_different_collectives_under_one_number_are_a_desync() -> None:
+    answers = {rank: {"stack": WAITS, "collectives": all_joined(9)} for rank in range(4)}
+    answers[2]["collectives"] = all_joined(9, op="broadcast")
+    found = answered(stands(), answers)
+    assert (found.evidence["verdict"]["class"], found.evidence["verdict"]["culprits"]) == ("desync", [2])
+
+
+def test_groups_that_wait_for_each_other_are_followed_to_the_rank_that_waits_for_nobody() -> None:
+    # Rank 0 waits for 1 in its group, rank 1 waits for 3 in another one; 3 is in user code.
+    first, second = (0, 1), (1, 3)
+    one = all_joined(5, "tp", first)
+    both = {
+        "pgs": [*not_joined(5, "tp", first)["pgs"], *all_joined(8, "dp", second)["pgs"]],
+        "active": all_joined(8, "dp", second)["active"],
+    }
+    answers = {
+        0: {"stack": WAITS, "collectives": one},
+        1: {"stack": WAITS, "collectives": both},
+        2: {"stack": WAITS, "collectives": all_joined(4, "other", (2,))},
+        3: {"stack": MINE, "collectives": not_joined(8, "dp", second)},
+    }
+    found = answered(stands(), answers)
+    assert found.evidence["verdict"]["culprits"] == [3]
+    assert "never joined all_reduce #8" in found.text
+
+
+def test_a_rank_that_waits_elsewhere_than_the_others_is_a_missing_peer() -> None:
+    answers = {rank: {"stack": WAITS, "collectives": all_joined(9)} for rank in range(4)}
+    answers[1] = {"stack": stack((C10D, "barrier"), (RUN, "other")), "collectives": not_joined(9)}
+    found = answered(stands(), answers)
+    assert (found.evidence["verdict"]["class"], found.evidence["verdict"]["culprits"]) == ("peer_missing", [1])
+
+
+def test_a_job_of_one_rank_has_its_class_from_its_own_probes_and_stack() -> None:
+    job = stands({0: DATA}, nodes={"a": [0]})
+    assert told(job) == ("data_loader", [0])
+    job.answer(0, stack=LOADS, slot=DATA)
+    job.run(1, moving=False)
+    assert verdict(job)["confidence"] == "high"
+
+
+@pytest.mark.parametrize("step_s", [0.1, 1.0, 5.0, 10.0])
+def test_a_verdict_comes_within_a_minute_of_the_last_progress_at_default_settings(step_s: float) -> None:
+    job = Job(nodes={"a": [0, 1, 2, 3]}, step_s=step_s, more=dict(PROBED))
+    job.run(200)
+    job.stuck[2] = {"phase": "data", "phase_start": job.now}
+    began = START + job.step * step_s
+    job.run(70, moving=False)
+    hang = next(finding for finding in job.said if finding.kind == "hang")
+    assert hang.evidence["verdict"]["culprits"] == [2]
+    assert hang.evidence["verdict"]["decided_after_s"] <= 60.0
+    assert hang.evidence["verdict"]["since"] == pytest.approx(began + 0.1, abs=step_s + 1.5)
+
+
+def test_a_slow_rank_that_still_moves_is_not_said_to_hang_the_others() -> None:
+    job = stands({}, seconds=0)
+    for second in range(60):
+        job.stuck[1] = {"phase": ("data", "forward")[second // 6 % 2], "phase_start": job.now - second % 6}
+        assert [f.kind for f in job.run(1, moving=False)] == []
+
+
+def test_a_rank_that_was_never_heard_of_is_named_as_not_seen() -> None:
+    job = stands({}, seconds=0)
+    job.more["world_size"] = 5
+    job.run(12, moving=False)
+    assert job.said[-1].evidence["unseen_ranks"] == [4]
+    assert "never heard of" in verdict(job)["blind"][0]
+
+
+def test_a_rank_whose_slot_cannot_be_read_is_named_with_the_reason_and_never_blamed() -> None:
+    job = stands({}, seconds=0)
+    bad = {"rank": 3, "source": source(3), "pid": 103, "alive": True, "trouble": "the slot has version 9"}
+    job.nodes["b"] = [2]
+    for _ in range(14):
+        job.now, job.beat = job.now + 1, job.beat + 1
+        job.tell("a", [job.slot(0), job.slot(1)])
+        job.tell("b", [job.slot(2), bad])
+        job.said += job.monitor.tick(job.now)
+    assert told(job)[1] == []
+    assert "rank 3: the slot has version 9" in verdict(job)["blind"]
+
+
+def test_a_world_too_large_to_count_and_other_nonsense_in_slots_harms_nothing() -> None:
+    job = Job()
+    nonsense: list[Any] = [
+        {"rank": 0, "source": source(0), "step": -5, "phase": 7, "phase_start": -1e300, "beat": "x", "pending": [],
+         "phases": {"data": ["a", None, {}], 5: [1, 2, 3]}, "proc": 3, "gpu": [], "world_size": 10**12, "expect_s": -3},
+        {"rank": 0, "source": source(0), "step": 10**400, "time": float("nan"), "step_start": float("inf")},
+        {"rank": 10**9, "source": source(1)}, {"rank": True, "source": "r"}, {"rank": 1, "source": ""}, None, 3,
+    ]  # fmt: skip
+    for _ in range(30):
+        job.now += 1.0
+        job.tell("a", nonsense)
+        job.monitor.tick(job.now)
+    assert job.monitor.bad_slots > 0
+    assert job.monitor.status(job.now)[0] in ("running", "stalled")
+
+
+def test_two_living_processes_of_one_rank_are_told_in_the_status() -> None:
+    job = Job(nodes={"a": [0, 1]})
+    job.run(30)
+    for _ in range(8):
+        job.run(1)
+        job.tell("z", [job.slot(0) | {"source": source(0, 0), "pid": 7}])
+    status, note = job.monitor.status(job.now)
+    assert status == "running"
+    assert "Two living processes say that they are rank 0" in note
+    job.run(20)
+    assert job.monitor.status(job.now) == ("running", "")
