@@ -8,6 +8,10 @@
   const STATES = ["running", "finished", "left", "exception"];
 
   const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
+  const step = (value) => (Number.isSafeInteger(value) && value >= -1 ? value : null);
+  /** Unix seconds; later than the year 5138 is no time of a job. */
+  const moment = (value) => (number(value) > 0 && value < 1e11 ? value : null);
+  const positive = (value) => (number(value) > 0 ? value : null);
   const text = (value) => (typeof value === "string" ? value : "");
   const object = (value) => (value && typeof value === "object" && !Array.isArray(value) ? value : {});
   const list = (value) => (Array.isArray(value) ? value : []);
@@ -23,12 +27,12 @@
       pid: number(raw.pid),
       alive: raw.alive !== false,
       state: typeof raw.state === "number" ? STATES[raw.state] || "running" : text(raw.state) || "running",
-      step: number(raw.step),
-      step_start: number(raw.step_start) || null,
+      step: step(raw.step),
+      step_start: moment(raw.step_start),
       phase: text(raw.phase),
-      phase_start: number(raw.phase_start) || null,
-      expect_s: number(raw.expect_s) || 0,
-      budget_s: number(raw.budget_s),
+      phase_start: moment(raw.phase_start),
+      expect_s: positive(raw.expect_s) || 0,
+      budget_s: positive(raw.budget_s),
       dropped: number(raw.dropped) || 0,
       local_rank: number(raw.local_rank),
       gpu: number(gpu.index) === null ? null : { index: gpu.index, uuid: text(gpu.uuid) },
@@ -69,7 +73,7 @@
       this.agents.set(raw.agent, {
         agent: raw.agent,
         node: text(raw.node) || "?",
-        time: number(raw.time) || 0,
+        time: moment(raw.time) || 0,
         connected: raw.connected !== false,
         gpuText: text(object(raw.gpu).text),
         gpuVisible: object(raw.gpu).visible === true,
@@ -86,13 +90,13 @@
       for (const agent of list(message.whole)) this.whole(agent);
       const base = number(message.base) || 0;
       const words = list(message.words).map(text);
-      const at = (tenths) => (number(tenths) === null ? null : base + tenths / 10);
+      const at = (tenths) => (number(tenths) === null ? null : moment(base + tenths / 10));
       const word = (index) => words[index] || "";
       for (const news of list(message.news)) {
         const agent = this.agents.get(news.agent);
         if (!agent) continue;
         agent.time = at(news.time) ?? agent.time;
-        column(agent, news.step, (rank, value) => (rank.step = number(value)));
+        column(agent, news.step, (rank, value) => (rank.step = step(value)));
         column(agent, news.start, (rank, value) => (rank.step_start = at(value)));
         column(agent, news.since, (rank, value) => (rank.phase_start = at(value)));
         column(agent, news.phase, (rank, value) => (rank.phase = word(value)));
@@ -100,7 +104,7 @@
         column(agent, typeof news.proc === "string" ? [...news.proc] : undefined, (rank, value) => (rank.proc = value.trim()));
         column(agent, news.wchan, (rank, value) => (rank.wchan = word(value)));
         column(agent, news.beat, (rank, value) => (rank.beat_at = at(value)));
-        column(agent, news.budget, (rank, value) => (rank.budget_s = number(value)));
+        column(agent, news.budget, (rank, value) => (rank.budget_s = positive(value)));
       }
     }
 

@@ -1,0 +1,168 @@
+"""What the page makes of agents' words, without a server: who stands and who waits, the line that says it, the lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import stabilityfrontend
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
+
+#: Ranks as `[rank, overrides]` on nodes of eight, looked at at 1000.
+ROWS = """([ranks, silent]) => {
+  const health = new stability.Health();
+  const agents = new Map();
+  for (const [rank, more] of ranks) {
+    const node = `gpu-${String(1 + Math.floor(rank / 8)).padStart(3, "0")}`;
+    const time = silent.includes(node) ? 940 : 1000;
+    if (!agents.has(node)) agents.set(node, { agent: `a-${node}`, node, time, connected: true, ranks: [] });
+    const usual = { rank, source: `r${rank}-1-${rank}`, alive: true, state: "running", step: 50, phase: "backward" };
+    agents.get(node).ranks.push({ ...usual, budget_s: 10, step_start: 999, phase_start: 999.2, ...more });
+  }
+  health.fill([...agents.values()]);
+  const page = { health, now: () => 1000, stepSeconds: () => 1 };
+  const rows = stability.rankRows(page);
+  const said = stability.rankSummary(rows, ranks.length);
+  return { states: rows.map((row) => row.state), words: rows.map((row) => row.words), said };
+}"""
+WAITS = {"step_start": 925, "phase_start": 926}
+
+
+@pytest.fixture(scope="module")
+def scripts(chromium: Browser) -> Iterator[Page]:
+    """An empty page with the scripts that these laws are about: they keep nothing, one page is enough for all."""
+    page = chromium.new_page()
+    for name in ("dom", "format", "traces", "ticks", "health", "rank_state", "health_lane"):
+        page.add_script_tag(path=ASSETS / f"{name}.js")
+    yield page
+    page.close()
+
+
+def rows(scripts: Page, more: dict[int, dict[str, Any]], ranks: int = 16, silent: tuple[str, ...] = ()) -> Any:
+    return scripts.evaluate(ROWS, [[[rank, more.get(rank, {})] for rank in range(ranks)], list(silent)])
+
+
+def test_the_rank_furthest_back_stands_and_all_others_wait_for_it(scripts: Page) -> None:
+    stands = dict.fromkeys(range(16), WAITS) | {5: WAITS | {"phase": "data", "phase_start": 926}}
+
+    said = rows(scripts, stands)
+
+    assert said["states"] == ["waits"] * 5 + ["over"] + ["waits"] * 10
+    assert said["said"] == "0 of 16 ranks run; 15 wait; rank 5 on gpu-001 stands in data for 1 min 14 s"
+
+
+def test_a_dead_rank_is_whom_all_others_wait_for(scripts: Page) -> None:
+    said = rows(scripts, dict.fromkeys(range(16), WAITS) | {9: WAITS | {"alive": False}})
+
+    assert said["states"] == ["waits"] * 9 + ["dead"] + ["waits"] * 6
+    assert said["said"] == "0 of 16 ranks run; 15 wait; rank 9 on gpu-002 is gone"
+
+
+def test_where_all_stand_at_one_place_nobody_is_blamed(scripts: Page) -> None:
+    assert rows(scripts, dict.fromkeys(range(16), WAITS))["states"] == ["over"] * 16
+
+
+@pytest.mark.parametrize(
+    ("slot", "state", "words"),
+    [
+        ({}, "running", "runs"),
+        ({"step": 49}, "running", "runs"),
+        ({"step": 40}, "behind", "is 10 steps behind"),
+        ({"phase": "checkpoint", "phase_start": 940, "budget_s": 600}, "long", "is in checkpoint for 1 min 00 s"),
+        ({"phase": "my_own", "expect_s": 90, "phase_start": 990, "budget_s": 135}, "long", "is in my_own for 10 s"),
+        ({"state": "finished", "alive": False}, "finished", "finished"),
+        ({"state": "exception", "alive": False}, "dead", "left by an exception"),
+        ({"state": "left", "alive": False}, "dead", "left without finish"),
+        ({"trouble": "the slot is torn", "step": None}, "unread", "has a slot that can't be read"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_each_state_of_a_rank_has_its_word(scripts: Page, slot: dict[str, Any], state: str, words: str) -> None:
+    said = rows(scripts, {3: slot})
+
+    assert (said["states"][3], said["words"][3]) == (state, words)
+    assert said["states"][:3] == ["running"] * 3
+
+
+def test_ranks_of_a_silent_node_are_not_heard_and_their_ages_stop_there(scripts: Page) -> None:
+    said = rows(scripts, {}, silent=("gpu-002",))
+
+    assert said["states"] == ["running"] * 8 + ["unheard"] * 8
+    assert said["words"][8] == "is not heard for 1 min 00 s"
+
+
+def test_garbage_in_any_field_breaks_nothing(scripts: Page) -> None:
+    garbage = [None, "NaN", -1, 1e300, [], {"a": 1}, True, "\x00<b>x</b>"]
+    fields = (
+        "step",
+        "step_start",
+        "phase",
+        "phase_start",
+        "beat",
+        "pid",
+        "gpu",
+        "proc",
+        "state",
+        "trouble",
+        "budget_s",
+    )
+    odd = {rank: dict.fromkeys(fields, value) for rank, value in enumerate(garbage)}
+
+    said = rows(scripts, odd)
+
+    assert said["states"][8:] == ["running"] * 8
+    assert all(said["words"])
+
+
+def test_columns_of_the_feed_become_what_a_whole_word_would_say(scripts: Page) -> None:
+    known = scripts.evaluate(
+        """() => {
+      const health = new stability.Health();
+      const rank = (n) => ({ rank: n, source: `r${n}-1-1`, step: 1, phase: "data", proc: { state: "R", cpu: 1 } });
+      const whole = [{ agent: "a", node: "n", time: 99, ranks: [rank(0), rank(1)] }];
+      health.take({ type: "health", base: 100, words: [], whole, news: [] });
+      const more = { step: [7, 8], since: -12, phase: 0, cpu: [90, 0], proc: "SD", wchan: 1, beat: [null, -40] };
+      health.take({ type: "health", base: 200, words: ["forward", "futex"], whole: [], news: [
+        { agent: "a", time: 5, budget: 10, ...more }, { agent: "a", time: 5, step: [1, 2, 3] }, { agent: "b", step: 1 },
+      ]});
+      const agent = health.agents.get("a");
+      const fields = ["step", "phase_start", "phase", "cpu", "proc", "wchan", "beat_at", "budget_s"];
+      return [agent.time, ...agent.ranks.map((one) => fields.map((name) => one[name]))];
+    }"""
+    )
+
+    assert known == [
+        200.5,
+        [7, 198.8, "forward", 0.9, "S", "futex", None, 10],
+        [8, 198.8, "forward", 0, "D", "futex", 196, 10],
+    ]
+
+
+LANE = """([events, width]) => {
+  const lines = stability.laneLines(events.map((one) => ({ kind: "hang", tone: "critical", words: "hang 74 s", told: "", at: null, until: null, segment: 0, ...one })), { place: (step) => step }, [0, 1000], width, false);
+  return lines.map((line) => line.map((mark) => [mark.left, mark.left + mark.width, mark.events.length]));
+}"""  # noqa: E501  one script, read as one
+
+
+@pytest.mark.parametrize("count", [1, 3, 40, 300])
+@pytest.mark.parametrize("crowd", [1, 30, 1000])
+def test_no_mark_of_the_lane_lies_over_another_and_none_is_lost(scripts: Page, count: int, crowd: int) -> None:
+    # Some at one place, some at the right edge, the rest anywhere.
+    events = [{"step": 1000 if i % 7 == 0 else i * i * 37 % crowd} for i in range(count)]
+
+    lines = scripts.evaluate(LANE, [events, 500])
+
+    assert sum(many for line in lines for _, _, many in line) == count
+    for line in lines:
+        assert all(before[1] <= after[0] for before, after in pairwise(line))
+        assert line[0][0] >= 0
+        assert line[-1][1] <= 500 or len(line) == 1
+    assert len(lines) <= 3
