@@ -155,7 +155,7 @@ def _gpu_fault(case: Case) -> dict[str, Any]:
         return say("inspect" if again else "wait", "Nothing to do now: watch whether it comes again.", sources=source)
     text = f"{'Start the job again without this GPU' if critical else 'At the next stop'}: {way}."
     if again:
-        text += f" It is the {again}. fault of this GPU that is known: take it out, don't only reset it."
+        text += f" It is fault number {again} of this GPU in two weeks: take it out, don't only reset it."
     if critical:
         return say("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])
     return say("inspect", text, checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])

@@ -38,7 +38,7 @@ class Chronicle:
 
     def begin(self, state: RunState) -> None:
         """Let findings about GPUs say what is remembered of them; call it for each new state of the run."""
-        state.remember = lambda finding, time: self._fleet.offenders.told(finding, self._run_id, time)
+        state.remember = lambda finding: self._fleet.offenders.told(finding, self._run_id)
 
     async def incidents(self, run: Mapping[str, Any], incidents: Iterable[Mapping[str, Any]]) -> None:
         """Take incidents that were stored just now, or at an earlier start of the server.

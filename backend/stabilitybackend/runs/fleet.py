@@ -21,7 +21,7 @@ from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTE
 from stabilitybackend.policy.interruption_table import CATEGORIES, PUBLISHED, table_of
 from stabilitybackend.policy.interruptions import corrected, summed, with_time
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.runs.offenders import Offenders
+from stabilitybackend.runs.offenders import Offenders, checked
 
 __all__ = ["Fleet"]
 
@@ -58,24 +58,26 @@ class Fleet:
 
     async def load(self) -> None:
         """Take over what is stored, but for entries that can't be read. Raises RedisError when Redis is away."""
-        for field, fault in await self._stored(FLEET_GPU_FAULTS):
+        for field, fault in await self._stored(FLEET_GPU_FAULTS, checked):
             self.offenders.put(field, fault)
-        self._runs = dict(await self._stored(FLEET_INTERRUPTIONS))
-        for run_id, said in await self._stored(FLEET_CATEGORIES):
-            self._said[run_id] = said
+        self._runs = dict(await self._stored(FLEET_INTERRUPTIONS, self._checked_run))
+        self._said = dict(await self._stored(FLEET_CATEGORIES, _checked_words))
 
-    async def _stored(self, key: str) -> list[tuple[str, dict[str, Any]]]:
+    async def _stored(self, key: str, check: Callable[[Any], dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
         found: Any = await self._redis.hgetall(key)
         good = []
         for field, data in found.items():
             try:
-                entry = orjson.loads(data)
-                if not isinstance(entry, dict):
-                    raise ValueError(f"{type(entry).__name__}, expected an object")
-                good.append((field.decode(), entry))
-            except ValueError as error:
+                good.append((field.decode(), check(orjson.loads(data))))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
                 _log.warning("%s: entry %.80r can't be read and is passed over: %s", key, field, error)
         return good
+
+    def _checked_run(self, entry: Any) -> dict[str, Any]:
+        """Return a stored entry if it can be shown; whatever is wrong with it raises."""
+        table_of(self._of(entry, 0.0))
+        summed([], [(float(began), float(ended), int(ranks)) for began, ended, ranks in entry["stretches"]], 0.0)
+        return {name: entry[name] for name in ("run", "interruptions", "stretches", "deleted")}
 
     # --- what runs tell --------------------------------------------------------------------------------------------
 
@@ -208,3 +210,12 @@ class Fleet:
             await self._redis.xadd(RunKeys(run_id).command_audit, {"i": orjson.dumps(audit)})
         self._said[run_id] = said
         return next(shown for shown in self._of(entry, now) if shown["id"] == one["id"])
+
+
+def _checked_words(said: Any) -> dict[str, Any]:
+    """Return what people said of one run's interruptions, without what makes no sense."""
+    return {
+        name: word
+        for name, word in said.items()
+        if isinstance(word, dict) and word.keys() >= {"category", "who", "time"}
+    }

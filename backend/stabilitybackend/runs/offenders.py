@@ -12,7 +12,7 @@ from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
 
-__all__ = ["MAX_GPUS", "Offenders", "counts"]
+__all__ = ["Offenders", "checked", "counts"]
 
 #: GPUs remembered; the one whose last fault is the oldest goes first.
 MAX_GPUS = 4_096
@@ -77,14 +77,14 @@ class Offenders:
             gone += list(self._gpus.pop(oldest))
         return gone
 
-    def told(self, finding: Finding, run_id: str, time: float) -> Finding:
-        """Return a finding about a GPU with what is remembered of it, from before ``time`` (unix seconds)."""
+    def told(self, finding: Finding, run_id: str) -> Finding:
+        """Return a finding about a GPU with what is remembered of it from the days before the fault began."""
         if finding.kind != "gpu_fault" or not counts(finding.severity, finding.evidence):
             return finding
         history = {}
         for gpu in finding.evidence.get("gpus") or ():
             uuid = str(gpu.get("uuid") or "")
-            before = self._before(uuid, run_id, finding.key, time - RECENT_DAYS * _DAY_S)
+            before = self._before(uuid, run_id, finding.key, float(finding.evidence["since"]))
             if before:
                 history[uuid] = before
         if not history:
@@ -139,11 +139,27 @@ class Offenders:
             )
         return sorted(found, key=lambda gpu: (gpu["last"], gpu["uuid"]), reverse=True)
 
-    def _before(self, uuid: str, run_id: str, key: str, since: float) -> list[Fault]:
-        """Return the other faults of a GPU since a time, oldest first."""
-        own = _field(uuid, run_id, key)
-        faults = [f for field, f in self._gpus.get(uuid, {}).items() if field != own and f["time"] >= since]
+    def _before(self, uuid: str, run_id: str, key: str, at: float) -> list[Fault]:
+        """Return the other faults of a GPU in the RECENT_DAYS before a time, oldest first."""
+        own, since = _field(uuid, run_id, key), at - RECENT_DAYS * _DAY_S
+        faults = [f for field, f in self._gpus.get(uuid, {}).items() if field != own and since <= f["time"] <= at]
         return sorted(faults, key=lambda fault: float(fault["time"]))
+
+
+def checked(fault: Any) -> Fault:
+    """Return a stored fault.
+
+    Raises:
+        ValueError: it is none: another version wrote it, or somebody else.
+    """
+    if not isinstance(fault, dict) or not fault.keys() >= _FIELDS:
+        raise ValueError("not the fields of a fault")
+    if not isinstance(fault["uuid"], str) or not isinstance(fault["time"], int | float):
+        raise ValueError("uuid is no word or time no number")
+    return fault
+
+
+_FIELDS = frozenset({"uuid", "name", "run_id", "incident_id", "time", "node", "index", "title"})
 
 
 def _field(uuid: str, run_id: str, key: str) -> str:

@@ -95,7 +95,7 @@ class RunState:
         self.liveness = LivenessMonitor(run_id)
         self.gpus = GpuWatch()
         #: Adds to a finding about a GPU what is remembered of it from other runs (``runs/chronicle.py``).
-        self.remember: Callable[[Finding, float], Finding] = lambda finding, _: finding
+        self.remember: Callable[[Finding], Finding] = lambda finding: finding
         self.stretches = Stretches()
         self.gpu_readings = GpuReadings()
         self.agents: dict[str, dict[str, Any]] = {}
@@ -253,7 +253,7 @@ class RunState:
         if event.type in GPU_EVENTS:
             for finding in self.gpus.event(said, -1 if self._running is None else self._running[0]):
                 if told:
-                    self.found(self.remember(finding, event.time), event.time, changes)
+                    self.found(self.remember(finding), event.time, changes)
         self.liveness.event(said, rank, event.time)
 
     # --- health and time -----------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class RunState:
         for finding in self.liveness.tick(now):
             self.found(finding, now, changes)
         for finding in self.gpus.tick(now):
-            self.found(self.remember(finding, now), now, changes)
+            self.found(self.remember(finding), now, changes)
         for want in self.liveness.wants():
             changes.add_commands(self.commands.ask_agents("dump_stacks", want.request, self.job(), want.reason, now))
         changes.add_commands(self.commands.settle(now))
