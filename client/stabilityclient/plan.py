@@ -34,8 +34,8 @@ def read_plan(dir: str | os.PathLike[str] | None = None, run_id: str | None = No
     """Return the plan of the restart that brought this job up, None where there is none, or it has served.
 
     It does not matter whether this comes before or after ``init()``. A node that was not there before has no plan on
-    its disk: let one rank read and tell the others (``broadcast_object_list``), or name a file that all nodes see in
-    ``STABILITY_PLAN``.
+    its disk: let one rank read and tell the others (``broadcast_object_list``), and name a file that all nodes see in
+    ``STABILITY_PLAN`` (written by ``stabilityboard plan --output``). The newest of both is returned.
 
     Args:
         dir: as given to ``init()`` (``STABILITY_DIR``, default ``.stability``).
@@ -68,10 +68,13 @@ def _read(home: str, run_id: str) -> dict[str, Any] | None:
     named = os.environ.get("STABILITY_PLAN")
     # The folder has the node's name in it where the job spans nodes; it may have spanned one before, and two now.
     folders = [os.path.join(home, run_id), os.path.join(home, f"{run_id}@{node_name(os.environ)}")]
-    paths = [named] if named else [os.path.join(folder, _PLAN) for folder in folders]
+    paths = [os.path.join(folder, _PLAN) for folder in folders] + ([named] if named else [])
     plans = [plan for plan in map(_load, paths) if plan is not None and plan.get("run_id") == run_id]
-    plan = max(plans, key=_since, default=None)
+    # By the server's clock: one that was ordered since the launcher asked is newer than what the launcher wrote down.
+    plan = max(plans, key=lambda plan: float(plan.get("written") or 0.0), default=None)
     if plan is None or plan.get("version") != PLAN_VERSION or time.time() - _since(plan) > MAX_PLAN_AGE_S:
+        return None
+    if not str(plan.get("action")).startswith("relaunch"):
         return None
     used = [_load(os.path.join(folder, _USED)) for folder in folders]
     if any(float(mark.get("started") or 0.0) > _since(plan) for mark in used if mark is not None):

@@ -15,13 +15,8 @@ from stabilityclient.plan import MAX_PLAN_AGE_S, mark_used, write_plan
 
 def _plan(**more: Any) -> dict[str, Any]:
     now = time.time()
-    return {
-        "version": 1,
-        "run_id": "r",
-        "written": now,
-        "received": now,
-        "checkpoint": {"step": 40, "path": "c"},
-    } | more
+    plan = {"version": 1, "run_id": "r", "written": now, "received": now, "action": "relaunch"}
+    return plan | {"checkpoint": {"step": 40, "path": "c"}} | more
 
 
 @pytest.fixture
@@ -57,15 +52,16 @@ def test_a_job_on_more_nodes_than_before_finds_the_newest_plan(folder: Path, mon
     (folder / "r@n7").mkdir()
     write_plan(str(folder / "r"), _plan(received=time.time() - 50))
     newest = _plan()
+    newest["written"] += 1
     write_plan(str(folder / "r@n7"), newest)
     assert read_plan(folder, "r") == newest
 
 
-def test_the_file_that_a_launcher_names_wins_and_serves_once_as_well(
+def test_the_newest_of_the_launchers_file_and_the_nodes_counts_and_serves_once_as_well(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_plan(str(folder / "r"), _plan(text="of the node"))
     launched = _plan(text="of the launcher", written=time.time() - 10)
+    write_plan(str(folder / "r"), _plan(text="of the node", written=time.time() - 20))
     del launched["received"]
     file = folder / "shared.json"
     file.write_text(json.dumps(launched))
@@ -78,7 +74,14 @@ def test_the_file_that_a_launcher_names_wins_and_serves_once_as_well(
 
 
 @pytest.mark.parametrize(
-    "plan", [_plan(version=2), _plan(run_id="x"), _plan(received=time.time() - MAX_PLAN_AGE_S - 60), [1, 2]]
+    "plan",
+    [
+        _plan(version=2),
+        _plan(action="stop"),
+        _plan(run_id="x"),
+        _plan(received=time.time() - MAX_PLAN_AGE_S - 60),
+        [1, 2],
+    ],
 )
 def test_a_plan_that_is_not_for_this_job_is_no_plan(folder: Path, plan: Any) -> None:
     (folder / "r" / "plan.json").write_text(json.dumps(plan))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from pathlib import Path
@@ -55,7 +56,9 @@ def plan(
     text = json.dumps(found, indent=1)
     if output is not None:
         try:
-            output.write_text(text + "\n")
+            part = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # several nodes may write at once
+            part.write_text(text + "\n")
+            part.replace(output)
         except OSError as error:
             raise StabilityBoardError(
                 f"{output} can't be written: {error.strerror or error}", hint="name a file that all nodes see"

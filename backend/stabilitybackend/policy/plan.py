@@ -82,7 +82,7 @@ def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None
     named = set(order.exclude_nodes or ()) if order is not None else set[str]()
     # Suspicion alone must not empty the job.
     exclude = sorted(named | hard | (soft if set(job.nodes) - hard - named - soft else set()))
-    action, why = _action(job, cause, verdict, now) if order is None else ("relaunch", order.reason)
+    action, why = _action(job, cause, verdict, now) if order is None else ("relaunch", _sentence(order.reason))
     if action == "relaunch" and exclude:
         action = "relaunch_without"
     relaunch = action.startswith("relaunch")
@@ -184,7 +184,11 @@ def _action(job: JobFacts, cause: Mapping[str, Any] | None, verdict: Mapping[str
 
 
 def _why(cause: Mapping[str, Any] | None, job: JobFacts) -> str:
-    text = str(job.note if cause is None else (_verdict(cause).get("text") or cause["title"])).strip()
+    return _sentence(str(job.note if cause is None else (_verdict(cause).get("text") or cause["title"])))
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
     return text if text.endswith((".", "!", "?")) or not text else text + "."
 
 
