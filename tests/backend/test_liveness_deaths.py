@@ -1,0 +1,122 @@
+"""How a process died is told in words, and the first death is the root of those that it pulls down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stabilitybackend.detectors.contract import Finding
+from watched_job import Job, kinds, source
+
+
+def trained(**nodes: list[int]) -> Job:
+    job = Job(nodes=nodes or {"a": [0, 1], "b": [2, 3]})
+    job.run(30)
+    return job
+
+
+def last(job: Job, seconds: int = 1) -> Finding:
+    return job.run(seconds, moving=False)[-1]
+
+
+@pytest.mark.parametrize(
+    ("facts", "title", "confidence"),
+    [
+        ({"cause": "oom_kill", "signal": 9, "signal_name": "SIGKILL", "oom": {"text": "Out of memory"}},
+         "Rank 1 was killed by the kernel for memory (OOM)", "high"),
+        ({"cause": "signal", "signal": 9, "signal_name": "SIGKILL"},
+         "Rank 1 was killed from outside by SIGKILL", "high"),
+        ({"cause": "crash", "signal": 11, "signal_name": "SIGSEGV", "fatal": "Fatal Python error: Segmentation fault"},
+         "Rank 1 crashed with SIGSEGV", "high"),
+        ({"cause": "exit_code", "exit_code": 3}, "Rank 1 ended with exit code 3", "high"),
+        ({"cause": "unknown"}, "The process of rank 1 died", "low"),
+        ({"cause": "magic", "signal": "x", "oom": 3, "fatal": ["?"], "exit_code": {}},
+         "The process of rank 1 died", "low"),
+    ],
+)  # fmt: skip
+def test_a_death_is_named_by_its_cause(facts: dict[str, Any], title: str, confidence: str) -> None:
+    job = trained()
+    job.dies(1, **facts)
+    said = last(job)
+    verdict = said.evidence["verdict"]
+    assert (said.title, said.rank, said.node, said.severity) == (title, 1, "a", "critical")
+    assert verdict["class"] == (facts["cause"] if facts["cause"] != "magic" else "unknown")
+    assert (verdict["culprits"], verdict["nodes"], verdict["confidence"]) == ([1], ["a"], confidence)
+    assert verdict["decided_after_s"] <= 1.0
+
+
+def test_an_exception_is_the_cause_whatever_the_exit_code() -> None:
+    job = trained()
+    job.event("exception", 2, {"type": "ValueError", "message": "bad batch"})
+    job.dies(2, cause="exit_code", exit_code=1)
+    said = last(job)
+    assert said.evidence["verdict"]["class"] == "exception"
+    assert "ValueError: bad batch" in said.text
+
+
+def test_the_gpu_of_the_rank_is_named() -> None:
+    job = Job(nodes={"a": [0, 1]}, more={"gpu": {"index": 3, "uuid": "GPU-3"}, "proc": {"state": "R"}})
+    job.run(30)
+    job.dies(1, cause="crash", signal=7, signal_name="SIGBUS")
+    said = last(job)
+    assert "(node a, GPU 3)" in said.text
+    assert said.evidence["verdict"]["gpus"] == [{"rank": 1, "node": "a", "index": 3, "uuid": "GPU-3"}]
+
+
+def test_deaths_told_in_another_order_are_put_in_the_order_of_their_times() -> None:
+    job = trained()
+    first = job.now
+    job.now += 5
+    job.dies(3, time=first + 3.0, cause="signal", signal=15, signal_name="SIGTERM")
+    last(job)
+    job.dies(0, time=first, cause="oom_kill", signal=9, signal_name="SIGKILL")
+    said = last(job)
+    assert said.title == "Rank 0 was killed by the kernel for memory (OOM)"
+    assert [death["rank"] for death in said.evidence["deaths"]] == [0, 3]
+    assert "Pulled down by it, by what they say: rank 3." in said.text
+    assert len({finding.key for finding in job.said}) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "NCCL error: unhandled system error",
+        "[gloo] Connection closed by peer [10.0.0.1]:21",
+        "Connection reset by peer",
+    ],
+)
+def test_a_peer_that_only_passes_on_an_end_is_not_the_root_though_its_clock_says_earlier(message: str) -> None:
+    job = trained()
+    event = {"type": "exception", "time": job.now - 2.0, "step": job.step, "source": source(2)}
+    job.monitor.event({**event, "data": {"type": "RuntimeError", "message": message}}, 2, job.now)
+    job.dies(1, cause="crash", signal=11, signal_name="SIGSEGV")
+    said = last(job)
+    assert said.rank == 1
+    assert "died earlier by the clock of its node" in said.text
+
+
+def test_a_death_long_after_does_not_become_the_root() -> None:
+    job = trained()
+    job.dies(2, time=job.now, cause="signal", signal=15, signal_name="SIGTERM")
+    job.dies(1, time=job.now + 90.0, cause="crash", signal=11, signal_name="SIGSEGV")
+    assert last(job).rank == 2
+
+
+def test_a_process_that_started_by_a_clock_put_back_still_ends_the_incident() -> None:
+    job = trained(a=[0, 1])
+    job.start = 9
+    job.run(5)
+    said = {"source": source(1, 9), "rank": 1, "evidence": "gone"}
+    death = {"type": "process_death", "time": job.now, "step": job.step, "data": said, "source": "a1-1"}
+    job.monitor.event(death, None, job.now)
+    job.run(2, moving=False)
+    job.start = 2  # by its own clock older than the dead one
+    assert kinds(job.run(3))[-1] == ("process_death", "resolved")
+    assert job.monitor.status(job.now)[0] == "running"
+
+
+def test_a_death_is_told_in_the_next_second_and_no_hang_beside_it() -> None:
+    job = trained()
+    job.dies(1, cause="signal", signal=9, signal_name="SIGKILL")
+    assert kinds(job.run(60, moving=False)) == [("process_death", "open")]
