@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stabilityclient.agent.kernel_lines import MAX_TEXT_CHARS, KernelLine, LineReader, bus_key
-from stabilityclient.agent.kernel_log import MAX_LINES, KernelLog
+from stabilityclient.agent.kernel_log import MAX_BYTES, MAX_LINES, KernelLog
 
 #: Unix time at which the machine of these tests booted; its log counts from here.
 BOOT = 1_700_000_000.0
@@ -223,6 +223,19 @@ def test_a_flood_is_cut_and_counted(device: Path, clock: Clock) -> None:
     lines = log.read()
     assert (len(lines), log.dropped) == (MAX_LINES, 7)
     assert len(lines[0].text) == MAX_TEXT_CHARS
+
+
+def test_a_look_at_a_long_log_is_bounded_and_the_next_goes_on(device: Path, clock: Clock) -> None:
+    log = clock.log(device)
+    write(device, *["of no interest " + "x" * 2_000] * (2 * MAX_BYTES // 2_000), "NVRM: Xid (PCI:0000:05:00): 79, end")
+    looks = [[line.xid for line in log.read()] for _ in range(4)]
+    assert looks == [[], [], [79], []]
+
+
+def test_a_folder_in_the_logs_place_is_named(tmp_path: Path, clock: Clock) -> None:
+    log = clock.log(tmp_path)
+    assert log.read() == []
+    assert str(log.blind).startswith(f"the kernel log {tmp_path} can't be read: ")
 
 
 def test_records_that_the_kernel_overwrote_are_counted(

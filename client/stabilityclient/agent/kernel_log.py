@@ -20,8 +20,8 @@ __all__ = ["KMSG", "KernelLine", "KernelLog", "names_our_pids"]
 KMSG = "/dev/kmsg"
 #: Bytes of one read: more than the longest record (8 KiB, CONSOLE_EXT_LOG_MAX), or the device answers EINVAL for ever.
 READ_BYTES = 16 * 1024
-#: Reads of one look: a log that is written faster than we look holds nothing up; the rest is for the next look.
-MAX_READS = 2_000
+#: Reads and bytes of one look: a log that is written faster than we look holds nothing up; the rest is for the next.
+MAX_READS, MAX_BYTES = 2_000, 1024 * 1024
 #: Lines that matter of one look; further ones are counted in ``dropped``. A dying disk writes thousands a second.
 MAX_LINES = 200
 #: Bytes of an unfinished line from a file that is no kernel log.
@@ -121,8 +121,10 @@ class KernelLog:
     def _records(self) -> list[str]:
         """Return what is new, a record an item: its first line and the lines that continue it."""
         assert self._fd is not None
-        chunks = [self._partial]
+        chunks, size = [self._partial], 0
         for _ in range(MAX_READS):
+            if size >= MAX_BYTES:
+                break
             try:
                 chunk = os.read(self._fd, READ_BYTES)
             except BlockingIOError:
@@ -138,6 +140,7 @@ class KernelLog:
             if not chunk:
                 break
             chunks.append(chunk)
+            size += len(chunk)
         whole, end, rest = b"".join(chunks).rpartition(b"\n")
         self._partial = rest[-MAX_PARTIAL_BYTES:]
         records: list[str] = []

@@ -126,7 +126,7 @@ class GpuChanges:
         """Return what to tell of a call that hangs, or came back."""
         self._begin(now)
         facts = {"call": hanging.name, "seconds": round(hanging.seconds, 1)}
-        text = f"{hanging.name} does not come back since {hanging.seconds:.0f} s"
+        text = f"{hanging.name} has not come back for {hanging.seconds:.0f} s"
         self._latch("call_hangs", not hanging.over, facts, text, f"{hanging.name} came back")
         return self._told
 
@@ -161,7 +161,7 @@ class GpuChanges:
         self._calm[reason] = self._calm.get(reason, 0) + 1 if over else 0
         stays = name in self._on and self._calm[reason] < THROTTLED_OVER_LOOKS
         facts = {"reason": reason, "share": None if share is None else round(share, 3)}
-        part = "" if share is None else f" {share:.0%} of the time"
+        part = "" if share is None else f", {100 * share:.0f} % of the time"
         text = f"{_REASONS[reason]}{part}"
         self._latch("throttle", on or stays, facts, text, f"no longer: {_REASONS[reason]},", name=name)
 
@@ -176,9 +176,9 @@ class GpuChanges:
             self._latch("temperature", hot, facts, text, f"{sensor} cooled to {value:.0f} °C", name=name)
 
     def _memory(self, values: Mapping[str, float]) -> None:
-        self._grew("ecc_uncorrected", values.get("ecc_uncorrected"), "memory errors that could not be corrected", 0.0)
-        self._grew("ecc_corrected", values.get("ecc_corrected"), "memory errors that were corrected", COUNTER_QUIET_S)
-        self._grew("retired_pages", values.get("retired_pages"), "memory pages were taken out of use", 0.0)
+        self._grew("ecc_uncorrected", values.get("ecc_uncorrected"), "memory error{} beyond correction", 0.0)
+        self._grew("ecc_corrected", values.get("ecc_corrected"), "corrected memory error{}", COUNTER_QUIET_S)
+        self._grew("retired_pages", values.get("retired_pages"), "memory page{} taken out of use", 0.0)
         for what, field, text in (
             ("remap_pending", "remap_pending", "a memory row is replaced with the next reset"),
             ("remap_failed", "remap_failed", "a bad memory row could not be replaced"),
@@ -259,7 +259,8 @@ class GpuChanges:
         if not counter.added or seconds < quiet_s:
             return
         facts = {"added": counter.added, "total": value, "seconds": round(seconds, 1)}
-        if self._tell(what, "event", facts, f"{counter.added:.0f} {words} in {seconds:.0f} s, {value:.0f} in all"):
+        noun = words.format("" if counter.added == 1 else "s")
+        if self._tell(what, "event", facts, f"{counter.added:.0f} {noun} in {seconds:.0f} s, {value:.0f} in all"):
             counter.added, counter.since = 0.0, self._now
 
     def _latch(

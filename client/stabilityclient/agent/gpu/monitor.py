@@ -35,6 +35,9 @@ PIDS_WANTED_S = 120.0
 #: Processes whose environment is remembered.
 MAX_REMEMBERED = 256
 
+#: What calls may take beyond that, seconds: the wait for events waits, and without persistence mode nvmlInit starts
+#: each GPU of the node anew.
+_MAY_TAKE_S = {"nvmlEventSetWait_v2": WAIT_S, "nvmlInit": 30.0}
 #: What people can do about what can't be seen.
 _DO = {
     "gpu": "nothing, unless this node has NVIDIA GPUs: check the driver, and that the container is given the GPUs",
@@ -161,11 +164,11 @@ class GpuMonitor:
         """Take what the threads saw since the last call, and look at what they wait for."""
         now = self._now()
         self._know_ranks(now)
-        for guard, call, allowed_s in (
-            (self._poll_guard, self._poller.polling, 0.0),
-            (self._event_guard, self._poller.listening, WAIT_S),
+        for guard, call in (
+            (self._poll_guard, self._poller.polling),
+            (self._event_guard, self._poller.listening),
         ):
-            for hanging in guard.look(call, now, allowed_s):
+            for hanging in guard.look(call, now, _MAY_TAKE_S.get(call.name, 0.0) if call is not None else 0.0):
                 self._tell_hang(hanging, now)
         while self._poller.looks:
             self._take(self._poller.looks.popleft(), now)

@@ -90,9 +90,13 @@ class GpuPoller:
             if dear:
                 self._dear_at = started + self._poll_s * DEAR_EVERY
             self._asked.clear()
-            look = self._reader.look(dear, dear or self.wants_pids)
+            try:
+                look = self._reader.look(dear, dear or self.wants_pids)
+                self._listen(look, dear)
+            except Exception as error:  # a defect of ours: the thread must go on, and it must be seen
+                why = f"a defect of this agent: {type(error).__name__}: {error}"[:300]
+                look = NodeLook(False, f"no GPU visible here: {why}", blind={"gpu": why})
             self.looks.append(look)
-            self._listen(look, dear)
             if self._asked.wait(max(0.0, self._poll_s - (self._now() - started))) and not self._ending:
                 time.sleep(max(0.0, min(MIN_PAUSE_S, self._poll_s / 2) - (self._now() - started)))
         self._reader.close()
