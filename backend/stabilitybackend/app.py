@@ -37,6 +37,7 @@ from stabilitybackend.routes import (
     retention,
     runs,
     server,
+    stacks,
     storage,
     trial,
 )
@@ -126,6 +127,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         gpus.router,
         fleet.router,
         live.router,
+        stacks.router,
         plan.router,
         storage.router,
         retention.router,
