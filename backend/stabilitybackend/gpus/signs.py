@@ -7,6 +7,7 @@ stops or endangers the job, ``warning`` asks for something at the next stop, ``i
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,9 @@ RECOVERY_ACTIONS: Mapping[int, tuple[XidClass, str]] = {
 CORRECTED_MANY = 50_000_000
 #: Retired memory pages from which a GPU of before 2020 is to be looked at. Source: the same.
 RETIRED_MANY = 10
+#: Xids of the fifth generation of NVLink: the kernel's line says whether it is fatal (NVIDIA's catalog, decode table).
+_WITH_SUB_CODE = range(144, 151)
+_NOT_FATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 #: Share of time at lowered clocks from which a GPU is unwell: gpud calls 0.6 events a minute over 10 min unhealthy.
 THROTTLED_SHARE = 0.6
 #: Share of time below which heat is only worth knowing: one short dip of the clocks in a minute.
@@ -109,6 +113,8 @@ def _xid(facts: dict[str, Any], data: Mapping[str, Any], said: str, time: float)
     severity: Severity = "critical" if row.critical else "info" if row.cls in ("symptom", "watch") else "warning"
     if row.number in (63, 92):
         severity = "warning"  # a reset at the next stop, or a memory that wears out
+    if row.number in _WITH_SUB_CODE and _NOT_FATAL.search(said):
+        row, severity = row._replace(cls="watch"), "warning"
     text = f"Xid {row.number}: {row.meaning}"
     repeats = min(MAX_REPEATS, max(0, int(_number(facts, "repeats") or 0)))
     facts = facts | {"said": said}
