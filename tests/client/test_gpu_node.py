@@ -90,6 +90,10 @@ class Node:
         before = len(self.all("row"))
         return wait_until(lambda: len(r := self.all("row")) >= before + more and r[-1], 15, "rows go on")
 
+    def wait_listening(self, before: int = 0) -> None:
+        """Return when the process waits for events."""
+        wait_until(lambda: self.nvml.waits > before, 15, "the process waits for events")
+
     def write_kernel(self, text: str) -> None:
         """Write a line to the node's kernel log."""
         with open(self.kmsg, "ab") as file:
@@ -235,8 +239,7 @@ def test_throttling_is_a_share_of_the_time_by_the_counters_and_a_power_cap_is_no
 def test_an_xid_is_told_once_whichever_way_it_comes(watch: Callable[..., Node]) -> None:
     node = watch(3, "0:99999999:0")
     node.wait_rows()
-    wait_until(lambda: node.nvml.state.calls > 0, 5, "the library is used")
-    node.wait_state(lambda s: s["gpu"]["visible"], "the node is seen")
+    node.wait_listening()
     node.nvml.xid(0, 48)
     node.write_kernel("NVRM: Xid (PCI:0000:10:00): 48, pid=77, name=python, DBE (double bit error) in HBM.")
     node.nvml.xid(1, 31)
@@ -263,7 +266,7 @@ def test_a_gpu_that_is_lost_does_not_hide_the_others_and_one_that_says_nothing_i
     watch: Callable[..., Node],
 ) -> None:
     node = watch(3)
-    node.wait_rows()
+    node.wait_listening()
     node.gpu[0].fault = GPU_IS_LOST
     node.gpu[1].fault = UNKNOWN_ERROR
     assert node.wait_change("lost", "on", 2)["text"].startswith("does not answer any more (nvmlDevice")
@@ -292,6 +295,7 @@ def test_a_gpu_that_vanishes_from_the_count_is_lost_and_the_others_keep_their_in
 def test_a_call_that_hangs_is_named_keeps_nobody_and_is_over_when_it_returns(watch: Callable[..., Node]) -> None:
     node = watch(2, "4:99999999:1")
     node.wait_rows()
+    node.wait_listening()
     node.gpu[1].hang = b"nvmlDeviceGetFieldValues"
     found = node.wait_change("call_hangs", "on")
     assert (found["index"], found["ranks"], found["facts"]["call"]) == (1, [4], "nvmlDeviceGetFieldValues")
@@ -317,9 +321,10 @@ def test_a_driver_that_goes_is_a_blind_spot_and_is_seen_again_when_it_comes_back
     node.nvml.unload_driver()
     state = node.wait_state(lambda s: any(spot["what"] == "gpu" for spot in s["blind"]), "the driver is gone")
     assert [spot["why"] for spot in state["blind"]] == ["no NVIDIA driver: Driver Not Loaded"]
+    waits = node.nvml.waits
     node.nvml.load_driver()
     node.wait_state(lambda s: s["gpu"]["visible"] and not s["blind"], "the driver is back")
-    node.wait_rows()
+    node.wait_listening(waits)
     node.nvml.xid(1, 94)
     assert node.wait_change("xid", "event")["facts"]["xid"] == 94
     assert [d["what"] for d in node.all("gpu")] == ["xid"]  # no GPU is blamed for its driver

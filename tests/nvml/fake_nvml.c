@@ -46,7 +46,7 @@ typedef struct {
 typedef struct { uint64_t gpu, type, data; } Event;
 
 typedef struct {
-    uint32_t magic, bytes, gpus, driver_error, driver_generation, spare;
+    uint32_t magic, bytes, gpus, driver_error, driver_generation, waits;
     uint64_t calls, events_written;
     char driver[80], hang[64], unsupported[256];
     Event events[MAX_EVENTS];
@@ -412,6 +412,7 @@ int nvmlDeviceRegisterEvents(Gpu *gpu, unsigned long long types, EventSet *set) 
 int nvmlEventSetWait_v2(EventSet *set, EventData *data, unsigned timeout_ms) {
     ENTER_NODE();
     uint64_t until = now_ns() + (uint64_t)timeout_ms * 1000000u;
+    __atomic_add_fetch(&state->waits, 1, __ATOMIC_RELAXED);
     for (;;) {
         if (state->driver_error) return (int)state->driver_error;
         while (set->seen < __atomic_load_n(&state->events_written, __ATOMIC_ACQUIRE)) {

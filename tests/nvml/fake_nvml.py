@@ -89,7 +89,7 @@ class _Event(ctypes.Structure):
 
 class _State(ctypes.Structure):
     _fields_ = [
-        *_narrow("magic bytes gpus driver_error driver_generation spare"),
+        *_narrow("magic bytes gpus driver_error driver_generation waits"),
         *_wide("calls events_written"),
         *(("driver", c_char * 80), ("hang", c_char * 64), ("unsupported", c_char * 256)),
         ("events", _Event * MAX_EVENTS),
@@ -144,6 +144,11 @@ class FakeNvml:
             "FAKE_NVML_STATE": str(self.path),
             "LD_LIBRARY_PATH": f"{library}:{path}" if path else str(library),
         }
+
+    @property
+    def waits(self) -> int:
+        """How often somebody began to wait for events: what is told from then on reaches him."""
+        return int(self.state.waits)
 
     def xid(self, gpu: int, number: int, kind: int = XID) -> None:
         """Tell an event to those who wait for it."""
