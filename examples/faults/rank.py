@@ -145,7 +145,9 @@ class Job:
             spins += 1
 
     def _gil_held(self) -> None:
-        ctypes.PyDLL(None).sleep(3600)  # unlike CDLL, PyDLL keeps the interpreter's lock
+        library, semaphore = ctypes.PyDLL(None), ctypes.create_string_buffer(64)  # PyDLL keeps the interpreter's lock
+        library.sem_init(semaphore, 0, 0)
+        library.sem_wait(semaphore)  # not sleep: the dump's signal would end it, and the fault with it
 
     def _blocked(self) -> None:
         lock = threading.Lock()
