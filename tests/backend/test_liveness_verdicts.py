@@ -287,3 +287,19 @@ def test_two_living_processes_of_one_rank_are_told_in_the_status() -> None:
     assert "Two living processes say that they are rank 0" in note
     job.run(20)
     assert job.monitor.status(job.now) == ("running", "")
+
+
+def test_a_hang_of_a_job_that_has_ended_since_is_over() -> None:
+    job = stands()
+    for rank in range(4):
+        job.event("finish", rank)
+    assert kinds(job.run(1, moving=False)) == [("hang", "resolved")]
+
+
+def test_a_second_standstill_at_the_same_step_is_looked_at_again() -> None:
+    job = stands()
+    job.more["phase"] = "optimizer"
+    job.run(2, moving=False)
+    job.run(12, moving=False)
+    assert len({want.request for want in job.wanted}) == 2
+    assert len({finding.key for finding in job.said}) == 1

@@ -94,8 +94,6 @@ class DeathWatch:
         fresh["time"] = min(time, float(fresh["time"]))
         fresh["step"] = max(_step(event), int(fresh["step"]))
         fresh |= {name: _bounded(fact) for name, fact in facts.items()}
-        if known is None:
-            fresh["heard"] = now
         if fresh != known:
             self._deaths[rank] = fresh
             self._changed = True
@@ -118,11 +116,13 @@ class DeathWatch:
         """Return how the open death reads now, or None."""
         return self._finding(now_step) if self._deaths and self._runs_again is None else None
 
-    def news(self, now_step: int) -> list[Finding]:
-        """Return what changed since the last call."""
+    def news(self, now_step: int, now: float) -> list[Finding]:
+        """Return what changed since the last call, ``now`` in unix seconds."""
         if not self._deaths:
             return []
         found = []
+        for death in self._deaths.values():
+            death.setdefault("heard", now)
         if self._changed and self._runs_again is None:
             found.append(self._finding(now_step))
         self._changed = False  # one that is over before it was told is told once, as over

@@ -93,6 +93,7 @@ class HangWatch:
         overdue: Sequence[RankWatch],
         died: bool,
         excused: bool,
+        over: bool,
         budget: Allowance,
         now: float,
     ) -> list[Finding]:
@@ -103,6 +104,7 @@ class HangWatch:
             overdue: ranks that stand for longer than their budget.
             died: a process of the job is dead: what the others wait for is known.
             excused: some rank is in a long phase, and not for too long.
+            over: no process of the job runs any more.
             budget: tells a rank's budget and the usual step time.
             now: unix seconds.
         """
@@ -113,7 +115,7 @@ class HangWatch:
         if died:
             return [self._close("A process of the job died; see that incident.", None, scene)]
         if scene is None:
-            return []
+            return [self._close("No process of the job runs any more.", None, None)] if over else []
         if not overdue and self._went_on(scene):
             stood = float(self.finding.evidence.get("stood_s") or 0.0)
             text = f"The steps go on again. They had stood at step {self.finding.onset_step} for more than"
@@ -123,13 +125,17 @@ class HangWatch:
     def _open(self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float) -> Finding:
         step = min(watch.step for watch in scene.visible)
         key = f"hang:{step}:{scene.visible[0].source}"
-        request = "d-" + hashlib.sha256(f"{self._run_id}\0{key}".encode()).hexdigest()[:16]
+        request = self._request(key, now)
         self._opened_at, self._answers = now, -1
         self._places = {w.rank: (w.source, w.step, w.phase) for w in scene.visible}
         verdict = judge(scene)
         self._ask(request, scene, f"the job stands at step {step}", now)
         self.finding = _finding(scene, verdict, key, step, request, budget, now - verdict.since)
         return self.finding
+
+    def _request(self, key: str, now: float) -> str:
+        """Return the id of a dump; it stands in the incident, where a restarted server finds it."""
+        return "d-" + hashlib.sha256(f"{self._run_id}\0{key}\0{now:.0f}".encode()).hexdigest()[:16]
 
     def _ask(self, request: str, scene: Scene, reason: str, now: float) -> None:
         want = DumpRequest(request, reason)
@@ -143,7 +149,7 @@ class HangWatch:
         before = old.evidence.get("verdict") or {}
         request = str(before.get("dump") or "")
         if not request:  # an incident of an older server
-            request = "d-" + hashlib.sha256(f"{self._run_id}\0{old.key}".encode()).hexdigest()[:16]
+            request = self._request(old.key, 0.0)
         if not self._asked_at:
             self._ask(request, scene, f"the job stands at step {old.onset_step}", now)
         dump = self._dumps.dump(request)

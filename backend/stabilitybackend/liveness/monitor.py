@@ -229,18 +229,19 @@ class LivenessMonitor:
         self._first_tick = min(self._first_tick, now)
         usual_step_s = self._budgets.usual_step_s
         visible = self._visible(now)
-        found = self._deaths.news(self._newest_step())
+        found = self._deaths.news(self._newest_step(), now)
         found += self._agents.tick(self._ranks, now, self.limits.agent_lost_s, usual_step_s)
-        found += self._tick_hang(visible, now)
+        over = bool(self._ranks) and not any(watch.running for watch in self._ranks.values())
+        found += self._tick_hang(visible, over, now)
         if not self._deaths.is_open and self._hang.finding is None:
-            found += self._slow.tick(visible, self._excused_until, now)
+            found += self._slow.tick(visible, self._excused_until, over, now)
         return found
 
     def wants(self) -> list[DumpRequest]:
         """Return the dumps that shall be ordered, once each; call it after ``tick``."""
         return self._hang.wants()
 
-    def _tick_hang(self, visible: list[RankWatch], now: float) -> list[Finding]:
+    def _tick_hang(self, visible: list[RankWatch], over: bool, now: float) -> list[Finding]:
         allowed = Allowance(self._budgets, self.limits)
         overdue, excused = [], False
         for watch in visible:
@@ -259,7 +260,7 @@ class LivenessMonitor:
         if not overdue and self._hang.finding is None:
             return []
         scene = self._scene(visible, now) if visible else None
-        return self._hang.tick(scene, overdue, self._deaths.is_open, excused, allowed, now)
+        return self._hang.tick(scene, overdue, self._deaths.is_open, excused, over, allowed, now)
 
     def _hidden_excuse(self, now: float, allowed: Allowance) -> bool:
         """Say whether a rank that is out of sight was last seen in a long phase that may still last."""

@@ -82,6 +82,8 @@ class SlowRanks:
         self._slow: dict[tuple[str, int], tuple[int, int]] = {}
         self._open: list[_Event] = []
         self._own_work: dict[int, float] = {}
+        #: Newest step of a finding: after a rollback the same rank may be slow again at a lower one.
+        self._newest_step = -1
 
     def load(self, finding: Finding) -> None:
         """Take over a stored open incident."""
@@ -95,16 +97,18 @@ class SlowRanks:
         while len(self._own_work) > MAX_OPEN:
             del self._own_work[next(iter(self._own_work))]
 
-    def tick(self, visible: list[RankWatch], excused_until: float, now: float) -> list[Finding]:
+    def tick(self, visible: list[RankWatch], excused_until: float, over: bool, now: float) -> list[Finding]:
         """Return what is news about slow ranks.
 
         Args:
             visible: running ranks whose slots arrive.
             excused_until: when some rank was last in a long phase, unix seconds.
+            over: no process of the job runs any more.
             now: unix seconds.
         """
         if not visible:
-            return []
+            ended, self._open = (self._open, []) if over else ([], self._open)
+            return [_ended(event.finding, "The job is over.", event.finding.now_step, gone=True) for event in ended]
         if not self._began or excused_until >= self._began:
             self._begin(visible, now)
             return []
@@ -189,6 +193,7 @@ class SlowRanks:
                 continue
             onset = min(self._slow[name, rank][1] for rank in new)
             finding = _finding(name, new, onset, watches)
+            finding = replace(finding, now_step=max(finding.now_step, self._newest_step))
             self._open.append(_Event(finding, name, set(new)))
             found.append(finding)
         return found
@@ -206,17 +211,21 @@ class SlowRanks:
             self._open.remove(event)
             now_step = max([event.finding.now_step, *(watch.step for watch in watches.values())])
             who = name_ranks(sorted(event.ranks))
-            end = f"{who} is gone" if gone else f"{who} keep up with the others again"
-            found.append(
-                replace(
-                    event.finding,
-                    state="resolved" if gone else "recovered",
-                    text=f"{event.finding.text} It is over: {end}.",
-                    now_step=now_step,
-                    recovered_step=None if gone else now_step,
-                )
-            )
+            verb = "keeps" if len(event.ranks) == 1 else "keep"
+            end = f"No word of {who} any more." if gone else f"Now {who} {verb} up with the others again."
+            found.append(_ended(event.finding, end, now_step, gone=gone))
+            self._newest_step = max(self._newest_step, now_step)
         return found
+
+
+def _ended(finding: Finding, end: str, now_step: int, *, gone: bool) -> Finding:
+    return replace(
+        finding,
+        state="resolved" if gone else "recovered",
+        text=f"{finding.text} {end}",
+        now_step=now_step,
+        recovered_step=None if gone else now_step,
+    )
 
 
 def _passes(table: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
