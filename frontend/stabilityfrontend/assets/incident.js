@@ -164,6 +164,9 @@
       const known = this.dumps.get(asked.request);
       if (known && (known.complete !== false || (known.late && !this.awaited(asked)))) return;
       if (known === null && !this.awaited(asked)) return;
+      // Before the first node has answered there is nothing to ask for; its word comes by the live feed.
+      const command = this.commands.get(asked.request);
+      if (command && !S.commandEnded(command) && !Object.keys(S.record(command.nodes)).length) return;
       this.fetchingDump = true;
       let wait = DUMP_AGAIN_MS;
       try {
@@ -252,13 +255,13 @@
       const empty = S.byId("incident-empty");
       S.show(empty, this.lost);
       if (!this.lost) return;
-      const noRun = error.status === 404 && /\bno run\b/.test(error.message);
+      const noRun = !/has no incident/.test(error.message); // what the server says where only the incident is missing
       S.fill(
         empty,
         S.h(
           "div",
           { class: "empty panel" },
-          S.h("h2", {}, noRun ? "This run is gone" : "No incident has this id"),
+          S.h("h2", {}, noRun ? "No run has this id" : "No incident has this id"),
           S.h("p", {}, noRun ? `“${this.id}” is not known to this server: it was deleted, or another server keeps it.` : `Run “${this.id}” has no incident “${this.incidentId}”. A run keeps its newest 2,000 incidents; older ones that are over go.`),
           error.status === 404 ? null : S.h("p", { class: "sub" }, error.message),
           S.h("p", {}, noRun ? null : S.h("a", { href: `/runs/${encodeURIComponent(this.id)}` }, "The run"), noRun ? null : " · ", S.h("a", { href: "/" }, "All runs")),

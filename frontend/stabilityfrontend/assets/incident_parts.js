@@ -115,7 +115,7 @@
     const detector = !S.PROCESS_KINDS.has(incident.kind) && incident.kind !== "alert";
     const facts = S.factList([
       [incident.kind === "hang" || incident.kind === "straggler" ? "Suspect" : "Where", who || (nobody ? "no rank stands out" : "")],
-      ["Since", since === null ? "" : S.h("span", {}, S.h("b", {}, S.clock(since)), S.h("span", { class: "sub since-age" })), since === null ? "" : S.moment(since)],
+      ["Since", since === null ? "" : S.h("span", {}, S.h("b", {}, S.clock(since)), S.h("span", { class: "sub since-age", "aria-live": "off" })), since === null ? "" : S.moment(since)],
       ["How sure", verdict && verdict.confidence ? S.h("span", {}, S.h("span", { class: `sure ${verdict.confidence}`, "aria-hidden": "true" }, S.h("i", {}), S.h("i", {}), S.h("i", {})), S.h("b", {}, verdict.confidence), S.h("span", { class: "sub" }, ` ${verdict.sure}`)) : ""],
       ["Training", verdict && verdict.training ? verdict.training : ""],
       ["Onset", detector && S.finite(incident.onset_step) !== null ? `step ${S.count(incident.onset_step)}${S.finite(incident.peak_step) === null ? "" : `, peak at ${S.count(incident.peak_step)}`}` : ""],
