@@ -1,0 +1,166 @@
+"""An order for agents is done when all answered; a restart only when a process that started after it logs a row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.policy.agent_orders import UNANSWERED_AFTER_S
+from stabilitybackend.policy.commands import CommandBook
+from stabilitybackend.policy.orders import JobView, Order
+
+NOW = 1000.0
+#: Newest starts of the ranks, ns: a node's clock is its own.
+STARTS = {"n0": 500, "n1": 900}
+CHECKPOINT = {"step": 150, "path": "c/150", "segment": 0, "time": 0.0, "available": True, "dead": False}
+JOB = JobView(200, 0.1, 2, head=3, head_key="d-1", checkpoints=[CHECKPOINT], agents=2, starts=STARTS)
+PLAN = {"version": 1, "run_id": "run", "checkpoint": {"step": 150, "path": "c/150"}, "lr_scale": 0.5, "skip_batches": 4}
+RESTART = Order(kind="restart", reason="it hangs")
+DUMP = Order(kind="dump_stacks")
+
+
+def _ordered(order: Order, book: CommandBook | None = None, job: JobView = JOB, **more: Any) -> dict[str, Any]:
+    given = {"command_id": "c-1", "issuer": "ada", "now": NOW, "plan": PLAN if order.kind == "restart" else None}
+    return (book or CommandBook("run")).order(order, job, **given | more)
+
+
+def _say(book: CommandBook, node: str, state: str, detail: str = "", command_id: str = "c-1") -> list[dict[str, Any]]:
+    data = {"command_id": command_id, "attempt": 1, "state": state, "detail": detail}
+    return book.on_event(None, 200, data, NOW + 1, node=node)
+
+
+def test_a_restart_carries_its_plan_and_the_processes_that_it_is_for() -> None:
+    command = _ordered(RESTART)
+    assert {name: command[name] for name in ("fence", "plan", "grace_s", "to_step", "checkpoint", "world_size")} == {
+        "fence": {"segment": 3, "segment_key": "d-1", "starts": {"n0": "1f4", "n1": "384"}},
+        "plan": PLAN | {"command_id": "c-1"},
+        "grace_s": 10.0,
+        "to_step": 150,
+        "checkpoint": "c/150",
+        "world_size": 2,
+    }
+
+
+def test_a_dump_is_done_when_all_agents_answered_and_failed_when_none_could() -> None:
+    book = CommandBook("run")
+    command = _ordered(DUMP, book)
+    _say(book, "n0", "acted")
+    assert command["state"] == "pending"
+    _say(book, "n1", "failed", "no rank lives")
+    assert (command["state"], command["history"][-1]["detail"]) == (
+        "done",
+        "1 of 2 agents have done it; n1: no rank lives",
+    )
+    other = _ordered(DUMP, book, command_id="c-2")
+    for node in STARTS:
+        _say(book, node, "failed", "too old", "c-2")
+    assert other["state"] == "failed"
+
+
+def test_a_restart_is_done_with_the_first_row_of_a_process_that_started_after_it() -> None:
+    book = CommandBook("run")
+    command = _ordered(RESTART, book)
+    for node in STARTS:
+        _say(book, node, "acted")
+    assert command["state"] == "acted"
+    assert book.on_row("n0", 500, 3, 210, NOW + 2) == []  # the last words of an old process
+    assert book.on_row("n2", 900, 3, 210, NOW + 2) == []
+    assert book.on_row("n2", 901, 4, 151, NOW + 9) == [command]
+    assert (command["state"], command["segment"], command["first_step"]) == ("done", 4, 151)
+    assert book.on_row("n2", 901, 4, 152, NOW + 10) == []
+
+
+def test_an_agent_that_acted_is_not_heard_again() -> None:
+    book = CommandBook("run")
+    command = _ordered(RESTART, book)
+    _say(book, "n0", "acted")
+    assert _say(book, "n0", "failed", "refused: rank 0 started after it was decided") == []
+    assert command["nodes"]["n0"]["state"] == "acted"
+
+
+def test_agents_that_do_not_answer_are_counted_when_time_is_over() -> None:
+    book = CommandBook("run")
+    command = _ordered(RESTART, book)
+    _say(book, "n0", "acted")
+    assert book.settle(NOW + 74) == []
+    book.settle(NOW + 76)
+    assert (command["state"], command["history"][-1]["detail"]) == (
+        "acted",
+        "1 of 2 agents have done it; 1 did not answer",
+    )
+    silent = _ordered(DUMP, book, command_id="c-2")
+    book.settle(NOW + 100)
+    assert silent["state"] == "expired"
+
+
+def test_one_restart_at_a_time_and_none_beside_a_rollback() -> None:
+    book = CommandBook("run")
+    _ordered(RESTART, book)
+    with pytest.raises(Conflict, match="restart c-1 is under way"):
+        _ordered(RESTART, book, command_id="c-2")
+    with pytest.raises(Conflict, match="restart c-1 is under way"):
+        _ordered(Order(to_step=150), book, command_id="c-2")
+    book = CommandBook("run")
+    _ordered(Order(to_step=150), book)
+    with pytest.raises(Conflict, match="rollback c-1 to step 150 is under way"):
+        _ordered(RESTART, book, command_id="c-2", now=NOW + UNANSWERED_AFTER_S - 1)
+
+
+def test_a_rollback_that_no_rank_answers_gives_way_to_a_restart() -> None:
+    book = CommandBook("run")
+    rollback = _ordered(Order(to_step=150), book)
+    _ordered(RESTART, book, command_id="c-2", now=NOW + UNANSWERED_AFTER_S)
+    assert rollback["state"] == "failed"
+    assert rollback in book.settle(NOW + UNANSWERED_AFTER_S + 1)
+
+
+def test_a_restart_that_never_came_back_gives_way_to_the_next_one() -> None:
+    book = CommandBook("run")
+    first = _ordered(RESTART, book)
+    for node in STARTS:
+        _say(book, node, "acted")
+    _ordered(RESTART, book, command_id="c-2", now=NOW + 30)
+    assert (first["state"], book.restart_under_way()["command_id"]) == ("failed", "c-2")
+
+
+def test_a_job_that_ends_does_not_end_the_restart_that_ends_it() -> None:
+    book = CommandBook("run")
+    command = _ordered(RESTART, book)
+    assert book.job_over("rank 0 is gone", NOW + 6) == []
+    assert command["state"] == "pending"
+
+
+def test_a_server_that_starts_anew_still_waits_for_the_job() -> None:
+    book = CommandBook("run")
+    command = _ordered(RESTART, book)
+    for node in STARTS:
+        _say(book, node, "acted")
+    again = CommandBook("run")
+    again.load([command])
+    assert again.restart_that_ends("n0", 500) == "c-1"
+    assert again.restart_that_ends("n0", 501) is None
+    assert again.on_row("n0", 501, 4, 151, NOW + 9)[0]["state"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("order", "job", "error", "what"),
+    [
+        (RESTART, replace(JOB, agents=0), Conflict, "no agent of this run is connected"),
+        (RESTART, replace(JOB, starts={}), Conflict, "no agent has told us of a rank"),
+        (replace(RESTART, seed=1), JOB, BadRequest, "seed given for a restart"),
+        (replace(DUMP, to_step=150), JOB, BadRequest, "to_step given for a dump_stacks, expected only a reason"),
+        (replace(RESTART, grace_s=301.0), JOB, BadRequest, "grace_s is 301.0, expected 0 to 300"),
+        (replace(RESTART, exclude_nodes=["n0; rm -rf /"]), JOB, BadRequest, "expected names of letters"),
+        (Order(kind="rollback"), JOB, BadRequest, "to_step is missing"),
+        (Order(kind="reboot"), JOB, BadRequest, "kind is 'reboot', expected one of 'rollback', 'restart'"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_what_is_wrong(
+    order: Order, job: JobView, error: type[Exception], what: str
+) -> None:
+    with pytest.raises(error) as refused:
+        _ordered(order, job=job)
+    assert what in str(refused.value)

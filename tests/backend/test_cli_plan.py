@@ -1,0 +1,95 @@
+"""``plan``, ``restart`` and ``dump`` against the whole server; the job is a scripted agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway_stack import RawAgent
+from job import Job
+from program import Program, program_in
+from server_stack import RunningServer
+from stabilitybackend.policy.plan import EXIT_CODES
+from stabilityclient.wire import Ack, CommandMessage, Health
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
+    return program_in(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+def server(redis_url: str, tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(redis_url, tmp_path / "server") as running:
+        yield running
+
+
+async def _deliver(agent: RawAgent, *frames: object) -> None:
+    for frame in frames:
+        await agent.send(frame)  # type: ignore[arg-type]
+        while not isinstance(await agent.receive(), Ack):
+            pass
+
+
+async def test_the_exit_code_says_what_a_launcher_does_and_the_file_is_the_plan(
+    server: RunningServer, program: Program, tmp_path: Path
+) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await agent.hello("run-1", sources=[job.info])
+        await _deliver(agent, job.rows(range(1, 11)), job.event("checkpoint", 5, path="c/5"))
+        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 10, "step 10 is there")
+        assert (await asyncio.to_thread(program, "plan", "run-1", "--url", server.url))[0] == EXIT_CODES["none"]
+        await _deliver(agent, job.event("exception", 10, type="ValueError", message="bad batch"))
+        file = tmp_path / "plan.json"
+        code, out, _ = await asyncio.to_thread(
+            program, "plan", "run-1", "--url", server.url, "--wait", "10", "--json", "--output", file
+        )
+    assert code == EXIT_CODES["relaunch"]
+    assert (
+        json.loads(out)
+        == json.loads(file.read_text())
+        == server.get("/runs/run-1/plan") | {"written": json.loads(out)["written"]}
+    )
+    assert json.loads(out)["checkpoint"] == {"step": 5, "path": "c/5"}
+
+
+def test_a_server_or_a_run_that_is_not_there_is_no_plan(
+    server: RunningServer, program: Program, free_port: int
+) -> None:
+    code, _, err = program("plan", "run-1", "--url", f"http://127.0.0.1:{free_port}")
+    assert (code, "no server answers" in err) == (1, True)
+    code, _, err = program("plan", "nobody", "--url", server.url)
+    assert (code, "nobody" in err) == (1, True)
+
+
+async def test_a_restart_is_followed_until_the_job_is_back(server: RunningServer, program: Program) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent:
+        await agent.hello("run-1", agent="a1-1", sources=[job.info])
+        await _deliver(agent, job.rows(range(1, 11)))
+        ranks = [{"rank": 0, "source": job.info.source, "alive": True, "state": "running", "time": 1.0}]
+        await agent.send(Health("a1-1", job.info.node, 1.0, ranks, {}))
+        await asyncio.to_thread(
+            server.wait_for, "/runs/run-1/health", lambda r: r["agents"][0]["ranks"], "the server knows the rank"
+        )
+        asked = asyncio.create_task(
+            asyncio.to_thread(
+                program, "restart", "run-1", "--exclude", "n7", "--grace", "0", "--timeout", "20", "--url", server.url
+            )
+        )
+        message = await agent.receive()
+        while not isinstance(message, CommandMessage):
+            message = await agent.receive()
+        command = message.command
+        back = Job(start=2)
+        await _deliver(agent, back.rows([3, 4, 5]))
+        code, out, err = await asked
+    assert (code, err) == (0, "")
+    assert command["plan"]["exclude_nodes"] == ["n7"]
+    assert command["fence"]["starts"] == {job.info.node: job.info.source.split("-")[1]}
+    assert out.splitlines()[-1] == "done: the job goes on from step 3"

@@ -1,0 +1,125 @@
+"""A plan says what a launcher can't know: which checkpoint is good, which node is suspect, and when to ask people."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.policy.orders import Order
+from stabilitybackend.policy.plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, JobFacts, make_plan
+
+NOW = 1000.0
+
+
+def _checkpoint(step: int, **more: Any) -> dict[str, Any]:
+    return {"step": step, "path": f"c/{step}", "segment": 0, "time": 0.0, "available": True, "dead": False} | more
+
+
+def _incident(kind: str, verdict: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    evidence = {} if verdict is None else {"verdict": {"confidence": "high", "text": "Rank 5 stands."} | verdict}
+    incident = {"incident_id": f"i-{kind}", "kind": kind, "state": "open", "title": "It stands", "opened": NOW - 30.0}
+    return incident | {"evidence": evidence, "suggestion": None, "dead": False, "node": None} | more
+
+
+JOB = JobFacts("crashed", "Rank 5 died.", [], [_checkpoint(150), _checkpoint(100)], {"n0", "n1"}, 0)
+IO = {"class": "io", "culprits": [5], "nodes": ["n1"], "gpus": [{"rank": 5, "node": "n1", "index": 2, "uuid": "GPU-7"}]}
+
+
+def _plan(job: JobFacts, order: Order | None = None) -> dict[str, Any]:
+    return make_plan("run", job, NOW, order)
+
+
+def _where(plan: dict[str, Any]) -> tuple[str, int | None, list[str]]:
+    return plan["action"], plan["checkpoint"] and plan["checkpoint"]["step"], plan["exclude_nodes"]
+
+
+def test_a_job_that_died_starts_again_from_the_newest_checkpoint_that_can_be_used() -> None:
+    gone = [_checkpoint(170, available=False), _checkpoint(160, dead=True), *JOB.checkpoints]
+    plan = _plan(replace(JOB, checkpoints=gone, incidents=[_incident("process_death", IO | {"class": "crash"})]))
+    assert {name: plan[name] for name in ("action", "exit_code", "checkpoint", "incident_id", "suspects")} == {
+        "action": "relaunch",
+        "exit_code": 40,
+        "checkpoint": {"step": 150, "path": "c/150"},
+        "incident_id": "i-process_death",
+        "suspects": [{"rank": 5, "node": "n1", "gpu": "GPU-7"}],
+    }
+    assert plan["text"] == "Rank 5 stands. Start the job again, from the checkpoint of step 150."
+
+
+def test_an_open_incident_of_the_curve_sends_it_further_back() -> None:
+    advice = {"action": "roll_back", "to_step": 100, "skip_batches": 60, "lr_scale": 0.5}
+    plan = _plan(replace(JOB, incidents=[_incident("divergence", suggestion=advice)]))
+    assert (plan["checkpoint"]["step"], plan["skip_range"], plan["lr_scale"]) == (100, [101, 160], 0.5)
+    waiting = _incident("spike", suggestion=advice | {"action": "wait"})
+    assert _plan(replace(JOB, incidents=[waiting]))["checkpoint"]["step"] == 150
+
+
+@pytest.mark.parametrize(
+    ("incidents", "excluded"),
+    [
+        ([_incident("hang", IO)], []),
+        ([_incident("hang", IO), _incident("hang", IO, incident_id="i-old", state="resolved")], ["n1"]),
+        ([_incident("hang", IO | {"confidence": "low"})] * 2, []),
+        ([_incident("process_death", IO | {"class": "exception"})] * 3, []),
+        ([_incident("agent_lost", IO | {"class": "node_lost", "training": "stands"})], ["n1"]),
+        ([_incident("agent_lost", IO | {"class": "node_lost", "training": "goes on"})], []),
+        ([_incident("gpu_fault", node="n1", evidence={"class": "drain"})], ["n1"]),
+        ([_incident("gpu_fault", node="n1", evidence={"class": "application"})], []),
+    ],
+    ids=["blamed once", "twice", "low confidence", "software", "node gone", "agent gone", "GPU to drain", "its kernel"],
+)
+def test_a_node_is_left_out_on_hard_evidence_or_when_it_was_blamed_twice(
+    incidents: list[dict[str, Any]], excluded: list[str]
+) -> None:
+    plan = _plan(replace(JOB, incidents=incidents))
+    assert _where(plan) == ("relaunch_without" if excluded else "relaunch", 150, excluded)
+    assert plan["exit_code"] == (41 if excluded else 40)
+
+
+def test_suspicion_alone_never_leaves_a_job_without_nodes() -> None:
+    twice = [_incident("hang", IO), _incident("hang", IO, incident_id="i-old", state="resolved")]
+    assert _plan(replace(JOB, incidents=twice, nodes={"n1"}))["exclude_nodes"] == []
+    drained = [_incident("gpu_fault", node="n1", evidence={"class": "drain"})]
+    assert _plan(replace(JOB, incidents=drained, nodes={"n1"}))["exclude_nodes"] == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("job", "action"),
+    [
+        (replace(JOB, status="finished"), "none"),
+        (replace(JOB, status="running"), "none"),
+        (replace(JOB, status="running", incidents=[_incident("gpu_fault", evidence={"class": "drain"})]), "none"),
+        (replace(JOB, status="offline"), "none"),
+        (replace(JOB, status="unreachable"), "wait"),
+        (replace(JOB, status="stalled", incidents=[_incident("hang")]), "wait"),
+        (replace(JOB, status="stalled", incidents=[_incident("hang", opened=NOW - UNDECIDED_S)]), "relaunch"),
+        (replace(JOB, status="stalled", incidents=[_incident("hang", IO | {"class": "overdue"})]), "wait"),
+        (replace(JOB, status="stalled", incidents=[_incident("hang", IO)]), "relaunch"),
+        (replace(JOB, fruitless=MAX_FRUITLESS - 1), "relaunch"),
+        (replace(JOB, fruitless=MAX_FRUITLESS), "stop"),
+        (replace(JOB, incidents=[_incident("process_death", evidence={"exit_code": 17})]), "stop"),
+    ],
+)
+def test_what_is_done_follows_from_the_state_of_the_job(job: JobFacts, action: str) -> None:
+    plan = _plan(job)
+    assert (plan["action"], plan["exit_code"]) == (action, EXIT_CODES[action])
+    assert action.startswith("relaunch") or (plan["checkpoint"] is None and plan["exclude_nodes"] == [])
+
+
+def test_what_people_name_counts_whatever_the_plan_would_say() -> None:
+    order = Order(kind="restart", to_step=100, exclude_nodes=["n0"], skip_batches=5, lr_scale=0.5, reason="it is slow")
+    plan = _plan(replace(JOB, status="running", fruitless=9), order)
+    assert _where(plan) == ("relaunch_without", 100, ["n0"])
+    assert (plan["skip_batches"], plan["skip_range"], plan["lr_scale"]) == (5, [101, 105], 0.5)
+    assert plan["text"].startswith("it is slow. Start the job again without n0, from the checkpoint of step 100.")
+    with pytest.raises(BadRequest, match="no usable checkpoint for step 120"):
+        _plan(JOB, replace(order, to_step=120))
+
+
+def test_a_job_without_a_checkpoint_is_told_what_that_means() -> None:
+    assert _plan(replace(JOB, checkpoints=[]))["text"].endswith("from where it finds its state.")
+    gone = [_checkpoint(150, available=False)]
+    assert _plan(replace(JOB, checkpoints=gone))["text"].endswith("from the beginning: no checkpoint can be used.")

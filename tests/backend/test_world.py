@@ -1,0 +1,77 @@
+"""A job that comes up on fewer ranks than before is shown as such; late words of an old launch change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stabilitybackend.runs.world import MAX_LAUNCHES, World, newest_starts
+from stabilityclient.wire import SourceInfo
+
+
+def _world(*launches: tuple[float, int, int]) -> World:
+    """A run whose rank 0 started at a time, with so many ranks, and logged from a step on."""
+    world = World()
+    for started, size, first_step in launches:
+        for rank in range(size):
+            world.seen(SourceInfo(f"r{rank}-{int(started):x}-1", rank=rank, world_size=size, started=started))
+        world.row(f"r0-{int(started):x}-1", first_step, first_step + 9)
+    return world
+
+
+def _shown(world: World) -> tuple[int, int | None, int | None]:
+    view = world.view([])
+    return view["now"], view["before"], view["since_step"]
+
+
+def test_the_size_before_and_since_when_are_told() -> None:
+    assert _shown(_world((1, 8, 1))) == (8, None, None)
+    assert _shown(_world((1, 8, 1), (2, 8, 5))) == (8, None, None)
+    assert _shown(_world((1, 8, 1), (2, 6, 11), (3, 6, 21))) == (6, 8, 11)
+    assert _shown(_world((1, 8, 1), (2, 6, 11), (3, 8, 21))) == (8, 6, 21)
+
+
+def test_late_words_of_an_old_launch_change_nothing_of_today() -> None:
+    world = _world((1, 8, 1), (2, 6, 11))
+    world.seen(SourceInfo("r3-1-1", rank=3, world_size=8, started=1.0))
+    assert (_shown(world), world.size) == ((6, 8, 11), 6)
+
+
+def test_it_survives_a_restart_of_the_server_and_stays_bounded() -> None:
+    world = _world(*((float(at), 2, at) for at in range(1, MAX_LAUNCHES + 20)))
+    assert len(world.launches()) == MAX_LAUNCHES
+    again = World()
+    again.restore(world.saved())
+    assert (again.launches(), again.size) == (world.launches(), world.size)
+
+
+def test_gpus_are_those_in_use_on_the_nodes_that_are_there() -> None:
+    world = _world((1, 2, 1))
+    world.inventory("n0", {"gpus": [{"ranks": [0]}, {"ranks": []}, {"ranks": [1]}]})
+    world.inventory("n1", {"gpus": [{}, {}]})
+    world.inventory("n2", {"gpus": None})
+    assert [world.view(nodes)["gpus"] for nodes in (["n0"], ["n0", "n1"], ["n2"], [])] == [2, 4, None, None]
+
+
+@pytest.mark.parametrize(
+    ("saved_at", "fruitless"),
+    [([], 0), ([1.5], 2), ([1.5, 2.5], 1), ([1.5, 3.5], 0)],
+    ids=["announces none", "the first saved", "the second saved", "the third saved"],
+)
+def test_launches_without_a_checkpoint_of_their_own_brought_nothing(saved_at: list[float], fruitless: int) -> None:
+    checkpoints: list[dict[str, Any]] = [{"time": time} for time in saved_at]
+    assert _world((1, 2, 1), (2, 2, 11), (3, 2, 21)).fruitless(checkpoints) == fruitless
+
+
+def test_a_job_that_announces_no_checkpoints_is_judged_by_its_steps() -> None:
+    assert _world((1, 2, 1), (2, 2, 1), (3, 2, 1)).fruitless([]) == 2
+
+
+def test_the_newest_start_of_each_connected_node_is_known() -> None:
+    agents = [
+        {"node": "n0", "connected": True, "ranks": [{"source": "r0-1f4-7"}, {"source": "r1-1f5-8"}, {"source": "x"}]},
+        {"node": "n1", "connected": False, "ranks": [{"source": "r2-384-9"}]},
+        {"node": "n2", "connected": True},
+    ]
+    assert newest_starts(agents) == {"n0": 0x1F5}
