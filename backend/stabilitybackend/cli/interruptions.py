@@ -88,7 +88,7 @@ def _sums(answer: dict[str, Any]) -> str:
     if rate is not None and answer["count"]:
         text += f", {rate:.3g} per 1,000 GPU hours"
     if answer["not_counted"]:
-        text += f"; {answer['not_counted']} stops by hand or stalls are not counted"
+        text += f"; not counted: {answer['not_counted']} by hand or gone on by itself"
     return text
 
 
