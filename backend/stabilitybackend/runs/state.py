@@ -14,6 +14,7 @@ from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.detectors.registry import Settings
+from stabilitybackend.detectors.straggler import StragglerDetector
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
@@ -44,6 +45,8 @@ MAX_EXTRAPOLATION_S = 2.0
 MAX_AGENTS = 4_096
 #: A job must be over so long before its open commands are closed, seconds: the last words of its ranks may still come.
 JOB_OVER_AFTER_S = 5.0
+#: Says whether a metric is the time of a rank's own work: ranks that log it are compared by that.
+_OWN_WORK = StragglerDetector().wants
 
 
 @dataclass
@@ -160,6 +163,8 @@ class RunState:
             changes.add_commands(self.commands.on_points(segment.id, segment.key, first, time))
             changes.add_commands(self.commands.on_row(placed.node, started, segment.id, first, time))
         self.world.row(placed.source, int(placed.steps[0]), int(placed.steps[-1]))
+        if any(map(_OWN_WORK, placed.names)):
+            self.liveness.logs_own_work(placed.rank, self._clock())
         for at in (0, -1):
             self.liveness.logged(placed.rank, placed.source, int(placed.steps[at]), float(placed.times[at]))
         if placed.segment == self.fold.tree.head:
