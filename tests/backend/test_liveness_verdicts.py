@@ -303,3 +303,15 @@ def test_a_second_standstill_at_the_same_step_is_looked_at_again() -> None:
     job.run(12, moving=False)
     assert len({want.request for want in job.wanted}) == 2
     assert len({finding.key for finding in job.said}) == 1
+
+
+def test_pending_calls_that_ran_because_of_the_dump_s_signal_are_no_sign_of_a_livelock() -> None:
+    spins = {"phase": "forward", "proc": {"state": "R", "cpu": 1.0, "wchan": "0"}}  # a synchronise that spins in C
+    job = stands({1: spins}, seconds=13)
+    job.stuck[1] = spins | {"pending": 99}
+    for rank in range(4):
+        job.answer(
+            rank, stack=MINE if rank == 1 else WAITS, slot={"phase": "backward"}, proc={"state": "R", "cpu": 1.0}
+        )
+    job.run(3, moving=False)
+    assert told(job) == ("blocked", [1])

@@ -23,6 +23,10 @@ DUMP_WAIT_S = 8.0
 #: What the evidence keeps of the kernel's word on a rank; all of it is in the dump.
 _PROC = ("state", "cpu", "wchan", "threads")
 
+#: A dump's signal comes so long after its order at the earliest, and is forgotten so long after it, seconds.
+SIGNALLED_AFTER_S = 1.5
+SIGNAL_S = 20.0
+
 __all__ = ["Allowance", "HangWatch"]
 
 
@@ -65,6 +69,7 @@ class HangWatch:
         self._answers = -1
         self._opened_at = 0.0
         self._gone_then: frozenset[int] = frozenset()
+        self._busy: frozenset[int] = frozenset()
         #: Another verdict than the one that was told, seen once: free probes flicker.
         self._doubt: tuple[str, list[int]] | None = None
         #: Sources of the ranks that stand, and where: who has left its place since has gone on.
@@ -128,6 +133,7 @@ class HangWatch:
         request = self._request(key, now)
         self._opened_at, self._answers = now, -1
         self._places = {w.rank: (w.source, w.step, w.phase) for w in scene.visible}
+        self._busy = scene.all_busy()
         verdict = judge(scene)
         self._ask(request, scene, f"the job stands at step {step}", now)
         self.finding = _finding(scene, verdict, key, step, request, budget, now - verdict.since)
@@ -155,6 +161,10 @@ class HangWatch:
         dump = self._dumps.dump(request)
         ready = dump is not None and (dump.complete or now - self._asked_at >= DUMP_WAIT_S)
         scene.dump = dump if ready else None
+        if now - self._asked_at < SIGNAL_S:
+            if dump is None and now - self._asked_at < SIGNALLED_AFTER_S:
+                self._busy = scene.all_busy()
+            scene.busy = self._busy
         news = ready and dump is not None and len(dump.looks) != self._answers
         longer = scene.stood_s > NEWS_FACTOR * old.score
         if self._answers >= 0 and not news and not longer and self._gone(scene) == self._gone_then:

@@ -50,6 +50,9 @@ class Scene:
     never: list[int] = field(default_factory=list)
     silent_s: dict[int, float] = field(default_factory=dict)
     dump: Dump | None = None
+    #: Ranks that ran Python when nobody had sent them a signal yet, None while that is now: a signal lets pending calls
+    #: run in a main thread that only waits.
+    busy: frozenset[int] | None = None
     now: float = 0.0
 
     @cached_property
@@ -85,8 +88,14 @@ class Scene:
         sampled = self.dump.proc_of(watch.rank) if self.dump is not None else {}
         return [look for look in (watch.proc, sampled) if look.get("state")]
 
+    def all_busy(self) -> frozenset[int]:
+        """Return the ranks that run Python now."""
+        return frozenset(watch.rank for watch in self.visible if self.runs_python(watch))
+
     def runs_python(self, watch: RankWatch) -> bool:
         """Say whether the main thread runs Python and uses the processor while no step is made."""
+        if self.busy is not None:
+            return watch.rank in self.busy
         silent = watch.main_silent_s
         if silent is None or silent > RUNS_PYTHON_S or watch.python_silent_s:
             return False

@@ -11,7 +11,7 @@ from typing import Any
 
 from stabilitybackend.liveness.naming import capital, gpus_of, name_ranks, nodes_of, place_of, seat_of
 from stabilitybackend.liveness.rank_watch import RankWatch
-from stabilitybackend.liveness.scene import Scene, is_data
+from stabilitybackend.liveness.scene import RUNS_PYTHON_S, Scene, is_data
 from stabilitybackend.liveness.stack_text import collective_of
 from stabilitybackend.liveness.suspicion import Suspicion, suspicions
 
@@ -210,8 +210,10 @@ def _probes(scene: Scene, watch: RankWatch) -> list[str]:
     if watch.python_silent_s:
         said.append(f"{who}: no beat of its Python for {watch.python_silent_s:.0f} s")
     if watch.main_silent_s is not None and not watch.python_silent_s:
-        idle = f"has run no Python for {watch.main_silent_s:.0f} s"
-        said.append(f"{who}: its main thread {'runs Python' if scene.runs_python(watch) else idle}")
+        if scene.runs_python(watch):
+            said.append(f"{who}: its main thread runs Python")
+        elif watch.main_silent_s >= RUNS_PYTHON_S:
+            said.append(f"{who}: its main thread has run no Python for {watch.main_silent_s:.0f} s")
     if proc.get("state"):
         cpu = f", {100 * proc['cpu']:.0f} % of a core" if isinstance(proc.get("cpu"), int | float) else ""
         at = f", in {proc['wchan']}" if proc.get("wchan") not in (None, "", "0") else ""
