@@ -36,6 +36,9 @@ PATIENCE_S = 0.2
 #: Seconds between two searches for a whole record behind a damaged one: a search looks at each eighth byte of the
 #: chunk.
 SCAN_S = 2.0
+#: Seconds between two questions to the disk whether a chunk follows one that ends without its end mark: rare, and a
+#: hundred empty looks a second end there.
+NEXT_CHUNK_S = 0.05
 
 _HEAD = struct.Struct("<II")
 _U32 = struct.Struct("<I")
@@ -96,7 +99,8 @@ class SpoolReader:
     Attributes:
         next_seq: number of the record that comes next.
         bad_records: records that were skipped because they were damaged, since the start.
-        in_doubt: the last read stopped at a record that looks wrong but may still be in the making.
+        in_doubt: the last read stopped, but not surely at the end: at a record that looks wrong and may still be in
+            the making, or where the next chunk was not looked for.
     """
 
     def __init__(
@@ -114,6 +118,7 @@ class SpoolReader:
         self._doubt: tuple[int, int, float] | None = None
         self._scanned: tuple[int, int, float] | None = None
         self._counted: set[tuple[int, int]] = set()
+        self._next_chunk_at = float("-inf")
         self.next_seq = 1
         self.bad_records = 0
         self.in_doubt = False
@@ -174,6 +179,17 @@ class SpoolReader:
                 found.append(record)
         return found
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether a read now would surely give nothing; one look into mapped memory."""
+        return (
+            self._map is not None
+            and self._pushed is None
+            and self._pos + 8 <= CHUNK_BYTES
+            and _HEAD.unpack_from(self._map, self._pos) == (0, 0)
+            and self._now() < self._next_chunk_at
+        )
+
     def close(self) -> None:
         """Unmap."""
         self._close()
@@ -203,7 +219,7 @@ class SpoolReader:
                 if gap is not None:
                     return gap
                 continue
-            if length == 0 and check == 0 and not self._has_next():
+            if length == 0 and check == 0 and not self._has_next_now():
                 return None
             payload = chunk[pos + 8 : pos + 8 + length] if pos + 8 + length <= CHUNK_BYTES else b""
             if not payload or adler32(payload) != check:
@@ -325,6 +341,15 @@ class SpoolReader:
 
     # --- chunks --------------------------------------------------------------------------------------------------
 
+    def _has_next_now(self) -> bool:
+        """Like ``_has_next``, but asks the disk at most each NEXT_CHUNK_S; False in doubt is no end of the source."""
+        now = self._now()
+        if now < self._next_chunk_at:
+            self.in_doubt = True
+            return False
+        self._next_chunk_at = now + min(NEXT_CHUNK_S, self._patience_s)
+        return self._has_next()
+
     def _has_next(self) -> bool:
         return os.path.exists(os.path.join(self._folder, chunk_name(self._chunk + 1)))
 
@@ -344,6 +369,7 @@ class SpoolReader:
             fresh = mmap.mmap(file.fileno(), CHUNK_BYTES, prot=mmap.PROT_READ)
         self._close()
         self._map = fresh
+        self._next_chunk_at = float("-inf")
         self._chunk = number
         self._chunk_first = first
         self._pos = CHUNK_HEADER_BYTES

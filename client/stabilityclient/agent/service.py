@@ -29,14 +29,16 @@ from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.stacks import StackTaker
 from stabilityclient.agent.statefile import StateFile
 from stabilityclient.agent.uplink import Uplink
-from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_SPOOL_MIB, DEFAULT_URL, node_name
+from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_FINISH_S, DEFAULT_SPOOL_MIB, DEFAULT_URL, node_name
 from stabilityclient.sidecar import read_json
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["Agent", "main"]
 
-#: Seconds between two looks at the sources: new ones, slots, processes. A death is known within this time.
+#: Seconds between two looks at the sources: new ones, slots, processes that can't be watched otherwise.
 LOOK_S = 0.25
+#: The slot of a rank whose end wakes the agent is read with each so-manieth look, until the first rank finishes.
+QUIET_LOOKS = 3
 #: Seconds between two looks at the checkpoints on disk.
 CHECKPOINT_LOOK_S = 2.0
 #: Shortest STABILITY_GPU_POLL_S, seconds: for tests. What NVML gives are averages over a tenth of a second or more.
@@ -93,6 +95,8 @@ class Agent:
         self._state: dict[str, Any] = {}
         self._cursor_at = 0.0
         self._dirty = True
+        self._finishing_until = 0.0
+        self._looks = 0
         self._over_since: float | None = None
         self._started = time.monotonic()
         url = environ.get("STABILITY_URL") or str(self._facts.get("url") or DEFAULT_URL)
@@ -150,6 +154,7 @@ class Agent:
     # --- looking -------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
+        self._looks += 1
         self._sources.discover()
         self._read_kernel()
         own = self._own.name
@@ -158,7 +163,8 @@ class Agent:
                 source.final = source.info.source != own or self._job_over()
                 continue
             was_final = source.final
-            source.observe()
+            if self._deaths.descriptor(source) is None or self._finishing_until or self._looks % QUIET_LOOKS == 0:
+                source.observe()
             if source.final and not was_final:
                 self._dirty = True
             self._look_after(source)
@@ -281,6 +287,8 @@ class Agent:
             return
         if any(isinstance(record, Event) and record.type == "checkpoint" for record in records):
             self._restart.saved(source)
+        if any(isinstance(record, Event) and record.type == "finish" for record in records):
+            self._finishing_until = time.monotonic() + DEFAULT_FINISH_S
         news = [record for record in records if isinstance(record, Event) and self._checkpoints.take(record)]
         if news:
             self._dirty = True
@@ -288,8 +296,10 @@ class Agent:
 
     def _acked(self) -> None:
         self._dirty = True
-        # At once when nothing is in flight: finish() waits for this file.
-        self._write_cursor(all(not source.in_flight for source in self._sources) or time.monotonic() >= self._cursor_at)
+        # At once when a rank is at its end and nothing is in flight: its finish() waits for this file.
+        now = time.monotonic()
+        awaited = now < self._finishing_until and all(not source.in_flight for source in self._sources)
+        self._write_cursor(awaited or now >= self._cursor_at)
 
     def _write_cursor(self, now: bool) -> None:
         if not self._dirty or not now:

@@ -7,6 +7,7 @@ is lost and nothing is stored twice, whichever side was killed when.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Callable
@@ -53,7 +54,7 @@ CONNECT_TIMEOUT_S = 10.0
 #: A frame that is not full leaves at most so often per source, seconds: points go together, and nobody sees 30 ms.
 FLUSH_S = 0.03
 #: Seconds between two looks into the spools: while records come, and when none came for a second.
-ACTIVE_POLL_S = 0.01
+ACTIVE_POLL_S = 0.02
 IDLE_POLL_S = 0.1
 IDLE_AFTER_S = 1.0
 #: First and longest pause after an answer that was not an Ack, when nothing was confirmed in between, seconds.
@@ -145,8 +146,7 @@ class Uplink:
         self.connected = False
         #: Set while the last answer of the server was a refusal for good.
         self.refused = ""
-        self.frames_sent = 0
-        self.records_sent = 0
+        self.frames_sent = self.records_sent = 0
 
     async def run(self) -> None:
         """Connect and send until cancelled."""
@@ -309,15 +309,15 @@ class Uplink:
                 continue
             self._check_answers(now)
             for source in self._sources:
+                if source.reader.at_rest and not source.final and source.info.source in self._welcomed:
+                    continue  # a hundred ranks that log now and then cost little
                 if await self._send_source(socket, source, last_sent):
                     active_until = now + IDLE_AFTER_S
             self._ready.clear()
             poll = ACTIVE_POLL_S if now < active_until else IDLE_POLL_S
             if self._in_flight() >= WINDOW:
-                try:
+                with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ready.wait(), 1.0)
-                except TimeoutError:
-                    pass
             else:
                 await asyncio.sleep(poll)
 
