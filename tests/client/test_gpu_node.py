@@ -278,6 +278,16 @@ def test_a_gpu_that_is_lost_does_not_hide_the_others_and_one_that_says_nothing_i
     assert node.wait_change("xid", "event")["index"] == 2
 
 
+def test_a_gpu_that_does_not_even_say_who_it_is_is_lost_by_its_index_until_it_does(watch: Callable[..., Node]) -> None:
+    node = watch(2, before=lambda nvml: setattr(nvml.gpu[1], "fault", GPU_IS_LOST))
+    lost = node.wait_change("lost", "on")
+    assert (lost["index"], lost["uuid"], lost["facts"]["call"]) == (1, "", "nvmlDeviceGetHandleByIndex")
+    node.gpu[1].fault = 0
+    assert node.wait_change("lost", "off")["index"] == 1
+    assert node.wait("gpu_inventory", lambda i: i["gpus"][1]["uuid"])["gpus"][1]["index"] == 1
+    assert node.wait_rows()["gpu/1/temp_c"] == 55.0
+
+
 def test_a_gpu_that_vanishes_from_the_count_is_lost_and_the_others_keep_their_index(watch: Callable[..., Node]) -> None:
     node = watch(3)
     node.wait_rows()

@@ -122,6 +122,12 @@ class GpuChanges:
         self._latch("lost", True, {"why": "not counted"}, "NVML does not count it any more", "")
         return self._told
 
+    def answers(self, now: float) -> list[Change]:
+        """Return what to tell of a GPU that said at last who it is: from now on it is told by its UUID."""
+        self._begin(now)
+        self._latch("lost", False, {}, "", "answers again")
+        return self._told
+
     def hanging(self, hanging: Hanging, now: float) -> list[Change]:
         """Return what to tell of a call that hangs, or came back."""
         self._begin(now)

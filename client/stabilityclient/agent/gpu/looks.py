@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["Fault", "GpuFacts", "GpuLook", "NodeLook"]
+__all__ = ["Fault", "GpuFacts", "GpuLook", "NodeLook", "index_of_mute", "mute_key"]
+
+_MUTE = "index "
+
+
+def mute_key(index: int) -> str:
+    """Return the key of a GPU that does not even say who it is."""
+    return f"{_MUTE}{index}"
+
+
+def index_of_mute(key: str) -> int | None:
+    """Return the index in such a key, None for the key of a GPU that has a UUID."""
+    return int(key.removeprefix(_MUTE)) if key.startswith(_MUTE) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +44,7 @@ class GpuFacts:
     @property
     def key(self) -> str:
         """Return what tells it from the others of the node."""
-        return self.uuid or f"index {self.index}"
+        return self.uuid or mute_key(self.index)
 
 
 @dataclass(frozen=True, slots=True)

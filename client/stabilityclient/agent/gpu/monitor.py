@@ -11,7 +11,7 @@ from stabilityclient.agent.gpu.budget import Budget
 from stabilityclient.agent.gpu.calls import HangGuard, Hanging
 from stabilityclient.agent.gpu.changes import Change, GpuChanges
 from stabilityclient.agent.gpu.listener import WAIT_S
-from stabilityclient.agent.gpu.looks import GpuFacts, NodeLook
+from stabilityclient.agent.gpu.looks import GpuFacts, NodeLook, index_of_mute
 from stabilityclient.agent.gpu.mapping import VISIBLE, device_for, environment_of
 from stabilityclient.agent.gpu.poller import POLL_S, GpuPoller
 from stabilityclient.agent.gpu.reader import Load
@@ -198,6 +198,8 @@ class GpuMonitor:
                 self._placed[pid][key] = (seen.pids or {})[pid]
             self._tell(key, self._changes_of(key).look(gpu, seen))
             row |= row_of(gpu, seen, self._times.setdefault(key, {}))
+        for key in [key for key in self._changes if index_of_mute(key) is not None and key not in look.gpus]:
+            self._tell(key, self._changes.pop(key).answers(now))
         for key in look.missing:
             self._tell(key, self._changes_of(key).missing(now))
         if row:
@@ -224,7 +226,7 @@ class GpuMonitor:
             ranks = [] if gpu is None else self._ranks_on().get(gpu.key, [])
             data: dict[str, Any] = {
                 "uuid": gpu.uuid if gpu is not None else None,
-                "index": gpu.index if gpu is not None else None,
+                "index": gpu.index if gpu is not None else index_of_mute(key),
                 "bus_id": gpu.bus_id if gpu is not None else None,
                 "name": gpu.name if gpu is not None else None,
                 "ranks": ranks,

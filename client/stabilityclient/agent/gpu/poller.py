@@ -85,11 +85,11 @@ class GpuPoller:
 
     def _run(self) -> None:
         while not self._ending:
+            self._asked.clear()  # first: what is asked from here on is a look of its own
             started = self._now()
             dear = started >= self._dear_at
             if dear:
                 self._dear_at = started + self._poll_s * DEAR_EVERY
-            self._asked.clear()
             try:
                 look = self._reader.look(dear, dear or self.wants_pids)
                 self._listen(look, dear)

@@ -12,7 +12,7 @@ from typing import Any
 
 from stabilityclient.agent.gpu.calls import CallWatch
 from stabilityclient.agent.gpu.device_questions import Device, DriverGone, error_code, error_text
-from stabilityclient.agent.gpu.looks import Fault, GpuFacts, GpuLook, NodeLook
+from stabilityclient.agent.gpu.looks import Fault, GpuFacts, GpuLook, NodeLook, mute_key
 from stabilityclient.agent.kernel_lines import bus_key
 
 __all__ = ["GpuReader", "Load", "load_pynvml"]
@@ -71,7 +71,7 @@ class GpuReader:
         try:
             watch = self._opened()
             count = int(watch.call("nvmlDeviceGetCount", ""))
-            if count != self._count or not self._devices or (dear and any(not d.facts.uuid for d in self.devices())):
+            if count != self._count or not self._devices or (dear and any(d.handle is None for d in self.devices())):
                 self._enumerate(watch, count)
             looks = {key: self._look_at(device, dear, processes) for key, device in self._devices.items()}
         except Exception as error:  # ImportError, NVMLError of any kind, a driver library that is broken
@@ -116,9 +116,10 @@ class GpuReader:
         devices: dict[str, Device] = {}
         mute: list[tuple[int, str]] = []
         for index in range(min(count, MAX_GPUS)):
+            before = next((facts.key for facts in self._known.values() if facts.index == index), mute_key(index))
             try:
-                handle = watch.call("nvmlDeviceGetHandleByIndex", "", index)
-                facts = self._identify(watch, handle, index)
+                handle = watch.call("nvmlDeviceGetHandleByIndex", before, index)
+                facts = self._identify(watch, handle, index, _words(watch.call("nvmlDeviceGetUUID", before, handle)))
             except Exception as error:
                 if error_code(error) in DriverGone.CODES:
                     raise
@@ -142,8 +143,7 @@ class GpuReader:
             devices.pop(key, None)
         self._devices, self._count = devices, count
 
-    def _identify(self, watch: CallWatch, handle: Any, index: int) -> GpuFacts:
-        uuid = _words(watch.call("nvmlDeviceGetUUID", "", handle))
+    def _identify(self, watch: CallWatch, handle: Any, index: int, uuid: str) -> GpuFacts:
         known = self._known.get(uuid)
         if known is not None:
             return known
