@@ -136,6 +136,17 @@ def test_a_line_of_the_kernel_finds_its_gpu_by_the_bus(watch: GpuWatch, node: No
     assert [line["what"] for line in watch.kernel_lines] == ["edac"]
 
 
+def test_a_driver_that_hangs_for_the_whole_node_is_a_fault_of_the_node_and_no_gpu_more(
+    watch: GpuWatch, node: Node
+) -> None:
+    hangs = node.sees(0, "call_hangs", 10.0, "on", call="nvmlDeviceGetCount_v2", seconds=12.0)
+    hangs["data"] |= {"uuid": None, "index": None, "bus_id": None, "name": None, "ranks": []}
+    found = _only(_told(watch, hangs))
+    assert (found.severity, found.node, found.title.startswith("NVML of gpu-03: ")) == ("critical", "gpu-03", True)
+    assert len(gpus_view(watch, [], lambda uuid: None)) == node.gpus
+    assert _only(_told(watch, {**hangs, "data": {**hangs["data"], "state": "off"}})).state == "resolved"
+
+
 def test_a_new_agent_that_sees_nothing_wrong_ends_the_fault_and_one_that_does_keeps_it(
     watch: GpuWatch, node: Node
 ) -> None:

@@ -60,9 +60,16 @@ class Device:
         return self.uuid or f"{self.node}/{self.index if self.index is not None else self.bus_id or '?'}"
 
     @property
+    def is_named(self) -> bool:
+        """Say whether it is one GPU; else it stands for all GPUs of its node."""
+        return bool(self.uuid or self.bus_id) or self.index is not None
+
+    @property
     def label(self) -> str:
         """Return "GPU 2"."""
-        return f"GPU {self.index}" if self.index is not None else f"the GPU at {self.bus_id or 'an unknown place'}"
+        if not self.is_named:
+            return "NVML"
+        return f"GPU {self.index}" if self.index is not None else f"GPU at {self.bus_id or self.uuid}"
 
 
 @dataclass(slots=True)

@@ -68,9 +68,12 @@ class GpuWatch:
             return self._inventory(node, str(event.get("source") or ""), data, time)
         if event["type"] == "kernel":
             return self._kernel(node, data, time)
-        device = self._device(place(node, data))
-        sign = None if device is None else sign_of(data, time)
-        if device is None or sign is None:
+        sign = sign_of(data, time)
+        if sign is None:
+            return []
+        # A call that hangs before it is about one GPU is about all of the node; what else names none says nothing.
+        device = self._device(place(node, data), nameless=sign.what == "call_hangs")
+        if device is None:
             return []
         if data.get("state") == "off" or (sign.what == "recovery_action" and sign.facts.get("action") == 0):
             return self._off(device, sign)
@@ -108,8 +111,12 @@ class GpuWatch:
         sign = sign_of({"what": "xid", "state": "event", "facts": facts, "text": said}, time)
         return [] if device is None or sign is None else self._seen(device, sign)
 
-    def _device(self, told: Device) -> Device | None:
-        """Return the GPU that an event names, by its UUID, else by its bus or index on its node."""
+    def _device(self, told: Device, *, nameless: bool = False) -> Device | None:
+        """Return the GPU that an event names, by its UUID, else by its bus or index on its node.
+
+        Args:
+            told: what the event says of it. nameless: whether one that is not named at all stands for its whole node.
+        """
         known = self._devices.get(told.uuid) if told.uuid else None
         if known is None:
             for device in self._devices.values():
@@ -122,8 +129,8 @@ class GpuWatch:
         if known is not None:
             known.ranks = told.ranks or known.ranks
             return known
-        if not told.uuid and not told.bus_id and told.index is None:
-            return None
+        if not told.is_named:
+            return told if nameless else None
         if len(self._devices) >= MAX_GPUS:
             self.not_followed += 1
             return None
