@@ -240,7 +240,7 @@ def test_the_first_who_acknowledges_stands() -> None:
     assert book.acknowledge(incident_id, "ada", 5.0)["acknowledged_by"] == "ada"  # type: ignore[index]
     again = book.acknowledge(incident_id, "bob", 6.0)
     assert again is not None
-    assert (again["acknowledged_by"], again["version"]) == ("ada", 2)
+    assert (again["acknowledged_by"], again["acknowledged"], again["version"]) == ("ada", 5.0, 2)
     assert book.acknowledge("i-unknown", "ada", 5.0) is None
 
 

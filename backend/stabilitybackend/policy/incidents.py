@@ -179,7 +179,7 @@ class IncidentBook:
             return None
         if old["acknowledged_by"] is None:
             new = copy.deepcopy(old)
-            new["acknowledged_by"] = who
+            new["acknowledged_by"], new["acknowledged"] = who, time
             if new["kind"] == "alert" and new["state"] == "open":
                 new["state"], new["resolved"] = "resolved", time  # the job said it once; nothing else will end it
             self._commit(old, new, time)

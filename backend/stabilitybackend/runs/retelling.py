@@ -85,7 +85,8 @@ def _age(incident: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _merged(old: Incident, new: Incident, now: float) -> Incident:
     """Return what was found anew under the identity that people know."""
-    merged = new | {name: old[name] for name in ("incident_id", "opened", "acknowledged_by", "version", "updated")}
+    kept = ("incident_id", "opened", "acknowledged_by", "acknowledged", "version", "updated")
+    merged = new | {name: old[name] for name in kept if name in old}
     if merged["kind"] == "alert" and merged["acknowledged_by"] is not None:
         merged |= {"state": old["state"], "resolved": old["resolved"]}
     if _facts(merged) == _facts(old):

@@ -24,7 +24,7 @@
     const running = S.finite(data.running_s);
     const rate = S.finite(data.per_1000_gpu_hours);
     headline("count", S.count(S.finite(data.count)), "", `in ${S.plural(S.finite(data.runs) || 0, "run")}${data.not_counted ? `; ${S.count(data.not_counted)} by hand or by themselves not counted` : ""}`);
-    headline("lost", lost === null ? "–" : S.duration(lost), "", lost && running ? `${percent(lost / (running + lost))} of the time` : "");
+    headline("lost", lost === null ? "–" : lost ? S.duration(lost) : "0", "", lost && running ? `${percent(lost / (running + lost))} of the time` : "");
     headline("mtbi", S.finite(data.mtbi_s) === null ? "–" : S.duration(data.mtbi_s), "", running ? `${S.duration(running)} trained` : "");
     headline("rate", rate === null ? "–" : S.value(rate), "", S.finite(data.gpu_hours) === null ? "" : `${S.value(data.gpu_hours)} GPU-hours`);
   }
