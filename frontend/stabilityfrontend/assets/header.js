@@ -64,7 +64,12 @@
     S.text(S.byId("run-name"), page.name());
     S.byId("run-name").title = `${run.project ? `${run.project} / ` : ""}${run.run_id}`;
     const segments = [...store.segments.values()].filter((one) => !one.undone).map((one) => one.id);
-    S.text(S.byId("run-segment"), segments.length ? `segment ${segments.indexOf(store.head) + 1} of ${segments.length}` : "no segment yet");
+    const world = run.world || {};
+    const fewer = Number.isInteger(world.before) && world.now < world.before;
+    const place = segments.length ? `segment ${segments.indexOf(store.head) + 1} of ${segments.length}` : "no segment yet";
+    S.text(S.byId("run-segment"), fewer ? `${place} · ${world.now} of ${world.before} ranks` : place);
+    const since = Number.isInteger(world.since_step) ? ` since step ${S.count(world.since_step)}` : "";
+    S.byId("run-segment").title = fewer ? `The job runs on ${world.now} ranks${since}; before it had ${world.before}.` : "";
     const status = S.byId("run-status");
     S.text(status, run.status);
     // What was so when the server was last heard is no news.
