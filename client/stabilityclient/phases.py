@@ -97,8 +97,10 @@ def read_phases(slot: bytes) -> dict[str, tuple[int, float, float]]:
     """Return name -> (count, total own seconds, longest own seconds) of a slot; half-written entries are left out."""
     phases = {}
     for at in range(_TABLE_AT, _TABLE_AT + MAX_PHASES * _ENTRY_BYTES, _ENTRY_BYTES):
-        name = name_of(slot[at : at + NAME_BYTES])
         count, total, longest, again = _NUMBERS.unpack_from(slot, at + NAME_BYTES)
+        if not slot[at] and not count:
+            break  # entries are filled in order
+        name = name_of(slot[at : at + NAME_BYTES])
         if name and count == again and 0 <= longest <= total < math.inf:
             phases[name] = (count, total, longest)
     return phases
