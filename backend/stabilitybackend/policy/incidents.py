@@ -209,6 +209,7 @@ class IncidentBook:
             "updated": time,
             "resolved": None,
             "acknowledged_by": None,
+            "acknowledged": None,
             "dead": False,
             "version": 0 if dead is None else dead["version"],
             "evidence": {},

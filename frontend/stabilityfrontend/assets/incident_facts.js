@@ -130,7 +130,7 @@
             "tr",
             {},
             S.h("td", { title: S.finite(sign.first) === null ? null : S.moment(sign.first) }, S.finite(sign.first) === null ? "–" : S.clock(sign.first)),
-            S.h("td", { class: "words" }, S.finite(sign.xid) === null ? null : S.h("b", {}, `Xid ${sign.xid} `), S.str(sign.text) || S.words(S.str(sign.what)), S.str(sign.said) && S.str(sign.said) !== S.str(sign.text) ? S.h("div", { class: "sub" }, `“${S.str(sign.said)}”`) : null),
+            S.h("td", { class: "words" }, S.finite(sign.xid) === null || /^Xid /.test(S.str(sign.text)) ? null : S.h("b", {}, `Xid ${sign.xid} `), S.str(sign.text) || S.words(S.str(sign.what)), S.str(sign.said) && S.str(sign.said) !== S.str(sign.text) ? S.h("div", { class: "sub" }, `“${S.str(sign.said)}”`) : null),
             S.h("td", { class: "num" }, sign.on === true ? "lasts" : S.count(S.finite(sign.count) || 1)),
           ),
         ),
