@@ -69,7 +69,7 @@
           "details",
           { data: { what }, open: open.has(what) },
           S.h("summary", {}, head),
-          [...reasons].map(([why, { todo, where: nodes }]) => S.h("div", { class: "blind-why" }, S.h("p", {}, `Because ${S.sentence(why).replace(/^([A-Z])(?=[a-z])/, (letter) => letter.toLowerCase())}`), todo ? S.h("p", {}, S.h("b", {}, "To do: "), S.sentence(todo)) : null, S.h("p", { class: "sub" }, names(nodes)))),
+          [...reasons].map(([why, { todo, where: nodes }]) => S.h("div", { class: "blind-why" }, S.h("p", {}, `Because ${S.sentence(why).replace(/^[A-Z](?=[a-z]+[\s,.])/, (letter) => letter.toLowerCase())}`), todo ? S.h("p", {}, S.h("b", {}, "To do: "), S.sentence(todo)) : null, S.h("p", { class: "sub" }, names(nodes)))),
         );
       }),
     );

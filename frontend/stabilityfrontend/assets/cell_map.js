@@ -7,6 +7,8 @@
   const SIZES = [[58, 30], [44, 26], [32, 22], [24, 17], [19, 14], [15, 11], [12, 9], [10, 8], [8, 7]];
   /** Height that a wall may take before its cells shrink, pixels. */
   const TALL = 470;
+  /** The same on a narrow screen, where people scroll anyway. */
+  const [NARROW, TALL_NARROW] = [600, 1100];
   /** Cells side by side at most; a node with more has several rows. */
   const ACROSS = 8;
   const [GAP, GROUP_X, GROUP_Y, PAD] = [2, 14, 4, 14];
@@ -128,7 +130,7 @@
         const lines = Math.ceil(groups.length / columns);
         const tall = lines * (rows * (h + GAP) - GAP + GROUP_Y) - GROUP_Y;
         best = { w, h, across, rows, space, box, columns, lines, height: tall + 2 * PAD };
-        if (box <= width - 2 * PAD && tall <= TALL) break;
+        if (box <= width - 2 * PAD && tall <= (width < NARROW ? TALL_NARROW : TALL)) break;
       }
       return best;
     }
@@ -188,13 +190,15 @@
       }
       const ink = cell.hollow ? cell.fill : S.inkOn(cell.fill);
       if (cell.mark === "hatch") this.hatch(context, x, y, w, h, cell.fill);
-      const words = cell.text && w >= WORDS_PX;
+      context.font = `600 ${h >= 26 ? 12 : 11}px ${this.font}`;
+      const sign = cell.mark && cell.mark !== "hatch";
+      // Words give way to the mark where there is no room for both.
+      const words = cell.text && w >= WORDS_PX && (!sign || context.measureText(cell.text).width + Math.min(14, h) + 9 <= w);
       if (words) {
-        context.font = `600 ${h >= 26 ? 12 : 11}px ${this.font}`;
         context.fillStyle = ink;
-        context.textAlign = cell.mark && cell.mark !== "hatch" ? "left" : "center";
+        context.textAlign = sign ? "left" : "center";
         context.textBaseline = "middle";
-        context.fillText(cell.text, context.textAlign === "left" ? x + 5 : x + w / 2, y + h / 2 + 0.5, w - 6);
+        context.fillText(cell.text, sign ? x + 5 : x + w / 2, y + h / 2 + 0.5, w - 6);
       } else if (cell.letter && w >= 14 && !cell.mark) {
         context.font = `600 ${Math.min(11, h - 2)}px ${this.font}`;
         context.fillStyle = ink;
@@ -204,8 +208,8 @@
         context.fillText(cell.letter, x + w / 2, y + h / 2 + 0.5);
         context.globalAlpha = 1;
       }
-      if (cell.mark && cell.mark !== "hatch") {
-        const box = words ? Math.min(14, h) : Math.min(w, h);
+      if (sign) {
+        const box = Math.min(14, w, h);
         S.cellMark(context, cell.mark, words ? x + w - box - 2 : x + (w - box) / 2, y + (h - box) / 2, box, box, ink);
       }
       if (cell.ring) this.outline(context, { x, y }, colors[cell.ring], 1.6);

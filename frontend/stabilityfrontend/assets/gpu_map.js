@@ -91,7 +91,7 @@
       this.known = new Map();
       S.segmented(S.byId("gpus-field"), (value) => {
         this.field = value;
-        this.draw();
+        this.draw(true);
       });
       this.visible = true;
       this.seen = new IntersectionObserver((entries) => {
@@ -137,7 +137,12 @@
           if (!names.has(agent.node)) names.set(agent.node, new Set());
           names.get(agent.node).add(Number(index));
         }
-        for (const slot of agent.ranks) if (slot && slot.gpu) ranks.set(`${agent.node} ${slot.gpu.index}`, [slot.rank]);
+        // One that is lost from the start has no reading, but a rank says that it has it.
+        for (const slot of agent.ranks) {
+          if (!slot || !slot.gpu) continue;
+          ranks.set(`${agent.node} ${slot.gpu.index}`, [slot.rank]);
+          if (names.has(agent.node)) names.get(agent.node).add(slot.gpu.index);
+        }
       }
       const groups = [];
       for (const { node, time } of nodes) {
@@ -176,7 +181,8 @@
       return { groups, without: nodes.filter((agent) => !names.has(agent.node)) };
     }
 
-    draw() {
+    /** Bring the panel up to date; `anyway`: though nobody sees it. */
+    draw(anyway) {
       const { page } = this;
       const place = S.byId("gpus");
       if (!place || !page.ready) return;
@@ -192,7 +198,7 @@
       S.cls(S.byId("gpus-summary"), `ranks-summary ${bad.some((cell) => TONES[cell.gpu.state] === "critical") ? "critical" : "warning"}`);
       S.show(S.byId("gpus-summary"), bad.length > 0);
       this.drawWithout(without);
-      if (!this.visible && this.map) return;
+      if (!this.visible && !anyway && this.map) return;
       const legend = count ? FIELDS[this.field].legend.map(([share, said]) => [(FIELDS[this.field].cold ? colors.load : colors.ramp)[Math.floor(share * colors.ramp.length)], "", said]) : [];
       for (const [state, sign] of [["watch", "–"], ["sick", "▴"], ["lost", "×"]]) {
         const many = bad.filter((cell) => cell.gpu.state === state).length;

@@ -22,6 +22,9 @@
   const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
   const object = (value) => (value && typeof value === "object" ? value : {});
 
+  /** Machines fail in the middle of a step: what came after the newest logged one is drawn there. */
+  const seen = (step, last) => (step === null || last === null ? step : Math.min(step, last));
+
   /** What a GPU's incident is about, where it says so: `Xid 79`, `ECC`, `throttled`. */
   function gpuWords(incident) {
     const evidence = object(incident.evidence);
@@ -45,7 +48,7 @@
       found.push({
         at: since,
         until,
-        step: number(incident.onset_step) ?? number(incident.step),
+        step: seen(number(incident.onset_step) ?? number(incident.step), page.lastStep()),
         segment: incident.segment,
         kind: incident.kind,
         tone: S.severity(incident),

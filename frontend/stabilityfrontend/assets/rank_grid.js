@@ -123,11 +123,11 @@
 
     change(what, value) {
       this[what] = value;
-      this.draw();
+      this.draw(true);
     }
 
-    /** Bring the panel up to date. */
-    draw() {
+    /** Bring the panel up to date; `anyway`: though nobody sees it. */
+    draw(anyway) {
       const { page } = this;
       const place = S.byId("ranks");
       if (!place) return;
@@ -143,7 +143,7 @@
       S.show(S.byId("ranks-color"), large);
       S.show(S.byId("ranks-order"), large);
       // Once in any case, so that the wall has its height before somebody scrolls to it.
-      if (!this.visible && (this.map || this.cards.size)) return;
+      if (!this.visible && !anyway && (this.map || this.cards.size)) return;
       if (!some) {
         this.leave();
         S.fillLegend(S.byId("ranks-legend"), []);
