@@ -142,7 +142,7 @@ def test_a_driver_that_hangs_for_the_whole_node_is_a_fault_of_the_node_and_no_gp
     hangs = node.sees(0, "call_hangs", 10.0, "on", call="nvmlDeviceGetCount_v2", seconds=12.0)
     hangs["data"] |= {"uuid": None, "index": None, "bus_id": None, "name": None, "ranks": []}
     found = _only(_told(watch, hangs))
-    assert (found.severity, found.node, found.title.startswith("NVML of gpu-03: ")) == ("critical", "gpu-03", True)
+    assert (found.severity, found.node, found.title.startswith("A GPU of gpu-03: ")) == ("critical", "gpu-03", True)
     assert len(gpus_view(watch, [], lambda uuid: None)) == node.gpus
     assert _only(_told(watch, {**hangs, "data": {**hangs["data"], "state": "off"}})).state == "resolved"
 

@@ -170,13 +170,21 @@ def test_a_death_is_sorted_by_what_the_first_process_left(facts: dict[str, Any],
 
 
 @pytest.mark.parametrize(
-    ("what", "category"), [("mce", "cpu"), ("edac", "system_memory"), ("io", "ssd"), ("link", "nic")]
+    ("what", "text", "category"),
+    [
+        ("mce", "mce: [Hardware Error]: Machine check events logged", "cpu"),
+        ("edac", "EDAC MC0: 1 UE memory read error", "system_memory"),
+        ("io", "blk_update_request: I/O error, dev nvme0n1", "ssd"),
+        ("link", "mlx5_core 0000:17:00.0 eth2: Link down", "nic"),
+        ("link", "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal", "faulty_gpu"),
+        ("link", "pcieport 0000:15:01.0: PCIe Bus Error: severity=Uncorrected (Fatal)", "io_expansion_board"),
+    ],
 )
-def test_the_kernels_log_names_what_the_job_can_not(what: str, category: str) -> None:
-    line = {"node": "n1", "what": what, "time": 1_098.0, "text": "the line"}
+def test_the_kernels_log_names_what_the_job_can_not(what: str, text: str, category: str) -> None:
+    line = {"node": "n1", "what": what, "time": 1_098.0, "text": text}
     one = _only(_story(_death(1_101.0, cause="signal", signal_name="SIGKILL"), kernel=[line]))
     assert (one["category"], one["confidence"]) == (category, "medium")
-    assert "kernel log of n1: the line" in one["evidence"]
+    assert f"kernel log of n1: {text}" in one["evidence"]
 
 
 def test_a_hang_that_people_end_by_hand_counts_by_the_hang() -> None:

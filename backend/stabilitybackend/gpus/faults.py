@@ -68,7 +68,7 @@ class Device:
     def label(self) -> str:
         """Return "GPU 2"."""
         if not self.is_named:
-            return "NVML"
+            return "A GPU"
         return f"GPU {self.index}" if self.index is not None else f"GPU at {self.bus_id or self.uuid}"
 
 

@@ -71,7 +71,8 @@ class GpuWatch:
         sign = sign_of(data, time)
         if sign is None:
             return []
-        # A call that hangs before it is about one GPU is about all of the node; what else names none says nothing.
+        # A call that hangs before it is about one GPU is about all of the node; what else names none says nothing, but
+        # for the kernel's lines: some forms of "fallen off the bus" do not say which GPU it was.
         device = self._device(place(node, data), nameless=sign.what == "call_hangs")
         if device is None:
             return []
@@ -106,7 +107,7 @@ class GpuWatch:
             self.kernel_lines.append({"node": node, "what": what, "time": time, "text": said})
             del self.kernel_lines[:-MAX_KERNEL_LINES]
             return []
-        device = self._device(place(node, data))
+        device = self._device(place(node, data), nameless=True)
         facts = {"xid": data.get("xid"), "source": "kernel"}
         sign = sign_of({"what": "xid", "state": "event", "facts": facts, "text": said}, time)
         return [] if device is None or sign is None else self._seen(device, sign)

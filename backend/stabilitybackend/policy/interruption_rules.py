@@ -25,7 +25,13 @@ _OF_FAMILY = {
     "thermal": "gpu_thermal",
 }
 #: What a line of the kernel's log speaks of -> category.
-_OF_KERNEL = {"mce": "cpu", "edac": "system_memory", "io": "ssd", "link": "nic"}
+_OF_KERNEL = {"mce": "cpu", "edac": "system_memory", "io": "ssd"}
+#: What a line about a link names -> category: a switch between the GPUs of a node, a slot or its board, a network card.
+_OF_LINK = (
+    (re.compile(r"SXid|NVSwitch", re.I), "faulty_gpu"),
+    (re.compile(r"PCIe Bus Error|\bAER\b"), "io_expansion_board"),
+    (re.compile(r"mlx\d|\bib\w*\d|\beth\d|\ben[opsx]\w*\d|bond\d|bnxt|i40e|\bice\b|\befa\b|link is down", re.I), "nic"),
+)
 _NCCL_TIMEOUT = re.compile(
     r"watchdog.{0,80}time|collective operation timeout|timed out waiting|Timeout\(ms\)", re.I | re.S
 )
@@ -159,6 +165,8 @@ def _kernel(stop: Stop) -> Judgement | None:
     nodes = set(stop.nodes)
     for line in stop.kernel:
         category = _OF_KERNEL.get(str(line.get("what")))
+        if line.get("what") == "link":
+            category = next((found for words, found in _OF_LINK if words.search(str(line.get("text")))), None)
         if category is not None:
             near = line.get("node") in nodes
             return Judgement(
