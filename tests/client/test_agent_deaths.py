@@ -16,7 +16,7 @@ from gateway import Gateway
 from small_job import SmallJob
 
 from stabilityclient.agent.deaths import DeathWatch
-from stabilityclient.agent.exits import exit_status, has_ended, open_process
+from stabilityclient.agent.exits import exit_status, has_ended, open_process, send_signal
 from stabilityclient.agent.oom import OomCounters, counter_file
 from stabilityclient.agent.sources import Source
 from stabilityclient.slot import STATE_EXCEPTION, STATE_LEFT, STATE_RUNNING, Slot
@@ -214,19 +214,26 @@ def test_an_end_that_nobody_saw_is_told_by_what_the_slot_says(tmp_path: Path, st
         assert (data["cause"], data["how"]) == ("unknown" if state == STATE_RUNNING else "exception", "slot")
 
 
-def test_a_handle_of_a_process_means_no_later_one_of_the_same_pid() -> None:
+@pytest.mark.parametrize("python", ["new", "built on an old Linux"])
+def test_a_handle_of_a_process_means_no_later_one_of_the_same_pid(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if python != "new":
+        monkeypatch.delattr(os, "pidfd_open", raising=False)
+        monkeypatch.delattr(signal, "pidfd_send_signal", raising=False)
     process = subprocess.Popen(["sleep", "60"])
     try:
         assert open_process(process.pid, start_ticks(process.pid) + 1) is None
         fd = open_process(process.pid, start_ticks(process.pid))
         assert fd is not None
         assert not has_ended(fd)
-        process.send_signal(signal.SIGTERM)
+        send_signal(fd, signal.SIGTERM)
         wait_until(lambda: has_ended(fd), 5, "the end is seen")
         assert exit_status(fd, process.pid, 0)[:3] == (15, None, "zombie")
         process.wait()
         status = exit_status(fd, process.pid, 0)
+        with pytest.raises(ProcessLookupError):
+            send_signal(fd, signal.SIGTERM)
         os.close(fd)
+        assert open_process(process.pid, 0) is None
         # Before Linux 6.15 the kernel has forgotten it by now, and we say so.
         assert status[:3] == (15, None, "pidfd") or (status.how, "Linux < 6.15" in status.why) == ("none", True)
     finally:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from stabilityclient.agent.exits import open_process, signal_name
+from stabilityclient.agent.exits import open_process, send_signal, signal_name
 from stabilityclient.agent.probes import signal_is_caught
 from stabilityclient.agent.sources import Source
 from stabilityclient.slot import STATE_RUNNING
@@ -15,7 +15,7 @@ from stabilityclient.slot import STATE_RUNNING
 __all__ = ["SignalCheck", "send_dump_signal", "signal_trouble"]
 
 #: Seconds for which what was found about a rank is believed.
-CHECK_S = 5.0
+CHECK_S = 2.0
 
 
 def signal_trouble(source: Source, fd: int | None) -> str:
@@ -53,9 +53,9 @@ def _try(source: Source, fd: int | None, *, send: bool) -> str:
             # At the last moment: without its handler this signal would end the process.
             caught = signal_is_caught(source.info.pid, number)
             if caught:
-                signal.pidfd_send_signal(fd, number)
+                send_signal(fd, number)
         else:
-            signal.pidfd_send_signal(fd, 0)
+            send_signal(fd, 0)
             caught = signal_is_caught(source.info.pid, number)
     except OSError as error:
         return f"the agent may not signal the process: {(error.strerror or str(error)).lower()}"

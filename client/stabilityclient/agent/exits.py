@@ -5,6 +5,7 @@ A pidfd never means another process that got the same pid later. It becomes read
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import select
@@ -14,7 +15,11 @@ from typing import NamedTuple
 
 from stabilityclient.agent.probes import read_stat
 
-__all__ = ["ExitStatus", "exit_status", "has_ended", "open_process", "signal_name"]
+__all__ = ["ExitStatus", "exit_status", "has_ended", "open_process", "send_signal", "signal_name"]
+
+# Numbers of the system calls, the same on every architecture (include/uapi/asm-generic/unistd.h of torvalds/linux).
+# A Python that was built with the headers of an old Linux lacks os.pidfd_open, also on a new one.
+_NR_PIDFD_SEND_SIGNAL, _NR_PIDFD_OPEN = 424, 434
 
 # struct pidfd_info, version 0, 64 bytes: mask u64, cgroupid u64, 11 ids u32, exit code i32; the request number and
 # the bit are from include/uapi/linux/pidfd.h of torvalds/linux. The exit status is there from Linux 6.15 on, and only
@@ -49,7 +54,7 @@ def open_process(pid: int, ticks: int) -> int | None:
         OSError: the kernel has no pidfds (before Linux 5.3, some sandboxes), or no file descriptor is left.
     """
     try:
-        fd = os.pidfd_open(pid)
+        fd = os.pidfd_open(pid) if hasattr(os, "pidfd_open") else _system_call(_NR_PIDFD_OPEN, pid, 0)
     except ProcessLookupError:
         return None
     # After the open: from here on the handle can't mean another process any more.
@@ -58,6 +63,25 @@ def open_process(pid: int, ticks: int) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+def send_signal(fd: int, number: int) -> None:
+    """Send a signal to the process of a pidfd, never to another one; 0 only asks whether we may.
+
+    Raises:
+        OSError: we may not, or it is gone.
+    """
+    if hasattr(signal, "pidfd_send_signal"):
+        signal.pidfd_send_signal(fd, number)
+    else:
+        _system_call(_NR_PIDFD_SEND_SIGNAL, fd, number, None, 0)
+
+
+def _system_call(*arguments: int | None) -> int:
+    found: int = ctypes.CDLL(None, use_errno=True).syscall(*arguments)
+    if found < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return found
 
 
 def has_ended(fd: int) -> bool:

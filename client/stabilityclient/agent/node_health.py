@@ -97,7 +97,9 @@ class NodeHealth:
         if self._kernel.blind:
             found.append({"what": "kernel_log", "why": self._kernel.blind, "do": self._kernel.do})
         if self._deaths.trouble:
-            found.append({"what": "exit_status", "why": self._deaths.trouble, "do": "use Linux 5.3 or newer"})
+            found.append(
+                {"what": "exit_status", "why": self._deaths.trouble, "do": "use Linux 5.3 or newer; raise ulimit -n"}
+            )
         if self._monotonic() - self._jumped_at < CLOCK_NAMED_S:
             why = f"the clock of this node jumped by {self._jumped_s:+.1f} s: times around it are not to be compared"
             found.append({"what": "clock", "why": why, "do": "let chrony or ntpd slew the clock while jobs run"})
