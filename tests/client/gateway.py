@@ -190,6 +190,11 @@ class Gateway:
             connection.transport.abort()
         self._server.close()
         await self._server.wait_closed()
+        # A handshake that has just begun is not among the connections yet.
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
     def _check_key(self, connection: ServerConnection, request: Request) -> Response | None:
         if self._key is not None and request.headers.get("Authorization") != f"Bearer {self._key}":
