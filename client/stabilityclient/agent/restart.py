@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from stabilityclient.agent.exits import has_ended, open_process, signal_name
+from stabilityclient.agent.exits import has_ended, open_process, send_signal, signal_name
 from stabilityclient.agent.health import living_ranks
 from stabilityclient.agent.probes import read_stat, wchan_of
 from stabilityclient.agent.sources import Source, Sources
@@ -177,10 +177,10 @@ class _Target:
         if self._fd is None or self.gone:
             return
         try:
-            signal.pidfd_send_signal(self._fd, number)
+            send_signal(self._fd, number)
             stat = read_stat(self.source.info.pid)
             if stat is not None and stat.state in "Tt":
-                signal.pidfd_send_signal(self._fd, signal.SIGCONT)
+                send_signal(self._fd, signal.SIGCONT)
             self.sent = number
         except ProcessLookupError:
             self.gone = True
