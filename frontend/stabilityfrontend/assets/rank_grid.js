@@ -143,7 +143,7 @@
       S.show(S.byId("ranks-color"), large);
       S.show(S.byId("ranks-order"), large);
       // Once in any case, so that the wall has its height before somebody scrolls to it.
-      if (!this.visible && !anyway && (this.map || this.cards.size)) return;
+      if (!this.visible && !anyway && this.map) return;
       if (!some) {
         this.leave();
         S.fillLegend(S.byId("ranks-legend"), []);
