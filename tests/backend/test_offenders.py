@@ -13,6 +13,7 @@ from stabilitybackend.gpus.watch import GpuWatch
 from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS
 from stabilitybackend.policy.advice import suggest
 from stabilitybackend.policy.incidents import IncidentBook
+from stabilitybackend.policy.interruptions import JobStory, Stretch, interruptions_of
 from stabilitybackend.runs import offenders as offenders_module
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.offenders import Offenders
@@ -136,3 +137,17 @@ async def test_what_could_not_be_stored_while_redis_was_away_is_stored_with_the_
     assert await redis.hlen(FLEET_GPU_FAULTS) == 0
     await fleet.stopped(_run("run-a"), [], [(0.0, 50.0, 8)])
     assert await redis.hlen(FLEET_GPU_FAULTS) == 1
+
+
+async def test_what_a_person_said_stays_over_a_restart_and_over_the_deletion_of_the_run(redis: Redis) -> None:
+    fleet = Fleet(redis, lambda: 100.0)
+    stretches = [Stretch("r0-1", 0.0, 50.0, 0, 50), Stretch("r0-2", 60.0, 90.0, 51, 80)]
+    found = interruptions_of(JobStory(stretches, []))
+    await fleet.stopped(_run("run-a"), found, [(s.began, s.ended, s.ranks) for s in stretches])
+    await fleet.correct("run-a", found[0]["id"], "nic", "ada")
+    await fleet.deleted("run-a")
+    again = Fleet(redis, lambda: 100.0)
+    await again.load()
+    (one,) = again.interruptions()["interruptions"]
+    assert (one["category"], one["seen_category"], one["set_by"]) == ("nic", "unknown", {"who": "ada", "time": 100.0})
+    assert (one["deleted"], one["downtime_s"], again.interruptions(project="q")["count"]) == (True, 10.0, 0)
