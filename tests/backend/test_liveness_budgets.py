@@ -141,12 +141,13 @@ def test_after_a_server_without_snapshot_the_tables_of_the_slots_tell_what_is_us
     assert budget("forward", 0.0, LIMITS, first_step_done=True) < 200.0
 
 
-def test_who_waits_for_a_long_phase_of_another_rank_has_not_stood_when_it_ends() -> None:
+@pytest.mark.parametrize("after", ["forward", "backward", ""])
+def test_who_waits_for_a_long_phase_of_another_rank_has_not_stood_when_it_ends(after: str) -> None:
     job = Job()
     job.run(60)
     job.stuck[0] = {"phase": "checkpoint", "phase_start": job.now}
     assert job.run(300, moving=False) == []
-    job.stuck[0] = {"phase": "forward", "phase_start": job.now}
+    job.stuck[0] = {"phase": after, "phase_start": job.now}
     assert job.run(9, moving=False) == []
     assert kinds(job.run(4, moving=False)) == [("hang", "open")]
 
@@ -197,11 +198,12 @@ def test_an_agent_that_was_stopped_and_tells_its_old_slots_makes_no_standstill()
     assert job.run(30) == []
 
 
-def test_words_that_waited_in_the_network_and_come_at_once_make_no_standstill() -> None:
-    job = Job()
+@pytest.mark.parametrize("step_s", [0.5, 4.0])
+def test_words_that_waited_while_the_server_stood_still_make_no_standstill(step_s: float) -> None:
+    job = Job(step_s=step_s)
     job.run(60)
     late = []
-    for _ in range(20):
+    for _ in range(60):
         job.now, job.beat = job.now + 1.0, job.beat + 1
         job.step = int((job.now - START) / job.step_s)
         late.append((job.now, [job.slot(rank) for rank in (0, 1)]))
@@ -232,3 +234,18 @@ def test_an_open_hang_is_not_over_because_the_server_was_away() -> None:
     assert [finding for finding in job.run(30, moving=False) if finding.state != "open"] == []
     job.lost_s = 42.0
     assert kinds(job.run(3)) == [("hang", "resolved")]
+
+
+@pytest.mark.parametrize("state", [{}, {"clock_step_s": -7_200.0}])
+def test_a_clock_that_is_put_back_in_the_middle_of_a_standstill_does_not_hide_it(state: dict[str, float]) -> None:
+    job = Job()
+    job.run(60)
+    stood = [job.slot(rank) for rank in (0, 1)]
+    job.run(4, moving=False)
+    job.ahead_s["a"] = -7_200.0
+    job.agent_state["a"] = dict(state)
+    for slot in stood:  # what the ranks wrote before stays as it is
+        job.stuck[slot["rank"]] = {name: slot[name] for name in ("step_start", "phase_start")}
+    said = job.run(1, moving=False)
+    job.agent_state = {}
+    assert kinds(said + job.run(9, moving=False)) == [("hang", "open")]
