@@ -19,6 +19,7 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RunKeys
+from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.runs import retention
 from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.index import RunIndex
@@ -39,7 +40,7 @@ class Stage:
         self.folder = folder
         self.now = 0.0
         files = ArchiveFiles(open_location(folder), ByteCache(1 << 20), self.clock)
-        self.manager = RunManager(redis, self.clock, files, WINDOW_BYTES)
+        self.manager = RunManager(redis, self.clock, files, WINDOW_BYTES, Limits())
         self.index = RunIndex(redis)
         self.retention = Retention(self.manager, self.index, self.clock)
 
