@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stabilitybackend.policy.orders import Order
-from stabilitybackend.policy.plan import JobFacts, make_plan
+from stabilitybackend.policy.plan import MAX_FRUITLESS, JobFacts, make_plan
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -16,6 +16,8 @@ __all__ = ["plan_of"]
 def plan_of(state: RunState, now: float, order: Order | None = None) -> dict[str, Any]:
     """Return the plan of docs/restart.md; while a restart waits for its job, the one that was ordered.
 
+    Not for ever: a job that came up so often since and never logged a row is judged like any other.
+
     Args:
         now: unix seconds.
         order: of people who want a restart.
@@ -25,8 +27,10 @@ def plan_of(state: RunState, now: float, order: Order | None = None) -> dict[str
     """
     ordered = state.commands.restart_under_way()
     if order is None and ordered is not None:
-        plan: dict[str, Any] = ordered["plan"]
-        return plan
+        tries = sum(launch.started > float(ordered["issued"]) for launch in state.world.launches())
+        if tries < MAX_FRUITLESS:
+            plan: dict[str, Any] = ordered["plan"]
+            return plan
     status, note = state.liveness.status(now)
     checkpoints = state.checkpoints()
     nodes = {agent["node"] for agent in state.agents.values() if agent.get("ranks")}
