@@ -31,6 +31,7 @@
     const add = (time, words, tone) => entries.push({ time: S.finite(time), words, tone: tone || "" });
     const step = S.finite(incident.onset_step);
     if (verdict && verdict.since) add(verdict.since, `${SINCE[incident.kind] || "Last progress"}${step === null ? "" : `, step ${S.count(step)}`}`);
+    else if (since !== null && since < incident.opened) add(since, incident.kind === "gpu_fault" ? "First sign" : "Beginning");
     add(incident.opened, verdict && incident.kind === "hang" ? "Suspected" : "Seen", S.severity(incident));
     if (dump && dump.time) add(dump.time, `Stacks of ${S.plural(Object.keys(S.record(dump.ranks)).length, "rank")} taken`);
     if (verdict && verdict.since && verdict.decidedAfter !== null) add(verdict.since + verdict.decidedAfter, `Verdict: ${verdict.label || "known"}${verdict.confidence ? `, ${verdict.confidence} confidence` : ""}`);
@@ -142,7 +143,7 @@
   function historyOf(known, incident) {
     const faults = S.list(known.faults).map(S.record).filter((fault) => fault.incident_id !== incident.incident_id);
     const offences = S.record(known.offences);
-    const own = S.list(known.faults).length - faults.length;
+    const own = S.list(known.faults).length - faults.length; // what is told here is no repetition of itself
     const count = (S.finite(known.count) ?? S.finite(offences.faults) ?? faults.length) - own;
     if (count <= 0) return null;
     const runs = S.finite(known.runs) ?? S.finite(offences.runs) ?? 1;
@@ -183,7 +184,7 @@
         ["Bus", gpus.length === 1 && S.str(gpu.bus_id) ? S.h("code", {}, S.str(gpu.bus_id)) : ""],
         ["Class", S.str(evidence.class) ? S.h("span", {}, S.h("b", {}, S.str(evidence.class)), CLASSES[evidence.class] ? `: ${CLASSES[evidence.class]}` : "") : ""],
         ["The driver asks", action(evidence.recovery_action), "NVML's own recovery action for this GPU"],
-        ["NVIDIA says", action(evidence.nvidia_action), "What NVIDIA's catalog of Xids tells to do about this one"],
+        ["NVIDIA's catalog", action(evidence.nvidia_action), "What NVIDIA's catalog of Xids tells to do about the first one"],
         ["Before", history || (fault && known !== undefined ? "nothing else is on record of this GPU" : "")],
       ]),
       signs.length || xids.length ? signTable(signs.length ? signs : xids) : null,

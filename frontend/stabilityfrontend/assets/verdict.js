@@ -108,9 +108,6 @@
     return (verdict && verdict.since) || finite(S.record(incident.evidence).since) || finite(incident.opened);
   };
 
-  /** `GPU 2 (GPU-1f…)` of a verdict or an event. */
-  S.gpuWords = (gpu) => [gpu.index === null || gpu.index === undefined ? "" : `GPU ${gpu.index}`, gpu.uuid ? S.shortUuid(gpu.uuid) : ""].filter(Boolean).join(" · ");
-
   /** The beginning of a GPU's UUID: enough to tell eight apart. */
   S.shortUuid = (uuid) => (S.str(uuid).length > 16 ? `${S.str(uuid).slice(0, 16)}…` : S.str(uuid));
 
