@@ -14,6 +14,7 @@ from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.keys import RunKeys
+from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
@@ -39,7 +40,7 @@ class Stage:
 
     def _manager(self) -> RunManager:
         files = ArchiveFiles(open_location(self.folder), ByteCache(1 << 20), lambda: self.now)
-        return RunManager(self.redis, lambda: self.now, files, WINDOW_BYTES)
+        return RunManager(self.redis, lambda: self.now, files, WINDOW_BYTES, Limits())
 
     async def restart(self) -> None:
         await self.manager.stop()
