@@ -78,11 +78,11 @@ def test_what_was_a_hang_raises_its_budget_only_to_the_double() -> None:
 
 @pytest.mark.parametrize("took_s", [float("nan"), float("inf"), -1.0])
 def test_what_is_no_time_is_not_learned(took_s: float) -> None:
-    budgets = learned()
-    before = budgets.view(LIMITS)
+    budgets = learned(("data", 3.0))
     budgets.learn_phase("data", took_s, 1.0, LIMITS)
     budgets.learn_step(took_s, 1.0, LIMITS)
-    assert {name: budgets.view(LIMITS)[name] for name in before} == before
+    assert budgets.of("data", 0.0, LIMITS, first_step_done=True) == 15.0
+    assert budgets.of("", 0.0, LIMITS, first_step_done=True) == 10.0
 
 
 def test_phases_with_ever_new_names_do_not_fill_the_memory() -> None:
@@ -249,3 +249,15 @@ def test_a_clock_that_is_put_back_in_the_middle_of_a_standstill_does_not_hide_it
     said = job.run(1, moving=False)
     job.agent_state = {}
     assert kinds(said + job.run(9, moving=False)) == [("hang", "open")]
+
+
+def test_a_wait_for_a_checkpoint_of_another_rank_is_not_learned_from_the_tables_either() -> None:
+    job = Job()
+    with_tables(job, 0.1)
+    job.run(60)
+    job.stuck[0] = {"phase": "checkpoint", "phase_start": job.now}
+    assert job.run(60, moving=False) == []
+    job.stuck, job.lost_s = {}, 60.0
+    job.more["phases"] = {"data": [121, 7.0, 0.1], "backward": [121, 73.0, 61.0]}
+    job.run(10)
+    assert job.monitor.budget_s(1, source(1)) == 10.0

@@ -315,3 +315,26 @@ def test_pending_calls_that_ran_because_of_the_dump_s_signal_are_no_sign_of_a_li
         )
     job.run(3, moving=False)
     assert told(job) == ("blocked", [1])
+
+
+def test_what_an_agent_cannot_see_of_its_ranks_stands_in_the_verdict() -> None:
+    job = stands({}, seconds=0)
+    job.agent_state["b"] = {
+        "blind": [{"what": "signals", "why": "no permission"}, {"what": "gpu", "why": "no driver"}, 7]
+    }
+    job.run(12, moving=False)
+    assert verdict(job)["blind"] == ["node b: signals: no permission"]
+
+
+def test_two_processes_of_a_rank_on_one_node_are_told_in_the_status_by_the_agent_s_word() -> None:
+    job = Job()
+    job.agent_state["a"] = {"blind": [{"what": "twins", "why": "rank 0 has two processes", "do": "use two run ids"}]}
+    job.run(5)
+    assert job.monitor.status(job.now) == ("running", "Node a: rank 0 has two processes.")
+
+
+def test_probes_that_flicker_do_not_change_the_verdict_every_second() -> None:
+    job = stands({2: {"phase": "forward"}})
+    for second in range(6):  # no dump has come yet
+        job.stuck[2]["proc"] = {"state": "SD"[second % 2], "cpu": 0.0, "wchan": "0"}
+        assert [f for f in job.run(1, moving=False) if f.evidence["verdict"]["class"] != "blocked"] == []

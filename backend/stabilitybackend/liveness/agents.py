@@ -21,6 +21,8 @@ CLOSED_BY_KERNEL_S = 4.0
 STEPS_AHEAD = 2
 #: Blind spots kept per agent.
 MAX_BLIND = 16
+#: Those that matter where a rank stands: the others are about GPUs, logs and disks.
+BLIND_FOR_RANKS = frozenset({"clock", "signals", "slot"})
 
 __all__ = ["SILENT_AFTER_S", "Agent", "AgentBook"]
 
@@ -103,6 +105,23 @@ class AgentBook:
         if agent is None:
             return 0.0
         return now - (max(agent.seen_at, agent.opened_at) or agent.lost_at or now)
+
+    def blind(self, names: Iterable[str]) -> list[str]:
+        """Return what some agents can't see of their ranks, one clause each."""
+        return [
+            f"node {agent.node}: {one['what']}: {one['why']}"
+            for agent in (self.all[name] for name in sorted(names) if name in self.all)
+            for one in agent.blind
+            if one["what"] in BLIND_FOR_RANKS
+        ]
+
+    def twins(self) -> str:
+        """Return what an agent says of two living processes of one rank on its node, empty where none does."""
+        for agent in self.all.values():
+            for one in agent.blind:
+                if one["what"] == "twins" and agent.connected:
+                    return f"Node {agent.node}: {one['why']}."
+        return ""
 
     def is_lost(self, name: str, now: float, lost_after_s: float) -> bool:
         """Say whether an agent has been away for longer than we wait."""

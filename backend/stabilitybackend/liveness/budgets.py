@@ -19,7 +19,6 @@ import re
 from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
 
 from stabilitybackend.liveness.limits import Limits
 
@@ -148,11 +147,6 @@ class Budgets:
     def is_known(self, phase: str) -> bool:
         """Say whether the length of a phase was learned."""
         return phase in self.phases
-
-    def view(self, limits: Limits) -> dict[str, float]:
-        """Return phase -> budget, seconds, for people: the first of those that are known."""
-        names = ["", *islice(self.phases, MAX_PHASES)]
-        return {name: self.of(name, 0.0, limits, first_step_done=True) for name in names}
 
 
 def _long(seen: _Seen | None) -> float:

@@ -290,13 +290,13 @@ class LivenessMonitor:
         never = [rank for rank in range(world) if rank not in self._ranks] if world <= MAX_WORLD else []
         return Scene(
             visible=visible, unseen=sorted(unseen, key=lambda watch: watch.rank), over=over, never=never,
-            silent_s=silent, now=now,
+            silent_s=silent, blind=self._agents.blind({watch.agent for watch in visible}), now=now,
         )  # fmt: skip
 
     def status(self, now: float) -> tuple[str, str]:
         """Return the run's status word of ``docs/api.md`` and a note in plain words, empty when all is well."""
         status, note = self._status(now)
-        double = self._doubles.note_for(self.run_id, now)
+        double = self._doubles.note_for(self.run_id, now) or self._agents.twins()
         return status, " ".join(part for part in (note, double) if part)
 
     def _status(self, now: float) -> tuple[str, str]:

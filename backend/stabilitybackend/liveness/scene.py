@@ -53,6 +53,8 @@ class Scene:
     #: Ranks that ran Python when nobody had sent them a signal yet, None while that is now: a signal lets pending calls
     #: run in a main thread that only waits.
     busy: frozenset[int] | None = None
+    #: What agents say that they can't see, and that a standstill can't be judged without: "node a: signals: ...".
+    blind: list[str] = field(default_factory=list)
     now: float = 0.0
 
     @cached_property

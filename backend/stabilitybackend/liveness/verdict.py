@@ -226,7 +226,7 @@ def _probes(scene: Scene, watch: RankWatch) -> list[str]:
 
 
 def _blind(scene: Scene) -> list[str]:
-    blind = []
+    blind = scene.blind[:MAX_GROUPS]
     lost = [watch for watch in scene.unseen if not watch.trouble]
     if lost:
         blind.append(f"{name_ranks([watch.rank for watch in lost])}: no agent reaches us from there")
