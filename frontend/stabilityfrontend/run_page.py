@@ -369,7 +369,6 @@ def _ranks() -> html.Div:
             panel_head(
                 "Ranks",
                 html.Span(id="ranks-note", className="sub"),
-                html.Span(id="ranks-world", className="chip warning", hidden=True),
                 html.Span(className="grow"),
                 segmented("ranks-order", "Order", [("node", "By node"), ("worst", "Worst first")]),
                 segmented(
