@@ -4,10 +4,11 @@ A snapshot is never the truth: the frames are. Whoever can't load one (``Snapsho
 comes to the same state. It holds all of ``RunState`` but the points, the incidents and the commands, which are stored
 elsewhere, and what was seen of agents and slots, which does not stand in frames.
 
-Bytes: magic ``SBST``, version (u16), shape (8 bytes), length of the pickle (u64), all little-endian, then the pickle
-compressed with zlib, whose checksum finds damage. The pickle is read by an unpickler that knows only our classes of
-state, plain containers and numpy arrays: an archive may lie on a disk or in a bucket that others can write. So a
-foreign snapshot runs no code; what a run says of itself is as true as its archive is.
+Bytes: magic ``SBST``, version (u16), shape (8 bytes), length of the pickle (u64), CRC-32 of what follows (u32), all
+little-endian, then the pickle compressed with zlib. (zlib's own checksum is of the content: some flips unpack alike.)
+The pickle is read by an unpickler that knows only our classes of state, plain containers and numpy arrays: an archive
+may lie on a disk or in a bucket that others can write. So a foreign snapshot runs no code; what a run says of itself is
+as true as its archive is.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from stabilitybackend.runs.state import RunState
 __all__ = ["SnapshotError", "dump", "freeze", "load", "loads_restricted", "seal"]
 
 #: Raise it when the meaning of something in the state changes; a change of its fields changes the shape by itself.
-VERSION = 3
+VERSION = 4
 #: Largest pickle that is read, bytes. 2,048 ranks that log 12 metrics take 1 MiB.
 MAX_STATE_BYTES = 512 * 1024 * 1024
 #: zlib's fastest level: the state is written once a part and read once a restart.
 _LEVEL = 1
 _MAGIC = b"SBST"
-_HEADER = struct.Struct("<4sH8sQ")
+_HEADER = struct.Struct("<4sH8sQI")
 
 #: Modules whose own classes are state. A class that is only imported there is not taken.
 _STATE_MODULES = frozenset(
@@ -83,8 +84,8 @@ def freeze(state: RunState) -> bytes:
 
 def seal(frozen: bytes) -> bytes:
     """Return the snapshot for ``freeze``'s answer. Pure and the longer part of the work: may run in a thread."""
-    header = _HEADER.pack(_MAGIC, VERSION, _shape(), len(frozen))
-    return header + zlib.compress(frozen, _LEVEL)
+    body = zlib.compress(frozen, _LEVEL)
+    return _HEADER.pack(_MAGIC, VERSION, _shape(), len(frozen), zlib.crc32(body)) + body
 
 
 def load(data: bytes, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> RunState:
@@ -151,7 +152,7 @@ def _open(data: bytes) -> bytes:
     """Return the pickle of a snapshot after checking everything that can be checked without reading it."""
     if len(data) < _HEADER.size:
         raise _damaged(f"has {len(data)} bytes, expected at least {_HEADER.size}")
-    magic, version, shape, size = _HEADER.unpack_from(data)
+    magic, version, shape, size, checksum = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise _damaged(f"begins with {magic!r}, expected {_MAGIC!r}")
     if (version, shape) != (VERSION, _shape()):
@@ -161,9 +162,12 @@ def _open(data: bytes) -> bytes:
         )
     if size > MAX_STATE_BYTES:
         raise _damaged(f"says that it holds {size} bytes, expected at most {MAX_STATE_BYTES}")
+    body = memoryview(data)[_HEADER.size :]
+    if zlib.crc32(body) != checksum:
+        raise _damaged("does not have the checksum that it names")
     unpacker = zlib.decompressobj()
     try:
-        frozen = unpacker.decompress(memoryview(data)[_HEADER.size :], size + 1)
+        frozen = unpacker.decompress(body, size + 1)
     except zlib.error as error:
         raise _damaged(f"can't be unpacked ({error})") from error
     if len(frozen) != size or not unpacker.eof or unpacker.unused_data:
