@@ -86,7 +86,7 @@ def _cores(server: ServerProcess, act: object) -> float:
 
 
 async def _listen(port: int, seconds: float, sizes: Counter[str]) -> None:
-    async with connect(f"ws://127.0.0.1:{port}/api/v1/live", max_size=None) as socket:
+    async with connect(f"ws://127.0.0.1:{port}/api/v1/live", max_size=None, open_timeout=60) as socket:
         await socket.send(json.dumps({"type": "subscribe", "run_id": RUN, "cursor": None}))
         # The first message after somebody came has every column.
         end = time.monotonic() + 3
@@ -102,8 +102,8 @@ def _browse(server: ServerProcess, options: argparse.Namespace) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=FLAGS)
         page = browser.new_page(viewport={"width": 1920, "height": 1080})
-        page.goto(f"{server.url}/runs/{RUN}")
-        page.wait_for_function("window.stability?.page?.ready")
+        page.goto(f"{server.url}/runs/{RUN}", timeout=120_000)
+        page.wait_for_function("window.stability?.page?.ready", timeout=120_000)
         for name, place in (("charts in sight", "focus-panel"), ("ranks and GPUs in sight", "ranks-panel")):
             page.evaluate(f"document.getElementById('{place}').scrollIntoView()")
             _watch(page, name, options.seconds)

@@ -15,12 +15,17 @@
   /** From this width on there are words in a cell. */
   const WORDS_PX = 32;
 
+  /** Inks by colour: there are as many as the themes have. */
+  const inks = new Map();
   const dark = (color) => {
     const [r, g, b] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
     return 0.299 * r + 0.587 * g + 0.114 * b < 125;
   };
   /** White or black, whichever is read on a colour. */
-  S.inkOn = (color) => (/^#[0-9a-f]{6}$/i.test(color) ? (dark(color) ? "#ffffff" : "#0a0d12") : color);
+  S.inkOn = function (color) {
+    if (!inks.has(color)) inks.set(color, /^#[0-9a-f]{6}$/i.test(color) ? (dark(color) ? "#ffffff" : "#0a0d12") : color);
+    return inks.get(color);
+  };
 
   /** A mark inside a cell: shapes, not colours alone, say what is wrong. */
   S.cellMark = function (context, kind, x, y, w, h, ink) {
@@ -190,10 +195,12 @@
       }
       const ink = cell.hollow ? cell.fill : S.inkOn(cell.fill);
       if (cell.mark === "hatch") this.hatch(context, x, y, w, h, cell.fill);
-      context.font = `600 ${h >= 26 ? 12 : 11}px ${this.font}`;
+      // Setting a font costs more than the rest of a small cell.
+      const roomy = cell.text && w >= WORDS_PX;
+      if (roomy) context.font = `600 ${h >= 26 ? 12 : 11}px ${this.font}`;
       const sign = cell.mark && cell.mark !== "hatch";
       // Words give way to the mark where there is no room for both.
-      const words = cell.text && w >= WORDS_PX && (!sign || context.measureText(cell.text).width + Math.min(14, h) + 9 <= w);
+      const words = roomy && (!sign || context.measureText(cell.text).width + Math.min(14, h) + 9 <= w);
       if (words) {
         context.fillStyle = ink;
         context.textAlign = sign ? "left" : "center";

@@ -5,6 +5,8 @@
   const S = (window.stability = window.stability || {});
   /** Regions other than charts are brought up to date this often at most. */
   const TICK_MS = 250;
+  /** Ranks and GPUs: agents speak once a second. */
+  const HEALTH_MS = 900;
   /** plotly.js waits for a quiet moment this long after the first chart. */
   const PLOTLY_WAIT_MS = 800;
   /** A zoom rests this long before its detail is fetched. */
@@ -333,8 +335,13 @@
       if (dirt.has("header")) this.dialog.refresh();
     }
 
-    /** What is known of ranks, GPUs and nodes. */
+    /** What is known of ranks, GPUs and nodes: once a second, however often something of it changes. */
     drawHealth() {
+      if (performance.now() - (this.healthDrawn || -HEALTH_MS) < HEALTH_MS) {
+        this.dirty("ranks");
+        return;
+      }
+      this.healthDrawn = performance.now();
       this.grid.draw();
       this.gpus.draw();
       S.drawBlind(this);
