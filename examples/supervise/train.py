@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ import stabilityclient
 def main() -> None:
     """Train a small model on all ranks, from the plan's checkpoint, else from the newest one, else from the start."""
     options = _options()
-    dist.init_process_group("gloo")
+    # A start may hang, too, before anybody watches it: then it fails after this time, and the launcher tries again.
+    dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout_s))
     rank = dist.get_rank()
     plan = _same_on_all_ranks(stabilityclient.read_plan() if rank == 0 else None)
     run = stabilityclient.init(project="supervise", name="supervise", config=vars(options) | {"plan": plan})
@@ -87,6 +89,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=2_000, help="last step")
     parser.add_argument("--save-every", type=int, default=50, help="steps between two checkpoints")
     parser.add_argument("--step-s", type=float, default=0.05, help="seconds that a step waits, so that one can watch")
+    parser.add_argument("--timeout-s", type=float, default=600, help="longest wait in a collective, seconds")
     parser.add_argument("--hang-at", type=int, default=None, help="step at which rank 1 stands still, once")
     return parser.parse_args()
 

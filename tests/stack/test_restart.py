@@ -32,8 +32,8 @@ def torchrun(tmp_path: Path, server: Server) -> Iterator[subprocess.Popen[bytes]
     env |= {"STABILITY_URL": server.url, "STABILITY_DIR": str(tmp_path / "spool"), "STABILITY_RUN_ID": _RUN}
     env |= {"OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["--max-restarts", "2", str(_TRAIN), "--checkpoints", str(tmp_path / "checkpoints")]
-    command += ["--hang-at", "25", "--steps", "40", "--save-every", "10", "--step-s", "0.02"]
+    command += ["--max-restarts", "4", str(_TRAIN), "--checkpoints", str(tmp_path / "checkpoints")]
+    command += ["--hang-at", "25", "--steps", "40", "--save-every", "10", "--step-s", "0.02", "--timeout-s", "40"]
     with (tmp_path / "torchrun.log").open("w") as log:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log)
     yield process
@@ -58,7 +58,7 @@ def test_a_rank_that_hangs_is_restarted_on_order_and_the_job_goes_on_from_the_pl
     command = answers[0].json()
     assert answers[1].json()["command_id"] == command["command_id"]
     done = server.wait_for(
-        f"{place}/commands/{command['command_id']}", lambda c: c["state"] == "done", "the job is back", 90
+        f"{place}/commands/{command['command_id']}", lambda c: c["state"] == "done", "the job is back", 150
     )
     assert {word["state"] for word in done["nodes"].values()} == {"acted"}
     assert done["first_step"] == 11
