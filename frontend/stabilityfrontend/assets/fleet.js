@@ -72,7 +72,7 @@
       const state = `${run.status} ${run.open_incidents}`;
       const known = this.seen.get(run.run_id);
       this.seen.set(run.run_id, state);
-      if (known === undefined || known === state || this.soon) return;
+      if (known === state || this.soon) return;
       this.soon = setTimeout(() => {
         this.soon = null;
         if (!this.gone) this.fetch();
