@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -142,6 +143,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing that was started stays
     with tempfile.TemporaryDirectory() as name, ServerProcess(Path(name) / "data") as server:
         folder = Path(name) / "spool"
         folder.mkdir()
