@@ -109,8 +109,11 @@ def test_a_checkpoint_past_its_budget_is_overdue() -> None:
     assert told(job) == ("overdue", [2])
 
 
-def test_a_node_that_is_silent_while_the_others_stand_is_lost() -> None:
+@pytest.mark.parametrize("phase", ["data", "forward", "backward"])
+def test_a_node_that_is_silent_while_the_others_stand_is_lost(phase: str) -> None:
     job = stands({}, seconds=0)
+    job.stuck[2] = {"phase": phase, "phase_start": job.now}
+    job.run(1)
     job.silent = {"b"}
     job.run(12, moving=False)
     assert told(job) == ("node_lost", [2, 3])

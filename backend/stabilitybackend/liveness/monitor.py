@@ -254,7 +254,7 @@ class LivenessMonitor:
             elif stood > budget_s and watch.seen_at - self._excused_until > budget_s:
                 overdue.append(watch)
         if overdue and not excused:
-            last = furthest_back(visible)
+            last = furthest_back([watch for watch in visible if now - watch.seen_at <= SILENT_AFTER_S])
             # Whom the others wait for is under way, and not for too long: slow, not stuck.
             excused = self._hidden_excuse(now, allowed) or (bool(last) and set(last).isdisjoint(overdue))
         if not overdue and self._hang.finding is None:
