@@ -208,6 +208,7 @@ def test_words_that_waited_while_the_server_stood_still_make_no_standstill(step_
         job.step = int((job.now - START) / job.step_s)
         late.append((job.now, [job.slot(rank) for rank in (0, 1)]))
     for told, slots in late:
+        job.now += 0.01
         job.tell("a", slots, told)
         assert job.monitor.tick(job.now) == []
 
