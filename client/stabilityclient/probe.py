@@ -1,4 +1,7 @@
-"""Answers the agent's question "what do you wait for?": a counter file asks, ``probe.json`` is the answer.
+"""Answers the agent's question "what do you do, and wait for?": a counter file asks, ``probe.json`` is the answer.
+
+The stacks of Python are in it: taken with the interpreter's lock they are safe, where faulthandler, which reads them
+without it, can crash a process whose threads run.
 
 A thread of its own answers and nobody waits for it: the Flight Recorder asks the driver about events, and a sick driver
 may hold that call for ever. The heart must beat on.
@@ -59,7 +62,8 @@ class Probe:
         number = int.from_bytes(counter, "little")
         if self._asking is not None and self._asking.is_alive():
             waited_s = time.monotonic() - self._asking_since
-            self._write(number, None, f"the call of the Flight Recorder has not come back for {waited_s:.0f} s")
+            why = f"the call of the Flight Recorder has not come back for {waited_s:.0f} s"
+            self._write(number, None, why, python_stacks())
             return
         import threading
 
@@ -69,27 +73,32 @@ class Probe:
 
     def _ask(self, number: int) -> None:
         try:
+            # First: it needs this interpreter only, and the recorder's call may never come back.
+            threads = python_stacks()
+            if "torch" in sys.modules:
+                self._write(number, None, "the Flight Recorder has not answered yet", threads, whole=False)
             try:
                 collectives, why = read_recorder(sys.modules, time.time())
             except Exception as error:  # any version of torch may be there, in any state
                 collectives, why = None, f"the Flight Recorder could not be read: {type(error).__name__}: {error}"[:500]
             if collectives is not None:
                 self._slot.flags |= FLAG_RECORDER
-            self._write(number, collectives, why)
+            self._write(number, collectives, why, threads)
         except Exception:
             pass  # a full disk: the agent says that no answer came
 
-    def _write(self, number: int, collectives: dict[str, Any] | None, why: str | None) -> None:
+    def _write(
+        self, number: int, collectives: dict[str, Any] | None, why: str | None, threads: str, *, whole: bool = True
+    ) -> None:
         import json
 
         from stabilityclient.start import write_whole
 
-        # Where the signal works, faulthandler's dump says it better: it needs no GIL.
-        threads = None if self._slot.dump_signal else python_stacks()
         answer = {"n": number, "time": time.time(), "collectives": collectives, "why": why, "threads": threads}
         write_whole(self._answer, json.dumps(answer).encode())
-        self._slot.probe = number
-        self._slot.write_probes()
+        if whole:
+            self._slot.probe = number
+            self._slot.write_probes()
 
     def close(self) -> None:
         """Unmap the counter."""

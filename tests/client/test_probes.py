@@ -291,7 +291,7 @@ def test_a_probe_tells_active_collectives_without_those_that_are_over(tmp_path: 
     answer = json.loads(out)[0]
     age_s = answer["collectives"]["active"][0].pop("age_s")
     assert 7 <= age_s < 30
-    assert (answer["n"], answer["why"], answer["threads"]) == (1, None, None)
+    assert (answer["n"], answer["why"], " in ask\n" in answer["threads"]) == (1, None, True)
     assert answer["collectives"] == {
         "pgs": [{"name": "0", "desc": "default_pg", "ranks": [0, 1], "enqueued": 4, "started": -1, "completed": 3}],
         "active": [{"pg": "0", "seq": 4, "op": "all_reduce", "state": "scheduled", "sizes": [[4]]}],
@@ -325,12 +325,14 @@ def test_a_recorder_that_never_answers_stops_neither_the_heart_nor_the_end(tmp_p
         + "asked = threading.Event()\ntorch(lambda: (asked.set(), threading.Event().wait()))\n"
         + "add_to_mailbox(os.path.join(run.folder, 'probe')); asked.wait(20)\n"
         + "beat = run._parts.slot.beat\nwhile run._parts.slot.beat < beat + 3: time.sleep(0.005)\n"
-        + "print(ask()['why']); run.finish()",
+        + "first = json.load(open(os.path.join(run.folder, 'sources', run._parts.source, 'probe.json')))\n"
+        + "print(first['threads'].count(' in <module>'), first['why'], ask()['why']); run.finish()",
     )
+    assert out.startswith("1 the Flight Recorder has not answered yet the call")
     assert "has not come back for" in out
 
 
-def test_without_a_signal_the_heart_writes_the_stacks_of_python(tmp_path: Path) -> None:
+def test_the_heart_writes_the_stacks_of_python_without_a_signal(tmp_path: Path) -> None:
     out, _, stacks = _run(
         tmp_path,
         _TORCH + _OPEN + "def stuck():\n    return ask()\nprint(json.dumps(stuck()))\nrun.finish()",

@@ -10,7 +10,7 @@ from stabilityclient.agent.probes import Prober
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.slot import STATE_NAMES, STATE_RUNNING
 
-__all__ = ["MAX_HEALTH_RANKS", "ClockWatch", "living_ranks", "newest_ranks", "rank_health"]
+__all__ = ["MAX_HEALTH_RANKS", "ClockWatch", "living_ranks", "main_thread_pending", "newest_ranks", "rank_health"]
 
 #: Ranks in one Health message: the newest start of each rank of the node. A node has 8 to 16 GPUs.
 MAX_HEALTH_RANKS = 256
@@ -82,9 +82,19 @@ def rank_health(
         "segment_key": slot.segment_key,
         "phases": {name: list(times) for name, times in slot.phases.items()},
     }
-    if slot.pending is not None:
-        entry["pending"] = slot.pending
+    pending = main_thread_pending(source)
+    if pending is not None:
+        entry["pending"] = pending
     return entry
+
+
+def main_thread_pending(source: Source) -> int | None:
+    """Return how many pending calls the loop's thread has run, None where that is not known.
+
+    The interpreter runs them in the main thread only: where a framework trains in another one (Ray), they say nothing.
+    """
+    slot = source.slot
+    return None if slot is None or slot.thread not in (0, slot.pid) else slot.pending
 
 
 class ClockWatch:
