@@ -36,6 +36,9 @@ _ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 class Ranks:
     """Who this process is in its job, as the launcher says in the environment.
 
+    torchrun first, then mpirun (Open MPI; MPICH and Intel MPI, whose Hydra sets PMI_ and MPI_LOCAL...), last Slurm:
+    where mpirun works inside of a Slurm job, Slurm's variables are those of the batch script or of mpirun's daemons.
+
     Attributes:
         rank: global rank. local_rank: rank on the node. world_size: ranks in the job.
         local_world_size: ranks on this node. generation: how often the launcher restarted the job.
@@ -44,12 +47,16 @@ class Ranks:
     __slots__ = ("generation", "local_rank", "local_world_size", "rank", "world_size")
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self.world_size = _whole(environ, 1, "WORLD_SIZE", "SLURM_NTASKS")
-        self.rank = _whole(environ, 0, "RANK", "SLURM_PROCID")
-        self.local_rank = _whole(environ, 0, "LOCAL_RANK", "SLURM_LOCALID")
+        self.world_size = _whole(environ, 1, "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+        self.rank = _whole(environ, 0, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+        self.local_rank = _whole(
+            environ, 0, "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"
+        )
         self.generation = _whole(environ, 0, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
         # Without the variable a job of several ranks is taken to span nodes: the careful assumption (see arbiter.py).
-        self.local_world_size = _whole(environ, 1, "LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE")
+        self.local_world_size = _whole(
+            environ, 1, "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"
+        )
 
     @property
     def one_node(self) -> bool:
@@ -270,7 +277,7 @@ def _whole(environ: Mapping[str, str], default: int, *names: str) -> int:
             except ValueError:
                 value = -1
             if value < 0:
-                if name.startswith("SLURM_"):
+                if name.startswith(("SLURM_", "OMPI_", "PMI_", "MPI_")):
                     continue  # e.g. "4(x2)": not meant for us
                 raise SettingError(name, text, "a whole number >= 0, as torchrun sets it")
             return value

@@ -40,9 +40,10 @@ def read_json(path: str) -> dict[str, Any]:
     import json
 
     try:
-        with open(path, "rb") as file:
+        # Not blocking: whatever lies there in place of the file, nobody waits for it.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             value = json.loads(file.read())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -12,6 +12,7 @@ import os
 import struct
 from _thread import get_ident, get_native_id
 
+from stabilityclient.arguments import MAX_STEP
 from stabilityclient.phases import PhaseTable, clip, name_of, read_phases
 
 TYPE_CHECKING = False
@@ -311,7 +312,7 @@ def read_slot(path: str) -> SlotView | SlotTrouble:
     step than none. Reads at most :data:`_READ_ATTEMPTS` times and never waits.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO in its place would make us wait
     except FileNotFoundError:
         return SlotTrouble("missing", "there is no slot file (yet)")
     except OSError as error:
@@ -358,7 +359,7 @@ def _nonsense(view: SlotView) -> str | None:
         return f"rank {view.rank} of {view.world_size}"
     if view.state >= len(STATE_NAMES):
         return f"state {view.state}"
-    if view.step < -1:
+    if not -1 <= view.step <= MAX_STEP:
         return f"step {view.step}"
     if not (abs(view.step_start) < _MAX_TIME_S and abs(view.phase_start) < _MAX_TIME_S):
         return f"that a step began at {view.step_start} and a phase at {view.phase_start}"

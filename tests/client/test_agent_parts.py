@@ -124,7 +124,7 @@ def test_the_agents_own_events_wait_for_room_on_the_disk_and_the_oldest_go_first
             own.event("gpu_note", None, {"number": number})
         assert (own.waiting, own.dropped) == (MAX_WAITING_EVENTS, 3)
         for number in range(20):
-            own.event("gpu_note", None, {"number": number, "text": "x" * (MAX_WAITING_BYTES // 20)})
+            own.event("gpu_note", None, {"number": number, "texts": ["x" * (MAX_WAITING_BYTES // 80)] * 4})
     assert ("No space left" in said[0], own.error) == (True, said[0])
     assert (own.waiting, own.dropped) == (19, MAX_WAITING_EVENTS + 3 + 20 - 19)
     own.event("gpu_note", None, {"number": "last"})

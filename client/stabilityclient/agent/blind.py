@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from stabilityclient.agent.sources import Source
 from stabilityclient.spool import CHUNK_BYTES
 
-__all__ = ["BlindSpot", "SpoolDisk", "blind_signals", "blind_slots", "blind_spool", "grouped", "twins"]
+__all__ = ["BlindSpot", "SpoolDisk", "blind_signals", "blind_slots", "blind_sources", "blind_spool", "grouped", "twins"]
 
 #: Ranks named in one sentence; more are counted.
 MAX_NAMED = 8
@@ -38,6 +38,16 @@ def blind_slots(sources: list[Source]) -> list[BlindSpot]:
     return grouped("slot", troubles, "install one version of stabilityclient for the whole job and restart it")
 
 
+def blind_sources(broken: Mapping[str, str]) -> list[BlindSpot]:
+    """Return the folders that no source can be made of: nothing of theirs is sent."""
+    do = "remove the folder if nobody needs what lies there"
+    more = "" if len(broken) <= MAX_NAMED else f" (and {len(broken) - MAX_NAMED} more)"
+    return [
+        {"what": "source", "why": f"sources/{name[:100]!r}: {why}{more}", "do": do}
+        for name, why in sorted(broken.items())[:MAX_NAMED]
+    ]
+
+
 def blind_signals(sources: list[Source], trouble: Callable[[Source], str]) -> list[BlindSpot]:
     """Return which living ranks can't be made to write their stacks. Those without a readable slot are told as that."""
     living = [source for source in sources if source.alive and source.slot is not None and not source.trouble]
@@ -53,8 +63,10 @@ def twins(sources: list[Source], now: float) -> list[BlindSpot]:
     """
     by_rank: dict[int, list[Source]] = {}
     for source in sources:
-        if now - source.info.started > TWIN_S:
-            by_rank.setdefault(source.info.rank or 0, []).append(source)
+        same = by_rank.setdefault(source.info.rank or 0, [])
+        # A process may open the run twice: that is one job.
+        if now - source.info.started > TWIN_S and all(source.info.pid != other.info.pid for other in same):
+            same.append(source)
     return [
         {
             "what": "twins",

@@ -23,11 +23,14 @@ class CheckpointWatch:
         exists: whether a path is on disk.
     """
 
-    def __init__(self, known: list[dict[str, Any]], exists: Callable[[str], bool] = os.path.exists) -> None:
+    def __init__(self, known: object, exists: Callable[[str], bool] = os.path.exists) -> None:
         self._exists = exists
         self._watched: dict[str, tuple[int, bool]] = {}
-        for entry in known[-MAX_WATCHED:]:
-            self._watched[str(entry["path"])] = (int(entry["step"]), bool(entry["seen"]))
+        for entry in known[-MAX_WATCHED:] if isinstance(known, list) else ():
+            try:
+                self._watched[str(entry["path"])] = (int(entry["step"]), bool(entry["seen"]))
+            except (LookupError, TypeError, ValueError, OverflowError):
+                continue  # a file that was damaged must not keep the agent from its work
 
     def take(self, event: Event) -> bool:
         """Watch the path of a ``checkpoint`` event; True when that is news."""

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from stabilityclient.agent.exits import ExitStatus, exit_status, has_ended, open_process, signal_name
+from stabilityclient.agent.foreign import read_part
 from stabilityclient.agent.oom import OomCounters
 from stabilityclient.agent.sources import Source
-from stabilityclient.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT, STATE_NAMES
+from stabilityclient.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT, STATE_NAMES, STATE_RUNNING
 
 __all__ = ["CRASH_SIGNALS", "DeathWatch", "death_of", "fatal_text"]
 
@@ -106,7 +107,7 @@ class DeathWatch:
             return None
         status = exit_status(fd, pid, source.ticks)
         self._counters.look()
-        data = death_of(source, status, self._oom_evidence(pid, status), fatal_text(source))
+        data = death_of(source, status, self._oom_evidence(source, status), fatal_text(source))
         self._forget(source)
         return data, status
 
@@ -120,9 +121,12 @@ class DeathWatch:
         """Return the pidfd of a rank that is watched; it never means another process."""
         return self._fds.get(source.info.source)
 
-    def _oom_evidence(self, pid: int, status: ExitStatus) -> dict[str, Any] | None:
+    def _oom_evidence(self, source: Source, status: ExitStatus) -> dict[str, Any] | None:
+        pid, slot = source.info.pid, source.slot
         if status.how != "none" and status.signal != signal.SIGKILL:
             return None  # what was killed for memory was a child, if anything
+        if status.how == "none" and slot is not None and slot.state != STATE_RUNNING:
+            return None  # it still said how it left: nobody who is killed for memory does
         when, text = self._oom_lines.get(pid, (0.0, ""))
         if text and self._now() - when <= KERNEL_LINE_S:
             self._counters.kill_of(pid)  # the same kill: it explains no other death
@@ -140,12 +144,10 @@ class DeathWatch:
 def fatal_text(source: Source) -> str | None:
     """Return what faulthandler wrote into ``stacks`` when the process crashed, None where there is nothing."""
     try:
-        with open(source.folder / "stacks", "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - FATAL_TAIL_BYTES))
-            text = file.read(FATAL_TAIL_BYTES).decode("utf-8", "replace")
+        data, _ = read_part(source.folder / "stacks", -1, FATAL_TAIL_BYTES)
     except OSError:
         return None
+    text = data.decode("utf-8", "replace")
     at = text.rfind(_FATAL)
     return text[at : at + FATAL_CHARS] if at >= 0 else None
 

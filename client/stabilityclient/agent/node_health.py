@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from stabilityclient import __version__
-from stabilityclient.agent.blind import BlindSpot, SpoolDisk, blind_signals, blind_slots, blind_spool, twins
+from stabilityclient.agent.blind import (
+    BlindSpot,
+    SpoolDisk,
+    blind_signals,
+    blind_slots,
+    blind_sources,
+    blind_spool,
+    twins,
+)
 from stabilityclient.agent.deaths import DeathWatch
 from stabilityclient.agent.dump_signal import SignalCheck
 from stabilityclient.agent.health import ClockWatch, living_ranks, newest_ranks, rank_health
@@ -93,6 +101,7 @@ class NodeHealth:
 
     def _blind(self, ranks: list[Source], spool: dict[str, Any], now: float) -> list[BlindSpot]:
         found = blind_slots(ranks) + blind_signals(ranks, self._signals.trouble) + blind_spool(spool)
+        found += blind_sources(self._sources.broken)
         found += twins(living_ranks(self._sources), now)
         if self._kernel.blind:
             found.append({"what": "kernel_log", "why": self._kernel.blind, "do": self._kernel.do})

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stabilityclient.agent.storable import storable
+from stabilityclient.arguments import MAX_STEP
 from stabilityclient.spool import MAX_SET_NAMES, SpoolWriter
 from stabilityclient.start import start_ticks, write_whole
 
@@ -59,6 +61,8 @@ class OwnSource:
 
     def event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
         """Append one event at the time of now, or let it wait for room."""
+        data = storable(data)
+        step = step if step is not None and 0 <= step <= MAX_STEP else None
         self._waiting.append((kind, step, time.time(), data, 0))
         self.flush()
         if self._waiting and self._waiting[-1][3] is data:
@@ -74,10 +78,12 @@ class OwnSource:
         while self._waiting:
             kind, step, when, data, size = self._waiting[0]
             spool = self._open()
+            if spool is None:
+                return
             try:
-                if spool is None or not spool.append_event(kind, step, when, data):
+                if not _append(spool, kind, step, when, data):
                     return
-            except ValueError as error:  # longer than an event may be: a defect of ours, and no reason to end
+            except ValueError as error:  # a defect of ours, and no reason to end
                 self._log(f"an event is dropped: {error}")
                 self.dropped += 1
             self.error = ""
@@ -131,3 +137,10 @@ class OwnSource:
     def _no_room(self, text: str) -> None:
         self.error = text
         self._log(text)
+
+
+def _append(spool: SpoolWriter, kind: str, step: int | None, when: float, data: dict[str, Any]) -> bool:
+    try:
+        return spool.append_event(kind, step, when, data)
+    except ValueError:  # too long as a whole
+        return spool.append_event(kind, step, when, storable(data, short=True))

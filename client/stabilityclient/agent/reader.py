@@ -236,12 +236,19 @@ class SpoolReader:
             if kind == RECORD_EVENT:
                 return self._event(payload)
             if kind == RECORD_SCHEMA:
-                self._sets[_U32.unpack_from(payload, 4)[0]] = tuple(json.loads(payload[8:]))
+                self._schema(payload)
             # Another kind comes from a newer client. Whether it is numbered is unknown; the next chunk's header tells.
+
+    def _schema(self, payload: bytes) -> None:
+        try:
+            names = tuple(str(name) for name in json.loads(payload[8:]))
+            self._sets[_U32.unpack_from(payload, 4)[0]] = names
+        except (ValueError, TypeError, RecursionError, struct.error):
+            return  # a foreign writer's: its rows become Lost one by one
 
     def _row(self, payload: bytes) -> Record:
         seq = self._take()
-        names = self._sets.get(_U32.unpack_from(payload, 4)[0])
+        names = self._sets.get(_U32.unpack_from(payload, 4)[0]) if len(payload) >= _ROW_AT else None
         if names is None or len(payload) != 24 + 8 * len(names):
             return Lost(seq, seq, "its metric names could not be read")
         return Row(seq, names, payload[_ROW_AT:])
@@ -254,7 +261,7 @@ class SpoolReader:
             return Event(
                 seq, str(said["type"]), float(said["time"]), None if step is None else int(step), dict(said["data"])
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError, AttributeError) as error:
             return Lost(seq, seq, f"not an event: {error}")
 
     def _take(self) -> int:
@@ -380,7 +387,7 @@ class SpoolReader:
             with open(os.path.join(self._folder, chunk_name(number)), "rb") as file:
                 head = file.read(CHUNK_HEADER.size)
                 size = os.fstat(file.fileno()).st_size
-        except FileNotFoundError:
+        except OSError:  # gone, not readable, or something else lies there
             return None
         if len(head) < CHUNK_HEADER.size or size < CHUNK_BYTES:
             return None
@@ -399,6 +406,6 @@ def chunk_numbers(folder: str) -> list[int]:
     """Return the numbers of the chunks in a source's folder, in order."""
     try:
         names = os.listdir(folder)
-    except FileNotFoundError:
+    except OSError:
         return []
     return sorted(int(name[:-6]) for name in names if name.endswith(".spool") and name[:-6].isdigit())

@@ -167,6 +167,8 @@ class _Target:
         self._trouble = ""
         self._fd: int | None = None
         try:
+            if not source.ticks:
+                raise OSError("its start is not known, so it may be another process by now")
             self._fd = open_process(source.info.pid, source.ticks)
             self.gone = self._fd is None
         except OSError as error:

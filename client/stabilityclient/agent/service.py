@@ -27,7 +27,7 @@ from stabilityclient.agent.reader import Event, Record
 from stabilityclient.agent.restart import Restart
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.stacks import StackTaker
-from stabilityclient.agent.statefile import StateFile
+from stabilityclient.agent.statefile import StateFile, texts
 from stabilityclient.agent.uplink import Uplink
 from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_FINISH_S, DEFAULT_SPOOL_MIB, DEFAULT_URL, node_name
 from stabilityclient.sidecar import read_json
@@ -72,14 +72,14 @@ class Agent:
         self._agent_file = StateFile(folder / "agent" / "agent.json")
         self._cursor_file = StateFile(folder / "agent" / "cursor.json")
         before = self._cursor_file.read()
-        self._checkpoints = CheckpointWatch(list(before.get("checkpoints") or []))
-        self._told: set[str] = set(before.get("deaths") or [])
+        self._checkpoints = CheckpointWatch(before.get("checkpoints"))
+        self._told: set[str] = set(texts(before.get("deaths")))
         self._kernel = KernelLog(environ=environ)
         self._deaths = DeathWatch(kernel_pids="STABILITY_KMSG" in environ or names_our_pids())
         stacks = StackTaker(folder, self._sources, self._deaths.descriptor, self._own.event)
         self._restart = Restart(folder, self._node, self._sources)
         handlers = {"dump_stacks": stacks.carry_out, "restart": self._restart.carry_out}
-        self._orders = Orders(handlers, self._answer, list(before.get("orders") or []), self._remember)
+        self._orders = Orders(handlers, self._answer, texts(before.get("orders")), self._remember)
         self._health = NodeHealth(folder, self._sources, self._own, self._deaths, self._kernel, self._node, limit)
         self._gpus = GpuMonitor(
             lambda kind, data: self._own.event(kind, self._step(), data),
@@ -162,15 +162,22 @@ class Agent:
             if not source.is_rank:
                 source.final = source.info.source != own or self._job_over()
                 continue
-            was_final = source.final
-            if self._deaths.descriptor(source) is None or self._finishing_until or self._looks % QUIET_LOOKS == 0:
-                source.observe()
-            if source.final and not was_final:
-                self._dirty = True
-            self._look_after(source)
+            try:
+                self._look_at(source)
+            except Exception as error:  # whatever lies in one folder, the other ranks are not to suffer from it
+                source.trouble = f"the agent fails with it: {type(error).__name__}: {error}"[:300]
+                self._log.say(f"{source.info.source}: {source.trouble}")
         self._deaths.look()
         self._own.flush()
         self._janitor.sweep(self._sources)
+
+    def _look_at(self, source: Source) -> None:
+        was_final = source.final
+        if self._deaths.descriptor(source) is None or self._finishing_until or self._looks % QUIET_LOOKS == 0:
+            source.observe()
+        if source.final and not was_final:
+            self._dirty = True
+        self._look_after(source)
 
     def _read_kernel(self) -> None:
         lines = self._kernel.read()
@@ -207,6 +214,7 @@ class Agent:
         step = source.slot.step if source.slot is not None else -1
         data |= {"ordered": self._restart.ordered_end(source)}
         self._own.event("process_death", step if step >= 0 else None, data)
+        self._write_cursor(True)  # at once: the agent that follows a killed one must not tell it again
         self._log.say(f"process death: {data['evidence']['text']}")
 
     def _job_over(self) -> bool:

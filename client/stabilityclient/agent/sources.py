@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -12,15 +12,20 @@ from pathlib import Path
 import msgspec
 
 from stabilityclient.agent.exits import ExitStatus
+from stabilityclient.agent.foreign import read_object
 from stabilityclient.agent.probes import read_stat
 from stabilityclient.agent.reader import SpoolReader
 from stabilityclient.slot import STATE_FINISHED, SlotView, read_slot
 from stabilityclient.wire import SourceInfo
 
-__all__ = ["Source", "Sources", "is_alive", "load_source"]
+__all__ = ["Source", "Sources", "is_alive", "load_source", "read_source"]
 
 #: Process states in /proc that mean: dead already, only its parent has not asked yet.
 _DEAD_STATES = ("Z", "X")
+#: What the server takes as a source id: one that it refuses would keep the whole node out.
+_SOURCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+#: Unix seconds beyond which a time is no time (year 5138).
+MAX_TIME_S = 1e11
 
 
 class Source:
@@ -102,6 +107,8 @@ class Sources:
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder / "sources"
         self._known: dict[str, Source] = {}
+        #: Folders that no source can be made of, and why.
+        self.broken: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Source]:
         return iter(list(self._known.values()))
@@ -118,10 +125,19 @@ class Sources:
             return []
         fresh = []
         for name in names:
-            if name not in self._known:
-                source = load_source(self._folder / name)
-                if source is not None:
-                    fresh.append(source)
+            if name in self._known:
+                continue
+            try:
+                source = read_source(self._folder / name)
+            except FileNotFoundError:
+                continue  # not whole yet, or a file that lies there
+            except (OSError, ValueError) as error:
+                self.broken[name] = f"{error}"[:200]
+                continue
+            self.broken.pop(name, None)
+            fresh.append(source)
+        for name in [name for name in self.broken if name not in names]:
+            del self.broken[name]
         fresh.sort(key=lambda source: source.info.started)
         for source in fresh:
             self._known[source.info.source] = source
@@ -141,12 +157,26 @@ class Sources:
 def load_source(folder: Path, *, patience_s: float | None = None) -> Source | None:
     """Return the source in a folder, None where it is not whole (yet)."""
     try:
-        facts = json.loads((folder / "source.json").read_bytes())
-        info = msgspec.convert(facts, SourceInfo)
-    except (OSError, ValueError):  # msgspec's and json's errors are ValueErrors
+        return read_source(folder, patience_s=patience_s)
+    except (OSError, ValueError):
         return None
-    source = Source(folder, info, int(facts.get("start_ticks") or 0), patience_s=patience_s)
-    source.no_dumps = str(facts["no_dumps"])[:200] if facts.get("no_dumps") else None
+
+
+def read_source(folder: Path, *, patience_s: float | None = None) -> Source:
+    """Return the source in a folder.
+
+    Raises:
+        OSError: it has no ``source.json`` (yet), or one that can't be read. ValueError: that says what can't be.
+    """
+    facts = read_object(folder / "source.json")
+    info = msgspec.convert(facts, SourceInfo)  # its errors are ValueErrors
+    if info.source != folder.name or not _SOURCE_ID.fullmatch(info.source):
+        raise ValueError(f"source.json names the source {info.source!r:.60}, which is not that of its folder")
+    if not (0 < info.pid < 2**31 and 0 <= (info.rank or 0) < 2**31 and abs(info.started) < MAX_TIME_S):
+        raise ValueError(f"source.json says rank {info.rank}, pid {info.pid}, started {info.started}")
+    ticks = facts.get("start_ticks")
+    source = Source(folder, info, ticks if type(ticks) is int and ticks > 0 else 0, patience_s=patience_s)
+    source.no_dumps = str(facts["no_dumps"])[:300] if facts.get("no_dumps") else None
     return source
 
 

@@ -6,9 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from stabilityclient.sidecar import read_json
 from stabilityclient.start import write_whole
 
-__all__ = ["StateFile"]
+__all__ = ["StateFile", "texts"]
+
+
+def texts(value: object) -> list[str]:
+    """Return the texts of a list; nothing of what is none, whoever wrote it."""
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
 class StateFile:
@@ -28,11 +34,7 @@ class StateFile:
 
     def read(self) -> dict[str, Any]:
         """Return what stands there, {} where there is nothing that can be read."""
-        try:
-            value = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return value if isinstance(value, dict) else {}
+        return read_json(str(self._path))
 
     def write(self, value: dict[str, Any]) -> bool:
         """Write ``value``; True when it is on disk, False when the disk is full: the next call tries again."""

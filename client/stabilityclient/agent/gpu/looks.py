@@ -16,7 +16,8 @@ def mute_key(index: int) -> str:
 
 def index_of_mute(key: str) -> int | None:
     """Return the index in such a key, None for the key of a GPU that has a UUID."""
-    return int(key.removeprefix(_MUTE)) if key.startswith(_MUTE) else None
+    number = key.removeprefix(_MUTE)
+    return int(number) if key.startswith(_MUTE) and number.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,8 @@ class GpuMonitor:
         self._visible: dict[int, str | None] = {}
         self._since: dict[int, float] = {}
         self._blind: dict[str, str] = {}
+        #: Why the last tick failed, empty when it did not.
+        self._failed = ""
         self._inventory: object = None
         self._inventory_since = 0.0
         self._inventory_told: object = None
@@ -109,7 +111,11 @@ class GpuMonitor:
         self._poller.start()
         try:
             while True:
-                self.tick()
+                try:
+                    self.tick()
+                    self._failed = ""
+                except Exception as error:  # of values that no driver should give: the job's data is not to suffer
+                    self._failed = f"what NVML says can't be understood: {type(error).__name__}: {error}"[:300]
                 await asyncio.sleep(TICK_S)
         finally:
             self._poller.stop()
@@ -129,6 +135,8 @@ class GpuMonitor:
         found = [{"what": what, "why": why, "do": _DO.get(what, "")} for what, why in self._blind.items()]
         if self._poll_guard.hanging is not None:
             found.append({"what": "gpu", "why": self.reading["text"], "do": "look at the GPU; it may need a reset"})
+        if self._failed:
+            found.append({"what": "gpu", "why": self._failed, "do": "report it, with the driver's version"})
         if self._poller.listener_blind and self._look.visible:
             found.append({"what": "gpu_events", "why": self._poller.listener_blind, "do": _DO["gpu_events"]})
         return found
