@@ -82,7 +82,7 @@ def test_what_is_no_time_is_not_learned(took_s: float) -> None:
     budgets.learn_phase("data", took_s, 1.0, LIMITS)
     budgets.learn_step(took_s, 1.0, LIMITS)
     assert budgets.of("data", 0.0, LIMITS, first_step_done=True) == 15.0
-    assert budgets.of("", 0.0, LIMITS, first_step_done=True) == 10.0
+    assert budgets.of("", 0.0, LIMITS, first_step_done=True) == 30.0
 
 
 def test_phases_with_ever_new_names_do_not_fill_the_memory() -> None:
@@ -94,8 +94,11 @@ def test_phases_with_ever_new_names_do_not_fill_the_memory() -> None:
 
 @pytest.mark.parametrize(
     ("phase", "long"),
-    [("checkpoint", True), ("Eval/coco", True), ("save_model", True), ("data", False), ("forward", False), ("", False)],
-)
+    [
+        ("checkpoint", True), ("Eval/coco", True), ("save_model", True), ("write_ckpt", True), ("data", False),
+        ("forward", False), ("", False), ("data_load", False), ("load_batch", False), ("load", True),
+    ],
+)  # fmt: skip
 def test_a_phase_that_may_be_long_is_known_by_its_words(phase: str, long: bool) -> None:
     assert is_long(phase) is long
 

@@ -4,6 +4,8 @@ Rules (docs/liveness.md), ``longest`` being the longest time that was seen:
 
 * a usual phase: 5 x longest, at least the floor and 2 x the longest step, at most the ceiling; one that was never seen:
   5 x the longest step;
+* no phase: 5 x the longest step or stand of this rank (a job may tell a step in a hundred), at least 3 x the floor: it
+  may be in a checkpoint that nobody declared;
 * a phase known as long, and the first step of a process: 600 s at first, from its second time on 5 x longest, 120 to
   7,200 s;
 * a declared length is respected: 1.5 x of it, whatever was learned.
@@ -22,12 +24,14 @@ from functools import lru_cache
 
 from stabilitybackend.liveness.limits import Limits
 
-__all__ = ["FACTOR", "LONG_FLOOR_S", "Budgets", "is_long"]
+__all__ = ["FACTOR", "LONG_FLOOR_S", "Budgets", "Seen", "is_long"]
 
 #: A rank may stand this many times the longest time that was seen: NVRx's ``safety_factor`` (docs/liveness.md) ...
 FACTOR = 5.0
 #: ... and never less than so many of the longest steps: a stall shorter than that is slow, not stuck.
 STEP_FACTOR = 2.0
+#: Where no phase is told, so many times the floor: nothing tells a save or a validation from a hang there.
+UNNAMED_FACTOR = 3.0
 #: Budget of a long phase, or of a first step, that was not seen twice yet, seconds.
 LONG_FLOOR_S = 600.0
 #: Least budget of those from then on, seconds: a slow file system doubles a save without anything being wrong.
@@ -49,21 +53,28 @@ FEW_STEP_TIMES = 3
 
 _LONG = frozenset(
     {
-        "checkpoint", "checkpointing", "compile", "eval", "evaluate", "evaluation", "init", "load", "restore",
-        "rollback", "save", "setup", "test", "val", "validate", "validation", "warmup",
+        "checkpoint", "checkpointing", "ckpt", "compile", "eval", "evaluate", "evaluation", "init", "load", "restore",
+        "rollback", "save", "setup", "test", "val", "valid", "validate", "validation", "warmup",
     }
 )  # fmt: skip
+#: To load one of these is a part of each step.
+_A_STEP = frozenset({"batch", "batches", "data", "sample", "samples"})
 _WORDS = re.compile(r"[a-z]+")
 
 
 @lru_cache(maxsize=4_096)
 def is_long(phase: str) -> bool:
     """Say whether a phase's name tells that it may be long without being a hang."""
-    return not _LONG.isdisjoint(_WORDS.findall(phase.lower()))
+    words = set(_WORDS.findall(phase.lower()))
+    if not words.isdisjoint(_A_STEP):
+        words.discard("load")
+    return not _LONG.isdisjoint(words)
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
+    """The longest time that something took, and how often it was seen, at ``at`` for the last time (unix seconds)."""
+
     longest_s: float = 0.0
     times: int = 0
     at: float = -math.inf
@@ -73,11 +84,13 @@ class _Seen:
 class Budgets:
     """What the ranks of one run were seen to take. Bounded; part of the run's snapshot."""
 
-    phases: dict[str, _Seen] = field(default_factory=dict)
-    step: _Seen = field(default_factory=_Seen)
-    first_step: _Seen = field(default_factory=_Seen)
+    phases: dict[str, Seen] = field(default_factory=dict)
+    step: Seen = field(default_factory=Seen)
+    first_step: Seen = field(default_factory=Seen)
     _steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
     _rows_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
+    #: Seconds between two rows, whatever number of steps lies between them.
+    _waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=STEP_TIMES))
 
     @property
     def usual_step_s(self) -> float | None:
@@ -85,7 +98,9 @@ class Budgets:
         times = sorted(self._steps_s if len(self._steps_s) >= FEW_STEP_TIMES else [*self._steps_s, *self._rows_s])
         return times[len(times) // 2] if times else None
 
-    def of(self, phase: str, expect_s: float, limits: Limits, *, first_step_done: bool) -> float:
+    def of(
+        self, phase: str, expect_s: float, limits: Limits, *, first_step_done: bool, stand_s: float = 0.0
+    ) -> float:  # fmt: skip
         """Return how long a rank may stand in a phase, seconds.
 
         Args:
@@ -93,28 +108,29 @@ class Budgets:
             expect_s: the length that the job declared, 0 for none.
             limits: floor and ceiling.
             first_step_done: whether the process has finished a step.
+            stand_s: the longest that this rank stood without a phase.
         """
-        usual = self._usual(phase, limits)
+        usual = self._usual(phase, limits, stand_s)
         if expect_s > 0:
             return max(DECLARED_FACTOR * expect_s, usual)
         if is_long(phase):
             return _long(self.phases.get(phase))
         return usual if first_step_done else max(_long(self.first_step), usual)
 
-    def _usual(self, phase: str, limits: Limits) -> float:
-        step_s = max(self.step.longest_s, self._row_step_s())
+    def _usual(self, phase: str, limits: Limits, stand_s: float = 0.0) -> float:
+        step_s = max(self.step.longest_s, self._wait_s(), 0.0 if phase else stand_s)
         if step_s == 0.0:
             step_s = self.first_step.longest_s  # the only one yet: too long rather than too short
         seen = None if is_long(phase) else self.phases.get(phase)
         learned = (
             FACTOR * step_s if seen is None or seen.times == 0 else max(FACTOR * seen.longest_s, STEP_FACTOR * step_s)
         )
-        return max(min(learned, limits.hang_ceiling_s), limits.hang_floor_s)
+        return max(min(learned, limits.hang_ceiling_s), limits.hang_floor_s * (1.0 if phase else UNNAMED_FACTOR))
 
-    def _row_step_s(self) -> float:
-        if self.step.times >= FEW_STEP_TIMES or not self._rows_s:
+    def _wait_s(self) -> float:
+        if self.step.times >= FEW_STEP_TIMES or not self._waits_s:
             return 0.0
-        return sorted(self._rows_s)[len(self._rows_s) // 2]
+        return sorted(self._waits_s)[len(self._waits_s) // 2]
 
     def learn_phase(self, phase: str, took_s: float, now: float, limits: Limits) -> None:
         """Take the length of one pass through a phase that is over.
@@ -126,7 +142,7 @@ class Budgets:
         if seen is None:
             if len(self.phases) >= MAX_PHASES:
                 return
-            seen = self.phases[phase] = _Seen()
+            seen = self.phases[phase] = Seen()
         budget_s = _long(seen) if is_long(phase) else self._usual(phase, limits)
         _take(seen, took_s, budget_s, now)
 
@@ -139,24 +155,40 @@ class Budgets:
         """Take the time from a process's first word to the end of its first step."""
         _take(self.first_step, took_s, _long(self.first_step), now)
 
-    def learn_row(self, took_s: float) -> None:
-        """Take the time of a step by two logged rows; what is no step time is passed over."""
-        if 0 < took_s <= LONG_FLOOR_S:
-            self._rows_s.append(took_s)
+    def learn_rows(self, took_s: float, steps: int, rows: int) -> None:
+        """Take the time of some steps by logged rows; what can be no step time is passed over.
+
+        Args:
+            took_s: seconds. steps: how many were made. rows: how many were logged of them.
+        """
+        if 0 < took_s <= LONG_FLOOR_S * rows:
+            self._rows_s.append(took_s / steps)
+            self._waits_s.append(took_s / rows)
+
+    def learn_stand(self, seen: Seen, took_s: float, now: float, limits: Limits, *, sparse: bool) -> None:
+        """Take how long a rank stood without a phase.
+
+        Args:
+            seen: what is known of that rank. took_s: seconds. now: unix seconds. limits: floor and ceiling.
+            sparse: the others made steps meanwhile: it was no hang, however long it was.
+        """
+        budget_s = math.inf if sparse else self._usual("", limits, seen.longest_s)
+        seen.times = max(seen.times, 1)  # the first one may be a hang like any other
+        _take(seen, took_s, budget_s, now)
 
     def is_known(self, phase: str) -> bool:
         """Say whether the length of a phase was learned."""
         return phase in self.phases
 
 
-def _long(seen: _Seen | None) -> float:
+def _long(seen: Seen | None) -> float:
     if seen is None or seen.times == 0:
         return LONG_FLOOR_S
     floor_s = LONG_FLOOR_S if seen.times < 2 else LONG_SEEN_FLOOR_S
     return min(max(floor_s, FACTOR * seen.longest_s), LONG_CEILING_S)
 
 
-def _take(seen: _Seen, took_s: float, budget_s: float, now: float) -> bool:
+def _take(seen: Seen, took_s: float, budget_s: float, now: float) -> bool:
     """Note a time; return whether it was within its budget."""
     if not 0 <= took_s < math.inf:
         return False

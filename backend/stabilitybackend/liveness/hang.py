@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.liveness.budgets import Budgets
 from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
-from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_ranks, nodes_of, place_of, seat_of
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.scene import Scene
+from stabilitybackend.liveness.standing import Allowance
 from stabilitybackend.liveness.verdict import Verdict, judge
 
 #: A hang is told again when it has lasted this many times longer.
@@ -27,29 +26,7 @@ _PROC = ("state", "cpu", "wchan", "threads")
 SIGNALLED_AFTER_S = 1.5
 SIGNAL_S = 20.0
 
-__all__ = ["Allowance", "HangWatch"]
-
-
-class Allowance:
-    """Tells how long a rank may stand.
-
-    Args:
-        budgets: of the run. limits: floor and ceiling.
-    """
-
-    def __init__(self, budgets: Budgets, limits: Limits) -> None:
-        self.usual_step_s = budgets.usual_step_s
-        self._budgets = budgets
-        self._limits = limits
-        self._known: dict[tuple[str, float, bool], float] = {}
-
-    def of(self, watch: RankWatch) -> float:
-        """Return a rank's budget, seconds."""
-        key = (watch.phase, watch.expect_s, watch.first_step_done)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._budgets.of(key[0], key[1], self._limits, first_step_done=key[2])
-        return found
+__all__ = ["HangWatch"]
 
 
 class HangWatch:
@@ -128,7 +105,7 @@ class HangWatch:
         return self._follow(scene, overdue, budget, now) if overdue else []
 
     def _open(self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float) -> Finding:
-        step = min(watch.step for watch in scene.visible)
+        step = min(watch.step for watch in scene.tellers)
         key = f"hang:{step}:{scene.visible[0].source}"
         request = self._request(key, now)
         self._opened_at, self._answers = now, -1
@@ -257,7 +234,7 @@ def _finding(
                 str(watch.rank): {
                     "step": watch.step,
                     "phase": watch.phase,
-                    "stood_s": watch.stood_s,
+                    "stood_s": scene.stood_of(watch),
                     "budget_s": budget.of(watch),
                     "python_silent_s": watch.python_silent_s,
                     "main_silent_s": watch.main_silent_s,
@@ -280,7 +257,7 @@ def _title(scene: Scene, verdict: Verdict, step: int) -> str:
     if len(verdict.culprits) == 1:
         watch = verdict.culprits[0]
         if watch in scene.visible:
-            return f"{title}: {seat_of(watch)} {place_of(watch)} for {watch.stood_s:.0f} s"
+            return f"{title}: {seat_of(watch)} {place_of(watch)} for {scene.stood_of(watch):.0f} s"
         return f"{title}: {seat_of(watch)} is {'over' if watch.state != 'running' else 'not seen'}"
     if verdict.ranks:
         return f"{title}: the others wait for {name_ranks(verdict.ranks)}"

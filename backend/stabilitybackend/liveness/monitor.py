@@ -12,17 +12,17 @@ from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.agents import SILENT_AFTER_S, AgentBook
-from stabilitybackend.liveness.budgets import Budgets
+from stabilitybackend.liveness.budgets import Budgets, Seen
 from stabilitybackend.liveness.deaths import FACTS, DeathWatch
 from stabilitybackend.liveness.doubles import Doubles
 from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
-from stabilitybackend.liveness.hang import Allowance, HangWatch
+from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.naming import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
 from stabilitybackend.liveness.scene import Scene
 from stabilitybackend.liveness.slow_ranks import SlowRanks
-from stabilitybackend.liveness.suspicion import furthest_back
+from stabilitybackend.liveness.standing import Allowance, Standing, budget_of
 
 #: Ranks followed per run; more are counted, not followed.
 MAX_RANKS = 20_000
@@ -51,6 +51,7 @@ class LivenessMonitor:
         self._deaths = DeathWatch()
         self._hang = HangWatch(run_id, self.dumps)
         self._slow = SlowRanks()
+        self._standing = Standing()
         self._doubles = Doubles()
         #: When some rank was last in a long phase: who waited for it since has not stood by itself, unix seconds.
         self._excused_until = 0.0
@@ -160,20 +161,23 @@ class LivenessMonitor:
         if known is not None and not known.running and lives and not self._deaths.knows(source):
             # The one that we knew is over, and this one lives, whatever the clock said when it started.
             self._deaths.runs_again(rank, source, -1, now, newer=True)
-            self._ranks[rank] = watch = RankWatch(rank, source)
+            self._ranks[rank] = watch = RankWatch(rank, source, known.stands)
             return watch
         return self._watch_of(rank, source)
 
     def _budget_of(self, watch: RankWatch) -> float:
-        return self._budgets.of(
-            watch.phase, watch.expect_s, self.limits, first_step_done=watch.first_step_done
-        )  # fmt: skip
+        return budget_of(watch, self._budgets, self.limits)
 
-    def logged(self, rank: int, source: str, step: int, time: float) -> None:
-        """Take note of the newest row that a process logged, ``time`` in its own clock's unix seconds."""
+    def logged(self, rank: int, source: str, step: int, time: float, rows: int = 1) -> None:
+        """Take note of the newest row that a process logged.
+
+        Args:
+            rank, source: of the process. step: of the row. time: unix seconds of its own clock.
+            rows: how many it logged since the row that was told before.
+        """
         watch = self._watch_of(rank, source)
         if watch is not None:
-            watch.logged(step, time, self._budgets)
+            watch.logged(step, time, rows, self._budgets)
 
     def logs_own_work(self, rank: int, now: float) -> None:
         """Take note that a rank logs times of its own work, which the straggler detector compares better."""
@@ -243,32 +247,12 @@ class LivenessMonitor:
 
     def _tick_hang(self, visible: list[RankWatch], over: bool, now: float) -> list[Finding]:
         allowed = Allowance(self._budgets, self.limits)
-        overdue, excused = [], False
-        for watch in visible:
-            stood, budget_s = watch.stood_s, allowed.of(watch)
-            if watch.in_long_phase:
-                if stood > budget_s:
-                    overdue.append(watch)
-                else:
-                    excused = True
-            elif stood > budget_s and watch.seen_at - self._excused_until > budget_s:
-                overdue.append(watch)
-        if overdue and not excused:
-            last = furthest_back([watch for watch in visible if now - watch.seen_at <= SILENT_AFTER_S])
-            # Whom the others wait for is under way, and not for too long: slow, not stuck.
-            excused = self._hidden_excuse(now, allowed) or (bool(last) and set(last).isdisjoint(overdue))
+        self._standing.look(visible, now)
+        overdue, excused = self._standing.overdue(visible, self._ranks.values(), allowed, self._excused_until, now)
         if not overdue and self._hang.finding is None:
             return []
         scene = self._scene(visible, now) if visible else None
         return self._hang.tick(scene, overdue, self._deaths.is_open, excused, over, allowed, now)
-
-    def _hidden_excuse(self, now: float, allowed: Allowance) -> bool:
-        """Say whether a rank that is out of sight was last seen in a long phase that may still last."""
-        return any(
-            watch.running and watch.in_long_phase and watch.agent and watch.seen_at
-            and now - watch.seen_at > SILENT_AFTER_S and watch.stood_s + now - watch.seen_at <= allowed.of(watch)
-            for watch in self._ranks.values()
-        )  # fmt: skip
 
     def _scene(self, visible: list[RankWatch], now: float) -> Scene:
         seen = {watch.rank for watch in visible}
@@ -352,7 +336,8 @@ class LivenessMonitor:
         if watch is None and len(self._ranks) >= MAX_RANKS:
             self.ranks_not_followed += 1
             return None
-        watch = self._ranks[rank] = RankWatch(rank, source, dead=self._deaths.knows(source))
+        stands = Seen() if watch is None else watch.stands
+        watch = self._ranks[rank] = RankWatch(rank, source, stands, dead=self._deaths.knows(source))
         return watch
 
     def _visible(self, now: float) -> list[RankWatch]:

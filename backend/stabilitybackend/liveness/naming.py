@@ -31,7 +31,11 @@ def seat_of(watch: RankWatch) -> str:
 
 def place_of(watch: RankWatch) -> str:
     """Return "in data" or "at step 12"."""
-    return f"in {watch.phase}" if watch.phase else f"at step {watch.step}"
+    if watch.phase:
+        return f"in {watch.phase}"
+    if watch.sparse:
+        return "at a step that is not told"
+    return f"at step {watch.step}" if watch.step >= 0 else "before the first step"
 
 
 def nodes_of(watches: Iterable[RankWatch]) -> list[str]:

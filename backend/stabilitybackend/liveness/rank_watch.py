@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from stabilitybackend.liveness.budgets import Budgets, is_long
+from stabilitybackend.liveness.budgets import Budgets, Seen, is_long
 from stabilitybackend.liveness.limits import Limits
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
@@ -76,6 +76,10 @@ class RankWatch:
 
     rank: int
     source: str
+    #: The longest that this rank stood without a phase, over its processes.
+    stands: Seen = field(default_factory=Seen)
+    #: It does not tell each step: the others made several while it stood (``standing.py``).
+    sparse: bool = False
     agent: str = ""
     node: str = ""
     pid: int = 0
@@ -230,10 +234,13 @@ class RankWatch:
             excused_until: when some rank was last in a long phase: who waited for it was not slow, unix seconds.
             now: unix seconds.
         """
+        alone = self.first_step_done and excused_until < now - before.stood_s
+        if self.moved_at == now and before.step >= 0 and not before.phase and (self.sparse or alone):
+            budgets.learn_stand(self.stands, before.stood_s, now, limits, sparse=self.sparse)
         if self.step > before.step >= 0:
             if not self.first_step_done:
                 self.first_step_done = True
-                if self._first_seen:
+                if self._first_seen and not self.sparse:
                     budgets.learn_first_step(now - self._first_seen, now)
             elif excused_until < before.step_seen:
                 budgets.learn_step((self._step_seen - before.step_seen) / (self.step - before.step), now, limits)
@@ -270,16 +277,20 @@ class RankWatch:
                 budgets.learn_phase(name[:MAX_NAME_CHARS], took, now, limits)
         self._learned_at = now
 
-    def logged(self, step: int, time: float, budgets: Budgets) -> None:
+    def logged(self, step: int, time: float, rows: int, budgets: Budgets) -> None:
         """Take a row that this process logged at ``time`` (its own clock): its first steps are done, and how fast.
 
         A process that stops within its first second shows only one slot, and after a restart of the server none that
         moved.
+
+        Args:
+            step, time: of the row. rows: how many came since the row that was taken before.
+            budgets: of the run.
         """
         before, self._logged = self._logged, (step, time)
         if before is None or step <= before[0]:
             return
-        budgets.learn_row((time - before[1]) / (step - before[0]))
+        budgets.learn_rows(time - before[1], step - before[0], max(1, rows))
         self.first_step_done = True
 
     def unseen(self) -> None:

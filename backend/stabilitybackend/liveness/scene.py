@@ -65,7 +65,16 @@ class Scene:
     @cached_property
     def stood_s(self) -> float:
         """Seconds since the last progress of the rank that has stood longest."""
-        return max(watch.stood_s for watch in self.visible)
+        return max(watch.stood_s for watch in self.tellers)
+
+    @cached_property
+    def tellers(self) -> list[RankWatch]:
+        """Return the visible ranks that tell each step; all where none does."""
+        return [watch for watch in self.visible if not watch.sparse] or self.visible
+
+    def stood_of(self, watch: RankWatch) -> float:
+        """Return for how long a rank has stood, seconds; one that does not tell each step no longer than the others."""
+        return min(watch.stood_s, self.stood_s) if watch.sparse else watch.stood_s
 
     def proc(self, watch: RankWatch) -> dict[str, Any]:
         """Return the kernel's word on a rank: as sampled for the dump, undisturbed, else the newest."""

@@ -94,20 +94,22 @@ def _stack(scene: Scene) -> _Answer:
 
 
 def _step(scene: Scene) -> _Answer:
-    last = min(watch.step for watch in scene.visible)
-    behind = [watch for watch in scene.visible if watch.step == last]
-    return ([watch.rank for watch in behind] if len(behind) < len(scene.visible) else []), "behind the others by a step"
+    told = scene.tellers
+    last = min(watch.step for watch in told)
+    behind = [watch for watch in told if watch.step == last]
+    return ([watch.rank for watch in behind] if len(behind) < len(told) else []), "behind the others by a step"
 
 
 def furthest_back(visible: Sequence[RankWatch]) -> list[RankWatch]:
     """Return the ranks that the others wait for by the order of steps and phases; empty where it does not tell."""
-    if not visible:
+    told = [watch for watch in visible if not watch.sparse]
+    if not told:
         return []
-    step = min(watch.step for watch in visible)
-    there = [watch for watch in visible if watch.step == step]
+    step = min(watch.step for watch in told)
+    there = [watch for watch in told if watch.step == step]
     phases = {watch.phase for watch in there}
     if len(phases) == 1:
-        return there if len(there) < len(visible) else []
+        return there if len(there) < len(told) else []
     data = [watch for watch in there if is_data(watch.phase)]
     if data or not phases <= set(PHASE_ORDER):
         return data
@@ -116,8 +118,8 @@ def furthest_back(visible: Sequence[RankWatch]) -> list[RankWatch]:
 
 
 def _phase(scene: Scene) -> _Answer:
-    step = min(watch.step for watch in scene.visible)
-    there = [watch for watch in scene.visible if watch.step == step]
+    step = min(watch.step for watch in scene.tellers)
+    there = [watch for watch in scene.tellers if watch.step == step]
     phases = {watch.phase for watch in there}
     if len(phases) < 2:
         return None

@@ -103,7 +103,7 @@ def judge(scene: Scene) -> Verdict:
         kind = "desync"
     verdict = Verdict(kind, "", _confidence(scene, found, kind), culprits, ranks, why="" if top is None else top.why)
     seen = set(scene.visible)
-    stood = max((watch.stood_s for watch in culprits if watch in seen), default=scene.stood_s)
+    stood = max((scene.stood_of(watch) for watch in culprits if watch in seen), default=scene.stood_s)
     verdict.since = max(watch.seen_at for watch in scene.visible) - stood
     verdict.because = _because(scene, found, culprits, ranks)
     verdict.blind = _blind(scene)
@@ -279,7 +279,7 @@ def _who(scene: Scene, verdict: Verdict) -> str:
         plural = {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s"))
         does = f"{plural} {rest}"
     if first in scene.visible:
-        return f"{names} {does} for {max(watch.stood_s for watch in culprits):.0f} s"
+        return f"{names} {does} for {max(scene.stood_of(watch) for watch in culprits):.0f} s"
     silent = scene.silent_s.get(first.rank)
     return f"{names} {does}" + (f" for {silent:.0f} s" if silent and kind == "node_lost" else "")
 
@@ -297,7 +297,7 @@ def _waiting(scene: Scene, others: Sequence[RankWatch], after: bool) -> str:
             who = f"the other {len(there)}"
         else:
             who = name_ranks([watch.rank for watch in there])
-        parts.append(f"{who} {verb} {place} for {max(watch.stood_s for watch in there):.0f} s")
+        parts.append(f"{who} {verb} {place} for {max(scene.stood_of(watch) for watch in there):.0f} s")
     if len(order) > MAX_GROUPS:
         parts.append(f"{sum(len(there) for _, there in order[MAX_GROUPS:])} more wait elsewhere")
     return "; ".join(parts)

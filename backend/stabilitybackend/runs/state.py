@@ -165,8 +165,9 @@ class RunState:
         self.world.row(placed.source, int(placed.steps[0]), int(placed.steps[-1]))
         if any(map(_OWN_WORK, placed.names)):
             self.liveness.logs_own_work(placed.rank, self._clock())
-        for at in (0, -1):
-            self.liveness.logged(placed.rank, placed.source, int(placed.steps[at]), float(placed.times[at]))
+        rows = int((placed.steps[1:] > placed.steps[:-1]).sum())
+        for at, since in ((0, 1), (-1, rows)):
+            self.liveness.logged(placed.rank, placed.source, int(placed.steps[at]), float(placed.times[at]), since)
         if placed.segment == self.fold.tree.head:
             self._note_progress(placed)
         found = self.judge.take(placed)

@@ -1,0 +1,73 @@
+"""A rank that tells few steps, or none, does not hang for that; a job that tells few steps may hang all the same."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.runs.snapshot import loads_restricted
+from watched_job import START, Job, kinds, source, stack
+
+QUIET = {"step": -1, "step_start": 0.0, "phase": "", "phase_start": 0.0}
+
+
+def _one_step_in(steps: int, job: Job, rank: int) -> None:
+    """Let a rank that uses no phases tell one step in so many."""
+    told = job.step - job.step % steps
+    job.stuck[rank] = {"step": told, "step_start": START + told * job.step_s, "phase": "", "phase_start": 0.0}
+
+
+def _run(job: Job, seconds: int, every: dict[int, int], *, moving: bool = True) -> list[tuple[str, str]]:
+    said = []
+    for _ in range(seconds):
+        for rank, steps in every.items():
+            before = job.stuck.get(rank, {}).get("step", 0)
+            _one_step_in(steps, job, rank)
+            if job.stuck[rank]["step"] > before:
+                told = job.stuck[rank]
+                job.monitor.logged(rank, source(rank, job.start), told["step"], told["step_start"])
+        said += job.run(1, moving=moving)
+    return kinds(said)
+
+
+@pytest.mark.parametrize("phase", ["", "backward"])
+def test_ranks_that_never_log_are_no_hang_while_one_does(phase: str) -> None:
+    job = Job(nodes={"a": [0, 1, 2, 3]}, more={"phase": phase})
+    job.stuck = dict.fromkeys((1, 2, 3), QUIET)
+    assert job.run(2_000) == []
+    (hang,) = [one for one in job.run(40, moving=False) if one.evidence["verdict"]["dump"]][:1]
+    assert (hang.onset_step, hang.rank) == (job.step, None)
+    assert hang.evidence["verdict"]["since"] > job.now - 45
+    assert "step -1" not in hang.title + hang.text
+    for rank in range(4):
+        where = [("/job/loader.py", "next_batch")] if rank == 2 else [("/x/torch/distributed/c10d.py", "all_reduce")]
+        job.answer(rank, stack=stack(*where), slot={})
+    assert [one.rank for one in job.run(3, moving=False)] == [2]
+
+
+def test_ranks_that_log_one_step_in_fifty_are_neither_a_hang_nor_to_blame_for_one() -> None:
+    job = Job(nodes={"a": [0, 1, 2, 3]}, step_s=1.0, more={"phase": "", "phase_start": 0.0})
+    assert _run(job, 470, dict.fromkeys((1, 2, 3), 50)) == []
+    assert _run(job, 40, {}, moving=False) == [("hang", "open")]
+    assert (job.said[-1].onset_step, job.said[-1].evidence["suspects"]) == (470, [])
+
+
+def test_a_job_that_tells_one_step_in_a_hundred_hangs_after_five_of_them_and_not_before() -> None:
+    job = Job(step_s=1.0)
+    every = {0: 100, 1: 100}
+    assert _run(job, 1_350, every) == []
+    saved = loads_restricted(pickle.dumps(job.monitor.saved(), protocol=5))
+    job.monitor, job.start = LivenessMonitor("run"), 2
+    job.monitor.restore(saved)
+    assert _run(job, 1_150, every) == []  # the new processes know the pace of the old ones
+    assert _run(job, 380, {}, moving=False) == []
+    assert _run(job, 130, {}, moving=False) == [("hang", "open")]
+
+
+def test_a_job_without_phases_may_stand_for_a_save_that_nobody_declared_and_is_told_within_a_minute() -> None:
+    job = Job(more={"phase": "", "phase_start": 0.0})
+    job.run(30)
+    assert job.run(28, moving=False) == []
+    assert kinds(job.run(10, moving=False)) == [("hang", "open")]
