@@ -65,6 +65,16 @@ def test_a_hang_ends_by_itself_when_the_steps_go_on() -> None:
     assert job.monitor.status(job.now)[0] == "running"
 
 
+def test_a_hang_that_new_processes_end_has_not_recovered() -> None:
+    job = Job()
+    job.run(20)
+    job.run(20, moving=False)
+    job.start = 2
+    (over,) = job.run(2)
+    assert (over.state, over.recovered_step) == ("resolved", None)
+    assert over.text.startswith("The job was started again. The ranks had stood at step")
+
+
 def test_a_long_hang_is_told_again_only_when_it_has_doubled() -> None:
     job = Job()
     job.run(60)

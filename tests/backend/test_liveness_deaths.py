@@ -120,3 +120,18 @@ def test_a_death_is_told_in_the_next_second_and_no_hang_beside_it() -> None:
     job = trained()
     job.dies(1, cause="signal", signal=9, signal_name="SIGKILL")
     assert kinds(job.run(60, moving=False)) == [("process_death", "open")]
+
+
+def test_a_new_process_that_dies_at_once_is_told_however_far_behind_its_nodes_clock_is() -> None:
+    job = Job()
+    job.run(20)
+    job.dies(1)
+    job.run(3)
+    job.start, job.stuck = 2, {}
+    assert kinds(job.run(3)) == [("process_death", "resolved")]
+    job.monitor.event(
+        {"type": "process_death", "time": job.now - 60, "step": 3, "source": "a1-1",
+         "data": {"source": source(0, 2), "rank": 0, "cause": "crash", "signal_name": "SIGSEGV"}},
+        None, job.now,
+    )  # fmt: skip
+    assert kinds(job.run(1)) == [("process_death", "open")]

@@ -47,7 +47,9 @@ class DeathWatch:
         self._key = ""
         self._changed = False
         self._over: dict[str, None] = {}
+        #: When a new process was seen last, on its node's clock, and its start, ns.
         self._over_at = float("-inf")
+        self._newest_start = 0
         self._runs_again: str | None = None
 
     @property
@@ -80,8 +82,10 @@ class DeathWatch:
     ) -> None:
         """Take one death. A second report of the same rank adds its facts to the first."""
         time = number(event.get("time")) or now
-        if source in self._over or time < self._over_at:
-            return  # belongs to a death that is over: came again, or later than the new start
+        # Of a death that is over: it came again, or was told later than the new start. Clocks of nodes differ, so what
+        # started with the new process or after it is none of them, whatever its time.
+        if source in self._over or (time < self._over_at and start_of(source) < self._newest_start):
+            return
         known = self._deaths.get(rank)
         if known is None and len(self._deaths) >= MAX_DESCRIBED:
             self._more += 1
@@ -110,6 +114,7 @@ class DeathWatch:
             return
         if newer or start_of(source) >= start_of(str(death["source"])):
             self._over_at = max(self._over_at, time)
+            self._newest_start = max(self._newest_start, start_of(source))
             self._runs_again = f"The job runs again: rank {rank} has a new process, at step {max(step, 0)}."
 
     def open_finding(self, now_step: int) -> Finding | None:

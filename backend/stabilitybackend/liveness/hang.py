@@ -98,10 +98,13 @@ class HangWatch:
             return [self._close("A process of the job died; see that incident.", None, scene)]
         if scene is None:
             return [self._close("No process of the job runs any more.", None, None)] if over else []
-        if not overdue and self._went_on(scene):
+        anew = self._started_anew(scene)
+        if not overdue and (anew or self._went_on(scene)):
             stood = float(self.finding.evidence.get("stood_s") or 0.0)
-            text = f"The steps go on again. They had stood at step {self.finding.onset_step} for more than"
-            return [self._close(f"{text} {stood:.0f} s.", max((w.step for w in scene.visible), default=-1), scene)]
+            text = f"The ranks had stood at step {self.finding.onset_step} for more than {stood:.0f} s."
+            if anew:  # it did not recover: somebody ended it
+                return [self._close(f"The job was started again. {text}", None, scene)]
+            return [self._close(f"The steps go on again. {text}", max(w.step for w in scene.visible), scene)]
         return self._follow(scene, overdue, budget, now) if overdue else []
 
     def _open(self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float) -> Finding:
@@ -164,14 +167,19 @@ class HangWatch:
     def _gone(self, scene: Scene) -> frozenset[int]:
         return frozenset(watch.rank for watch in (*scene.unseen, *scene.over))
 
+    def _started_anew(self, scene: Scene) -> bool:
+        """Say whether another process has taken the place of a rank that stood."""
+        places = ((self._places.get(watch.rank), watch.source) for watch in scene.visible)
+        return any(known is not None and known[0] not in ("", source) for known, source in places)
+
     def _went_on(self, scene: Scene) -> bool:
         """Say whether a rank is somewhere else than where it stood; a server that was away has not seen it move."""
         for watch in scene.visible:
             known = self._places.get(watch.rank)
             if known is None:
                 continue
-            source, step, phase = known
-            if (source and source != watch.source) or watch.step != step or watch.phase != phase:
+            _, step, phase = known
+            if watch.step != step or watch.phase != phase:
                 return True
             if self._opened_at and watch.moved_at > self._opened_at:
                 return True
