@@ -23,8 +23,8 @@ __all__ = ["FaultyJob"]
 
 _RANK = Path(__file__).with_name("rank.py")
 _CGROUPS = Path("/sys/fs/cgroup/memory")
-#: Memory of a rank that is to be killed for it, bytes; a small job with torch needs half of it.
-_CGROUP_BYTES = 600 * 1024 * 1024
+#: Memory that a rank may still take before it is killed for it, bytes: what it has does not count in its new group.
+_CGROUP_BYTES = 64 * 1024 * 1024
 
 
 class FaultyJob:
