@@ -34,7 +34,7 @@ _LAUNCHER = (
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the settings of the machine that it runs on."""
     for name in list(os.environ):
-        if name.startswith(("STABILITY_", "SLURM_", "MASTER_")) or name in _LAUNCHER:
+        if name.startswith(("STABILITY_", "SLURM_", "MASTER_", "OMPI_", "PMI_", "MPI_")) or name in _LAUNCHER:
             monkeypatch.delenv(name)
     monkeypatch.setenv("STABILITY_DRAIN_S", "20")
 

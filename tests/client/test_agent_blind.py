@@ -190,6 +190,7 @@ def _process(rank: int, pid: int, started: float) -> Source:
 
 def test_a_restart_in_which_one_process_follows_the_other_is_no_second_job() -> None:
     both = [_process(0, 1, 0.0), _process(0, 2, 100.0), _process(1, 3, 0.0)]
+    assert twins([_process(0, 1, 0.0), _process(0, 1, 1.0)], 200.0) == []  # init() called twice
     assert twins(both, 100.0 + TWIN_S / 2) == []
     assert [entry["why"].startswith("rank 0 has 2 living") for entry in twins(both, 101.0 + TWIN_S)] == [True]
 

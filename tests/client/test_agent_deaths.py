@@ -214,6 +214,21 @@ def test_an_end_that_nobody_saw_is_told_by_what_the_slot_says(tmp_path: Path, st
         assert (data["cause"], data["how"]) == ("unknown" if state == STATE_RUNNING else "exception", "slot")
 
 
+def test_a_kill_for_memory_of_a_child_is_not_the_end_of_a_rank_that_said_how_it_left(tmp_path: Path) -> None:
+    counters, kill = _counters(tmp_path, [0.0])
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ticks = start_ticks(process.pid)
+    source = _source(tmp_path, process.pid, ticks, STATE_EXCEPTION, "RuntimeError: DataLoader worker was killed")
+    counters.follow(process.pid)
+    kill(6)  # a data loader's worker in the same group
+    process.communicate(b"\n")
+    source.observe()
+    told = DeathWatch(counters).told(source)
+    assert told is not None
+    assert told[0] is not None
+    assert (told[0]["cause"], told[0]["oom"], told[1].how) == ("exception", None, "none")
+
+
 @pytest.mark.parametrize("python", ["new", "built on an old Linux"])
 def test_a_handle_of_a_process_means_no_later_one_of_the_same_pid(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if python != "new":

@@ -142,6 +142,22 @@ def test_ranks_that_know_only_their_master_agree_too() -> None:
     assert len(ids) == 1
 
 
+_OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+}
+_HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+
+
+@pytest.mark.parametrize("launcher", [_OPEN_MPI, _HYDRA], ids=["Open MPI", "MPICH and Intel MPI"])
+def test_ranks_come_from_mpirun_also_inside_of_a_slurm_job(launcher: dict[str, str]) -> None:
+    batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "1"}
+    ranks = _resolve(batch | launcher).ranks
+    assert (ranks.rank, ranks.world_size, ranks.local_rank, ranks.local_world_size) == (5, 8, 1, 4)
+
+
 def test_ranks_come_from_torchrun_or_else_from_slurm() -> None:
     slurm = _resolve({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "99"}).ranks
     assert (slurm.rank, slurm.world_size, slurm.local_rank, slurm.one_node) == (3, 8, 1, False)

@@ -1,0 +1,157 @@
+"""Whatever lies in a run folder, the agent neither ends nor waits for it, and says what it can't use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from spooled import stored
+
+from stabilitybackend.agents.frame_checks import check_frame
+from stabilityclient.agent.blind import blind_sources
+from stabilityclient.agent.deaths import fatal_text
+from stabilityclient.agent.dump_signal import send_dump_signal
+from stabilityclient.agent.health import main_thread_pending
+from stabilityclient.agent.ownsource import OwnSource
+from stabilityclient.agent.service import Agent
+from stabilityclient.agent.sources import Source, Sources
+from stabilityclient.slot import CLAIM_STEPS, FLAG_PENDING, STATE_RUNNING, Slot
+from stabilityclient.start import start_ticks
+
+
+def _rank(run_folder: Path, pid: int, **facts: Any) -> Path:
+    """Make a source of rank 0 and return its folder."""
+    name = f"r0-1-{pid}"
+    home = run_folder / "sources" / name
+    home.mkdir(parents=True)
+    info = {"source": name, "rank": 0, "node": "n", "pid": pid, "started": 1.0, "start_ticks": start_ticks(pid)}
+    (home / "source.json").write_text(json.dumps(info | facts))
+    return home
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> Path:
+    """A run folder without sources."""
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "run.json").write_text('{"run_id": "r"}')
+    return tmp_path
+
+
+def _only(run_folder: Path) -> Source:
+    sources = Sources(run_folder)
+    (source,) = sources.discover()
+    return source
+
+
+def _facts(**facts: Any) -> Callable[[Path], object]:
+    good = {"source": "bad", "rank": 0, "node": "n", "pid": 7, "started": 1.0}
+    return lambda path: path.write_text(json.dumps(good | facts))
+
+
+_NO_SOURCES: dict[str, Callable[[Path], object]] = {
+    "another name": _facts(source="r9-1-1"),
+    "a pid of nobody": _facts(pid=-1),
+    "a pid of all": _facts(pid=0),
+    "a rank below 0": _facts(rank=-4),
+    "a start that is no time": _facts(started=float("nan")),
+    "text": _facts(pid="7"),
+    "no object": lambda path: path.write_bytes(b"[1]"),
+    "nested": lambda path: path.write_bytes(b"[" * 200_000),
+    "bytes": lambda path: path.write_bytes(bytes(range(256))),
+    "huge": lambda path: (path.touch(), os.truncate(path, 2**40)),
+    "a folder": lambda path: path.mkdir(),
+    "a fifo": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("garbage", _NO_SOURCES)
+def test_a_folder_that_is_no_source_is_named_and_the_others_are_found(tmp_path: Path, garbage: str) -> None:
+    _rank(tmp_path, os.getpid())
+    (tmp_path / "sources" / "bad").mkdir()
+    _NO_SOURCES[garbage](tmp_path / "sources" / "bad" / "source.json")
+    (tmp_path / "sources" / "lost+found").mkdir()
+    sources = Sources(tmp_path)
+    assert [source.info.pid for source in sources.discover()] == [os.getpid()]
+    (spot,) = blind_sources(sources.broken)
+    assert (spot["what"], spot["why"].startswith("sources/'bad': ")) == ("source", True)
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path)])
+def test_what_lies_in_place_of_a_ranks_files_makes_nobody_wait(tmp_path: Path, put: Callable[[Path], None]) -> None:
+    home = _rank(tmp_path, os.getpid())
+    put(home / "slot")
+    put(home / "stacks")
+    source = _only(tmp_path)
+    source.observe()
+    assert (source.alive, source.slot, bool(source.trouble)) == (True, None, True)
+    assert fatal_text(source) is None
+
+
+@pytest.mark.parametrize("ticks", [None, 0, "5", [1], 1e400])
+def test_a_process_whose_start_is_not_known_gets_no_signal(tmp_path: Path, ticks: object) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        home = _rank(tmp_path, process.pid, start_ticks=ticks)
+        slot = Slot(str(home / "slot"), pid=process.pid, rank=0, world_size=1, started=1.0)
+        slot.dump_signal = 40  # would end it
+        slot.write_probes()
+        source = _only(tmp_path)
+        source.observe()
+        assert "start is not known" in send_dump_signal(source, None)
+        assert process.poll() is None
+        process.kill()
+
+
+def test_an_event_that_the_server_would_refuse_is_made_one_that_it_takes(run_folder: Path) -> None:
+    deep: Any = "end"
+    for _ in range(50):
+        deep = {"x": [deep]}
+    own = OwnSource(run_folder, "n", 2**25, pytest.fail)
+    own.event("stacks", 2**60, {"stack": "\ud800" + "x" * 200_000 + "main", "deep": deep, "count": 2**80, 5: {1, 2}})
+    own.event("stacks", 3, {"stack": "é" * 60_000, "more": ["x" * 60_000] * 3, "ok": float("nan")})
+    own.close()
+    store = stored(run_folder)
+    for frame in store.frames:
+        check_frame(frame)
+    first, second = store.events("stacks", None)
+    assert (first.step, first.data["stack"][-5:], first.data["count"]) == (None, "xmain", str(2**80)[:40])
+    assert (second.step, len(second.data["stack"]), len(second.data["more"])) == (3, 15_000, 3)
+
+
+def test_a_damaged_cursor_keeps_no_agent_from_its_work(run_folder: Path) -> None:
+    for garbage in ({"checkpoints": [{}, 5, {"path": 1, "step": "x", "seen": 0}], "deaths": [[1]], "orders": {}}, [1]):
+        (run_folder / "agent" / "cursor.json").write_text(json.dumps(garbage))
+        Agent(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
+
+
+def test_a_death_is_told_once_though_the_agent_is_killed_right_after(run_folder: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    _rank(run_folder, process.pid)
+    process.wait()
+    for _ in range(2):  # the second agent finds what the first one left behind, which never wrote anything later
+        agent = Agent(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
+        agent._look()
+    assert len(stored(run_folder).events("process_death", None)) == 1
+
+
+def test_pending_calls_are_told_only_where_the_main_thread_runs_the_loop(tmp_path: Path) -> None:
+    home = _rank(tmp_path, os.getpid())
+    slot = Slot(str(home / "slot"), pid=os.getpid(), rank=0, world_size=1, started=1.0)
+    slot.flags, slot.pending = FLAG_PENDING, 7
+    slot.write_probes()
+    source = _only(tmp_path)
+    source.observe()
+    assert source.slot is not None
+    assert (source.slot.state, main_thread_pending(source)) == (STATE_RUNNING, 7)
+    thread = Thread(target=slot.claim, args=(CLAIM_STEPS,))  # as in a worker of Ray
+    thread.start()
+    thread.join()
+    source.observe()
+    assert main_thread_pending(source) is None
