@@ -309,7 +309,7 @@ def test_a_call_that_hangs_is_named_keeps_nobody_and_is_over_when_it_returns(wat
     node.gpu[1].hang = b"nvmlDeviceGetFieldValues"
     found = node.wait_change("call_hangs", "on")
     assert (found["index"], found["ranks"], found["facts"]["call"]) == (1, [4], "nvmlDeviceGetFieldValues")
-    assert 1.0 <= found["facts"]["seconds"] < 5.0
+    assert 1.0 <= found["facts"]["seconds"] < 10.0
     state = node.wait_state(lambda s: s["blind"], "what is not seen meanwhile is named")
     assert "GPU 1: nvmlDeviceGetFieldValues does not come back" in state["gpu"]["text"]
     threads = len(os.listdir(f"/proc/{node.process.pid}/task"))
@@ -322,7 +322,7 @@ def test_a_call_that_hangs_is_named_keeps_nobody_and_is_over_when_it_returns(wat
     node.wait_state(lambda s: not s["blind"], "nothing is hidden any more")
     node.gpu[0].hang = b"*"
     node.wait_change("call_hangs", "on", 2)
-    assert node.close() < 3.0  # the agent leaves although NVML does not let go
+    assert node.close() < 8.0  # the agent leaves although NVML does not let go
 
 
 def test_a_driver_that_goes_is_a_blind_spot_and_is_seen_again_when_it_comes_back(watch: Callable[..., Node]) -> None:
@@ -376,8 +376,9 @@ def test_a_node_without_the_library_says_so_and_tells_nothing_else(tmp_path: Pat
 
 def test_slow_calls_are_measured_and_are_no_hang(watch: Callable[..., Node]) -> None:
     node = watch(2, before=lambda nvml: setattr(nvml.gpu[1], "slow_ms", 20))
-    row = node.wait("row")
-    assert row["gpu/1/poll_ms"] >= 7 * 20 > row["gpu/0/poll_ms"]
+    node.wait_rows(3)
+    took_ms = [(row["gpu/0/poll_ms"], row["gpu/1/poll_ms"]) for row in node.all("row")]
+    assert min(slow for _, slow in took_ms) >= 7 * 20 > min(quick for quick, _ in took_ms)
     assert node.all("gpu") == []
 
 
