@@ -15,6 +15,9 @@ from stabilitybackend.gpus import watch as gpu_watch
 from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.gpus.watch import QUIET_S, SEEN_AGAIN_AFTER_S, GpuWatch
 from stabilitybackend.gpus.xids import table, xid_of
+from stabilitybackend.policy.incidents import IncidentBook
+from stabilitybackend.policy.plan import JobFacts, make_plan
+from stabilitybackend.runs.offenders import Offenders
 
 
 def _told(watch: GpuWatch, *events: dict[str, Any], step: int = 100) -> dict[str, Finding]:
@@ -134,6 +137,39 @@ def test_a_line_of_the_kernel_finds_its_gpu_by_the_bus(watch: GpuWatch, node: No
     assert (found.evidence["gpu"]["uuid"], found.evidence["xids"]) == ("GPU-gpu-03-3", [119])
     assert watch.event(node.kernel("edac", 12.0, "EDAC MC0: 1 UE"), 100) == []
     assert [line["what"] for line in watch.kernel_lines] == ["edac"]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) -> None:
+    node, watch = Node(gpus=4), GpuWatch()
+    inventory = node.inventory(0.0, without=[] if known else [3])
+    for gpu in inventory["data"]["gpus"][2:]:
+        gpu["ranks"] = []
+    watch.event(inventory, 5)
+    lost = node.kernel("xid", 10.0, "Xid (PCI:0000:1e:00): 79, fallen off the bus", xid=79, bus_id="0000:1e:00")
+    (fault,) = watch.event(lost, 5)
+    assert (fault.severity, fault.rank, fault.evidence["foreign"]) == ("info", None, True)
+    assert "No rank of this job is on it" in fault.text
+    incident = IncidentBook("r").apply(fault, segment=0, time=10.0, checkpoints=[])
+    assert incident is not None
+    assert incident["suggestion"]["action"] == "none"
+    assert Offenders().add(incident, {"run_id": "r"}) == []
+    job = JobFacts("running", "", [incident], [], ["gpu-03"], 0)
+    assert make_plan("r", job, 11.0)["suspects"] == make_plan("r", job, 11.0)["exclude_nodes"] == []
+    assert gpus_view(watch, [], lambda uuid: None)[-1]["state"] == "lost"
+    told = watch.event(node.inventory(20.0), 5)  # the agent has found out whose it is
+    assert [(one.severity, one.rank, one.key) for one in told] == ([("critical", 3, fault.key)] if known else [])
+
+
+def test_where_no_rank_is_mapped_to_a_gpu_every_fault_of_the_node_counts() -> None:
+    node, watch = Node(gpus=2), GpuWatch()
+    inventory = node.inventory(0.0)
+    for gpu in inventory["data"]["gpus"]:
+        gpu["ranks"] = []
+    watch.event(inventory, 5)
+    event = node.xid(1, 79, 10.0)
+    event["data"]["ranks"] = []
+    assert [fault.severity for fault in watch.event(event, 5)] == ["critical"]
 
 
 def test_a_driver_that_hangs_for_the_whole_node_is_a_fault_of_the_node_and_no_gpu_more(

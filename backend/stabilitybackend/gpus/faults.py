@@ -84,6 +84,7 @@ class Fault:
         onset_step, now_step: newest steps of the run when it was first and last told.
         over: why it is over, None while it is open.
         suspected: errors of the application came so often that the hardware is suspected.
+        foreign: no rank of the job is on its GPUs, while ranks of the job are on others of its node: another job's.
     """
 
     key: str
@@ -96,6 +97,7 @@ class Fault:
     now_step: int
     over: str | None = None
     suspected: bool = False
+    foreign: bool = False
 
     @property
     def root(self) -> Sign:
@@ -135,6 +137,11 @@ class Fault:
 
     @property
     def severity(self) -> Severity:
+        """Return how much it endangers this job."""
+        return "info" if self.foreign else self.gravity
+
+    @property
+    def gravity(self) -> Severity:
         """Return the gravest of its signs."""
         gravest = max((sign.severity for sign in self.signs.values()), key=_SEVERITIES.index)
         return "warning" if self.suspected and gravest == "info" else gravest
@@ -226,6 +233,7 @@ def finding_of(fault: Fault) -> Finding:
             "recovery_action": fault.action,
             "nvidia_action": None if root.xid is None else xid_of(root.xid).action,
             "ranks": ranks,
+            "foreign": fault.foreign,
             "since": fault.first,
             "last": fault.last,
             "blames_hardware": fault.suspected or fault.family != "software",
@@ -273,6 +281,8 @@ def _text(fault: Fault, where: str, first: Device, root: Sign) -> str:
         parts.append(f"With it: {'; '.join(with_it[:6])}.")
     if fault.over is not None:
         return " ".join([fault.over, *parts])
+    if fault.foreign:
+        return " ".join([*parts, "No rank of this job is on it: it is told for whoever looks after the node."])
     if fault.suspected:
         parts.append(
             f"It came {root.count} times on this GPU in this run: a bug of the program would meet other GPUs as well, "

@@ -62,11 +62,11 @@ def _worst(states: set[str]) -> str:
 
 
 def _state(fault: Fault) -> str:
-    if fault.over is not None or fault.severity == "info":
+    if fault.over is not None or fault.gravity == "info":
         return "ok"
     if fault.is_loss:
         return "lost"
-    return "sick" if fault.severity == "critical" else "watch"
+    return "sick" if fault.gravity == "critical" else "watch"
 
 
 def _shown(fault: Fault, incident_id: str | None) -> dict[str, Any]:

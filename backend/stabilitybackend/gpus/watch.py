@@ -96,10 +96,17 @@ class GpuWatch:
         self._agents[node] = source
         told = []
         for fault in self._open():
+            if fault.foreign and (ranks := self._ranks_on(fault)):
+                next(iter(fault.devices.values())).ranks = ranks
+                told += self._tell(fault)
             moved = all(self._holders.get(rank, "") not in {*fault.devices, ""} for rank in fault.ranks)
             if fault.ranks and moved and fault.last < time:
                 told += self._end(fault, "The job runs on other GPUs now; this one is as it was left.")
         return told
+
+    def _ranks_on(self, fault: Fault) -> list[int]:
+        devices = (self._devices.get(ident) for ident in fault.devices)
+        return sorted({rank for device in devices if device is not None for rank in device.ranks})
 
     def _kernel(self, node: str, data: Mapping[str, Any], time: float) -> list[Finding]:
         what, said = str(data.get("what") or ""), str(data.get("text") or "")[:MAX_TEXT_CHARS]
@@ -242,6 +249,9 @@ class GpuWatch:
 
     def _tell(self, fault: Fault) -> list[Finding]:
         fault.now_step = max(fault.now_step, self._newest_step)
+        named = all(device.is_named for device in fault.devices.values())
+        on_node = any(device.ranks for device in self._devices.values() if device.node == fault.node)
+        fault.foreign = named and not fault.ranks and on_node
         return [finding_of(fault)]
 
     # --- what is asked --------------------------------------------------------------------------------------------

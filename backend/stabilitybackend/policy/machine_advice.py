@@ -137,6 +137,8 @@ def _gpu_fault(case: Case) -> dict[str, Any]:
     if case.incident["state"] != "open":
         return over(case.incident)
     evidence, critical = case.evidence, case.incident["severity"] == "critical"
+    if evidence.get("foreign"):
+        return say("none", "Nothing to do for this job: none of its ranks is on this GPU.")
     cls, again = str(evidence.get("class") or ""), _known_before(case)
     source = [lit.XID_CATALOG if evidence.get("xids") else lit.GPU_THRESHOLDS]
     if evidence.get("recovery_action"):

@@ -122,7 +122,8 @@ def _stopping(incidents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 def _stops(incident: Mapping[str, Any]) -> bool:
     if incident["kind"] == "gpu_fault":
-        return incident["evidence"].get("class") in _GPU_CLASSES
+        evidence = incident["evidence"]
+        return evidence.get("class") in _GPU_CLASSES and not evidence.get("foreign")
     if incident["kind"] == "agent_lost":
         return _verdict(incident).get("training") == "stands"
     return True
