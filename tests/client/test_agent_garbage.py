@@ -26,12 +26,12 @@ from stabilityclient.slot import CLAIM_STEPS, FLAG_PENDING, STATE_RUNNING, Slot
 from stabilityclient.start import start_ticks
 
 
-def _rank(run_folder: Path, pid: int, **facts: Any) -> Path:
+def _rank(run_folder: Path, pid: int, started: int = 1, **facts: Any) -> Path:
     """Make a source of rank 0 and return its folder."""
-    name = f"r0-1-{pid}"
+    name = f"r0-{started}-{pid}"
     home = run_folder / "sources" / name
     home.mkdir(parents=True)
-    info = {"source": name, "rank": 0, "node": "n", "pid": pid, "started": 1.0, "start_ticks": start_ticks(pid)}
+    info = {"source": name, "rank": 0, "node": "n", "pid": pid, "started": started, "start_ticks": start_ticks(pid)}
     (home / "source.json").write_text(json.dumps(info | facts))
     return home
 
@@ -139,6 +139,16 @@ def test_a_death_is_told_once_though_the_agent_is_killed_right_after(run_folder:
         agent = Agent(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
         agent._look()
     assert len(stored(run_folder).events("process_death", None)) == 1
+
+
+def test_the_end_of_a_process_that_opened_the_run_twice_is_told_once(run_folder: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    for started in (1, 2):
+        _rank(run_folder, process.pid, started)
+    process.wait()
+    Agent(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})._look()
+    (death,) = stored(run_folder).events("process_death", None)
+    assert death.data["source"] == f"r0-2-{process.pid}"
 
 
 def test_pending_calls_are_told_only_where_the_main_thread_runs_the_loop(tmp_path: Path) -> None:

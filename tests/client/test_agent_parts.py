@@ -13,7 +13,8 @@ from stabilityclient.agent.downlink import MAX_COMMAND_FILES, Downlink
 from stabilityclient.agent.janitor import Janitor
 from stabilityclient.agent.logfile import BoundedLog
 from stabilityclient.agent.ownsource import MAX_WAITING_BYTES, MAX_WAITING_EVENTS, OwnSource
-from stabilityclient.agent.reader import Event, chunk_numbers
+from stabilityclient.agent.reader import chunk_numbers
+from stabilityclient.agent.records import Event
 from stabilityclient.agent.sources import Sources, is_alive
 from stabilityclient.agent.uplink import Backoff, agent_url
 from stabilityclient.guard import Guard

@@ -101,6 +101,14 @@ def test_an_order_for_other_processes_ends_nobody_and_says_why(
     assert not (tmp_path / "plan.json").exists()
 
 
+def test_of_two_jobs_with_one_run_id_none_is_ended(tmp_path: Path, begin: Begin) -> None:
+    ranks = [begin(0), begin(0)]
+    restart = Restart(tmp_path, "n0", Sources(tmp_path), now=lambda: _STARTED / 1e9 + 60)
+    state, detail = asyncio.run(restart.carry_out(_command()))
+    assert (state, "rank 0 has 2 living processes" in detail) == ("failed", True)
+    assert [rank.poll() for rank in ranks] == [None, None]
+
+
 def test_a_disk_that_takes_no_plan_ends_nobody(tmp_path: Path, begin: Begin) -> None:
     rank = begin(0)
     (tmp_path / "plan.json").mkdir()  # what root can't write either

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from stabilityclient.agent.reader import Event
+from stabilityclient.agent.records import Event
 
 __all__ = ["MAX_WATCHED", "CheckpointWatch"]
 

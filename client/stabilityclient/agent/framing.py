@@ -5,15 +5,18 @@ from __future__ import annotations
 from array import array
 from itertools import groupby
 
-from stabilityclient.agent.reader import Event, Lost, Record, Row
-from stabilityclient.wire import FRAME_TARGET_BYTES, EventBlock, Frame, PointsBlock, SourceInfo
+from stabilityclient.agent.records import Event, Lost, Record, Row
+from stabilityclient.wire import FRAME_TARGET_BYTES, EventBlock, Frame, PointsBlock, SourceInfo, encode_message
 
-__all__ = ["MAX_FRAME_RECORDS", "READ_BYTES", "frame_of"]
+__all__ = ["MAX_FRAME_RECORDS", "READ_BYTES", "encoded_frame", "frame_of"]
 
 #: Records in one frame, at most: a frame is what is sent again when a connection breaks.
 MAX_FRAME_RECORDS = 512
 #: Bytes of spool read for one frame. A frame's body is a little smaller than the rows it came from.
 READ_BYTES = FRAME_TARGET_BYTES
+
+#: What MessagePack says to half a surrogate pair or to an integer beyond 64 bits (a foreign or older client wrote it).
+_UNSENDABLE = (ValueError, TypeError, OverflowError)
 
 
 def frame_of(info: SourceInfo, records: list[Record]) -> Frame:
@@ -38,6 +41,24 @@ def frame_of(info: SourceInfo, records: list[Record]) -> Frame:
                 blocks.append(EventBlock("lost", when or info.started, None, data))
     last = records[-1]
     return Frame(info, records[0].seq, last.last_seq if isinstance(last, Lost) else last.seq, blocks)
+
+
+def encoded_frame(info: SourceInfo, records: list[Record]) -> tuple[Frame, bytes]:
+    """Return the frame of some records and its bytes; an event that MessagePack can't hold is told as lost."""
+    frame = frame_of(info, records)
+    try:
+        return frame, encode_message(frame)
+    except _UNSENDABLE:
+        frame = frame_of(info, [_sendable(info, record) for record in records])
+        return frame, encode_message(frame)
+
+
+def _sendable(info: SourceInfo, record: Record) -> Record:
+    try:
+        encode_message(frame_of(info, [record]))
+    except _UNSENDABLE as error:
+        return Lost(record.seq, record.seq, f"can't be sent: {type(error).__name__}")
+    return record
 
 
 def _kind(record: Record) -> tuple[str, ...] | str:

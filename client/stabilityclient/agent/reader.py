@@ -12,9 +12,9 @@ import os
 import struct
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
 from zlib import adler32
 
+from stabilityclient.agent.records import Event, Lost, Record, Row
 from stabilityclient.spool import (
     CHUNK_BYTES,
     CHUNK_HEADER,
@@ -28,7 +28,7 @@ from stabilityclient.spool import (
     chunk_name,
 )
 
-__all__ = ["Event", "Lost", "Record", "Row", "SpoolReader", "chunk_numbers"]
+__all__ = ["SpoolReader", "chunk_numbers"]
 
 #: How long a record may look wrong before it counts as damaged, seconds. On machines that reorder writes a reader can
 #: see a length before the bytes; a writer is done with both within microseconds.
@@ -42,50 +42,8 @@ NEXT_CHUNK_S = 0.05
 
 _HEAD = struct.Struct("<II")
 _U32 = struct.Struct("<I")
-_STEP_TIME = struct.Struct("<qd")
 #: Step and time of a row begin here, behind type, padding and set id.
 _ROW_AT = 8
-
-
-class Row(NamedTuple):
-    """One call of log(). ``data`` is step i64, time f64 and one f64 a name, as they lie in the spool."""
-
-    seq: int
-    names: tuple[str, ...]
-    data: bytes
-
-    @property
-    def step(self) -> int:
-        """Return the step."""
-        step: int = _STEP_TIME.unpack_from(self.data)[0]
-        return step
-
-    @property
-    def time(self) -> float:
-        """Return the unix seconds at which it was logged."""
-        when: float = _STEP_TIME.unpack_from(self.data)[1]
-        return when
-
-
-class Event(NamedTuple):
-    """One event as the rank logged it."""
-
-    seq: int
-    type: str
-    time: float
-    step: int | None
-    data: dict[str, Any]
-
-
-class Lost(NamedTuple):
-    """Numbers ``seq..last_seq`` whose records can't be read any more."""
-
-    seq: int
-    last_seq: int
-    reason: str
-
-
-Record = Row | Event | Lost
 
 
 class SpoolReader:

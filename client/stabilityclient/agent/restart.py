@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from stabilityclient.agent.blind import twins
 from stabilityclient.agent.exits import has_ended, open_process, send_signal, signal_name
 from stabilityclient.agent.health import living_ranks
 from stabilityclient.agent.probes import read_stat, wchan_of
@@ -103,7 +104,8 @@ class Restart:
         for source in self._sources.ranks():
             source.observe()
         ranks = living_ranks(self._sources)
-        why = refusal(command, self._node, ranks)
+        two = twins(ranks, self._now())
+        why = f"{two[0]['why']}: which of them is meant is not known" if two else refusal(command, self._node, ranks)
         if why:
             return "failed", f"refused: {why}"
         try:

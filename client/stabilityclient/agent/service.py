@@ -23,7 +23,7 @@ from stabilityclient.agent.logfile import BoundedLog
 from stabilityclient.agent.node_health import NodeHealth
 from stabilityclient.agent.orders import Orders
 from stabilityclient.agent.ownsource import OwnSource
-from stabilityclient.agent.reader import Event, Record
+from stabilityclient.agent.records import Event, Record
 from stabilityclient.agent.restart import Restart
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.stacks import StackTaker
@@ -207,7 +207,7 @@ class Agent:
             return  # its last threads still live: the next look asks again
         data, source.ended = found
         name = source.info.source
-        if data is None or name in self._told:
+        if data is None or name in self._told or self._opened_again(source):
             return
         self._told.add(name)
         self._dirty = True
@@ -216,6 +216,13 @@ class Agent:
         self._own.event("process_death", step if step >= 0 else None, data)
         self._write_cursor(True)  # at once: the agent that follows a killed one must not tell it again
         self._log.say(f"process death: {data['evidence']['text']}")
+
+    def _opened_again(self, source: Source) -> bool:
+        """Whether the same process called ``init()`` again: its end is told once, by its newest source."""
+        same = [
+            each for each in self._sources.ranks() if (each.info.pid, each.ticks) == (source.info.pid, source.ticks)
+        ]
+        return any(each.info.started > source.info.started for each in same)
 
     def _job_over(self) -> bool:
         ranks = self._sources.ranks()

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
-from stabilityclient.agent.framing import MAX_FRAME_RECORDS, READ_BYTES, frame_of
-from stabilityclient.agent.reader import Lost, Record
+from stabilityclient.agent.framing import MAX_FRAME_RECORDS, READ_BYTES, encoded_frame
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
@@ -26,7 +25,6 @@ from stabilityclient.wire import (
     BadMessage,
     CommandMessage,
     Error,
-    Frame,
     Health,
     Hello,
     Nack,
@@ -62,8 +60,6 @@ FIRST_RETRY_S = 0.05
 LONGEST_RETRY_S = 5.0
 
 _REFUSING = frozenset({401, 403})
-#: What MessagePack says to half a surrogate pair or to an integer beyond 64 bits (a foreign or older client wrote it).
-_UNSENDABLE = (ValueError, TypeError, OverflowError)
 
 
 class Refused(Exception):
@@ -340,7 +336,7 @@ class Uplink:
                 return sent
             source.drained = False
             self._on_records(source, records)
-            frame, data = _encoded(source, records)
+            frame, data = encoded_frame(source.info, records)
             source.sent = frame.last_seq
             source.high = max(source.high, source.sent)
             source.in_flight.append((frame.first_seq, frame.last_seq, time.monotonic()))
@@ -374,24 +370,6 @@ def agent_url(url: str) -> str:
     parts = urlsplit(url)
     scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
     return urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + "/api/v1/agent", "", ""))
-
-
-def _encoded(source: Source, records: list[Record]) -> tuple[Frame, bytes]:
-    """Return the frame of some records and its bytes; an event that MessagePack can't hold is told as lost."""
-    frame = frame_of(source.info, records)
-    try:
-        return frame, encode_message(frame)
-    except _UNSENDABLE:
-        frame = frame_of(source.info, [_sendable(source, record) for record in records])
-        return frame, encode_message(frame)
-
-
-def _sendable(source: Source, record: Record) -> Record:
-    try:
-        encode_message(frame_of(source.info, [record]))
-    except _UNSENDABLE as error:
-        return Lost(record.seq, record.seq, f"can't be sent: {type(error).__name__}")
-    return record
 
 
 def _binary(data: bytes | str) -> bytes:
