@@ -20,7 +20,8 @@ from stabilitybackend.archive.location import LocalFolder, open_location
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.errors import AgentGone, Unavailable
 from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
-from stabilitybackend.runs.state import Changes, RunState
+from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame
 

@@ -6,10 +6,7 @@ The worker feeds frames and health, and stores and publishes what comes back.
 from __future__ import annotations
 
 import math
-import statistics
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
@@ -24,9 +21,11 @@ from stabilitybackend.policy.commands import CommandBook
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.job_alert import alert_finding
 from stabilitybackend.policy.orders import JobView, Order
+from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.evidence import Evidence
 from stabilitybackend.runs.gpu_readings import GpuReadings
 from stabilitybackend.runs.judging import PRIMARY_METRICS, Judge
+from stabilitybackend.runs.pace import Pace
 from stabilitybackend.runs.planning import plan_of
 from stabilitybackend.runs.row_lookup import TimesFound
 from stabilitybackend.runs.store import RunStore
@@ -35,50 +34,14 @@ from stabilitybackend.runs.summary import RunSummary
 from stabilitybackend.runs.world import World, newest_starts
 from stabilityclient.wire import Frame, Health
 
-__all__ = ["Changes", "RunState"]
+__all__ = ["RunState"]
 
-#: Step times remembered for the usual step time, newest ones.
-STEP_TIMES_KEPT = 32
-#: A step is extrapolated at most this far past the last word of the job, seconds.
-MAX_EXTRAPOLATION_S = 2.0
 #: Agents whose last health is kept; the longest silent ones go first.
 MAX_AGENTS = 4_096
 #: A job must be over so long before its open commands are closed, seconds: the last words of its ranks may still come.
 JOB_OVER_AFTER_S = 5.0
 #: Says whether a metric is the time of a rank's own work: ranks that log it are compared by that.
 _OWN_WORK = StragglerDetector().wants
-
-
-@dataclass
-class Changes:
-    """What one or more frames changed, for storing and publishing."""
-
-    placed: list[Placed] = field(default_factory=list)
-    segments: bool = False
-    #: Paths of the checkpoints that came, went or were written over.
-    checkpoints: set[str] = field(default_factory=set)
-    incidents: dict[str, dict[str, Any]] = field(default_factory=dict)
-    commands: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    def add(self, later: Changes, *, with_incidents: bool) -> None:
-        """Take in what came after."""
-        self.placed += later.placed
-        self.segments |= later.segments
-        self.checkpoints |= later.checkpoints
-        self.commands.update(later.commands)
-        if with_incidents:
-            self.incidents.update(later.incidents)
-
-    def add_incidents(self, incidents: Iterable[dict[str, Any] | None]) -> None:
-        """Note changed incidents, newest state each."""
-        self.incidents.update({i["incident_id"]: i for i in incidents if i is not None})
-
-    def add_commands(self, commands: Iterable[dict[str, Any]]) -> None:
-        """Note changed commands."""
-        self.commands.update({c["command_id"]: c for c in commands})
-
-    def __bool__(self) -> bool:
-        return bool(self.placed or self.segments or self.checkpoints or self.incidents or self.commands)
 
 
 class RunState:
@@ -108,9 +71,7 @@ class RunState:
         self._evidence = Evidence()
         self._summary = RunSummary()
         self.times = TimesFound(PRIMARY_METRICS)
-        self._running: tuple[int, float] | None = None
-        self._last_row: tuple[int, float] | None = None
-        self._step_times: deque[float] = deque(maxlen=STEP_TIMES_KEPT)
+        self._pace = Pace(clock)
         self._gpu_notes: dict[str, dict[str, Any]] = {}
         self._over_since: float | None = None
         #: Whether incidents are judged anew from replayed frames (``runs/retelling.py``).
@@ -169,20 +130,11 @@ class RunState:
         for at, since in ((0, 1), (-1, rows)):
             self.liveness.logged(placed.rank, placed.source, int(placed.steps[at]), float(placed.times[at]), since)
         if placed.segment == self.fold.tree.head:
-            self._note_progress(placed)
+            self._pace.row(int(placed.steps[-1]), float(placed.times[-1]), primary=placed.rank == self.judge.primary)
         found = self.judge.take(placed)
         if not replayed or self.retelling:
             for time, finding in found:
                 self.found(finding, time, changes)
-
-    def _note_progress(self, placed: Placed) -> None:
-        step, time = int(placed.steps[-1]), float(placed.times[-1])
-        if self._running is None or step + 1 > self._running[0]:
-            self._running = (step + 1, self._clock())
-        if placed.rank == self.judge.primary:
-            if self._last_row is not None and step > self._last_row[0]:
-                self._step_times.append((time - self._last_row[1]) / (step - self._last_row[0]))
-            self._last_row = (step, time)
 
     def configure_detectors(self, settings: Settings) -> None:
         """Set the parameters of the detectors from the next frame on, those not named to their default.
@@ -207,8 +159,7 @@ class RunState:
         if not forked.is_head:
             return
         segment = forked.segment
-        self._running = (segment.fork_step + 1, self._clock())
-        self._last_row = None
+        self._pace.forked(segment.fork_step)
         self._evidence.forked(segment.fork_step)
         told = not replayed or self.retelling
         if told:
@@ -257,7 +208,7 @@ class RunState:
             restart = self.commands.restart_that_ends(event.source.node, start_of(source))
             said["data"] = {**event.data, "ordered": event.data.get("ordered") or restart}
         if event.type in GPU_EVENTS:
-            for finding in self.gpus.event(said, -1 if self._running is None else self._running[0]):
+            for finding in self.gpus.event(said, self._pace.newest):
                 if told:
                     self.found(self.remember(finding), event.time, changes)
         self.liveness.event(said, rank, event.time)
@@ -274,10 +225,8 @@ class RunState:
             there = rank.get("segment_key", "") == head.key or (
                 head.cause == "restart" and self.fold.segment_of(str(rank.get("source"))) == head.id
             )
-            if not there or not isinstance(step, int) or step < 0:
-                continue
-            if self._running is None or step > self._running[0]:
-                self._running = (step, now)
+            if there and isinstance(step, int) and step >= 0:
+                self._pace.in_step(step)
         agent = {
             "agent": health.agent,
             "node": health.node,
@@ -350,9 +299,7 @@ class RunState:
             "stretches": self.stretches.saved(),
             "summary": self._summary.saved(),
             "world": self.world.saved(),
-            "running": self._running,
-            "last_row": self._last_row,
-            "step_times": list(self._step_times),
+            "pace": self._pace.saved(),
             "gpu_notes": self._gpu_notes,
         }
 
@@ -378,20 +325,14 @@ class RunState:
         self.stretches.restore(saved["stretches"])
         self._summary.restore(saved["summary"])
         self.world.restore(saved["world"])
-        self._running, self._last_row = saved["running"], saved["last_row"]
-        self._step_times.extend(saved["step_times"])
+        self._pace.restore(saved["pace"])
         self._gpu_notes = dict(saved["gpu_notes"])
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
     def job(self, *, with_checkpoints: bool = True) -> JobView:
         """Return what is known of the job now; its checkpoints may be thousands, and only a new order asks for them."""
-        step_time_s = statistics.median(self._step_times) if len(self._step_times) >= 3 else None
-        running: int | None = None
-        if self._running is not None:
-            step, seen = self._running
-            elapsed_s = min(max(self._clock() - seen, 0.0), MAX_EXTRAPOLATION_S)
-            running = step + (int(elapsed_s / step_time_s) if step_time_s and step_time_s > 0 else 0)
+        running, step_time_s = self._pace.now()
         head = self.fold.tree[self.fold.tree.head]
         connected = sum(1 for agent in self.agents.values() if agent["connected"])
         checkpoints = self.checkpoints() if with_checkpoints else []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.detector_settings import DetectorSettings
-from stabilitybackend.runs.state import Changes, RunState
+from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import BadMessage, Frame, decode_message
 
 __all__ = ["take"]

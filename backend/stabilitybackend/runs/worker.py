@@ -15,6 +15,7 @@ from stabilitybackend.policy.orders import Order
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.card import RunCard
+from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.chronicle import Chronicle
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.fleet import Fleet
@@ -26,7 +27,7 @@ from stabilitybackend.runs.live import Channel, stream_order
 from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.restore import restored
 from stabilitybackend.runs.retelling import Retelling
-from stabilitybackend.runs.state import Changes, RunState
+from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.taking import take
 from stabilitybackend.runs.undoing import undoable
 from stabilitybackend.tasks import end

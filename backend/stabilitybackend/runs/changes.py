@@ -1,0 +1,43 @@
+"""What frames and ticks of one run changed: what is to be stored, told and delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from stabilitybackend.lineage.changes import Placed
+
+__all__ = ["Changes"]
+
+
+@dataclass
+class Changes:
+    """What one or more frames changed, for storing and publishing."""
+
+    placed: list[Placed] = field(default_factory=list)
+    segments: bool = False
+    #: Paths of the checkpoints that came, went or were written over.
+    checkpoints: set[str] = field(default_factory=set)
+    incidents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    commands: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, later: Changes, *, with_incidents: bool) -> None:
+        """Take in what came after."""
+        self.placed += later.placed
+        self.segments |= later.segments
+        self.checkpoints |= later.checkpoints
+        self.commands.update(later.commands)
+        if with_incidents:
+            self.incidents.update(later.incidents)
+
+    def add_incidents(self, incidents: Iterable[dict[str, Any] | None]) -> None:
+        """Note changed incidents, newest state each."""
+        self.incidents.update({i["incident_id"]: i for i in incidents if i is not None})
+
+    def add_commands(self, commands: Iterable[dict[str, Any]]) -> None:
+        """Note changed commands."""
+        self.commands.update({c["command_id"]: c for c in commands})
+
+    def __bool__(self) -> bool:
+        return bool(self.placed or self.segments or self.checkpoints or self.incidents or self.commands)
