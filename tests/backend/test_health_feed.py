@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.runs.gpu_readings import GpuReadings
 from stabilitybackend.runs.health_feed import WHOLE_EVERY, HealthFeed
 from stabilitybackend.runs.live import Channel, Subscriber
+from stabilitybackend.runs.publishing import publish
+from stabilitybackend.runs.state import Changes, RunState
 
 #: Values that an agent of another version, or a broken one, may send for any field.
 GARBAGE: list[Any] = [None, "NaN", -1, 2**63, 1e300, float("nan"), float("inf"), [], {"a": 1}, True, "\x00" * 200]
@@ -142,3 +145,34 @@ def test_the_newest_reading_of_each_gpu_is_there_for_a_page_that_opens() -> None
 
     assert readings.of("n1") == {"0": {"util_pct": 97.0}, "1": {"temp_c": 61.0}}
     assert readings.of("n2") == {}
+
+
+def _published(names: list[str], values: list[float]) -> dict[str, Any]:
+    placed = Placed(
+        0, "a-1", None, "n1", names, np.array([7]), np.array([5.0]), np.array(values, dtype=float).reshape(-1, 1)
+    )
+    channel = Channel()
+    browser = Subscriber()
+    channel.join(browser)
+    publish(channel, RunState("r", lambda: 5.0), Changes(placed=[placed]), "1-0")
+    block: dict[str, Any] = orjson.loads(asyncio.run(browser.get()))["blocks"][0]
+    return block
+
+
+def test_readings_of_a_nodes_gpus_name_each_field_once() -> None:
+    block = _published(["gpu/0/temp_c", "gpu/0/power_w", "gpu/3/power_w"], [50.0, math.nan, 600.0])
+
+    assert block["values"] == {}
+    assert block["gpus"] == {
+        "fields": ["temp_c", "power_w"],
+        "index": [0, 3],
+        "values": [[50.0, "NaN"], [None, 600.0]],
+    }
+
+
+@pytest.mark.parametrize("odd", ["cpu/load", "gpu/x/temp_c", "gpu/00/temp_c"])
+def test_metrics_that_are_no_reading_of_a_gpu_keep_their_names(odd: str) -> None:
+    block = _published(["gpu/0/temp_c", odd], [50.0, 1.0])
+
+    assert "gpus" not in block
+    assert block["values"] == {"gpu/0/temp_c": [50.0], odd: [1.0]}

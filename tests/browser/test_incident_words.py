@@ -110,8 +110,8 @@ def test_the_odd_group_comes_first_and_says_where_it_is_the_others_what_they_wai
     many = group([0, 1, 2, 3, 4, 6, 7], "collective", "all_reduce #1841")
     groups = [many, group([8], "native"), group([5], "data", odd=True)]
     words = show(pages, incident(evidence={"verdict": VERDICT}), dump(9, groups))
-    odd, others = words.index("rank 5 · node gpu-03 · in data"), words.index("7 ranks wait in all_reduce #1841")
-    assert odd < words.index("rank 8 · node gpu-03 · in C code") < others
+    odd, others = words.index("rank 5 · gpu-03 · in data"), words.index("7 ranks wait in all_reduce #1841")
+    assert odd < words.index("rank 8 · gpu-03 · in C code") < others
     assert pages.locator(".stack-group.odd").count() == 1
     assert "ranks 0–4, 6, 7 on gpu-03" in words
 

@@ -8,7 +8,7 @@ import re
 
 from stabilitybackend.lineage.changes import Placed
 
-__all__ = ["GpuReadings"]
+__all__ = ["GpuReadings", "gpu_parts"]
 
 #: Nodes that are remembered; those that have been silent longest go first.
 MAX_NODES = 4_096
@@ -28,7 +28,7 @@ class GpuReadings:
         """Take points that no rank logged."""
         gpus = self._nodes.pop(placed.node, {})
         for row, name in enumerate(placed.names):
-            found = _parts(name)
+            found = gpu_parts(name)
             value = float(placed.values[row, -1])
             if found is None or not math.isfinite(value):
                 continue
@@ -47,6 +47,7 @@ class GpuReadings:
 
 
 @functools.lru_cache(maxsize=4_096)
-def _parts(name: str) -> tuple[str, str] | None:
+def gpu_parts(name: str) -> tuple[str, str] | None:
+    """Return index and field of ``gpu/<index>/<field>``, None for any other name."""
     found = _NAME.fullmatch(name)
     return (found[1], found[2]) if found else None

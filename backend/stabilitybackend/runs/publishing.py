@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.gpu_readings import gpu_parts
 from stabilitybackend.runs.live import Channel
 from stabilitybackend.runs.query import json_numbers
-from stabilitybackend.runs.state import Changes, RunState
+from stabilitybackend.runs.state import RunState
 
 __all__ = ["publish"]
 
@@ -41,16 +44,41 @@ def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) ->
 
 
 def _points(placed: list[Placed], cursor: str) -> dict[str, Any]:
-    blocks = [
-        {
-            "segment": p.segment,
-            "rank": p.rank,
-            "node": None if p.rank is not None else p.node,
-            "steps": p.steps.tolist(),
-            "times": p.times.tolist(),
-            "values": {name: json_numbers(p.values[i]) for i, name in enumerate(p.names)},
-        }
-        for p in placed
-        if not p.stray
-    ]
+    blocks = [_block(p) for p in placed if not p.stray]
     return {"type": "points", "cursor": cursor, "time": max(float(p.times[-1]) for p in placed), "blocks": blocks}
+
+
+def _block(p: Placed) -> dict[str, Any]:
+    block: dict[str, Any] = {
+        "segment": p.segment,
+        "rank": p.rank,
+        "node": None if p.rank is not None else p.node,
+        "steps": p.steps.tolist(),
+        "times": p.times.tolist(),
+    }
+    shape = _gpu_table(tuple(p.names)) if p.rank is None and len(p.steps) == 1 else None
+    if shape is None:
+        return block | {"values": {name: json_numbers(p.values[i]) for i, name in enumerate(p.names)}}
+    fields, gpus = shape
+    values = json_numbers(p.values[:, 0])
+    columns = [[None if row is None else values[row] for row in rows] for rows in gpus.values()]
+    return block | {"values": {}, "gpus": {"fields": fields, "index": list(gpus), "values": columns}}
+
+
+@functools.lru_cache(maxsize=1_024)
+def _gpu_table(names: tuple[str, ...]) -> tuple[list[str], dict[int, list[int | None]]] | None:
+    """Return the fields of an agent's readings and, by GPU, the row of each; None where other metrics are among them.
+
+    Their names are four fifths of what a node's points weigh: eight GPUs read alike.
+    """
+    parts = [gpu_parts(name) for name in names]
+    if not parts or len(set(names)) < len(names):
+        return None
+    fields: dict[str, None] = {}
+    rows: dict[int, dict[str, int]] = {}
+    for row, part in enumerate(parts):
+        if part is None or f"gpu/{int(part[0])}/{part[1]}" != names[row]:
+            return None
+        fields[part[1]] = None
+        rows.setdefault(int(part[0]), {})[part[1]] = row
+    return list(fields), {index: [known.get(field) for field in fields] for index, known in rows.items()}

@@ -14,6 +14,8 @@
   const [GAP, GROUP_X, GROUP_Y, PAD] = [2, 14, 4, 14];
   /** From this width on there are words in a cell. */
   const WORDS_PX = 32;
+  /** From this width on there is a letter where there are no words. */
+  const LETTER_PX = 14;
 
   /** Inks by colour: there are as many as the themes have. */
   const inks = new Map();
@@ -74,6 +76,12 @@
     }
     context.stroke();
   };
+
+  /** Whether two cells of one place look the same. */
+  function alike(one, other, { w }) {
+    if (one.fill !== other.fill || one.mark !== other.mark || one.hollow !== other.hollow || one.ring !== other.ring || one.chosen !== other.chosen) return false;
+    return (w < WORDS_PX || one.text === other.text) && (w < LETTER_PX || one.letter === other.letter);
+  }
 
   class CellMap {
     /**
@@ -140,35 +148,56 @@
       return best;
     }
 
+    /** Bring the canvas up to date: all of it where its layout is another, else only the cells that look different now. */
     draw() {
       const { canvas, element, groups, colors } = this;
       const width = element.clientWidth;
       if (!groups || width < 60) return;
-      const fit = (this.fitted = this.fit(width));
       const ratio = window.devicePixelRatio || 1;
-      const [w, h] = [Math.round(width * ratio), Math.round(fit.height * ratio)];
-      if (canvas.width !== w || canvas.height !== h) {
-        Object.assign(canvas, { width: w, height: h });
-        canvas.style.width = `${width}px`;
-        canvas.style.height = `${fit.height}px`;
-      }
+      const shape = JSON.stringify([width, ratio, this.font, colors.text, groups.map((group) => [group.label, group.tone, group.cells.length])]);
       const context = canvas.getContext("2d");
-      context.setTransform(ratio, 0, 0, ratio, 0, 0);
-      context.clearRect(0, 0, width, fit.height);
+      const whole = shape !== this.shape;
+      if (whole) {
+        this.shape = shape;
+        this.fitted = this.fit(width);
+        const [w, h] = [Math.round(width * ratio), Math.round(this.fitted.height * ratio)];
+        if (canvas.width !== w || canvas.height !== h) {
+          Object.assign(canvas, { width: w, height: h });
+          canvas.style.width = `${width}px`;
+          canvas.style.height = `${this.fitted.height}px`;
+        }
+        context.setTransform(ratio, 0, 0, ratio, 0, 0);
+        context.clearRect(0, 0, width, this.fitted.height);
+      }
+      const fit = this.fitted;
+      const before = this.cells;
       this.cells = [];
+      const changed = [];
+      const ringed = [];
       // Node after node downwards, as people read a list.
       groups.forEach((group, index) => {
         const left = PAD + Math.floor(index / fit.lines) * (fit.box + GROUP_X);
         const top = PAD + (index % fit.lines) * (fit.rows * (fit.h + GAP) - GAP + GROUP_Y);
-        if (fit.space) this.label(context, group, left, top, fit);
+        if (whole && fit.space) this.label(context, group, left, top, fit);
         group.cells.forEach((cell, at) => {
-          const x = left + fit.space + (at % fit.across) * (fit.w + GAP);
-          const y = top + Math.floor(at / fit.across) * (fit.h + GAP);
-          this.cell(context, cell, x, y, fit);
-          this.cells.push(Object.assign(cell, { x, y, group: index, place: at }));
+          const known = whole ? null : before[this.cells.length];
+          cell.x = left + fit.space + (at % fit.across) * (fit.w + GAP);
+          cell.y = top + Math.floor(at / fit.across) * (fit.h + GAP);
+          cell.chosen = this.cells.length === this.at;
+          this.cells.push(cell);
+          if (!known || !alike(known, cell, fit)) changed.push(cell);
+          else if (cell.ring || cell.chosen) ringed.push(cell);
         });
       });
-      if (this.at >= 0 && this.cells[this.at]) this.outline(context, this.cells[this.at], colors.text, 2);
+      if (!changed.length) return;
+      // A ring reaches into the gap, where a neighbour that is drawn again would cut it.
+      changed.push(...ringed);
+      if (!whole) for (const { x, y } of changed) context.clearRect(x - GAP + 0.5, y - GAP + 0.5, fit.w + 2 * GAP - 1, fit.h + 2 * GAP - 1);
+      for (const cell of changed) this.cell(context, cell, cell.x, cell.y, fit);
+      for (const cell of changed) {
+        if (cell.ring) this.outline(context, cell, colors[cell.ring], 1.6);
+        if (cell.chosen) this.outline(context, cell, colors.text, 2);
+      }
     }
 
     label(context, group, left, top, fit) {
@@ -182,7 +211,6 @@
     }
 
     cell(context, cell, x, y, { w, h }) {
-      const { colors } = this;
       if (cell.hollow) {
         context.strokeStyle = cell.fill;
         context.lineWidth = 1;
@@ -206,7 +234,7 @@
         context.textAlign = sign ? "left" : "center";
         context.textBaseline = "middle";
         context.fillText(cell.text, sign ? x + 5 : x + w / 2, y + h / 2 + 0.5, w - 6);
-      } else if (cell.letter && w >= 14 && !cell.mark) {
+      } else if (cell.letter && w >= LETTER_PX && !cell.mark) {
         context.font = `600 ${Math.min(11, h - 2)}px ${this.font}`;
         context.fillStyle = ink;
         context.globalAlpha = 0.75;
@@ -219,7 +247,6 @@
         const box = Math.min(14, w, h);
         S.cellMark(context, cell.mark, words ? x + w - box - 2 : x + (w - box) / 2, y + (h - box) / 2, box, box, ink);
       }
-      if (cell.ring) this.outline(context, { x, y }, colors[cell.ring], 1.6);
     }
 
     hatch(context, x, y, w, h, color) {

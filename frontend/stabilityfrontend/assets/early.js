@@ -9,9 +9,8 @@
   const FRESH_MS = 15000;
   /** Metrics per request: keeps the address under what proxies let through (8 kB), at 200 characters a name. */
   const METRICS_PER_REQUEST = 24;
-  /** Panels' and GPUs' metrics that are fetched before somebody opens them. */
+  /** Panels' metrics that are fetched before somebody opens them. */
   const PANEL_METRICS = 80;
-  const GPU_METRICS = 64;
   const WALL_PX = 1600;
   const answers = new Map();
 
@@ -41,12 +40,11 @@
   /** The names of `metrics` that a panel's patterns match. */
   S.matching = (patterns, metrics) => metrics.filter((name) => patterns.some((pattern) => matches(name, pattern)));
 
-  /** Metrics of the panels, the strip and the GPUs: what is kept all the time beside the large chart's. */
+  /** Metrics of the panels and the strip: what is kept all the time beside the large chart's. */
   S.firstMetrics = function (names) {
     const sorted = [...names].sort();
     const named = S.matching(S.first.patterns, sorted).slice(0, PANEL_METRICS);
-    const gpus = sorted.filter((name) => name.startsWith("gpu/")).slice(0, GPU_METRICS);
-    return [...new Set([...named, ...gpus])].filter((name) => !S.first.fine.includes(name));
+    return named.filter((name) => !S.first.fine.includes(name));
   };
 
   /** How the page's address says that a chart is to be shown: `{x, smooth}` and what else view.js reads. */

@@ -26,7 +26,7 @@
     headline("count", S.count(S.finite(data.count)), "", `in ${S.plural(S.finite(data.runs) || 0, "run")}${data.not_counted ? `; ${S.count(data.not_counted)} by hand or by themselves not counted` : ""}`);
     headline("lost", lost === null ? "–" : lost ? S.duration(lost) : "0", "", lost && running ? `${percent(lost / (running + lost))} of the time` : "");
     headline("mtbi", S.finite(data.mtbi_s) === null ? "–" : S.duration(data.mtbi_s), "", running ? `${S.duration(running)} trained` : "");
-    headline("rate", rate === null ? "–" : S.value(rate), "", S.finite(data.gpu_hours) === null ? "" : `${S.value(data.gpu_hours)} GPU-hours`);
+    headline("rate", rate === null ? "–" : rate >= 1000 ? S.count(rate) : S.value(rate), "", S.finite(data.gpu_hours) === null ? "" : `${S.value(data.gpu_hours)} GPU-hours`);
   }
 
   // -- the table ------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@
       S.h("td", { class: "num" }, one.count ? S.duration(S.finite(one.time_lost_s)) : "–"),
       S.h("td", { class: "bars", "aria-hidden": "true" }, bar(share, "ours"), bar(published || 0, "theirs")),
       S.h("td", { class: "num sub", title: S.finite(one.published) === null ? null : `${S.count(one.published)} of Llama 3's interruptions` }, published === null ? "not in it" : percent(published)),
-      S.h("td", { class: "sees" }, S.h("span", { class: `seen ${S.str(one.visible)}` }, VISIBLE[one.visible] || "–"), S.str(one.sees) ? S.h("span", { class: "sub" }, ` ${S.str(one.sees)}`) : null),
+      S.h("td", { class: "sees" }, S.h("span", { class: `seen ${S.str(one.visible)}` }, `${VISIBLE[one.visible] || "–"}${S.str(one.sees) ? ":" : ""}`), S.str(one.sees) ? S.h("span", { class: "sub" }, ` ${S.str(one.sees)}`) : null),
     );
   }
 
@@ -69,7 +69,7 @@
         S.h("span", { class: "key" }, S.h("i", { class: "line" }), "this fleet"),
         " ",
         S.h("span", { class: "key" }, S.h("i", { class: "line quiet" }), "Llama 3"),
-        ` ${published.count ? `${S.count(published.count)} unexpected interruptions in ${S.count(published.days)} days on ${S.count(published.gpus)} GPUs` : ""}${S.str(published.source) ? ` (${S.str(published.source)})` : ""}. ${S.str(published.note)}`,
+        ` · ${published.count ? `${S.count(published.count)} unexpected interruptions in ${S.count(published.days)} days on ${S.count(published.gpus)} GPUs` : ""}${S.str(published.source) ? ` (${S.str(published.source)})` : ""}. ${S.str(published.note)}`,
       ),
     ];
   }

@@ -225,7 +225,7 @@
     if (!range) return;
     const scale = (width - layout.margin.l - layout.margin.r) / (range[1] - range[0]);
     let free = -Infinity;
-    for (const incident of [...view.incidents.slice(0, 40)].sort((a, b) => a.onset_step - b.onset_step)) {
+    for (const incident of view.incidents.filter(S.hasBand).slice(0, 40).sort((a, b) => a.onset_step - b.onset_step)) {
       const [onset, until] = [incident.onset_step, S.bandEnd(incident, view.segments, view.lastStep)].map((step) => place(step, incident.segment));
       if (incident.onset_step === null || onset === null || until === null) continue;
       const start = Math.max(onset, range[0]);

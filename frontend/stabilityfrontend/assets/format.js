@@ -23,7 +23,7 @@
     if (size >= 1e15 || size < 1e-4) return value.toExponential(2).replace("-", "−").replace("e−", "e−").replace("e+", "e");
     if (size >= 1e9) return (value / 1e9).toPrecision(4) + " G";
     if (size >= 1e6) return (value / 1e6).toPrecision(4) + " M";
-    if (size >= 1e4) return Math.round(value).toLocaleString("en-US");
+    if (size >= 1e4) return grouped.format(Math.round(value));
     return String(Number(value.toPrecision(4))).replace("-", "−");
   };
 
@@ -36,8 +36,10 @@
     return value.toFixed(digits).replace("-", "−");
   };
 
+  // Made once: `toLocaleString` makes one for every number that it writes.
+  const grouped = new Intl.NumberFormat("en-US");
   /** A whole number with separators. */
-  S.count = (value) => (value === null || value === undefined ? MISSING : (Math.round(value) || 0).toLocaleString("en-US").replace("-", "−"));
+  S.count = (value) => (value === null || value === undefined ? MISSING : grouped.format(Math.round(value) || 0).replace("-", "−"));
 
   /** `1 step`, `63 steps`. */
   S.plural = (count, word) => `${S.count(count)} ${word}${count === 1 ? "" : "s"}`;

@@ -52,6 +52,7 @@
 
   const MARKS = { lost: "cross", sick: "up", watch: "dash", ok: "", none: "hatch" };
   const WORDS = { lost: "lost", sick: "sick", watch: "to watch", ok: "", none: "no reading" };
+  const WORST = ["lost", "sick", "watch"];
   const TONES = { lost: "critical", sick: "critical", watch: "warning" };
 
   /** What is wrong with a GPU by its own readings, where the server has not said so. */
@@ -189,7 +190,10 @@
       const { colors, font } = { colors: page.config.themes[S.theme.name()].colors, font: page.config.themes[S.theme.name()].panel.font.family };
       const { groups, without } = this.groups(colors);
       const count = groups.reduce((sum, group) => sum + group.cells.length, 0);
-      const bad = groups.flatMap((group) => group.cells).filter((cell) => TONES[cell.gpu.state]);
+      const bad = groups
+        .flatMap((group) => group.cells)
+        .filter((cell) => TONES[cell.gpu.state])
+        .sort((a, b) => WORST.indexOf(a.gpu.state) - WORST.indexOf(b.gpu.state));
       S.show(S.byId("gpus-panel"), page.health.agents.size > 0);
       S.show(S.byId("gpus-field"), count > 0);
       S.show(S.byId("gpus"), count > 0);

@@ -51,6 +51,21 @@
       .filter((one) => text(one.what))
       .map((one) => ({ what: one.what, why: text(one.why), do: text(one.do) }));
 
+  /** Readings of GPUs as the points that they stand for, of those metrics that `wanted(name)` lets through. */
+  S.withReadings = function (block, wanted) {
+    if (!block.gpus) return block;
+    const { fields, index, values } = object(block.gpus);
+    const named = { ...block.values };
+    list(index).forEach((gpu, row) =>
+      list(fields).forEach((field, at) => {
+        const name = `gpu/${gpu}/${field}`;
+        const value = list(list(values)[row])[at];
+        if (value !== null && value !== undefined && wanted(name)) named[name] = [value];
+      }),
+    );
+    return { ...block, values: named };
+  };
+
   class Health {
     constructor() {
       this.agents = new Map();
@@ -112,6 +127,12 @@
     points(block) {
       if (block.rank !== null && block.rank !== undefined) return false;
       let any = false;
+      const { fields, index, values } = object(block.gpus);
+      list(index).forEach((gpu, row) => {
+        const known = this.gpu(block.node, String(gpu));
+        list(fields).forEach((field, at) => (known[field] = number(list(list(values)[row])[at])));
+        any = true;
+      });
       for (const [name, values] of Object.entries(block.values)) {
         const parts = /^gpu\/(\d+)\/(.+)$/.exec(name);
         if (!parts) continue;

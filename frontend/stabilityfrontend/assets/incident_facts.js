@@ -85,14 +85,22 @@
       ["When", S.finite(death.time) === null ? "" : `${S.moment(death.time)}${S.finite(death.step) === null ? "" : `, step ${S.count(death.step)}`}`],
       ["Signal", signal],
       ["Exit code", S.str(death.exit_code)],
-      ["Out of memory", nested(death.oom)],
+      ["Out of memory", S.str(S.record(death.oom).line) ? S.h("span", {}, S.str(death.oom.line), S.str(death.oom.source) ? S.h("span", { class: "sub" }, ` (${S.str(death.oom.source)})`) : null) : nested(death.oom)],
       ["Exception", [S.str(exception.type), S.str(exception.message || exception.text)].filter(Boolean).join(": ")],
       ["Last phase", S.str(death.last_phase)],
       ["What was seen", told.includes(S.str(death.text)) ? "" : S.str(death.text)],
       ["Known by", HOWS[death.how] || S.words(S.str(death.how))],
     ]);
     const fatal = S.whole(death.fatal) || S.whole(exception.traceback);
-    return [facts, fatal ? S.h("details", { class: "fatal", open: fatal.length < 4000 }, S.h("summary", {}, "What it left behind when it died"), S.h("pre", { class: "stack-text", tabindex: "0", "aria-label": "Trace of the fatal error" }, fatal)) : null];
+    return [facts, fatal ? S.h("details", { class: "fatal", open: fatal.length < 4000 }, S.h("summary", {}, "What it left behind when it died"), S.h("pre", { class: "stack-text", tabindex: "0", "aria-label": "Trace of the fatal error" }, culpritFirst(fatal))) : null];
+  }
+
+  /** The thread that ended the process before the others: faulthandler writes it last. */
+  function culpritFirst(text) {
+    const parts = text.split(/\n{2,}/);
+    const at = parts.findIndex((part) => /^Current thread /.test(part));
+    if (at > 1) parts.splice(1, 0, ...parts.splice(at, 1));
+    return parts.join("\n\n");
   }
 
   /** How processes ended; null for incidents that are not of a death. */
@@ -131,7 +139,7 @@
             "tr",
             {},
             S.h("td", { title: S.finite(sign.first) === null ? null : S.moment(sign.first) }, S.finite(sign.first) === null ? "–" : S.clock(sign.first)),
-            S.h("td", { class: "words" }, S.finite(sign.xid) === null || /^Xid /.test(S.str(sign.text)) ? null : S.h("b", {}, `Xid ${sign.xid} `), S.str(sign.text) || S.words(S.str(sign.what)), S.str(sign.said) && S.str(sign.said) !== S.str(sign.text) ? S.h("div", { class: "sub" }, `“${S.str(sign.said)}”`) : null),
+            S.h("td", { class: "words" }, S.finite(sign.xid) === null || /^Xid /.test(S.str(sign.text)) ? null : S.h("b", {}, `Xid ${sign.xid} `), S.str(sign.text) || S.words(S.str(sign.what)), S.str(sign.said) && S.str(sign.said) !== S.str(sign.text) && !/^Xid \d+$/.test(S.str(sign.said)) ? S.h("div", { class: "sub" }, `“${S.str(sign.said)}”`) : null),
             S.h("td", { class: "num" }, sign.on === true ? "lasts" : S.count(S.finite(sign.count) || 1)),
           ),
         ),

@@ -103,7 +103,9 @@
       .filter((found) => found.blind.length);
   }
 
-  const blindLine = (spot) => `${S.words(S.str(spot.what))}: ${S.sentence(S.str(spot.why)) || "not visible."}${S.str(spot.do) ? ` To see it: ${S.str(spot.do)}.` : ""}`;
+  const BLIND = { gpu: "GPUs", gpu_events: "GPU events", kernel_log: "kernel log", signals: "stacks by signal", slot: "slots of ranks", exit_status: "exit codes" };
+  const blindWords = (spot) => BLIND[S.str(spot.what)] || S.words(S.str(spot.what));
+  const blindLine = (spot) => `${blindWords(spot)}: ${S.sentence(S.str(spot.why)) || "not visible."}${S.str(spot.do) ? ` To see it: ${S.str(spot.do)}.` : ""}`;
 
   function verdictParts(page) {
     const { incident } = page;
@@ -131,7 +133,7 @@
       verdict && verdict.because.length ? S.h("div", { class: "because" }, S.h("h3", {}, "Because"), S.h("ul", {}, verdict.because.map((line) => S.h("li", {}, line)))) : null,
       verdict && verdict.blind.length ? S.h("div", { class: "not-seen" }, S.h("h3", {}, "Not visible"), S.h("ul", {}, verdict.blind.map((line) => S.h("li", {}, line)))) : null,
       S.PROCESS_KINDS.has(incident.kind)
-        ? blindNodes(page, verdict).map(({ node, blind }) => S.h("details", { class: "told" }, S.h("summary", {}, `Not visible on ${node} at the moment: ${blind.map((spot) => S.words(S.str(spot.what))).join(", ")}`), S.h("ul", {}, blind.map((spot) => S.h("li", {}, blindLine(spot))))))
+        ? blindNodes(page, verdict).map(({ node, blind }) => S.h("details", { class: "told" }, S.h("summary", {}, `Not visible on ${node} at the moment: ${blind.map(blindWords).join(", ")}`), S.h("ul", {}, blind.map((spot) => S.h("li", {}, blindLine(spot))))))
         : null,
       more && !more.includes(words) ? S.h("details", { class: "told" }, S.h("summary", {}, "As it was told"), S.h("p", {}, more)) : null,
       open || !incident.resolved ? null : S.h("p", { class: "over" }, `Over since ${S.moment(incident.resolved)}${since ? `, after ${S.duration(incident.resolved - since)}` : ""}.`),

@@ -226,7 +226,8 @@
       let step = null;
       for (const block of message.blocks) {
         if (this.health.points(block)) this.dirty("ranks");
-        for (const name of this.store.append(block)) touched.add(name);
+        // Hardly any of a thousand GPUs' readings has a chart: nothing is kept of the others.
+        for (const name of this.store.append(S.withReadings(block, (one) => this.store.follows(one)))) touched.add(name);
         step = block.steps[block.steps.length - 1];
       }
       const known = new Set(this.names);

@@ -74,14 +74,14 @@
     return rows.length ? S.h("ol", { class: "frames" }, rows) : null;
   };
 
-  /** Who stands where, in one line: `rank 5 · node gpu-03 · in data`, `7 ranks wait in all_reduce #1841`. */
+  /** Who stands where, in one line: `rank 5 · gpu-03 · in data`, `7 ranks wait in all_reduce #1841`. */
   S.groupTitle = function (group) {
     const ranks = S.ranksOf(group.ranks);
     const nodes = S.texts(group.nodes);
     const where = WHERES[group.where] === undefined ? "" : WHERES[group.where];
     const what = S.str(group.what);
     const place = what ? `${group.where === "collective" ? (ranks.length === 1 ? "waits in " : "wait in ") : "in "}${what}` : where;
-    if (ranks.length === 1) return [`rank ${ranks[0]}`, nodes.length ? `node ${nodes[0]}` : "", place].filter(Boolean).join(" · ");
+    if (ranks.length === 1) return [`rank ${ranks[0]}`, nodes.length ? nodes[0] : "", place].filter(Boolean).join(" · ");
     return `${S.count(ranks.length)} ranks${place ? ` ${what && group.where === "collective" ? place : `stand ${place}`}` : ""}`;
   };
 
@@ -181,8 +181,8 @@
             { class: missing.length ? "lacking" : "" },
             S.h("td", { class: "strong" }, `${S.str(one.op) || "?"}${S.str(one.seq) ? ` #${S.str(one.seq)}` : ""}`),
             S.h("td", { class: "words" }, S.str(one.pg) || "–"),
-            S.h("td", {}, joined.length ? [S.h("b", {}, S.count(joined.length)), S.h("span", { class: "sub" }, ` ${S.rankRanges(joined, 4)}`)] : "none"),
-            S.h("td", {}, missing.length ? S.h("b", { class: "bad" }, S.rankRanges(missing, 6)) : S.h("span", { class: "sub" }, "none")),
+            S.h("td", {}, joined.length > 1 ? [S.h("b", {}, S.plural(joined.length, "rank")), S.h("span", { class: "sub" }, ` ${S.rankRanges(joined, 4)}`)] : joined.length ? `rank ${joined[0]}` : "none"),
+            S.h("td", {}, missing.length ? S.h("b", { class: "bad" }, `${missing.length === 1 ? "rank" : "ranks"} ${S.rankRanges(missing, 6)}`) : S.h("span", { class: "sub" }, "none")),
           );
         }),
       ),

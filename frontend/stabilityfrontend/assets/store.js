@@ -146,6 +146,11 @@
       entry.thinned = true;
     }
 
+    /** Whether points of a metric are kept. */
+    follows(name) {
+      return this.metrics.has(name) || this.details.has(name);
+    }
+
     /** Add a block of live points. Returns the names of the metrics that it touched. */
     append(block) {
       const touched = [];

@@ -115,6 +115,9 @@
   const SEVERITY = { critical: "critical", warning: "warning", info: "info" };
   S.severity = (incident) => SEVERITY[incident.severity] || "info";
 
+  /** Whether an incident is about a stretch of steps: a sick GPU or a lost agent is a mark of the health lane alone. */
+  S.hasBand = (incident) => incident.kind !== "gpu_fault" && incident.kind !== "agent_lost" && incident.onset_step !== null && incident.onset_step !== undefined;
+
   /** Where an incident's band ends: where it recovered, where its branch was cut off, or at the newest step. */
   S.bandEnd = function (incident, segments, lastStep) {
     // What a job says with run.alert is about a step, however late somebody closes it.
@@ -137,8 +140,7 @@
    */
   S.shapes = function (view, colors, strong, place = S.atStep) {
     const shapes = [];
-    for (const incident of view.incidents.slice(0, BANDS)) {
-      if (incident.onset_step === null || incident.onset_step === undefined) continue;
+    for (const incident of view.incidents.filter(S.hasBand).slice(0, BANDS)) {
       const onset = place(incident.onset_step, incident.segment);
       const end = place(S.bandEnd(incident, view.segments, view.lastStep), incident.segment);
       if (onset === null || end === null) continue;
