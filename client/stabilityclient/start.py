@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from stabilityclient.settings import Settings
 
-__all__ = ["MAX_CONFIG_BYTES", "find_twin", "open_source", "run_folder", "start_ticks", "write_whole"]
+__all__ = ["MAX_CONFIG_BYTES", "find_twin", "open_source", "pid_namespace", "run_folder", "start_ticks", "write_whole"]
 
 #: Longest config, bytes of JSON: it travels in each Hello, which must stay far below a message's limit.
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -81,6 +81,8 @@ def open_source(
         "generation": ranks.generation,
         # Tells this process from a later one that got the same pid.
         "start_ticks": start_ticks(pid),
+        # Where its pid means this process: containers of one node may have one agent together.
+        "pid_ns": pid_namespace(),
         # Why no signal brings this process's stacks, None where one does.
         "no_dumps": stack_file.missing,
     }
@@ -117,6 +119,14 @@ def start_ticks(pid: int) -> int:
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return 0
+
+
+def pid_namespace() -> str:
+    """Return in which space of process ids this process lives, empty where that is not told."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def write_whole(path: str, data: bytes) -> None:

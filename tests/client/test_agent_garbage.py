@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -16,13 +17,14 @@ from spooled import stored
 
 from stabilitybackend.agents.frame_checks import check_frame
 from stabilityclient.agent.blind import blind_sources
-from stabilityclient.agent.deaths import fatal_text
+from stabilityclient.agent.deaths import DeathWatch, fatal_text
 from stabilityclient.agent.dump_signal import send_dump_signal
 from stabilityclient.agent.health import main_thread_pending
 from stabilityclient.agent.ownsource import OwnSource
+from stabilityclient.agent.restart import Restart
 from stabilityclient.agent.service import Agent
 from stabilityclient.agent.sources import Source, Sources
-from stabilityclient.slot import CLAIM_STEPS, FLAG_PENDING, STATE_RUNNING, Slot
+from stabilityclient.slot import CLAIM_STEPS, FLAG_PENDING, STATE_FINISHED, STATE_RUNNING, Slot
 from stabilityclient.start import start_ticks
 
 
@@ -123,6 +125,30 @@ def test_an_event_that_the_server_would_refuse_is_made_one_that_it_takes(run_fol
     first, second = store.events("stacks", None)
     assert (first.step, first.data["stack"][-5:], first.data["count"]) == (None, "xmain", str(2**80)[:40])
     assert (second.step, len(second.data["stack"]), len(second.data["more"])) == (3, 15_000, 3)
+
+
+def test_a_rank_in_another_container_lives_as_its_slot_says_and_is_never_touched(run_folder: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:  # has the same pid here
+        home = _rank(run_folder, other.pid, pid_ns="pid:[1]", start_ticks=1)
+        slot = Slot(str(home / "slot"), pid=other.pid, rank=0, world_size=1, started=1.0)
+        slot.dump_signal = 40  # would end it
+        slot.write_probes()
+        source = _only(run_folder)
+        source.observe()
+        assert (source.alive, source.elsewhere) == (True, True)
+        watch = DeathWatch()
+        assert (watch.follow(source), watch.trouble) == (None, "")
+        assert "another container" in send_dump_signal(source, None)
+        plan = {"version": 1, "action": "relaunch"}
+        fence = {"segment_key": "", "starts": {"n": "1"}}
+        command = {"command_id": "c", "plan": plan, "fence": fence, "grace_s": 0.0}
+        state, detail = asyncio.run(Restart(run_folder, "n", Sources(run_folder), gone_s=0.1).carry_out(command))
+        assert (state, "another container" in detail, other.poll()) == ("failed", True, None)
+        slot.set_state(STATE_FINISHED)
+        slot.close()
+        source.observe()
+        assert (source.alive, source.final) == (False, True)
+        other.kill()
 
 
 def test_a_damaged_cursor_keeps_no_agent_from_its_work(run_folder: Path) -> None:

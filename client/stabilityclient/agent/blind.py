@@ -11,7 +11,17 @@ from typing import Any
 from stabilityclient.agent.sources import Source
 from stabilityclient.spool import CHUNK_BYTES
 
-__all__ = ["BlindSpot", "SpoolDisk", "blind_signals", "blind_slots", "blind_sources", "blind_spool", "grouped", "twins"]
+__all__ = [
+    "BlindSpot",
+    "SpoolDisk",
+    "blind_ends",
+    "blind_signals",
+    "blind_slots",
+    "blind_sources",
+    "blind_spool",
+    "grouped",
+    "twins",
+]
 
 #: Ranks named in one sentence; more are counted.
 MAX_NAMED = 8
@@ -46,6 +56,13 @@ def blind_sources(broken: Mapping[str, str]) -> list[BlindSpot]:
         {"what": "source", "why": f"sources/{name[:100]!r}: {why}{more}", "do": do}
         for name, why in sorted(broken.items())[:MAX_NAMED]
     ]
+
+
+def blind_ends(sources: list[Source]) -> list[BlindSpot]:
+    """Return which living ranks end unseen."""
+    why = "runs in another container (PID namespace): how it ends, its state and its children can't be seen"
+    do = "run the ranks of a node in one container, or let the containers share their PID namespace"
+    return grouped("exit_status", [(source, why) for source in sources if source.alive and source.elsewhere], do)
 
 
 def blind_signals(sources: list[Source], trouble: Callable[[Source], str]) -> list[BlindSpot]:

@@ -67,6 +67,8 @@ class DeathWatch:
         Call it at each look for every rank that lives.
         """
         name, pid = source.info.source, source.info.pid
+        if source.elsewhere:
+            return None
         self._counters.follow(pid)
         if name in self._known:
             return None
@@ -105,7 +107,10 @@ class DeathWatch:
         since = self._gone_since.setdefault(name, self._monotonic())
         if fd is not None and not has_ended(fd) and self._monotonic() - since < BURIAL_S:
             return None
-        status = exit_status(fd, pid, source.ticks)
+        if source.elsewhere:
+            status = ExitStatus(None, None, "none", "it ran in another container (PID namespace)")
+        else:
+            status = exit_status(fd, pid, source.ticks)
         self._counters.look()
         data = death_of(source, status, self._oom_evidence(source, status), fatal_text(source))
         self._forget(source)

@@ -41,6 +41,8 @@ def _try(source: Source, fd: int | None, *, send: bool) -> str:
     number = slot.dump_signal
     if not 0 < number < signal.NSIG:
         return f"no dump signal is registered in the job: {source.no_dumps or 'an older client'}"
+    if source.elsewhere:
+        return "it runs in another container (PID namespace): it can't be signalled from here"
     if not source.ticks:
         return "its start is not known, so it may be another process by now"
     if slot.state != STATE_RUNNING:

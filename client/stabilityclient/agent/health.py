@@ -62,7 +62,7 @@ def rank_health(
         "can_dump": source.alive and not signal_trouble(source),
         "trouble": source.trouble,
     }
-    if source.alive:
+    if source.alive and not source.elsewhere:
         proc = prober.look(info.pid, source.ticks, 0 if slot is None else slot.thread)
         if proc is not None:
             entry["proc"] = proc

@@ -76,17 +76,26 @@ class Restart:
 
     Args:
         folder: run folder of this node. node: its name. sources: its ranks.
-        now: unix seconds.
+        now: unix seconds. gone_s: see GONE_S.
 
     Attributes:
         busy: an order is being carried out; the agent stays until its answer is written.
     """
 
-    def __init__(self, folder: Path, node: str, sources: Sources, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        node: str,
+        sources: Sources,
+        now: Callable[[], float] = time.time,
+        *,
+        gone_s: float = GONE_S,
+    ) -> None:
         self._folder = folder
         self._node = node
         self._sources = sources
         self._now = now
+        self._gone_s = gone_s
         self._ended: dict[str, str] = {}
         self._saved: set[str] = set()
         self.busy = False
@@ -135,7 +144,7 @@ class Restart:
         for target in targets:
             if not target.gone:
                 target.send(signal.SIGKILL)
-        await _gone(targets, GONE_S)
+        await _gone(targets, self._gone_s)
         took = f"{time.monotonic() - begun:.1f} s"
         left = [target for target in targets if not target.gone]
         if left:
@@ -169,6 +178,8 @@ class _Target:
         self._trouble = ""
         self._fd: int | None = None
         try:
+            if source.elsewhere:
+                raise OSError("it runs in another container (PID namespace)")
             if not source.ticks:
                 raise OSError("its start is not known, so it may be another process by now")
             self._fd = open_process(source.info.pid, source.ticks)

@@ -88,7 +88,7 @@ class Agent:
             lambda: self._kernel.blind is None,
             poll_s=max(MIN_GPU_POLL_S, _number(environ.get("STABILITY_GPU_POLL_S"), POLL_S)),
         )
-        self._health.gpu_of = lambda source: self._gpus.device_of(source.info.pid, source.info.local_rank)
+        self._health.gpu_of = lambda source: self._gpus.device_of(_own_pid(source), source.info.local_rank)
         self._health.more_blind = [self._gpus.blind, stacks.blind]
         self._janitor = Janitor(limit)
         self._downlink = Downlink(folder, self._delivered, self._log.say)
@@ -352,7 +352,7 @@ class Agent:
 
     def _rank_processes(self) -> list[RankProcess]:
         return [
-            RankProcess(source.info.rank or 0, source.info.pid, source.info.local_rank)
+            RankProcess(source.info.rank or 0, _own_pid(source), source.info.local_rank)
             for source in newest_ranks(self._sources)
         ]
 
@@ -377,6 +377,11 @@ def main(arguments: list[str]) -> int:
         return 0 if asyncio.run(Agent(folder, dict(os.environ)).run()) == "done" else 1
     finally:
         os.close(lock)
+
+
+def _own_pid(source: Source) -> int:
+    """Return the pid of a rank, 0 where it means another process here."""
+    return 0 if source.elsewhere else source.info.pid
 
 
 def _number(text: str | None, default: float) -> float:

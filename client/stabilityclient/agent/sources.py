@@ -15,7 +15,8 @@ from stabilityclient.agent.exits import ExitStatus
 from stabilityclient.agent.foreign import read_object
 from stabilityclient.agent.probes import read_stat
 from stabilityclient.agent.reader import SpoolReader
-from stabilityclient.slot import STATE_FINISHED, SlotView, read_slot
+from stabilityclient.slot import STATE_FINISHED, STATE_RUNNING, SlotView, read_slot
+from stabilityclient.start import pid_namespace
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["Source", "Sources", "is_alive", "load_source", "read_source"]
@@ -24,6 +25,8 @@ __all__ = ["Source", "Sources", "is_alive", "load_source", "read_source"]
 _DEAD_STATES = ("Z", "X")
 #: What the server takes as a source id: one that it refuses would keep the whole node out.
 _SOURCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+#: A process in another container whose heart stands for so long is taken as gone, seconds.
+ELSEWHERE_S = 600.0
 #: Unix seconds beyond which a time is no time (year 5138).
 MAX_TIME_S = 1e11
 
@@ -62,6 +65,8 @@ class Source:
         self.trouble: str | None = None
         #: Why no signal brings this process's stacks, as it said at its start.
         self.no_dumps: str | None = None
+        #: It runs in another container, whose process ids are not ours: its slot alone says whether it lives.
+        self.elsewhere = False
         self.beat_at = time.monotonic()
         self.ended: ExitStatus | None = None
 
@@ -88,7 +93,7 @@ class Source:
         if not self.is_rank or self.ended is not None:
             return  # nothing moves any more: a job that was restarted often leaves many
         # In this order: a process that ended between the two looks is noticed with its last word.
-        self.alive = is_alive(self.info.pid, self.ticks)
+        self.alive = self.elsewhere or is_alive(self.info.pid, self.ticks)
         found = read_slot(str(self.folder / "slot"))
         if isinstance(found, SlotView):
             if self.slot is None or found.beat != self.slot.beat:
@@ -97,6 +102,9 @@ class Source:
             self.trouble = "the slot's fields are mixed: the process was stopped in a write" if found.torn else None
         else:
             self.trouble = found.text
+        if self.elsewhere:
+            running = self.slot is None or self.slot.state == STATE_RUNNING
+            self.alive = running and time.monotonic() - self.beat_at < ELSEWHERE_S
         if not self.alive or (self.slot is not None and self.slot.state == STATE_FINISHED):
             self.final = True
 
@@ -171,11 +179,15 @@ def read_source(folder: Path, *, patience_s: float | None = None) -> Source:
     facts = read_object(folder / "source.json")
     info = msgspec.convert(facts, SourceInfo)  # its errors are ValueErrors
     if info.source != folder.name or not _SOURCE_ID.fullmatch(info.source):
-        raise ValueError(f"source.json names the source {info.source!r:.60}, which is not that of its folder")
+        raise ValueError(
+            f"source.json names the source {info.source!r:.60}, expected the folder's name, of A-Z a-z 0-9 . _ -"
+        )
     if not (0 < info.pid < 2**31 and 0 <= (info.rank or 0) < 2**31 and abs(info.started) < MAX_TIME_S):
         raise ValueError(f"source.json says rank {info.rank}, pid {info.pid}, started {info.started}")
     ticks = facts.get("start_ticks")
     source = Source(folder, info, ticks if type(ticks) is int and ticks > 0 else 0, patience_s=patience_s)
+    namespace = facts.get("pid_ns")
+    source.elsewhere = bool(namespace) and namespace != pid_namespace()
     source.no_dumps = str(facts["no_dumps"])[:300] if facts.get("no_dumps") else None
     return source
 

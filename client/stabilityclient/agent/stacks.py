@@ -123,9 +123,11 @@ class StackTaker:
             for look in looks:
                 source = look.source
                 source.observe()
-                thread = source.slot.thread if source.slot is not None else 0
-                look.proc = prober.look(source.info.pid, source.ticks, thread) or look.proc
                 look.sampled = time.time()
+                thread = source.slot.thread if source.slot is not None else 0
+                if source.elsewhere:
+                    continue
+                look.proc = prober.look(source.info.pid, source.ticks, thread) or look.proc
         for look in looks:
             if look.proc is not None:
                 look.proc["children"] = children_of(look.source.info.pid)
