@@ -51,7 +51,8 @@ def test_ranks_that_stand_at_one_place_have_no_suspect() -> None:
     job.run(60)
     said = job.run(12, moving=False)
     assert said[0].rank is None
-    assert "no rank is a suspect" in said[0].text
+    assert "no rank is a suspect yet" in said[0].text
+    assert "Nobody is missing" not in said[0].text  # nobody has looked
 
 
 def test_a_hang_ends_by_itself_when_the_steps_go_on() -> None:

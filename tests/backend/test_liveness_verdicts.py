@@ -181,6 +181,15 @@ def test_ranks_that_all_joined_one_collective_have_no_culprit() -> None:
     assert "Nobody is missing, so no rank is a suspect" in found.text
 
 
+def test_evidence_that_contradicts_the_strongest_one_is_told_and_makes_it_less_sure() -> None:
+    answers: dict[int, dict[str, Any]] = {rank: {"stack": WAITS, "collectives": all_joined(9)} for rank in (0, 3)}
+    answers[1] = {"stack": WAITS, "collectives": not_joined(9)}
+    answers[2] = {"stack": stack(("/job/loader.py", "next_batch")), "collectives": all_joined(9)}
+    found = answered(stands(), answers).evidence["verdict"]
+    assert (found["culprits"], found["confidence"]) == ([1], "medium")
+    assert any(line.startswith("against it: rank 2") for line in found["because"])
+
+
 def test_different_collectives_under_one_number_are_a_desync() -> None:
     answers = {rank: {"stack": WAITS, "collectives": all_joined(9)} for rank in range(4)}
     answers[2]["collectives"] = all_joined(9, op="broadcast")

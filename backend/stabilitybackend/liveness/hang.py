@@ -269,4 +269,6 @@ def _title(scene: Scene, verdict: Verdict, step: int) -> str:
         return f"{title}: {seat_of(watch)} is {'over' if watch.state != 'running' else 'not seen'}"
     if verdict.ranks:
         return f"{title}: the others wait for {name_ranks(verdict.ranks)}"
+    if verdict.kind == "collective_stuck" and verdict.confidence == "low":
+        return f"{title}: no rank stands out after {scene.stood_s:.0f} s"
     return f"{title}: {verdict.kind.replace('_', ' ')} for {scene.stood_s:.0f} s"

@@ -158,8 +158,9 @@ def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> str:
     """Return ``high``, ``medium`` or ``low``.
 
     High: evidence that stands alone, or two kinds that name the same ranks, one of them a stack. Medium: one kind that
-    has other readings, or two weak ones that agree. Low: the order of the phases alone, or nothing tells the ranks
-    apart. Where ranks are not seen, only evidence that stands alone is high.
+    has other readings, two weak ones that agree, or evidence that would stand alone beside other evidence against it.
+    Low: the order of the phases alone, or nothing tells the ranks apart. Where ranks are not seen, only evidence that
+    stands alone is high.
     """
     if not found:
         if len(scene.visible) == 1:
@@ -169,11 +170,17 @@ def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> str:
         return "medium" if told else "low"
     agree = {one.kind for one in found if one.ranks == found[0].ranks}
     if found[0].kind in _STRONG:
-        return "high"
+        return "medium" if _against(found) else "high"
     blind = bool(scene.unseen or scene.never)
     if len(agree) >= 2 and "stack" in agree and not blind:
         return "high"
     return "medium" if agree & _MEDIUM or len(agree) >= 2 else "low"
+
+
+def _against(found: Sequence[Suspicion]) -> list[Suspicion]:
+    """Return the hard evidence that names none of the ranks that the strongest one names."""
+    named = set(found[0].ranks) if found else set()
+    return [one for one in found if one.kind in (*_STRONG, "stack") and named.isdisjoint(one.ranks)]
 
 
 # --- words ---------------------------------------------------------------------------------------------------------
@@ -183,6 +190,7 @@ def _because(
     scene: Scene, found: Sequence[Suspicion], culprits: Sequence[RankWatch], ranks: Sequence[int]
 ) -> list[str]:
     because = [f"{name_ranks(one.ranks)}: {one.why}" for one in found if set(one.ranks) & set(ranks)]
+    because += [f"against it: {name_ranks(one.ranks)}: {one.why}" for one in _against(found)]
     for watch in culprits[:MAX_SEATS]:
         if watch not in scene.visible:
             continue
@@ -259,7 +267,8 @@ def _text(scene: Scene, verdict: Verdict) -> str:
     text = "; ".join(part for part in (text, waits) if part)
     text = capital(text) + "."
     if not verdict.ranks and kind in _ALL:
-        text += f" {_ALL[kind]}"
+        told = kind != "collective_stuck" or scene.front.all_joined
+        text += f" {_ALL[kind] if told else 'Nothing that we see tells the ranks apart: no rank is a suspect yet.'}"
     return text
 
 
@@ -270,6 +279,8 @@ def _who(scene: Scene, verdict: Verdict) -> str:
     many = len(culprits) > MAX_SEATS
     names = name_ranks(verdict.ranks) if many else " and ".join(seat_of(watch) for watch in culprits)
     does = _DOES.get(kind, "is {place}").format(place=place_of(first))
+    if kind == "data_loader" and not is_data(first.phase):
+        does = f"waits for data, {place_of(first)}"
     if kind == "peer_missing" and first.state in ("finished", "left"):
         does = "has finished" if first.state == "finished" else "has left without run.finish()"
     elif kind == "peer_missing":
