@@ -237,12 +237,12 @@ async def test_a_run_whose_archive_cannot_be_reached_says_so_and_opens_when_it_c
     stage.folder.write_text("not mounted")
     await stage.restart()
     worker = stage.manager._worker("run-1")
-    await stage.until(lambda: worker._trouble is not None, "the trouble is noticed")
+    await stage.until(lambda: worker.readiness.trouble is not None, "the trouble is noticed")
     with pytest.raises(Unavailable, match="can't be opened now"):
         await stage.manager.get("run-1")
     stage.folder.unlink()
     aside.rename(stage.folder)
-    await stage.until(lambda: worker.is_ready, "the run is open")
+    await stage.until(lambda: worker.readiness.reached, "the run is open")
     assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 501)}
 
 

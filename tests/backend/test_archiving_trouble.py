@@ -266,7 +266,7 @@ async def test_a_redis_that_comes_back_without_its_newest_words_loses_and_double
     await stage.until(lambda: not worker._journal._redis.cut, "the cut is noticed")  # type: ignore[attr-defined]
     worker = await stage.send(*lost)  # the agent has them still, and sends them again
     last = 500 if archived else 140
-    await stage.until(lambda: worker.is_ready and len(points(worker)) == last, "all is there")
+    await stage.until(lambda: worker.readiness.reached and len(points(worker)) == last, "all is there")
     assert len(worker.segments()["segments"]) == 1
     if archived:
         await stage.archived(worker, 1)
@@ -319,7 +319,7 @@ async def test_a_run_whose_files_are_gone_for_good_can_be_deleted_by_force(
     stage.folder.rename(stage.folder.with_name("gone"))
     await stage.restart()
     fresh = stage.manager._worker("run-1")
-    await stage.until(lambda: fresh._trouble is not None, "the trouble is noticed")
+    await stage.until(lambda: fresh.readiness.trouble is not None, "the trouble is noticed")
     with pytest.raises(Unavailable, match="can't be opened now"):
         await stage.manager.delete_run("run-1")
     await stage.manager.delete_run("run-1", force=True)

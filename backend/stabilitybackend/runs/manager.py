@@ -111,7 +111,7 @@ class RunManager:
             await asyncio.sleep(SWEEP_S)
             for run_id, worker in list(self._workers.items()):
                 idle = self._clock() - worker.used > IDLE_S
-                if idle and not worker.busy and worker.is_ready and worker.run()["status"] not in LIVE_STATES:
+                if idle and not worker.busy and worker.readiness.reached and worker.run()["status"] not in LIVE_STATES:
                     await self._let_go(run_id, worker)
             try:
                 await self._archive_leftover()
@@ -163,7 +163,7 @@ class RunManager:
 
     async def _shown(self, run_id: str) -> dict[str, Any]:
         worker = self._workers.get(run_id)
-        return await self._index.stored(run_id) if worker is None or not worker.is_ready else worker.run()
+        return await self._index.stored(run_id) if worker is None or not worker.readiness.reached else worker.run()
 
     # --- storage -------------------------------------------------------------------------------------------------
 

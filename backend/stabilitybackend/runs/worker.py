@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from stabilitybackend.errors import ArchiveError, NotFound, Unavailable
+from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.policy.orders import Order
 from stabilitybackend.redis_link import redis_errors
@@ -25,6 +25,7 @@ from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.keeper import WindowKeeper
 from stabilitybackend.runs.live import Channel, stream_order
 from stabilitybackend.runs.publishing import publish
+from stabilitybackend.runs.readiness import Readiness
 from stabilitybackend.runs.restore import restored
 from stabilitybackend.runs.retelling import Retelling
 from stabilitybackend.runs.state import RunState
@@ -90,7 +91,8 @@ class RunWorker:
         self._closed = False
         #: Held by whoever stops and starts it.
         self._turning = asyncio.Lock()
-        self._caught_up = asyncio.Event()
+        #: Whether everything that was stored at the start is in the state.
+        self.readiness = Readiness(run_id)
         self._task: asyncio.Task[None] | None = None
         #: Stream id up to which all that follows is in ``_unsaved`` or stored. In a batch the cursor is ahead of it,
         #: and somebody may acknowledge or order something at that moment.
@@ -98,8 +100,6 @@ class RunWorker:
         #: The same, stored for certain: frames up to here may leave the stream.
         self._stored_to = "0-0"
         self._retelling = Retelling()
-        #: Why the archive can't be read at the start; it is tried again.
-        self._trouble: ArchiveError | None = None
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -130,11 +130,6 @@ class RunWorker:
         await end(self._task)
         await self._keeper.stop()
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether everything that was stored at the start is in the state."""
-        return self._caught_up.is_set()
-
     async def ready(self, timeout_s: float = 30.0) -> RunState:
         """Return the state once everything that was stored at the start is in it.
 
@@ -144,18 +139,7 @@ class RunWorker:
         self.used = self._clock()
         if self._task is not None and self._task.done():
             raise Unavailable(f"the worker of run {self.run_id} has stopped", hint="see the server's log")
-        if self._trouble is not None:
-            raise Unavailable(
-                f"run {self.run_id} can't be opened now: {self._trouble.message}",
-                hint=self._trouble.hint,
-                code="archive_away",
-            )
-        try:
-            await asyncio.wait_for(self._caught_up.wait(), timeout_s)
-        except TimeoutError:
-            raise Unavailable(
-                f"run {self.run_id} is still being read from Redis", hint="try again in a moment", code="loading"
-            ) from None
+        await self.readiness.wait(timeout_s)
         return self.state
 
     async def _follow(self, after: RunWorker | None = None) -> None:
@@ -165,12 +149,12 @@ class RunWorker:
         applied = await self._begin()
         next_tick = self._clock() + TICK_S
         while True:
-            entries = await self._journal.read(self.cursor, wait=self._caught_up.is_set())
+            entries = await self._journal.read(self.cursor, wait=self.readiness.reached)
             if await self._diverged():
                 await self._keeper.stop()
                 if not await self._journal.patiently(self._card.is_listed):
                     return  # Redis came back empty: the agents have to say anew what run this is
-                self._caught_up.clear()
+                self.readiness.lose()
                 applied = await self._begin()
                 self.channel.publish({"type": "reset", "reason": "Redis lost its newest words; fetch again"})
                 continue
@@ -187,9 +171,9 @@ class RunWorker:
                 self._keeper.cut_when_due(self.state)
                 if len(entries) > 1:
                     await asyncio.sleep(0)  # a long history must not hold up the live requests of other runs
-            if not entries and not self._caught_up.is_set():
+            if not entries and not self.readiness.reached:
                 await self._retold()
-                self._caught_up.set()
+                self.readiness.reach()
                 _log.info("run %s: caught up at %s", self.run_id, self.cursor)
             if entries:
                 self._card.changed = True
@@ -199,7 +183,7 @@ class RunWorker:
                 self._stored_to = self.cursor
             self._keeper.archive_when_due(self.state, lambda: self._stored_to)
             now = self._clock()
-            if self._caught_up.is_set() and not now < next_tick <= now + TICK_S:  # clocks may be put back
+            if self.readiness.reached and not now < next_tick <= now + TICK_S:  # clocks may be put back
                 next_tick = now + TICK_S
                 await self.tick()
 
@@ -210,7 +194,8 @@ class RunWorker:
         agents = self.state.agents
         async with self._keeper.changing:
             processes = self._retelling.begun(stored.incidents, stored.retell)
-            again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors, self._troubled, processes)
+            troubled = self.readiness.troubled
+            again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors, troubled, processes)
             self.state, self.cursor = await self._journal.patiently(lambda: restored(*again))
             self._keeper.restarted()
             self._stored_to = self.cursor
@@ -246,11 +231,6 @@ class RunWorker:
             same = await self._journal.patiently(self._archive.agrees)
             self._keeper.diverged = not same or not (at_seam or await self._journal.has(self.cursor))
         return self._keeper.diverged
-
-    def _troubled(self, error: ArchiveError | None) -> None:
-        if error is not None and self._trouble is None:
-            _log.error("run %s: %s", self.run_id, error.message)
-        self._trouble = error
 
     def _storage_changed(self) -> None:
         self._card.changed = True
@@ -291,11 +271,9 @@ class RunWorker:
             except Exception as error:
                 _log.warning("run %s: command not delivered to agent %s: %s", self.run_id, agent, error)
         if reached and command["state"] == "pending":
-            changes = Changes()
-            changes.add_commands(
-                self.state.commands.delivered(command["command_id"], self._clock(), f"sent to {reached} agents")
-            )
-            await self._conclude(changes)
+            text = f"sent to {reached} agents"
+            changed = self.state.commands.delivered(command["command_id"], self._clock(), text)
+            await self._conclude(Changes(commands={one["command_id"]: one for one in changed}))
 
     # --- agents and people ---------------------------------------------------------------------------------------
 
@@ -362,7 +340,7 @@ class RunWorker:
                 await self._journal.undo(found.key, found.fork_step)
             _log.warning("run %s: segment %d undone by %s", self.run_id, segment, who)
             await self._pause()
-            self._caught_up.clear()
+            self.readiness.lose()
             if not self._closed:
                 self.start()
             await self.ready()
