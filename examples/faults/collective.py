@@ -40,6 +40,7 @@ class Hub:
         self._listener.bind(path)
         self._listener.listen(world_size)
         self._waiting: list[socket.socket] = []
+        self._ranks: list[socket.socket] = []
         self._lock = threading.Lock()
         self._closed = False
         threading.Thread(target=self._accept, daemon=True).start()
@@ -47,7 +48,12 @@ class Hub:
     def close(self) -> None:
         """Meet no more."""
         self._closed = True
-        self._listener.close()
+        for each in (self._listener, *self._ranks):
+            try:
+                each.shutdown(socket.SHUT_RDWR)  # wakes whoever waits in it
+            except OSError:
+                pass
+            each.close()
 
     def _accept(self) -> None:
         while not self._closed:
@@ -55,6 +61,7 @@ class Hub:
                 rank, _ = self._listener.accept()
             except OSError:
                 return
+            self._ranks.append(rank)
             threading.Thread(target=self._follow, args=(rank,), daemon=True).start()
 
     def _follow(self, rank: socket.socket) -> None:

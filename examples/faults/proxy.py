@@ -38,9 +38,12 @@ class Road:
 
     def close(self) -> None:
         """Stop for good."""
-        self._listener.close()
         self.mend()
-        for each in self._pairs:
+        for each in (self._listener, *self._pairs):
+            try:
+                each.shutdown(socket.SHUT_RDWR)  # wakes whoever waits in it
+            except OSError:
+                pass
             each.close()
 
     def _accept(self) -> None:
@@ -52,13 +55,14 @@ class Road:
             threading.Thread(target=self._join, args=(near,), daemon=True).start()
 
     def _join(self, near: socket.socket) -> None:
+        self._pairs.append(near)
         self._open.wait()
         try:
             far = socket.create_connection(("127.0.0.1", self._target))
         except OSError:
             near.close()
             return
-        self._pairs += [near, far]
+        self._pairs.append(far)
         for source, sink in ((near, far), (far, near)):
             threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
 
