@@ -107,6 +107,7 @@ class Heart:
                 next_beat = max(next_beat + BEAT_S, now)
                 self._slot.beat += 1
                 self.publish()
+                self._leave_signal()
                 self._ask_main_thread()
                 self._probe.look()
                 if self._sidecar is not None and self._slot.beat % self._look_beats == 0:
@@ -115,6 +116,14 @@ class Heart:
                 self._guard.swallowed += 1
                 self._guard.note("heart", f"{type(error).__name__}: {error}")
                 time.sleep(0.1)
+
+    def _leave_signal(self) -> None:
+        """Give the dump signal up when training has set a handler of its own for it since: it is theirs."""
+        import signal
+
+        number = self._slot.dump_signal
+        if number and signal.getsignal(number) not in (signal.SIG_DFL, None):
+            self._slot.dump_signal = 0
 
     def _ask_main_thread(self) -> None:
         """Publish how often the main thread ran what we asked for, and ask again."""

@@ -178,6 +178,17 @@ def test_a_faulthandler_that_is_enabled_stays_where_it_is(tmp_path: Path) -> Non
     assert (out, "Segmentation fault" in err, stacks) == ("0\n", True, "")
 
 
+def test_a_signal_that_somebody_handles_later_is_theirs_from_then_on(tmp_path: Path) -> None:
+    out, _, _ = _run(
+        tmp_path,
+        "from stabilityclient import heart\nheart.BEAT_S = 0.02\n"
+        + _OPEN
+        + "slot = run._parts.slot\nprint(slot.dump_signal)\nsignal.signal(signal.SIGRTMIN + 6, lambda *_: None)\n"
+        + "beat = slot.beat\nwhile slot.beat < beat + 3: time.sleep(0.005)\nprint(slot.dump_signal); run.finish()",
+    )
+    assert out == f"{signal.SIGRTMIN + 6}\n0\n"
+
+
 def test_a_crash_reporter_s_handler_of_a_fatal_signal_stays_where_it_is(tmp_path: Path) -> None:
     code = "import ctypes; ctypes.CDLL(None).signal(11, 0x1000)\n"  # a handler that Python does not know of
     code += _OPEN + "print(run._parts.slot.flags & 1, faulthandler.is_enabled(), run._parts.slot.dump_signal > 0)"

@@ -40,7 +40,7 @@ def _try(source: Source, fd: int | None, *, send: bool) -> str:
         return f"the slot can't be read: {source.trouble or 'it is not there yet'}"
     number = slot.dump_signal
     if not 0 < number < signal.NSIG:
-        return f"no dump signal is registered in the job: {source.no_dumps or 'an older client'}"
+        return f"no dump signal is registered in the job: {source.no_dumps or 'an older client, or training took it'}"
     if source.elsewhere:
         return "it runs in another container (PID namespace): it can't be signalled from here"
     if not source.ticks:
