@@ -22,6 +22,37 @@ OpenPage = Callable[..., "Page"]
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
+#: How many cells are painted when a wall is told one thing after another.
+DRAWN = """() => {
+  const place = document.createElement("div");
+  place.style.width = "900px";
+  document.body.append(place);
+  const map = new stability.CellMap(place, { label: "", describe: () => ({ title: "", lines: [] }), name: () => "" });
+  const colors = { text: "#ffffff", muted: "#888888", critical: "#ff0000" };
+  const state = Array.from({ length: 16 }, (_, key) => ({ key, fill: "#224422", mark: "", hollow: false, ring: "", text: "" }));
+  const paint = map.cell;
+  let count = 0;
+  map.cell = function (...all) { count += 1; paint.apply(this, all); };
+  const tell = (cells) => {
+    count = 0;
+    const groups = [];
+    for (let at = 0; at < cells.length; at += 8) groups.push({ label: "n" + at, tone: "", cells: cells.slice(at, at + 8).map((one) => ({ ...one })) });
+    map.set(groups, colors, "sans-serif");
+    return count;
+  };
+  const said = [tell(state)];
+  state[3].fill = "#aa2222";
+  said.push(tell(state), tell(state));
+  state[4].ring = "critical"; state[5].mark = "cross";
+  said.push(tell(state));
+  state[3].fill = "#224422";
+  said.push(tell(state));
+  said.push(tell([...state, ...state.slice(0, 8)]));
+  map.close();
+  return said;
+}"""  # noqa: E501  one script, read as one
+
+
 class Running:
     """A simulated job in a thread of its own."""
 
@@ -77,70 +108,69 @@ def cells(page: Page, place: str) -> list[Any]:
     return list(page.evaluate(f"window.stability?.page?.{wall}?.map?.cells.map((one) => [one.key, one.mark]) || []"))
 
 
-def test_a_wall_shows_every_rank_and_follows_what_happens_to_one(many: Running, open_page: OpenPage) -> None:
+@pytest.fixture
+def wall(many: Running, open_page: OpenPage) -> Page:
+    """The page of ``many`` with every rank and every GPU, ranks in sight: what nobody sees is not drawn."""
     page = open_page(many.url)
-    wait_until(lambda: len(cells(page, "ranks")) == 32, 20, "32 cells")
-    assert [9, "question"] in cells(page, "ranks")
-    page.locator("#ranks").scroll_into_view_if_needed()  # what nobody sees is not drawn
-
-    many.job.trouble.dead.add(21)
-    wait_until(lambda: [21, "cross"] in cells(page, "ranks"), 15, "rank 21 is seen to be gone")
-    assert "rank 21 on gpu-003 is gone" in text(page, "#ranks-summary")
-    many.job.trouble.dead.clear()
-    wait_until(lambda: [21, ""] in cells(page, "ranks"), 15, "rank 21 runs again")
+    wait_until(lambda: (len(cells(page, "ranks")), len(cells(page, "gpus"))) == (32, 24), 60, "all cells are there")
+    page.locator("#ranks").scroll_into_view_if_needed()
+    return page
 
 
-def test_a_rank_tells_its_story_to_the_keyboard_and_keeps_it_there(many: Running, open_page: OpenPage) -> None:
-    page = open_page(many.url)
-    wait_until(lambda: len(cells(page, "ranks")) == 32, 20, "32 cells")
+def test_a_wall_shows_every_rank_and_follows_what_happens_to_one(many: Running, wall: Page) -> None:
+    wait_until(lambda: [9, "question"] in cells(wall, "ranks"), 30, "rank 9 can't be read")
 
-    page.focus("#ranks canvas")
+    many.job.trouble.behind.add(21)
+    try:
+        wait_until(lambda: [21, "down"] in cells(wall, "ranks"), 30, "rank 21 is seen to be behind")
+        assert "behind 1" in text(wall, "#ranks-legend")
+    finally:
+        many.job.trouble.behind.clear()
+    wait_until(lambda: [21, ""] in cells(wall, "ranks"), 30, "rank 21 has caught up")
+
+
+def test_a_wall_is_read_with_the_keyboard_and_coloured_and_ordered_as_asked(wall: Page) -> None:
+    wait_until(lambda: "unreadable" in text(wall, "#ranks-legend"), 30, "the legend says what the marks mean")
+    wall.focus("#ranks canvas")
     for key in ("ArrowRight", "ArrowRight", "ArrowDown", "Enter"):
-        page.keyboard.press(key)
-
-    tip = page.locator("#ranks .cell-tip.pinned")
-    wait_until(lambda: "Rank 9 · gpu-002" in tip.inner_text(), 5, "the tip of rank 9")
+        wall.keyboard.press(key)
+    tip = wall.locator("#ranks .cell-tip.pinned")
+    assert "Rank 9 · gpu-002" in tip.inner_text()
     assert "the slot is version 9" in tip.inner_text()
-    assert text(page, "#ranks .unseen") == "rank 9 on gpu-002 has a slot that can't be read"
-    page.keyboard.press("Escape")
+    assert text(wall, "#ranks .unseen") == "rank 9 on gpu-002 has a slot that can't be read"
+    wall.keyboard.press("Escape")
     assert not tip.is_visible()
 
-
-def test_colours_and_order_are_switched_and_the_legend_says_what_they_mean(many: Running, open_page: OpenPage) -> None:
-    page = open_page(many.url)
-    wait_until(lambda: len(cells(page, "ranks")) == 32, 20, "32 cells")
-    assert "runs" in text(page, "#ranks-legend")
-
-    page.click("#ranks-color [data-value=phase]")
-    assert any(name in text(page, "#ranks-legend") for name in ("forward", "backward"))
-    page.click("#ranks-color [data-value=lag]")
-    assert "at the front" in text(page, "#ranks-legend")
-    page.click("#ranks-order [data-value=worst]")
-    assert cells(page, "ranks")[0][0] == 9
+    wall.click("#ranks-color [data-value=phase]")
+    assert any(name in text(wall, "#ranks-legend") for name in ("data", "forward", "backward", "optimizer"))
+    wall.click("#ranks-color [data-value=lag]")
+    assert "at the front" in text(wall, "#ranks-legend")
+    wall.click("#ranks-order [data-value=worst]")
+    assert cells(wall, "ranks")[0][1] in ("question", "hatch", "cross")
 
 
-def test_gpus_of_a_node_stand_together_and_one_without_says_why(many: Running, open_page: OpenPage) -> None:
-    page = open_page(many.url)
-    wait_until(lambda: len(cells(page, "gpus")) == 24, 20, "24 GPUs")
+def test_gpus_stand_together_one_without_says_why_and_so_does_what_is_not_visible(wall: Page) -> None:
+    # Too hot, and slowed: a shape and not only a colour.
+    wait_until(lambda: ["gpu-001 5", "dash"] in cells(wall, "gpus"), 30, "GPU 5 is to be watched")
+    assert "gpu-003 no GPU visible here: libnvidia-ml.so.1 is not installed" in text(wall, "#gpus-none")
+    wall.click("#gpus-field [data-value=temp]")
+    assert "95 °C" in text(wall, "#gpus-legend")
+    wall.evaluate("stability.page.gpus.map.point(5)")
+    assert "91 °C, memory 98 °C" in text(wall, "#gpus .cell-tip")
 
-    assert ["gpu-001 5", "dash"] in cells(page, "gpus")  # too hot, and slowed: a shape and not only a colour
-    assert "gpu-003 no GPU visible here: libnvidia-ml.so.1 is not installed" in text(page, "#gpus-none")
-    page.click("#gpus-field [data-value=temp]")
-    assert "95 °C" in text(page, "#gpus-legend")
-    page.evaluate("const gpus = window.stability.page.gpus; gpus.map.point(5)")
-    assert "91 °C, memory 98 °C" in text(page, "#gpus .cell-tip")
+    assert text(wall, "#blind details[data-what=kernel_log] summary") == "kernel log · gpu-002"
+    wall.click("#blind details[data-what=kernel_log] summary")
+    assert "permission denied" in text(wall, "#blind details[data-what=kernel_log]")
+    assert "To do: Run the agent as root" in text(wall, "#blind details[data-what=kernel_log]")
+    wall.click("#blind details[data-what=slot] summary")
+    assert "rank 9 on gpu-002" in text(wall, "#blind details[data-what=slot]")
 
 
-def test_what_is_not_visible_is_said_with_the_reason_and_what_to_do(many: Running, open_page: OpenPage) -> None:
-    page = open_page(many.url)
-    page.wait_for_selector("#blind details[data-what=kernel_log]")
+def test_only_cells_that_look_different_are_drawn_again(scripts: Page) -> None:
+    drawn = scripts.evaluate(DRAWN)
 
-    assert text(page, "#blind details[data-what=kernel_log] summary") == "kernel log · gpu-002"
-    page.click("#blind details[data-what=kernel_log] summary")
-    assert "permission denied" in text(page, "#blind details[data-what=kernel_log]")
-    assert "To do: Run the agent as root" in text(page, "#blind details[data-what=kernel_log]")
-    page.click("#blind details[data-what=slot] summary")
-    assert "rank 9 on gpu-002" in text(page, "#blind details[data-what=slot]")
+    # All at first; one whose colour changed; nothing where nothing did; a ring beside a changed cell; another layout.
+    assert drawn == [16, 1, 0, 2, 2, 24]
 
 
 def test_a_few_ranks_have_words_and_not_cells(server: Server, open_page: OpenPage) -> None:

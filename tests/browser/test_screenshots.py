@@ -1,17 +1,20 @@
-"""Takes the pictures of the documentation from the real demo job: ``make screenshots``.
+"""Takes the pictures of the documentation from real jobs and a simulated one: ``make screenshots``.
 
 Not a test of anything by itself: it runs only where STABILITY_SCREENSHOTS names the folder to write to.
 """
 
 from __future__ import annotations
 
+import asyncio
+import importlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 OpenPage = Callable[..., "Page"]
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = os.environ.get("STABILITY_SCREENSHOTS", "")
 
 pytestmark = [
@@ -89,3 +93,67 @@ def test_screenshots_of_the_demo(server: Server, run_id: str, open_page: OpenPag
     runs = open_page(server.url, scheme="light", width=1440, height=420)
     runs.wait_for_selector("tr[data-run] .spark")
     take(runs, "runs-light")
+
+
+def incident(server: Server, run_id: str, kind: str, when: Callable[[dict[str, Any]], Any]) -> str:
+    """Return the id of a run's incident of a kind, as soon as it is as asked for."""
+
+    def fitting(answer: dict[str, Any]) -> list[dict[str, Any]]:
+        return [one for one in answer["incidents"] if one["kind"] == kind and when(one)]
+
+    found = fitting(server.wait_for(f"/runs/{run_id}/incidents", fitting, f"the {kind} is told", 90))
+    return str(found[0]["incident_id"])
+
+
+def test_screenshot_of_a_hang(
+    server: Server, open_page: OpenPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two real processes with torch; one waits for a batch that never comes. Then one that died."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "faults"))
+    stage, catalog = importlib.import_module("stage"), importlib.import_module("catalog")
+    faults = {fault.name: fault for fault in catalog.FAULTS}
+
+    def job(name: str, run_id: str) -> Any:
+        folder = tmp_path / run_id
+        folder.mkdir()
+        return stage.FaultyJob(faults[name], url=server.url, run_id=run_id, folder=folder, torch=True)
+
+    with job("segfault", "vision-7b"), job("data_loader", "llm-70b"):
+        verdict = lambda one: one["evidence"].get("verdict", {})  # noqa: E731
+        incident(server, "vision-7b", "process_death", verdict)
+        found = incident(server, "llm-70b", "hang", lambda one: verdict(one).get("confidence") == "high")
+        page = open_page(f"{server.url}/runs/llm-70b/incidents/{found}", scheme="dark", width=1440, height=1220)
+        page.wait_for_selector("#incident-stacks .stack-group.odd", timeout=60_000)
+        take(page, "hang-dark")
+        fleet = open_page(f"{server.url}/fleet", scheme="dark", width=1440, height=1180)
+        fleet.wait_for_selector("#fleet-list [data-interruption]", timeout=60_000)
+        take(fleet, "fleet-dark")
+
+
+def test_screenshot_of_many_ranks_and_gpus(
+    server: Server, open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A simulated job of 512 ranks: one stands, a node is silent, some GPUs are sick."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    job = importlib.import_module("simulated_job").SimulatedJob(server.url, "llm-405b", 512)
+    job.trouble.switch_on("hot:75 hot:400 lost:203 ecc:310 torn:460 blind:9")
+    loop, stop = asyncio.new_event_loop(), asyncio.Event()
+    thread = threading.Thread(target=lambda: loop.run_until_complete(job.run(stop)))
+    thread.start()
+    try:
+        server.wait_for("/runs/llm-405b", lambda run: (run.get("last_step") or 0) >= 40, "it trains", 120)
+        job.trouble.switch_on("data:133 silent:28")
+        incident(server, "llm-405b", "hang", lambda one: one["evidence"].get("verdict", {}).get("culprits"))
+        page = open_page(f"{server.url}/runs/llm-405b", scheme="dark", width=1440, height=900)
+        for place, picture in (("ranks", "ranks-dark"), ("gpus", "gpus-dark")):
+            page.wait_for_selector(f"#{place} canvas", timeout=60_000)
+            page.evaluate(f"document.getElementById('{place}-panel').scrollIntoView({{ block: 'center' }})")
+            if place == "gpus":
+                page.click("#gpus-field [data-value=temp]")
+            page.mouse.move(2, 2)
+            time.sleep(2)
+            page.locator(f"#{place}-panel").screenshot(path=str(Path(FOLDER) / f"{picture}.png"))
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
+        loop.close()

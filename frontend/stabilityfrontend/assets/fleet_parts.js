@@ -7,6 +7,8 @@
   const GPUS = 200;
   const NAMED = 4;
 
+  /** GPU-hours below which nothing is said of a thousand of them. */
+  const FEW_HOURS = 10;
   const VISIBLE = { direct: "directly", indirect: "indirectly", no: "not visible" };
   const WHATS = { death: "a process died", hang: "the job hung", stall: "it stood and went on by itself", node_lost: "a node was lost", restart: "it was restarted" };
   const percent = (share) => (share === null || share === undefined || !Number.isFinite(share) ? "–" : `${share > 0 && share < 0.01 ? "< 1" : Math.round(100 * share)} %`);
@@ -26,7 +28,9 @@
     headline("count", S.count(S.finite(data.count)), "", `in ${S.plural(S.finite(data.runs) || 0, "run")}${data.not_counted ? `; ${S.count(data.not_counted)} by hand or by themselves not counted` : ""}`);
     headline("lost", lost === null ? "–" : lost ? S.duration(lost) : "0", "", lost && running ? `${percent(lost / (running + lost))} of the time` : "");
     headline("mtbi", S.finite(data.mtbi_s) === null ? "–" : S.duration(data.mtbi_s), "", running ? `${S.duration(running)} trained` : "");
-    headline("rate", rate === null ? "–" : rate >= 1000 ? S.count(rate) : S.value(rate), "", S.finite(data.gpu_hours) === null ? "" : `${S.value(data.gpu_hours)} GPU-hours`);
+    const hours = S.finite(data.gpu_hours);
+    const few = hours !== null && hours < FEW_HOURS;
+    headline("rate", rate === null || few ? "–" : rate >= 1000 ? S.count(rate) : S.value(rate), "", hours === null ? "" : `${S.value(hours)} GPU-hours${few ? ": too few to say" : ""}`);
   }
 
   // -- the table ------------------------------------------------------------------------------------------------------

@@ -27,6 +27,10 @@
   const throttle = (fields) => THROTTLE.filter(([bit]) => (number(fields.throttle_reasons) || 0) & bit).map(([, words]) => words);
   const hard = (fields) => ((number(fields.throttle_reasons) || 0) & HARD) !== 0;
 
+  /** Up to here a GPU is as warm as work makes it: H100 boards slow themselves down between 85 and 95 °C. */
+  const WARM_C = 75;
+  const warmth = (celsius) => (celsius < WARM_C ? (0.33 * (celsius - 30)) / (WARM_C - 30) : 0.34 + (0.65 * (celsius - WARM_C)) / 20);
+
   /** What can be shown: `share(fields, gpu)` 0 to 1 on the ramp, `words(fields)` in a cell, `legend` of shares. */
   const FIELDS = {
     util: { share: (f) => number(f.util_pct) / 100, has: (f) => number(f.util_pct) !== null, words: (f) => percent(f.util_pct), legend: [[0, "0 %"], [0.5, "50 %"], [0.99, "100 %"]], cold: true },
@@ -37,7 +41,7 @@
       legend: [[0, "empty"], [0.5, "half"], [0.99, "full"]],
       cold: true,
     },
-    temp: { share: (f) => (f.temp_c - 30) / 65, has: (f) => number(f.temp_c) !== null, words: (f) => `${Math.round(f.temp_c)}°`, legend: [[0, "30 °C"], [0.5, "60"], [0.99, "95 °C"]] },
+    temp: { share: (f) => warmth(f.temp_c), has: (f) => number(f.temp_c) !== null, words: (f) => `${Math.round(f.temp_c)}°`, legend: [[0, "30 °C"], [0.33, "75"], [0.6, "83"], [0.99, "95 °C"]] },
     power: { share: (f) => f.power_w / (number(f.power_limit_w) || 700), has: (f) => number(f.power_w) !== null, words: (f) => `${Math.round(f.power_w)} W`, legend: [[0, "0 W"], [0.5, "half"], [0.99, "its limit"]], cold: true },
     throttle: { share: (f) => (hard(f) ? 0.99 : throttle(f).length ? 0.5 : 0), has: (f) => number(f.throttle_reasons) !== null, words: (f) => (hard(f) ? "slowed" : throttle(f).length ? "cap" : "–"), legend: [[0, "full clock"], [0.5, "power cap"], [0.99, "slowed by heat or a brake"]] },
     ecc: {

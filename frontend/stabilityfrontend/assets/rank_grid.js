@@ -77,7 +77,7 @@
     place.dataset.key = key;
     S.fill(
       place,
-      legend.map(([fill, sign, said, hollow]) => S.h("span", { class: "cell-key" }, S.h("i", { class: hollow ? "hollow" : "", style: hollow ? { "border-color": fill, color: fill } : { background: fill, color: S.inkOn(fill) } }, sign), said)),
+      legend.map(([fill, sign, said, hollow]) => S.h("span", { class: "cell-key" }, S.h("i", { class: hollow ? (sign ? "hollow" : "hollow hatched") : "", style: hollow ? { "border-color": fill, color: fill } : { background: fill, color: S.inkOn(fill) } }, sign), said)),
     );
   };
 
