@@ -41,7 +41,7 @@ def read_json(path: str) -> dict[str, Any]:
 
     try:
         # Not blocking: whatever lies there in place of the file, nobody waits for it.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             value = json.loads(file.read())
     except (OSError, ValueError, RecursionError):
         return {}
