@@ -60,6 +60,20 @@ def test_a_dump_is_done_when_all_agents_answered_and_failed_when_none_could() ->
     assert other["state"] == "failed"
 
 
+def test_people_may_order_few_dumps_a_minute_whatever_the_server_asked_for_itself() -> None:
+    book = CommandBook("run")
+    for at in range(6):
+        book.ask_agents("dump_stacks", f"d-{at}", replace(JOB, agents=1), "it stands", NOW)
+        _say(book, "n0", "acted", command_id=f"d-{at}")
+        _ordered(DUMP, book, replace(JOB, agents=1), command_id=f"c-{at}", now=NOW + at)
+        _say(book, "n0", "acted", command_id=f"c-{at}")
+    with pytest.raises(Conflict, match="6 dumps were ordered in the last 60 s"):
+        _ordered(DUMP, book, now=NOW + 30)
+    assert _ordered(DUMP, book, command_id="c-7", now=NOW + 61)["state"] == "pending"
+    with pytest.raises(BadRequest, match="expires_s is 3600, expected 1 to 60"):
+        _ordered(replace(DUMP, expires_s=3600), CommandBook("run"))
+
+
 def test_a_restart_is_done_with_the_first_row_of_a_process_that_started_after_it() -> None:
     book = CommandBook("run")
     command = _ordered(RESTART, book)

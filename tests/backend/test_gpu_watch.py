@@ -282,6 +282,12 @@ def test_a_storm_of_faults_is_bounded_and_open_ones_stay(
     assert [fault.xids for fault in watch.faults if fault.over is None] == [[48]]
 
 
+def test_lines_about_ever_new_buses_fill_no_memory(watch: GpuWatch, node: Node) -> None:
+    for at in range(500):
+        watch.event(node.kernel("xid", 1.0, "Xid", xid=48, bus_id=f"{at:04x}:1b:00"), 5)
+    assert (len(list(watch.devices)), watch.not_followed) == (128, 379)
+
+
 def test_the_table_has_every_number_once_and_a_foreign_one_is_said_to_be_unknown() -> None:
     numbers = [row.number for row in table()]
     assert numbers == sorted(set(numbers))

@@ -8,7 +8,7 @@ from typing import Any
 
 from stabilitybackend.gpus.faults import Device
 
-__all__ = ["bus_key", "devices_of", "place"]
+__all__ = ["MAX_GPUS_A_NODE", "bus_key", "devices_of", "place"]
 
 #: GPUs of one node; no machine has more.
 MAX_GPUS_A_NODE = 128

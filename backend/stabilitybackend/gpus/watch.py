@@ -13,7 +13,7 @@ from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.gpus.faults import APPLICATION_REPEATS, GROUP_S, Device, Fault, finding_of
-from stabilitybackend.gpus.inventory import bus_key, devices_of, place
+from stabilitybackend.gpus.inventory import MAX_GPUS_A_NODE, bus_key, devices_of, place
 from stabilitybackend.gpus.signs import MAX_TEXT_CHARS, Sign, sign_of
 
 #: Types of events that are for ``GpuWatch.event``.
@@ -126,12 +126,14 @@ class GpuWatch:
             told: what the event says of it. nameless: whether one that is not named at all stands for its whole node.
         """
         known = self._devices.get(told.uuid) if told.uuid else None
+        of_node = [] if known is not None else [one for one in self._devices.values() if one.node == told.node]
         if known is None:
-            for device in self._devices.values():
-                same_bus = told.bus_id and bus_key(device.bus_id) == bus_key(told.bus_id)
-                if device.node == told.node and not (told.uuid and device.uuid) and (
+            bus = bus_key(told.bus_id)
+            for device in of_node:
+                same_bus = told.bus_id and bus_key(device.bus_id) == bus
+                if not (told.uuid and device.uuid) and (
                     same_bus or (not told.bus_id and told.index is not None and device.index == told.index)
-                ):  # fmt: skip
+                ):
                     known = device
                     break
         if known is not None:
@@ -139,7 +141,7 @@ class GpuWatch:
             return known
         if not told.is_named:
             return told if nameless else None
-        if len(self._devices) >= MAX_GPUS:
+        if len(self._devices) >= MAX_GPUS or len(of_node) >= MAX_GPUS_A_NODE:
             self.not_followed += 1
             return None
         self._devices[told.ident] = told

@@ -12,7 +12,7 @@ from typing import Any
 from stabilitybackend.errors import Conflict
 from stabilitybackend.policy.orders import OPEN_STATES, JobView, Order
 
-__all__ = ["AGENT_KINDS", "EXPIRES_S", "agent_order", "answered", "check_free", "comes_back", "verdict"]
+__all__ = ["AGENT_KINDS", "EXPIRES_S", "OURSELVES", "agent_order", "answered", "check_free", "comes_back", "verdict"]
 
 #: ``dump_stacks``: look closely at every rank. ``restart``: write the plan, then end the ranks of this node.
 AGENT_KINDS = frozenset({"dump_stacks", "restart"})
@@ -24,6 +24,11 @@ EXPIRES_S: Mapping[str, float] = {"dump_stacks": 15.0, "restart": 60.0}
 GRACE_S = 10.0
 #: A rollback that no rank answered for so long does not keep a restart waiting, seconds: the job stands.
 UNANSWERED_AFTER_S = 20.0
+#: People may order so many dumps within DUMPS_WITHIN_S: each one interrupts the system calls of every rank.
+MAX_DUMPS = 6
+DUMPS_WITHIN_S = 60.0
+#: Issuer of the server's own orders.
+OURSELVES = "stabilityboard"
 
 
 def agent_order(
@@ -74,7 +79,14 @@ def agent_order(
 def check_free(order: Order, job: JobView, commands: Iterable[Mapping[str, Any]], now: float) -> None:
     """Raise Conflict where an order for agents has to wait, or nobody could carry it out."""
     if order.kind == "dump_stacks":
-        busy = next((c for c in commands if c["kind"] == "dump_stacks" and c["state"] in OPEN_STATES), None)
+        dumps = [c for c in commands if c["kind"] == "dump_stacks"]
+        recent = [c for c in dumps if c["issuer"] != OURSELVES and 0 <= now - c["issued"] < DUMPS_WITHIN_S]
+        if len(recent) >= MAX_DUMPS:
+            raise Conflict(
+                f"{len(recent)} dumps were ordered in the last {DUMPS_WITHIN_S:.0f} s, expected at most {MAX_DUMPS}",
+                hint="each one disturbs every rank: look at the newest one, or wait a minute",
+            )
+        busy = next((c for c in dumps if c["state"] in OPEN_STATES), None)
         if busy is not None:
             raise Conflict(
                 f"dump {busy['command_id']} is under way (state {busy['state']})",

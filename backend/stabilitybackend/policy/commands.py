@@ -10,7 +10,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.policy.agent_orders import AGENT_KINDS, agent_order, answered, check_free, comes_back, verdict
+from stabilitybackend.policy.agent_orders import (
+    AGENT_KINDS,
+    OURSELVES,
+    agent_order,
+    answered,
+    check_free,
+    comes_back,
+    verdict,
+)
 from stabilitybackend.policy.orders import OPEN_STATES, JobView, Order, check_fields, usable_checkpoint
 
 __all__ = ["MAX_ATTEMPTS", "CommandBook"]
@@ -154,7 +162,7 @@ class CommandBook:
         if command_id in self._commands or job.agents == 0:
             return []
         order = Order(kind=kind, reason=reason)
-        return [self._begin(agent_order(order, command_id, self._run_id, job, issuer="stabilityboard", now=now))]
+        return [self._begin(agent_order(order, command_id, self._run_id, job, issuer=OURSELVES, now=now))]
 
     def _begin(self, command: dict[str, Any]) -> dict[str, Any]:
         _note(command, "pending", command["issued"], f"ordered by {command['issuer']}")

@@ -16,6 +16,8 @@ OPEN_STATES = frozenset({"pending", "delivered", "ready"})
 #: How far ahead the first common boundary lies, seconds of training: a command reaches the ranks in well under 0.2 s.
 MARGIN_S = 0.5
 MAX_EXPIRES_S = 86_400.0
+#: The same of a look at stacks, which takes seconds: one that nobody answers must not keep the next one waiting.
+MAX_DUMP_EXPIRES_S = 60.0
 MAX_REASON_CHARS = 2_000
 #: Longest time that ranks get to leave by themselves before they are killed, seconds.
 MAX_GRACE_S = 300.0
@@ -106,7 +108,7 @@ def check_fields(order: Order) -> None:
     if order.skip_batches is not None:
         _check("skip_batches", order.skip_batches, 0, 10**9)
     if order.expires_s is not None:
-        _check("expires_s", order.expires_s, 1, MAX_EXPIRES_S)
+        _check("expires_s", order.expires_s, 1, MAX_DUMP_EXPIRES_S if order.kind == "dump_stacks" else MAX_EXPIRES_S)
     if order.grace_s is not None:
         _check("grace_s", order.grace_s, 0, MAX_GRACE_S)
     if len(order.reason) > MAX_REASON_CHARS:

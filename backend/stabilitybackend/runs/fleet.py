@@ -7,6 +7,7 @@ after a crash or a replay changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -55,6 +56,7 @@ class Fleet:
         #: Fields that could not be written yet, by hash; None: to be removed.
         self._unsaved: dict[str, dict[str, bytes | None]] = {}
         self._logged = float("-inf")
+        self._saving = asyncio.Lock()
 
     async def load(self) -> None:
         """Take over what is stored, but for entries that can't be read. Raises RedisError when Redis is away."""
@@ -116,9 +118,13 @@ class Fleet:
 
     async def _save(self) -> None:
         """Write what is not written yet; while Redis is away it waits for the next time."""
-        unsaved, self._unsaved = self._unsaved, {}
-        if not unsaved:
-            return
+        async with self._saving:  # an older word must not overtake a newer one
+            unsaved, self._unsaved = self._unsaved, {}
+            if unsaved:
+                await self._write(unsaved)
+
+    async def _write(self, unsaved: dict[str, dict[str, bytes | None]]) -> None:
+        written = False
         try:
             for key, fields in unsaved.items():
                 pipe = self._redis.pipeline(transaction=False)
@@ -128,12 +134,15 @@ class Fleet:
                     else:
                         pipe.hset(key, field, data)
                 await pipe.execute()
+            written = True
         except (RedisError, OSError) as error:
-            for key, fields in unsaved.items():
-                self._unsaved[key] = fields | self._unsaved.get(key, {})
             if time.monotonic() - self._logged > LOG_EVERY_S:
                 self._logged = time.monotonic()
                 _log.warning("what the fleet remembers is not stored for now: %s", error)
+        finally:
+            if not written:  # also where a run's worker is stopped meanwhile
+                for key, fields in unsaved.items():
+                    self._unsaved[key] = fields | self._unsaved.get(key, {})
 
     # --- what people ask and say -----------------------------------------------------------------------------------
 
