@@ -28,6 +28,8 @@ MAX_PLAN_BYTES = 1024 * 1024
 
 _PLAN = "plan.json"
 _USED = "plan.used"
+#: Unix seconds beyond which a time is no time (year 5138).
+MAX_TIME_S = 1e11
 
 
 def read_plan(dir: str | os.PathLike[str] | None = None, run_id: str | None = None) -> dict[str, Any] | None:
@@ -56,43 +58,59 @@ def read_plan(dir: str | os.PathLike[str] | None = None, run_id: str | None = No
         raise SettingError("run_id", run_id, "the id of the run, here or in STABILITY_RUN_ID: a plan is for one run")
     guard = Guard(strict=under_pytest(environ))
     try:
-        return _read(os.path.abspath(os.fspath(dir or environ.get("STABILITY_DIR") or ".stability")), run_id)
+        return _read(os.path.abspath(os.fspath(dir or environ.get("STABILITY_DIR") or ".stability")), run_id, guard)
     except Exception as error:  # a plan that can't be read must not keep the job from starting
         guard.caught("read_plan()", error)
         return None
 
 
-def _read(home: str, run_id: str) -> dict[str, Any] | None:
+def _read(home: str, run_id: str, guard: Guard) -> dict[str, Any] | None:
     from stabilityclient.settings import node_name
 
     named = os.environ.get("STABILITY_PLAN")
     # The folder has the node's name in it where the job spans nodes; it may have spanned one before, and two now.
     folders = [os.path.join(home, run_id), os.path.join(home, f"{run_id}@{node_name(os.environ)}")]
     paths = [os.path.join(folder, _PLAN) for folder in folders] + ([named] if named else [])
-    plans = [plan for plan in map(_load, paths) if plan is not None and plan.get("run_id") == run_id]
+    found = [_loaded(path, guard) for path in paths]
+    plans = [plan for plan in found if plan is not None and plan.get("run_id") == run_id]
     # By the server's clock: one that was ordered since the launcher asked is newer than what the launcher wrote down.
-    plan = max(plans, key=lambda plan: float(plan.get("written") or 0.0), default=None)
+    plan = max(plans, key=lambda plan: _seconds(plan.get("written")), default=None)
     if plan is None or plan.get("version") != PLAN_VERSION or time.time() - _since(plan) > MAX_PLAN_AGE_S:
         return None
     if not str(plan.get("action")).startswith("relaunch"):
         return None
-    used = [_load(os.path.join(folder, _USED)) for folder in folders]
-    if any(float(mark.get("started") or 0.0) > _since(plan) for mark in used if mark is not None):
+    used = [_loaded(os.path.join(folder, _USED), guard) for folder in folders]
+    if any(_seconds(mark.get("started")) > _since(plan) for mark in used if mark is not None):
         return None
     return plan
 
 
 def _since(plan: dict[str, Any]) -> float:
     """Return when the plan came to this node, unix seconds; when it was made, where that is unknown."""
-    return float(plan.get("received") or plan.get("written") or 0.0)
+    return _seconds(plan.get("received")) or _seconds(plan.get("written"))
+
+
+def _seconds(value: object) -> float:
+    """Return a time, 0.0 for what is none."""
+    return float(value) if isinstance(value, int | float) and abs(value) < MAX_TIME_S else 0.0
+
+
+def _loaded(path: str, guard: Guard) -> dict[str, Any] | None:
+    """Return what stands in one file; one that is damaged takes no other's word away."""
+    try:
+        return _load(path)
+    except (OSError, ValueError, RecursionError) as error:
+        guard.caught("read_plan()", error)
+        return None
 
 
 def _load(path: str) -> dict[str, Any] | None:
     import json  # here: a job without a plan does not need it
 
     try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read(MAX_PLAN_BYTES))
+        # Not blocking: whatever lies there in place of the file, nobody waits for it.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            value = json.loads(file.read(MAX_PLAN_BYTES) or b"")
     except FileNotFoundError:
         return None
     return value if isinstance(value, dict) else None
@@ -131,6 +149,9 @@ def mark_used(folder: str, started: float) -> None:
     from stabilityclient.start import write_whole
 
     path = os.path.join(folder, _USED)
-    before = _load(path) or {}
-    if started > float(before.get("started") or 0.0):
+    try:
+        before = _load(path) or {}
+    except (ValueError, RecursionError):
+        before = {}  # damaged: written anew
+    if started > _seconds(before.get("started")):
         write_whole(path, json.dumps({"started": started}).encode())

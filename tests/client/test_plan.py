@@ -100,6 +100,21 @@ def test_a_torn_plan_is_an_error_in_tests_and_no_plan_in_training(
     assert "read_plan()" in caplog.text
 
 
+@pytest.mark.parametrize("used", [b"{", b'{"started": [1]}', b'{"started": 1e999}', b"[" * 100_000])
+def test_a_damaged_mark_takes_no_plan_away_and_is_written_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, used: bytes
+) -> None:
+    for name in ("PYTEST_CURRENT_TEST", "PYTEST_VERSION"):
+        monkeypatch.delenv(name, raising=False)
+    plan = _plan(received=time.time() - 100)
+    write_plan(str(folder / "r"), plan)
+    (folder / "r" / "plan.used").write_bytes(used)
+    monkeypatch.setenv("STABILITY_PLAN", str(folder / "r" / "plan.used"))
+    assert read_plan(folder, "r") == plan
+    mark_used(str(folder / "r"), plan["received"] + 5)
+    assert read_plan(folder, "r") is None
+
+
 def test_nobody_gets_a_plan_of_an_unknown_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SettingError, match="STABILITY_RUN_ID"):
         read_plan(folder)
