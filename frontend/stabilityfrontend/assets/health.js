@@ -76,7 +76,7 @@
     /** Everything anew: what `GET /runs/{id}/health` says. */
     fill(agents) {
       this.agents = new Map();
-      for (const agent of list(agents)) {
+      for (const agent of list(agents).map(object)) {
         this.whole(agent);
         for (const [index, fields] of Object.entries(object(agent.gpus))) Object.assign(this.gpu(text(agent.node), index), fields);
       }
@@ -107,7 +107,7 @@
       const words = list(message.words).map(text);
       const at = (tenths) => (number(tenths) === null ? null : moment(base + tenths / 10));
       const word = (index) => words[index] || "";
-      for (const news of list(message.news)) {
+      for (const news of list(message.news).map(object)) {
         const agent = this.agents.get(news.agent);
         if (!agent) continue;
         agent.time = at(news.time) ?? agent.time;
