@@ -56,3 +56,13 @@ def test_a_spike_that_was_thrown_away_is_found_however_much_came_with_it(in_one:
     assert [(i["kind"], i["onset_step"], i["segment"], i["dead"]) for i in state.incidents.all()] == [
         ("spike", 100, 0, True)
     ]
+
+
+def test_steps_that_a_rollback_repeats_make_no_step_longer() -> None:
+    job = Job()
+    state = RunState("run", lambda: 1010.0)
+    for frame in (job.rows(range(1, 101)), job.rolled_back(10, "k"), job.rows(range(11, 31)), job.rows(range(31, 51))):
+        state.apply(frame, replayed=False)
+    (stretch,) = state.stretches.all()
+    assert (stretch.first_step, stretch.last_step) == (1, 50)
+    assert stretch.step_s == pytest.approx(0.1, rel=0.02)

@@ -36,6 +36,7 @@ class Stretch:
     Args:
         source: id of the process. began, ended: log times of its first and newest row, unix seconds.
         first_step, last_step: of these rows. ranks: of the job. finished: the process said that it was done.
+        made: steps that it made, also those that a rollback repeated; 0 where it is not known.
     """
 
     source: str
@@ -45,11 +46,12 @@ class Stretch:
     last_step: int
     ranks: int = 1
     finished: bool = False
+    made: int = 0
 
     @property
     def step_s(self) -> float:
         """Return the seconds of a step, 0 where only one row came."""
-        steps = self.last_step - self.first_step
+        steps = self.made or self.last_step - self.first_step
         return max(0.0, self.ended - self.began) / steps if steps > 0 else 0.0
 
 

@@ -24,7 +24,7 @@ class Stretches:
     def __init__(self) -> None:
         self.watched = False
         self._rank: int | None = None
-        #: Source -> [began, ended, first step, last step, ranks].
+        #: Source -> [began, ended, first step, last step, ranks, steps made].
         self._known: dict[str, list[Any]] = {}
         self._finished: dict[str, None] = {}
 
@@ -36,11 +36,13 @@ class Stretches:
             self._rank = placed.rank
             self._known.clear()
         began, ended = float(placed.times[0]), float(placed.times[-1])
+        first, last = int(placed.steps[0]), int(placed.steps[-1])
         known = self._known.get(placed.source)
         if known is not None:
-            known[1], known[3] = max(known[1], ended), int(placed.steps[-1])
+            known[5] += max(0, first - known[3]) + max(0, last - first)  # steps that a rollback repeats count again
+            known[1], known[3] = max(known[1], ended), last
             return
-        self._known[placed.source] = [began, max(began, ended), int(placed.steps[0]), int(placed.steps[-1]), ranks]
+        self._known[placed.source] = [began, max(began, ended), first, last, ranks, max(0, last - first)]
         if len(self._known) > MAX_STRETCHES:
             del self._known[min(self._known, key=lambda source: self._known[source][0])]
 
@@ -53,8 +55,8 @@ class Stretches:
     def all(self) -> list[Stretch]:
         """Return the stretches, oldest first."""
         found = [
-            Stretch(source, began, ended, first, last, ranks, source in self._finished)
-            for source, (began, ended, first, last, ranks) in self._known.items()
+            Stretch(source, began, ended, first, last, ranks, source in self._finished, made)
+            for source, (began, ended, first, last, ranks, made) in self._known.items()
         ]
         return sorted(found, key=lambda stretch: stretch.began)
 
