@@ -54,6 +54,21 @@ def test_ranks_that_log_one_step_in_fifty_are_neither_a_hang_nor_to_blame_for_on
     assert (job.said[-1].onset_step, job.said[-1].evidence["suspects"]) == (470, [])
 
 
+def test_ranks_that_log_their_first_steps_only_are_no_hang() -> None:
+    job = Job(nodes={"a": [0, 1, 2, 3]}, step_s=1.0, more={"phase": "", "phase_start": 0.0})
+    assert _run(job, 5, dict.fromkeys((1, 2, 3), 1)) == []
+    assert job.run(900) == []
+
+
+def test_a_rank_that_told_each_step_and_stands_alone_is_told_though_the_others_go_on() -> None:
+    job = Job(nodes={"a": [0, 1, 2, 3]}, step_s=1.0)
+    job.run(60)
+    stood = job.step
+    job.stuck[2] = {"step": stood, "step_start": job.now, "phase_start": job.now}
+    (hang,) = job.run(15)
+    assert (hang.kind, hang.state, hang.evidence["ranks"]["2"]["step"]) == ("hang", "open", stood)
+
+
 def test_a_job_that_tells_one_step_in_a_hundred_hangs_after_five_of_them_and_not_before() -> None:
     job = Job(step_s=1.0)
     every = {0: 100, 1: 100}

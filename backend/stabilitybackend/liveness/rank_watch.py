@@ -80,6 +80,8 @@ class RankWatch:
     stands: Seen = field(default_factory=Seen)
     #: It does not tell each step: the others made several while it stood (``standing.py``).
     sparse: bool = False
+    #: How often it was seen to move.
+    moves: int = 0
     agent: str = ""
     node: str = ""
     pid: int = 0
@@ -188,6 +190,7 @@ class RankWatch:
             self._step_start, self._phase_start,
         ):  # fmt: skip
             self.moved_at = now
+            self.moves += not first
             # It moved between the last word and this one; the node's own clock says when, if that is believable.
             ago = min(max(0.0, clock - max(step_start, phase_start)), passed_s) if step_start or phase_start else 0.0
             self._since = (now - ago, at - ago)

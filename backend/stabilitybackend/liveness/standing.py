@@ -16,6 +16,8 @@ from stabilitybackend.liveness.suspicion import furthest_back
 
 #: So often the others' newest step may grow while a rank stands that tells each step: ranks are a step or two apart.
 PASSED_AFTER = 3
+#: Moves of a rank that does not tell each step below which its own pace is not known.
+FEW_MOVES = 8
 
 __all__ = ["Allowance", "Standing", "budget_of"]
 
@@ -104,8 +106,8 @@ class Standing:
                     overdue.append(watch)
                 else:
                     excused = True
-            elif watch.sparse and not watch.first_step_done:
-                continue  # it tells no steps at all
+            elif watch.sparse and watch.moves < FEW_MOVES:
+                continue  # it tells no steps, or told a few at its start: its pace is not known
             elif stood > budget_s and watch.seen_at - excused_until > budget_s:
                 overdue.append(watch)
         if overdue and not excused:
