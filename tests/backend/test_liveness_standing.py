@@ -66,7 +66,7 @@ def test_a_rank_that_told_each_step_and_stands_alone_is_told_though_the_others_g
     stood = job.step
     job.stuck[2] = {"step": stood, "step_start": job.now, "phase_start": job.now}
     (hang,) = job.run(15)
-    assert (hang.kind, hang.state, hang.evidence["ranks"]["2"]["step"]) == ("hang", "open", stood)
+    assert (hang.kind, hang.rank, hang.onset_step) == ("hang", 2, stood)
 
 
 def test_a_job_that_tells_one_step_in_a_hundred_hangs_after_five_of_them_and_not_before() -> None:

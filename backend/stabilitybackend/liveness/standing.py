@@ -110,6 +110,7 @@ class Standing:
                 continue  # it tells no steps, or told a few at its start: its pace is not known
             elif stood > budget_s and watch.seen_at - excused_until > budget_s:
                 overdue.append(watch)
+                watch.sparse = False  # longer than its own pace: where it stands counts
         if overdue and not excused:
             last = furthest_back([watch for watch in visible if now - watch.seen_at <= SILENT_AFTER_S])
             # Whom the others wait for is under way, and not for too long: slow, not stuck.
