@@ -1,4 +1,5 @@
-"""What happens to a job is named: real processes break in every way of examples/faults, several at a time, on a real server.
+"""What happens to a job is named: real processes break in every way of examples/faults, several at a time.
+
 
 Ranks meet through a hub that behaves as NCCL does: whoever waits for a dead one waits for ever. The server's bounds are
 short, so that the whole takes seconds; ``benchmarks/fault_matrix.py`` takes the default ones, and torch.

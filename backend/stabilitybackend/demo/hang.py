@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stabilitybackend.demo.api import BoardClient
+from stabilitybackend.demo.check import incident_facts
 
 __all__ = ["act_on_hang", "hang_problems"]
 
@@ -15,6 +16,8 @@ EXPECTED_CLASS = "data_loader"
 EXPECTED_CULPRITS = [1]
 #: Steps past the hang that the restarted job has to come to.
 STEPS_AFTER = 20
+#: The stacks are waited for so long after the first verdict, seconds.
+SHARPENED_WITHIN_S = 12.0
 #: A verdict has to be there within this of the last progress, seconds.
 VERDICT_WITHIN_S = 60.0
 
@@ -31,19 +34,21 @@ def act_on_hang(
         StabilityBoardError: a step of it did not happen in time.
     """
 
+    seen_at: list[float] = []
+
     def judged() -> dict[str, Any] | None:
-        for incident in board.incidents(run_id):
-            verdict = incident["evidence"].get("verdict") or {}
-            if incident["kind"] == "hang" and (verdict.get("dump") or incident["state"] != "open"):
-                return incident
-        return None
+        hang = next((incident for incident in board.incidents(run_id) if incident["kind"] == "hang"), None)
+        if hang is None:
+            return None
+        seen_at.append(time.monotonic())
+        # The first verdict rests on the free probes; stacks and Flight Recorders make it surer some seconds later.
+        sure = (hang["evidence"].get("verdict") or {}).get("confidence") == "high"
+        return hang if sure or time.monotonic() - seen_at[0] > SHARPENED_WITHIN_S else None
 
     incident = wait("a verdict on the hang", judged)
     verdict = incident["evidence"].get("verdict") or {}
+    result["incident"] = incident_facts(incident)
     result["hang"] = {
-        "incident_id": incident["incident_id"],
-        "title": incident["title"],
-        "step": incident["step"],
         "verdict": {name: verdict.get(name) for name in ("class", "text", "confidence", "culprits")},
         "opened_after_s": round(incident["opened"] - verdict["since"], 1) if verdict.get("since") else None,
     }
