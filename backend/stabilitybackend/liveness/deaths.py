@@ -35,6 +35,14 @@ FACTS = (
 )  # fmt: skip
 CAUSES = frozenset({"oom_kill", "signal", "crash", "exit_code", "exception", "unknown"})
 
+#: How an agent knows the end of a process (``how`` of docs/wire.md), in words.
+KNOWN_BY = {
+    "pidfd": "by its exit status, which the kernel kept",
+    "zombie": "by its exit status, read before its launcher asked",
+    "kernel log": "by the kernel's log",
+    "slot": "by what it wrote down before it ended",
+}
+
 __all__ = ["FACTS", "DeathWatch"]
 
 
@@ -160,7 +168,7 @@ class DeathWatch:
             text += f", in {first['last_phase']}"
         if exception:
             text += f", by {exception.get('type', 'an exception')}: {_cut(exception.get('message', ''))}"
-        elif first.get("evidence"):
+        elif first.get("evidence") and cause == "unknown":  # else it says the same, and stands in the verdict
             text += f" ({_say(first['evidence'])})"
         text += "."
         if pulled_down:
@@ -259,13 +267,13 @@ def _verdict(
     if first.get("evidence"):
         because.append(_say(first["evidence"]))
     if first.get("how") and first["how"] != "none":
-        because.append(f"how the agent knows: {_cut(first['how'])}")
+        because.append(f"known {KNOWN_BY.get(first['how'], 'by ' + _cut(first['how']))}")
     if first.get("fatal"):
         because.append(f"its last words: {_cut(first['fatal'])}")
     oom = first.get("oom")
     if isinstance(oom, Mapping):
         because.append(_cut(oom.get("text") or ", ".join(f"{name} {value}" for name, value in oom.items())))
-    because += [f"rank {death['rank']} died {death['time'] - first['time']:+.1f} s from it" for death in others[:8]]
+    because += [f"rank {death['rank']} died {_apart(death['time'] - first['time'])}" for death in others[:8]]
     if cause == "unknown":
         blind.append("how the process ended: nobody who could read its exit status told")
     gpu = first.get("gpu")
@@ -285,6 +293,10 @@ def _verdict(
         "decided_after_s": round(max(0.0, heard - first["time"]), 1) if heard else None,
         "dump": None,
     }
+
+
+def _apart(seconds: float) -> str:
+    return f"{abs(seconds):.1f} s {'later' if seconds >= 0 else 'earlier'}"
 
 
 def _bounded(fact: Any) -> Any:

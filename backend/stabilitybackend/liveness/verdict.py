@@ -208,7 +208,8 @@ def _because(
         lacking = f"missing: {name_ranks(one.missing)}" if one.missing else "nobody is missing"
         if one.unknown:
             lacking += f"; not known of {name_ranks(one.unknown)}"
-        because.append(f"{one.name}: joined by {len(one.joined)}, {lacking}")
+        joined = len(one.joined)
+        because.append(f"{one.name}: {joined} rank{'' if joined == 1 else 's'} joined, {lacking}")
     return because
 
 
