@@ -97,11 +97,13 @@ def test_a_spike_is_seen_and_a_click_stitches_the_curve(stack: Stack, open_page:
 
     # The loss goes wrong; an incident says so.
     (stack.folder / "spoil").touch()
-    page.wait_for_selector("#incidents [data-rollback]", timeout=30_000)
-    onset = next(
-        one["onset_step"] for one in stack.server.get(f"/runs/{RUN}/incidents")["incidents"] if one["kind"] == "spike"
+    spikes = wait_until(
+        lambda: [one for one in stack.server.get(f"/runs/{RUN}/incidents")["incidents"] if one["kind"] == "spike"],
+        30,
+        "the spike is an incident",
     )
-    page.click("#incidents [data-rollback]")
+    onset = spikes[-1]["onset_step"]
+    page.click(f'#incidents [data-rollback="{spikes[-1]["incident_id"]}"]')
 
     # The dialog offers the newest checkpoint before the onset and says what will happen.
     chosen = int(page.get_attribute(".choice input:checked", "value") or -1)

@@ -41,6 +41,8 @@ def torchrun(tmp_path: Path, server: Server) -> Iterator[subprocess.Popen[bytes]
     process.wait(40)
 
 
+# Soak: gloo's start-up hangs now and then on a busy machine, first launches as well, and a launch then takes minutes.
+@pytest.mark.soak
 @pytest.mark.torch
 def test_a_rank_that_hangs_is_restarted_on_order_and_the_job_goes_on_from_the_plan(
     server: Server, torchrun: subprocess.Popen[bytes], tmp_path: Path

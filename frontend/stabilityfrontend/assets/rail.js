@@ -6,8 +6,10 @@
   const FEW = 6;
   const MOST = 200;
 
-  /** Kinds about processes and machines: going back to a checkpoint does not cure them. */
+  /** Kinds about processes and devices: no curve shows their onset. */
   const PROCESSES = new Set(["hang", "process_death", "agent_lost", "gpu_fault"]);
+  /** Kinds that going back to a checkpoint does not cure. */
+  const MACHINES = new Set([...PROCESSES, "straggler", "throughput"]);
 
   const facts = (...words) => S.h("div", { class: "facts" }, words.filter(Boolean).map((word) => (typeof word === "string" ? S.h("span", { class: "fact-chip" }, word) : word)));
 
@@ -66,7 +68,7 @@
           : open
             ? S.h("button", { type: "button", class: "button quiet", title: said ? "What the job said is then closed" : "Says that you look after it; it stays open", on: { click: () => page.acknowledge(incident) } }, said ? "Acknowledge and close" : "Acknowledge")
             : null,
-        open && !incident.dead && !PROCESSES.has(incident.kind)
+        open && !incident.dead && !MACHINES.has(incident.kind)
           ? S.h(
               "button",
               { type: "button", class: `button${suggestion && suggestion.action === "roll_back" ? " danger" : ""}`, data: { rollback: incident.incident_id }, on: { click: () => page.openRollback(incident) } },
