@@ -96,6 +96,7 @@ def test_a_hang_on_a_phone_from_the_verdict_to_the_restart(server: Server, open_
         wait_until(lambda: all(process.poll() is not None for process in ranks.processes), 20, "the ranks are ended")
 
 
+@pytest.mark.soak
 def test_a_death_is_reached_from_the_runs_page_and_says_how_the_process_ended(
     server: Server, open_page: OpenPage, tmp_path: Path
 ) -> None:

@@ -117,6 +117,7 @@ def wall(many: Running, open_page: OpenPage) -> Page:
     return page
 
 
+@pytest.mark.soak
 def test_a_wall_shows_every_rank_and_follows_what_happens_to_one(many: Running, wall: Page) -> None:
     wait_until(lambda: [9, "question"] in cells(wall, "ranks"), 30, "rank 9 can't be read")
 
@@ -129,6 +130,7 @@ def test_a_wall_shows_every_rank_and_follows_what_happens_to_one(many: Running, 
     wait_until(lambda: [21, ""] in cells(wall, "ranks"), 30, "rank 21 has caught up")
 
 
+@pytest.mark.soak
 def test_a_wall_is_read_with_the_keyboard_and_coloured_and_ordered_as_asked(wall: Page) -> None:
     wait_until(lambda: "unreadable" in text(wall, "#ranks-legend"), 30, "the legend says what the marks mean")
     wall.focus("#ranks canvas")
@@ -149,6 +151,7 @@ def test_a_wall_is_read_with_the_keyboard_and_coloured_and_ordered_as_asked(wall
     assert cells(wall, "ranks")[0][1] in ("question", "hatch", "cross")
 
 
+@pytest.mark.soak
 def test_gpus_stand_together_one_without_says_why_and_so_does_what_is_not_visible(wall: Page) -> None:
     # Too hot, and slowed: a shape and not only a colour.
     wait_until(lambda: ["gpu-001 5", "dash"] in cells(wall, "gpus"), 30, "GPU 5 is to be watched")

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from stack.processes import Ranks, Server
 
 
+# Soak: what it shows, tests/stack/test_faults.py shows too; here the answer of the API is read in full.
+@pytest.mark.soak
 def test_what_every_rank_is_in_is_asked_for_and_shown(tmp_path: Path, free_port: int) -> None:
     plan = json.dumps({"hang_at": [1, 12], "stop": 20})
     with (

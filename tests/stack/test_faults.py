@@ -35,6 +35,8 @@ _JOBS = 5
 _BUSY = ("throughput", "straggler")
 #: Faults that need more time, or a server of their own, than all tests have: in the matrix of benchmarks/.
 _ELSEWHERE = ("server_away", "agent_paused")
+#: One more of a class that another fault shows already, or slow to tell: left to ``make soak``.
+_SOAK = ("blocked", "abort", "exit_code", "slow_all", "slow_data", "partition")
 _FAULTS = [fault for fault in catalog.FAULTS if fault.name not in _ELSEWHERE]
 
 
@@ -43,8 +45,11 @@ def _can_make_cgroups() -> bool:
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Any]]]:
-    """Every fault happens to a job of its own; the futures hold what was said."""
+def outcomes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[Any]]]:
+    """Every fault that is asked for happens to a job of its own; the futures hold what was said."""
+    asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -55,7 +60,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Fut
         yield {
             fault.name: pool.submit(_outcome, fault, server.url, home)
             for fault in _FAULTS
-            if fault.name != "oom" or _can_make_cgroups()
+            if fault.name in asked and (fault.name != "oom" or _can_make_cgroups())
         }
 
 
@@ -71,7 +76,10 @@ def _outcome(fault: Any, url: str, home: Path) -> Any:
         return judge.judged(job, fault, url, wait_s=45, settle_s=1)
 
 
-@pytest.mark.parametrize("name", [fault.name for fault in _FAULTS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(f.name, marks=pytest.mark.soak if f.name in _SOAK else ()) for f in _FAULTS],
+)
 def test_a_fault_is_named_with_its_class_and_who_is_to_blame(name: str, outcomes: dict[str, Future[Any]]) -> None:
     if name not in outcomes:
         pytest.skip("memory cgroups can't be made here")
