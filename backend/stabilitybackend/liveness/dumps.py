@@ -139,11 +139,6 @@ class Dump:
         look = self.looks.get(rank)
         return _object(look.proc) if look is not None else {}
 
-    def slot_of(self, rank: int) -> dict[str, Any]:
-        """Return a rank's slot as it was sampled."""
-        look = self.looks.get(rank)
-        return _object(look.slot) if look is not None else {}
-
     def groups(self) -> list[tuple[Stack, list[int]]]:
         """Return the stacks with their ranks, the most common first. One stack in two phases is two."""
         ranks: dict[int, list[int]] = {}

@@ -97,7 +97,6 @@ class RankWatch:
     dead: bool = False
     #: Why the slot can't be read, empty where it can.
     trouble: str = ""
-    can_dump: bool = False
     world_size: int = 0
     #: Newest word of the kernel: ``{"state","cpu","wchan"}``, empty where there is none.
     proc: Mapping[str, Any] = field(default_factory=dict)
@@ -173,7 +172,6 @@ class RankWatch:
             gpu, proc = slot.get("gpu"), slot.get("proc")
             self.gpu = gpu if isinstance(gpu, dict) else None
             self.proc = proc if isinstance(proc, dict) else {}
-            self.can_dump = slot.get("can_dump") is True
             self.world_size = int(number(slot.get("world_size")))
         self.trouble = str(slot.get("trouble") or "")[:200]
         if "step" not in slot:  # there is a process, and its slot can't be read
