@@ -15,6 +15,9 @@ PYTEST_ARGS ?=
 TEST_JOBS   ?= 2
 BENCH       ?= client_overhead live_latency rollback_peers fold archive backtest timeline gpu_poll page_open ingest
 
+# Some containers set it: each of the hundred processes that the tests start would then compile all our code anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo up test check fix soak bench screenshots docs clean
 

@@ -96,7 +96,8 @@ class Trainer:
         config = GPTConfig(VOCAB_SIZE)
         self.model = DistributedDataParallel(GPT(config))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=args.lr, betas=(0.9, 0.95), fused=True)
-        self.mixture = Mixture(load_sources(), rows=args.rows * self.world_size, context=config.context, seed=args.seed)
+        sources = load_sources(args.data_cache)
+        self.mixture = Mixture(sources, rows=args.rows * self.world_size, context=config.context, seed=args.seed)
         self.store = CheckpointStore(args.checkpoint_dir.absolute(), keep=args.keep_checkpoints)
         self.fault = make_fault(args.fault, args.fault_step, rank=self.rank, restarted=args.resume)
 
@@ -226,6 +227,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--clip", type=float, default=1.0, help="largest gradient norm")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--checkpoint-dir", type=Path, default=Path("checkpoints"))
+    parser.add_argument("--data-cache", type=Path, help="folder that keeps the tokens for the next start")
     parser.add_argument("--checkpoint-every", type=int, default=25, help="steps between checkpoints")
     parser.add_argument("--keep-checkpoints", type=int, default=12, help="newest ones kept, besides every 100th step")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")

@@ -139,7 +139,7 @@ def test_windows_of_a_long_series_are_exact_with_chunks_of_the_real_size(place: 
 
     for key, expected in found.items():
         assert same_rows(reader.rows(key), expected)
-        for first, last in spread(8, 95_000, seed=4):
+        for first, last in spread(3, 95_000, seed=4):
             inside = expected.between(first, last)
             assert same_rows(reader.rows(key, first, last), inside)
             for level in (5, 9, 11):
@@ -259,7 +259,7 @@ def test_many_threads_read_the_same_part_at_once(place: LocalFolder) -> None:
     def read(seed: int) -> None:
         wrong.extend(
             first
-            for first, last in spread(6, 70_000, seed)
+            for first, last in spread(3, 70_000, seed)
             if not same_rows(reader.rows(LOSS, first, last), found.between(first, last))
         )
 

@@ -16,7 +16,7 @@ from stabilityclient.agent.ownsource import MAX_WAITING_BYTES, MAX_WAITING_EVENT
 from stabilityclient.agent.reader import chunk_numbers
 from stabilityclient.agent.records import Event
 from stabilityclient.agent.sources import Sources, is_alive
-from stabilityclient.agent.uplink import Backoff, agent_url
+from stabilityclient.agent.uplink import FLUSH_S, FRAMES_PER_S, LONGEST_FLUSH_S, Backoff, agent_url, flush_s
 from stabilityclient.guard import Guard
 from stabilityclient.sidecar import LOG_BYTES
 from stabilityclient.spool import CHUNK_BYTES
@@ -79,6 +79,12 @@ def test_a_pid_that_another_process_got_is_not_the_old_process() -> None:
     assert is_alive(os.getpid(), mine)
     assert not is_alive(os.getpid(), mine + 1)
     assert not is_alive(2**22 + 1, 0)
+
+
+def test_one_rank_is_sent_at_once_and_many_share_the_frames_of_a_node_none_waiting_long() -> None:
+    assert flush_s(1) == FLUSH_S
+    assert [busy / flush_s(busy) for busy in (2, 4, 8)] == 3 * [FRAMES_PER_S]
+    assert flush_s(256) == LONGEST_FLUSH_S
 
 
 def test_pauses_double_with_jitter_up_to_their_bound() -> None:

@@ -175,7 +175,7 @@ def two_chunks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     return source, end
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_flipped_bit_loses_little_and_never_invents_or_mixes_up(
     two_chunks: tuple[Path, int], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

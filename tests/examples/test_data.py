@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-
-pytest.importorskip("sklearn", reason="the example's images come from scikit-learn")
 
 from data import SHARES, SOURCES, VOCAB_SIZE, Mixture, is_pixel, load_sources
 
@@ -22,8 +22,8 @@ def draw(mixture: Mixture, batches: int) -> list[list[list[int]]]:
     return [mixture.next_batch(0, 1).tokens.tolist() for _ in range(batches)]
 
 
-def test_the_sources_are_real_and_stay_within_the_vocabulary() -> None:
-    digits, code, prose = load_sources()
+def test_the_sources_are_real_and_stay_within_the_vocabulary(tokens: Path) -> None:
+    digits, code, prose = load_sources(tokens)
 
     assert is_pixel(digits).sum() == 1797 * 64
     assert b"def " in bytes(code[:200_000].astype(np.uint8))
@@ -31,6 +31,17 @@ def test_the_sources_are_real_and_stay_within_the_vocabulary() -> None:
     assert len(prose) > 200_000
     assert not is_pixel(code).any()
     assert max(stream.max() for stream in (digits, code, prose)) < VOCAB_SIZE
+
+
+def test_kept_tokens_are_those_that_were_read_and_half_a_file_is_made_anew(tokens: Path, tmp_path: Path) -> None:
+    (kept,) = tokens.iterdir()
+    half = tmp_path / kept.name
+    half.write_bytes(kept.read_bytes()[:1_000_000])
+
+    anew, again = load_sources(tmp_path), load_sources(tokens)
+
+    assert all(np.array_equal(one, other) for one, other in zip(anew, again, strict=True))
+    assert half.stat().st_size == kept.stat().st_size
 
 
 def test_a_restored_mixture_goes_on_as_the_one_that_was_saved() -> None:

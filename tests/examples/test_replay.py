@@ -19,7 +19,7 @@ _JOB = Path(__file__).with_name("replay_job.py")
 _SMALL = ["--rows", "3"]
 
 
-def run_plan(folder: Path, plan: list[list[Any]], *arguments: str) -> list[list[list[Any]]]:
+def run_plan(folder: Path, tokens: Path, plan: list[list[Any]]) -> list[list[list[Any]]]:
     """Train by ``plan`` on two ranks; return what each rank saw."""
     out = folder / "seen"
     command = [
@@ -32,7 +32,8 @@ def run_plan(folder: Path, plan: list[list[Any]], *arguments: str) -> list[list[
         str(_JOB),
         str(out),
     ]
-    command += [*_SMALL, "--checkpoint-dir", str(folder / "checkpoints"), *arguments, "--", json.dumps(plan)]
+    command += [*_SMALL, "--data-cache", str(tokens), "--checkpoint-dir", str(folder / "checkpoints")]
+    command += ["--", json.dumps(plan)]
     done = subprocess.run(
         command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120, check=False
     )
@@ -40,28 +41,38 @@ def run_plan(folder: Path, plan: list[list[Any]], *arguments: str) -> list[list[
     return [json.loads(out.with_suffix(f".{rank}.json").read_text()) for rank in range(2)]
 
 
-def test_a_rollback_without_changes_gives_the_same_losses_again(tmp_path: Path) -> None:
-    plan = [["train", 25], ["save"], ["train", 40], ["restore", 25], ["train", 40]]
+class Job:
+    """What a job saw that trained to 20 and was sent back to 10 three times, and one that a restart took up at 10."""
 
-    for seen in run_plan(tmp_path, plan):
-        assert [step for step, *_ in seen] == [*range(1, 41), *range(26, 41)]
-        assert seen[40:] == seen[25:40]
+    def __init__(self, folder: Path, tokens: Path) -> None:
+        plan = [["train", 10], ["save"], ["train", 20], ["restore", 10], ["train", 20]]
+        plan += [["restore", 10], ["skip", 5], ["train", 12], ["restore", 10], ["reseed", 7], ["train", 12]]
+        seen = run_plan(folder, tokens, plan)
+        self.steps = [[step for step, *_ in rank] for rank in seen]
+        self.first = [rank[10:20] for rank in seen]
+        self.again = [rank[20:30] for rank in seen]
+        self.skipped = [rank[30:32] for rank in seen]
+        self.reseeded = [rank[32:] for rank in seen]
+        self.resumed = run_plan(folder, tokens, [["resume"], ["train", 20]])
 
 
-def test_a_restarted_job_resumes_with_the_losses_of_the_one_that_was_not_interrupted(tmp_path: Path) -> None:
-    whole = run_plan(tmp_path, [["train", 10], ["save"], ["train", 20]])
-
-    resumed = run_plan(tmp_path, [["resume"], ["train", 20]])
-
-    assert resumed == [seen[10:] for seen in whole]
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory, tokens: Path) -> Job:
+    return Job(tmp_path_factory.mktemp("replay"), tokens)
 
 
-def test_skipped_batches_and_a_new_seed_give_other_losses_from_the_first_step_on(tmp_path: Path) -> None:
-    plan = [["train", 10], ["save"], ["train", 12], ["restore", 10], ["skip", 5], ["train", 12]]
-    plan += [["restore", 10], ["reseed", 7], ["train", 12]]
+def test_a_job_that_is_sent_back_goes_on_with_the_step_after_the_checkpoint(job: Job) -> None:
+    assert job.steps == 2 * [[*range(1, 21), *range(11, 21), 11, 12, 11, 12]]
 
-    rank_0, rank_1 = run_plan(tmp_path, plan)
 
-    for seen in (rank_0, rank_1):
-        first_losses = [seen[10][1], seen[12][1], seen[14][1]]
-        assert len(set(first_losses)) == 3
+def test_a_rollback_without_changes_gives_the_same_losses_again(job: Job) -> None:
+    assert job.again == job.first
+
+
+def test_a_restarted_job_resumes_with_the_losses_of_the_one_that_was_not_interrupted(job: Job) -> None:
+    assert job.resumed == job.first
+
+
+def test_skipped_batches_and_a_new_seed_give_other_losses_from_the_first_step_on(job: Job) -> None:
+    for rank in range(2):
+        assert len({job.first[rank][0][1], job.skipped[rank][0][1], job.reseeded[rank][0][1]}) == 3

@@ -90,6 +90,7 @@ class TrainingJob:
         arguments = ["--steps", str(options.steps), "--seed", str(options.seed)]
         arguments += ["--fault", options.fault, "--fault-step", str(options.fault_step)]
         arguments += ["--checkpoint-dir", str(self._checkpoints / self._run_id)]
+        arguments += ["--data-cache", str(options.data_dir / "tokens")]
         if resume:
             arguments.append("--resume")
         if options.headless:

@@ -43,8 +43,9 @@ QUIET_LOOKS = 3
 CHECKPOINT_LOOK_S = 2.0
 #: Shortest STABILITY_GPU_POLL_S, seconds: for tests. What NVML gives are averages over a tenth of a second or more.
 MIN_GPU_POLL_S = 0.1
-#: Seconds between two writes of cursor.json while records flow.
-CURSOR_S = 0.2
+#: Seconds between two writes of cursor.json while records flow: the server knows better what it has, so an older one
+#: costs nothing. Who waits for it, a finish(), gets it at once.
+CURSOR_S = 1.0
 #: An agent that finds no rank at all leaves after so long, seconds (it was started by a process that died at once).
 EMPTY_S = 30.0
 #: How long a starting agent waits for the lock: a rank that looks for an agent holds it for an instant, seconds.

@@ -33,7 +33,7 @@ from stabilityclient.wire import (
     encode_message,
 )
 
-__all__ = ["WINDOW", "Backoff", "Refused", "Uplink", "agent_url"]
+__all__ = ["WINDOW", "Backoff", "Refused", "Uplink", "agent_url", "flush_s"]
 
 #: Frames in flight per connection; the gateway keeps as many answers waiting.
 WINDOW = 16
@@ -51,6 +51,10 @@ ANSWER_TIMEOUT_S = 15.0
 CONNECT_TIMEOUT_S = 10.0
 #: A frame that is not full leaves at most so often per source, seconds: points go together, and nobody sees 30 ms.
 FLUSH_S = 0.03
+#: With many ranks that log all the time each waits longer, so that a node sends about so many frames a second: a frame
+#: and its answer cost the agent half a millisecond. Nobody waits longer than LONGEST_FLUSH_S.
+FRAMES_PER_S = 40
+LONGEST_FLUSH_S = 0.25
 #: Seconds between two looks into the spools: while records come, and when none came for a second.
 ACTIVE_POLL_S = 0.02
 IDLE_POLL_S = 0.1
@@ -304,13 +308,16 @@ class Uplink:
                 await asyncio.sleep(self._resend_at - now)
                 continue
             self._check_answers(now)
+            pause_s = flush_s(sum(now - sent < 1.0 for sent in last_sent.values()))
             for source in self._sources:
                 if source.reader.at_rest and not source.final and source.info.source in self._welcomed:
                     continue  # a hundred ranks that log now and then cost little
-                if await self._send_source(socket, source, last_sent):
+                soon = now - last_sent.get(source.info.source, 0.0) < (FLUSH_S if source.final else pause_s)
+                if soon or await self._send_source(socket, source, last_sent):
                     active_until = now + IDLE_AFTER_S
             self._ready.clear()
-            poll = ACTIVE_POLL_S if now < active_until else IDLE_POLL_S
+            # Where each source waits longer anyway, looks that often would find nothing.
+            poll = max(ACTIVE_POLL_S, pause_s / 4) if now < active_until else IDLE_POLL_S
             if self._in_flight() >= WINDOW:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ready.wait(), 1.0)
@@ -363,6 +370,11 @@ class Uplink:
             if health is not None:
                 await socket.send(encode_message(health))
             await asyncio.sleep(1.0)
+
+
+def flush_s(busy: int) -> float:
+    """Return how often a source sends a frame that is not full while ``busy`` sources send, seconds."""
+    return min(LONGEST_FLUSH_S, max(FLUSH_S, busy / FRAMES_PER_S))
 
 
 def agent_url(url: str) -> str:
