@@ -1,4 +1,4 @@
-"""One rank of the demo's training job that writes down when each of its steps began; torchrun starts it.
+"""One rank of the demo's training job that writes down when each of its steps began.
 
     stamped_train.py OUT [arguments of examples/multimodal/train.py]
 

@@ -1,6 +1,6 @@
 """Measures how much longer a step of the demo's job takes with us: two jobs take turns on the same cores.
 
-    python benchmarks/step_effect.py [--ranks 1] [--blocks 120] [--block-s 1.5] [--mode online] [--json]
+    python benchmarks/step_effect.py [--ranks 1] [--rows 2] [--blocks 240] [--block-s 1] [--mode online] [--json]
 
 On a shared machine a step's time wanders by ten per cent within a minute, so runs one after the other tell nothing of
 an effect of half a per cent. Here the job of ``make demo`` runs twice at the same time, once with
@@ -30,7 +30,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from server_process import ServerProcess, usage
+from server_process import ServerProcess, free_port, usage
 
 #: Aim of the product: share by which a step may be longer.
 AIM = 0.005
@@ -47,28 +47,34 @@ _JOB = Path(__file__).with_name("stamped_train.py")
 
 
 class Job:
-    """The demo's job under torchrun, in a process group of its own.
+    """The demo's job: its ranks and their agent. torchrun would start them in sessions of their own, out of reach.
 
     Args:
         mode: STABILITY_MODE.
-        ranks: of the job.
+        ranks: of the job. rows: of a rank's batch: few make short steps, of which a turn has many.
         folder: for its spool, checkpoints and stamps.
         url: the server.
         tokens: folder that keeps the tokens for both.
     """
 
-    def __init__(self, mode: str, ranks: int, folder: Path, url: str, tokens: Path) -> None:
+    def __init__(self, mode: str, ranks: int, rows: int, folder: Path, url: str, tokens: Path) -> None:
         folder.mkdir()
         self.stamps = folder / "stamps.0"
         self._run = folder / "spool" / mode
         clean = {name: value for name, value in os.environ.items() if not name.startswith("STABILITY_")}
         env = clean | {"STABILITY_MODE": mode, "STABILITY_URL": url, "STABILITY_DIR": str(folder / "spool")}
-        env |= {"STABILITY_RUN_ID": mode, "OMP_NUM_THREADS": "1", "STABILITY_DRAIN_S": "1"}
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command += [str(_JOB), str(folder / "stamps"), "--steps", "10000000", "--checkpoint-every", "10000000"]
-        command += ["--checkpoint-dir", str(folder / "checkpoints"), "--data-cache", str(tokens)]
+        env |= {"STABILITY_RUN_ID": mode, "STABILITY_DRAIN_S": "1", "OMP_NUM_THREADS": "1"}
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+        command = [sys.executable, str(_JOB), str(folder / "stamps"), "--rows", str(rows), "--steps", "10000000"]
+        command += ["--checkpoint-every", "10000000", "--checkpoint-dir", str(folder / "checkpoints")]
+        command += ["--data-cache", str(tokens)]
         with (folder / "out").open("wb") as out:
-            self._process = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
+            self._ranks = [
+                subprocess.Popen(
+                    command, env=env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=out, stderr=out
+                )
+                for rank in range(ranks)
+            ]
 
     @property
     def steps(self) -> int:
@@ -87,13 +93,14 @@ class Job:
         """Return when it has made so many."""
         end = time.monotonic() + START_TIMEOUT_S
         while self.steps < steps:
-            if self._process.poll() is not None or time.monotonic() > end:
+            if any(rank.poll() is not None for rank in self._ranks) or time.monotonic() > end:
                 raise SystemExit(f"the job does not train: {(self.stamps.parent / 'out').read_text()[-2000:]}")
             time.sleep(0.1)
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to launcher, ranks and agent."""
-        os.killpg(self._process.pid, number)
+        """Send a signal to ranks and agent."""
+        for rank in self._ranks:
+            rank.send_signal(number)
         if self.agent_pid is not None:
             os.kill(self.agent_pid, number)
 
@@ -107,15 +114,16 @@ class Job:
     def end(self) -> None:
         """Kill it."""
         self.send(signal.SIGKILL)
-        self._process.wait()
+        for rank in self._ranks:
+            rank.wait()
 
 
-def measure(ranks: int, mode: str, blocks: int, block_s: float) -> dict[str, Any]:
+def measure(ranks: int, rows: int, mode: str, blocks: int, block_s: float) -> dict[str, Any]:
     """Return the ratios of all fours, and what share of a core agent and server took in their turns."""
     with tempfile.TemporaryDirectory() as name, ServerProcess(Path(name) / "data") as server:
         folder = Path(name)
-        without = Job("disabled", ranks, folder / "disabled", server.url, folder / "tokens")
-        watched = Job(mode, ranks, folder / mode, server.url, folder / "tokens")
+        without = Job("disabled", ranks, rows, folder / "disabled", server.url, folder / "tokens")
+        watched = Job(mode, ranks, rows, folder / mode, server.url, folder / "tokens")
         try:
             without.wait_for_steps(WARM_UP_STEPS)
             watched.wait_for_steps(WARM_UP_STEPS)
@@ -179,13 +187,14 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--rows", type=int, default=2)
     parser.add_argument("--mode", choices=("online", "offline"), default="online")
-    parser.add_argument("--blocks", type=int, default=120, help="turns, a multiple of four")
-    parser.add_argument("--block-s", type=float, default=1.5)
+    parser.add_argument("--blocks", type=int, default=240, help="turns, a multiple of four")
+    parser.add_argument("--block-s", type=float, default=1.0)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing that was started stays
-    found = measure(arguments.ranks, arguments.mode, arguments.blocks // 4 * 4, arguments.block_s)
+    found = measure(arguments.ranks, arguments.rows, arguments.mode, arguments.blocks // 4 * 4, arguments.block_s)
     if arguments.json:
         print(json.dumps(found))
     else:
