@@ -64,6 +64,27 @@ def main(arguments: Sequence[str]) -> int:
 
 def _one(fault: Fault, number: int, url: str, folder: Path, hub: bool, world: int) -> Outcome:
     run_id = f"{fault.name}-{number}".replace("_", "-")
+    try:
+        return _broken(fault, number, run_id, url, folder, hub, world)
+    except NotTraining as error:
+        # Not a word about us: no rank came as far as its first step. Said, and tried once more.
+        print(f"launched again: {error}", flush=True)
+        return _broken(fault, number, f"{run_id}-again", url, folder, hub, world)
+
+
+class NotTraining(Exception):
+    """A job did not come up."""
+
+
+def _comes_up(url: str, run_id: str, home: Path, step: int) -> None:
+    try:
+        wait_for(lambda: (run_of(url, run_id).get("last_step") or 0) >= step, 90.0, f"{run_id} trains")
+    except SystemExit as error:
+        said = (home / "ranks.log").read_text(errors="replace").strip().splitlines()[-3:]
+        raise NotTraining(f"{error}; its ranks said: {' | '.join(said)[:600] or 'nothing'}") from error
+
+
+def _broken(fault: Fault, number: int, run_id: str, url: str, folder: Path, hub: bool, world: int) -> Outcome:
     home = folder / run_id
     home.mkdir()
     own = ServerProcess(home / "server", port=free_port()) if fault.name == "server_away" else None
@@ -75,7 +96,7 @@ def _one(fault: Fault, number: int, url: str, folder: Path, hub: bool, world: in
     job = FaultyJob(fault, url=url, run_id=run_id, folder=home, torch=not hub, world_size=world, rank=rank)
     try:
         with job:
-            wait_for(lambda: (run_of(url, run_id).get("last_step") or 0) >= WARM_STEPS - 5, 90.0, f"{run_id} trains")
+            _comes_up(url, run_id, home, WARM_STEPS - 5)
             if fault.node or fault.lasts_s:
                 job.happen(own)
             wait_for(lambda: job.happened, 60.0, f"{fault.name} happens")
@@ -98,7 +119,7 @@ def _healthy(number: int, url: str, folder: Path, hub: bool) -> Outcome:
     outcome = Outcome("healthy")
     job = FaultyJob(pause if number % 2 else None, url=url, run_id=run_id, folder=home, torch=not hub, **plan)
     with job:
-        wait_for(lambda: (run_of(url, run_id).get("last_step") or 0) >= WARM_STEPS, 90.0, f"{run_id} trains")
+        _comes_up(url, run_id, home, WARM_STEPS)
         began = time.time()
         if job.fault is not None:
             job.happen()

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -73,7 +74,9 @@ class FaultyJob:
             self._plan["cgroup"] = str(self._cgroup)
         if self.fault is not None and self.fault.name in ("partition", "node_lost"):
             self._road = Road(int(self._url.rpartition(":")[2]))
-        port = 29500 + os.getpid() % 500 + abs(hash(self.run_id)) % 20000
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
         nodes = self.fault is not None and self.fault.node
         with (self.folder / "ranks.log").open("ab") as log:
             for rank in range(self._world_size):

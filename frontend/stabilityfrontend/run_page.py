@@ -12,11 +12,11 @@ from typing import Any
 
 from dash import html
 
-from stabilityfrontend import detectors_panel
+from stabilityfrontend import detectors_panel, ledger_panel, walls_panel
 from stabilityfrontend.controls import panel_head, segmented
 from stabilityfrontend.figures import LIMITS
 
-__all__ = ["KPIS", "PANELS", "TOTALS", "Kpi", "Panel", "bar", "body", "first_requests"]
+__all__ = ["KPIS", "PANELS", "Kpi", "Panel", "bar", "body", "first_requests"]
 
 #: Names that a run's loss has, the likeliest first: asked for before the page knows what the run logs.
 LOSSES = ("loss", "train/loss", "train_loss")
@@ -62,57 +62,6 @@ class Panel:
     log: bool = False
 
 
-@dataclass(frozen=True)
-class Total:
-    """One headline number of the ledger.
-
-    Args:
-        id: last part of the element's id.
-        label: words above the number.
-        how: exactly how it is computed, shown under the pointer.
-    """
-
-    id: str
-    label: str
-    how: str
-
-
-#: What they mean is docs/api.md's ("Ledger"); these are its words for people who have no time to look there.
-TOTALS = (
-    Total(
-        "goodput",
-        "Goodput",
-        "Effective time / wall time. Effective: the time of the steps that the model in memory still has. Wall time: "
-        "from the first logged row to the last one, or to now while the job runs.",
-    ),
-    Total(
-        "ettr",
-        "ETTR",
-        "Effective training time ratio: effective time / (start-up + wall time). Start-up: from the start of the first "
-        "process to its first row, so this is never above the goodput. Waiting in a queue before the first process is "
-        "not seen.",
-    ),
-    Total(
-        "steps",
-        "Steps lost",
-        "Training steps that rollbacks killed, by their numbers. A step that died counts once, for the rollback that "
-        "killed it.",
-    ),
-    Total(
-        "wall",
-        "Wall time lost",
-        "Time of the steps that were lost, by the log times of the job. Below it the downtime: from the last row of "
-        "the old segment to the first row of the new one.",
-    ),
-    Total(
-        "gpu",
-        "GPU-hours lost",
-        "(Wall time lost + downtime) x GPUs: those that agents report, at most one a rank; one a rank where no agent "
-        "sees any.",
-    ),
-    Total("data", "Batches skipped", "Sum of skip_batches of all rollbacks: data that the job was told to leave out."),
-)
-
 KPIS = (
     Kpi("loss", "Loss", "loss", good="down"),
     Kpi("grad", "Gradient norm", "grad_norm", good="down"),
@@ -131,16 +80,6 @@ PANELS = (
     Panel("step-time", "Step time by rank", ("step_time_s",), per_rank=True, unit="s"),
     Panel("tokens", "Throughput", ("tokens_per_s",), unit="tokens/s"),
     Panel("lr", "Learning rate", ("lr",)),
-)
-
-#: What the wall of GPUs can show; ``assets/gpu_map.js`` knows how.
-GPU_FIELDS = (
-    ("util", "Load"),
-    ("memory", "Memory"),
-    ("temp", "Temperature"),
-    ("power", "Power"),
-    ("throttle", "Throttling"),
-    ("ecc", "ECC"),
 )
 
 
@@ -202,8 +141,8 @@ def body() -> list[Any]:
                         _focus(),
                         detectors_panel.panel(),
                         html.Section([_panel(panel) for panel in PANELS], id="panels", className="panels"),
-                        _ranks(),
-                        _ledger(),
+                        walls_panel.panel(),
+                        ledger_panel.panel(),
                         _all_metrics(),
                     ],
                     className="column",
@@ -327,82 +266,6 @@ def _checkpoints() -> html.Section:
         html.Span(id="checkpoints-note", className="sub"),
         short=True,
     )
-
-
-def _ledger() -> html.Section:
-    return html.Section(
-        [
-            panel_head(
-                "Ledger of rollbacks",
-                html.Span(id="ledger-note", className="sub"),
-                html.Span(className="grow"),
-                html.Button("Show all", id="ledger-all", className="toggle", type="button", hidden=True),
-            ),
-            html.Div([_total(total) for total in TOTALS], id="ledger-totals", className="totals", hidden=True),
-            html.Div(id="ledger", className="wide-table"),
-        ],
-        className="panel",
-        id="ledger-panel",
-        # A server that keeps no ledger shows none.
-        hidden=True,
-    )
-
-
-def _total(total: Total) -> html.Div:
-    return html.Div(
-        [
-            html.Div(total.label, className="kpi-label"),
-            html.Div([html.Span("–", className="kpi-value"), html.Span(className="kpi-unit")], className="kpi-line"),
-            html.Div(className="kpi-note"),
-        ],
-        id=f"total-{total.id}",
-        className="total",
-        title=total.how,
-        tabIndex="0",
-    )
-
-
-def _ranks() -> html.Div:
-    """Return the walls of ranks and GPUs: the same nodes at the same places, side by side where there is room."""
-    ranks = html.Section(
-        [
-            panel_head(
-                "Ranks",
-                html.Span(id="ranks-note", className="sub"),
-                html.Span(className="grow"),
-                segmented("ranks-order", "Order", [("node", "By node"), ("worst", "Worst first")]),
-                segmented(
-                    "ranks-color",
-                    "Colour by",
-                    [("state", "State"), ("phase", "Phase"), ("lag", "Step lag"), ("age", "Age")],
-                ),
-            ),
-            html.P(id="ranks-summary", className="ranks-summary", hidden=True),
-            html.Div(id="ranks", className="cell-map"),
-            html.Div(id="ranks-legend", className="cell-legend"),
-            html.Div(id="blind", className="blind", hidden=True),
-        ],
-        className="panel",
-        id="ranks-panel",
-    )
-    gpus = html.Section(
-        [
-            panel_head(
-                "GPUs",
-                html.Span(id="gpus-note", className="sub"),
-                html.Span(className="grow"),
-                segmented("gpus-field", "What is shown", list(GPU_FIELDS)),
-            ),
-            html.P(id="gpus-summary", className="ranks-summary", hidden=True),
-            html.Div(id="gpus", className="cell-map"),
-            html.Div(id="gpus-legend", className="cell-legend"),
-            html.Div(id="gpus-none", className="gpus-none"),
-        ],
-        className="panel",
-        id="gpus-panel",
-        hidden=True,
-    )
-    return html.Div([ranks, gpus], className="walls", id="walls")
 
 
 def _all_metrics() -> html.Section:

@@ -13,7 +13,8 @@ import pytest
 
 import stabilityfrontend
 from stabilityfrontend import layout
-from stabilityfrontend.run_page import KPIS, PANELS, TOTALS, first_requests
+from stabilityfrontend.ledger_panel import TOTALS
+from stabilityfrontend.run_page import KPIS, PANELS, first_requests
 
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
 #: Regions that scripts make themselves.
