@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -74,9 +76,7 @@ class FaultyJob:
             self._plan["cgroup"] = str(self._cgroup)
         if self.fault is not None and self.fault.name in ("partition", "node_lost"):
             self._road = Road(int(self._url.rpartition(":")[2]))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = _store_port()
         nodes = self.fault is not None and self.fault.node
         with (self.folder / "ranks.log").open("ab") as log:
             for rank in range(self._world_size):
@@ -192,6 +192,19 @@ class FaultyJob:
                 act()
 
         threading.Thread(target=wait, daemon=True).start()
+
+
+def _store_port() -> int:
+    """Return a free port for the ranks' store, below those that connections get by themselves.
+
+    A rank that asks for the store before it listens may otherwise be given that very port, and then talks to itself for
+    ever: TCP allows it on one machine.
+    """
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no free port among 100 between 20000 and 32000")
 
 
 def _short_path() -> str:
