@@ -41,7 +41,7 @@ def torchrun(tmp_path: Path, server: Server) -> Iterator[subprocess.Popen[bytes]
     process.wait(40)
 
 
-# Soak: gloo's start-up hangs now and then on a busy machine, first launches as well, and a launch then takes minutes.
+# Soak: it starts PyTorch four times over, and on a very busy machine gloo was seen to hang in its start.
 @pytest.mark.soak
 @pytest.mark.torch
 def test_a_rank_that_hangs_is_restarted_on_order_and_the_job_goes_on_from_the_plan(
