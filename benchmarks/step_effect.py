@@ -10,7 +10,8 @@ hence what wanders slower than some seconds falls out. The interval is a bootstr
 
 With one rank on two cores the agent and the server have a core that the job does not use, as on a GPU node, which has
 a hundred cores and more. With as many ranks as cores they take their time from the job: what is seen then is the CPU
-of the agent and, which a real job never pays, of the server; the table has the share of each.
+of the agent and, which a real job never pays, of the server; the table has the share of each. The exit code is 1 where
+the whole interval lies above the aim: a wide interval proves nothing, either way.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from agent_cost import environment
 from server_process import ServerProcess, free_port, usage
 
 #: Aim of the product: share by which a step may be longer.
@@ -61,9 +63,7 @@ class Job:
         folder.mkdir()
         self.stamps = folder / "stamps.0"
         self._run = folder / "spool" / mode
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("STABILITY_")}
-        env = clean | {"STABILITY_MODE": mode, "STABILITY_URL": url, "STABILITY_DIR": str(folder / "spool")}
-        env |= {"STABILITY_RUN_ID": mode, "STABILITY_DRAIN_S": "1", "OMP_NUM_THREADS": "1"}
+        env = environment(url, folder / "spool", mode, STABILITY_MODE=mode, STABILITY_DRAIN_S="1", OMP_NUM_THREADS="1")
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
         command = [sys.executable, str(_JOB), str(folder / "stamps"), "--rows", str(rows), "--steps", "10000000"]
         command += ["--checkpoint-every", "10000000", "--checkpoint-dir", str(folder / "checkpoints")]
