@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import httpx
 from playwright.sync_api import sync_playwright
+from server_process import free_port
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
@@ -43,12 +43,6 @@ CHROMIUM = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _quantiles(values: list[float]) -> tuple[float, float, float, int]:
@@ -90,7 +84,7 @@ def main() -> None:
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> None:
-    port = _free_port()
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     env = os.environ | {"STABILITY_URL": url, "STABILITY_DIR": str(folder / "spool"), "STABILITY_RUN_ID": "bench"}
     server = subprocess.Popen(

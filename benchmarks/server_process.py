@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -46,10 +48,12 @@ def usage(pid: int) -> Usage:
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port that nobody uses now, below those that connections get by themselves (tests/ports.py)."""
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no free port among 100 between 20000 and 32000")
 
 
 class ServerProcess:

@@ -7,14 +7,14 @@
 `free_port`   a TCP port that was free a moment ago.
 `nvml_library` folder of a libnvidia-ml.so.1 of ours for ``fake_nvml.FakeNvml``; without a C compiler skipped at home.
 
-`tests/waiting.py` is importable as ``waiting`` from every test, and `tests/nvml/fake_nvml.py` as ``fake_nvml``.
+`tests/waiting.py` and `tests/ports.py` are importable as ``waiting`` and ``ports`` from every test, and
+`tests/nvml/fake_nvml.py` as ``fake_nvml``.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -65,9 +65,9 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 @pytest.fixture
 def free_port() -> int:
     """A TCP port on 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    import ports
+
+    return ports.free_port()
 
 
 @pytest.fixture(scope="session")
@@ -97,6 +97,7 @@ def _tcp(folder: Path) -> Iterator[str]:
     from redis import Redis
     from redis.exceptions import ConnectionError
 
+    from ports import free_port as free_tcp_port
     from waiting import wait_until
 
     binary = shutil.which("redis-server")
@@ -105,9 +106,7 @@ def _tcp(folder: Path) -> Iterator[str]:
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_tcp_port()
     options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
     process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"redis://127.0.0.1:{port}"

@@ -160,7 +160,8 @@ class TorchStoreArbiter:
         self._seen: set[int] = set()
 
     def mark_ready(self, rank: int) -> None:
-        self._store.set(f"{self._prefix}/ready/{rank}", b"1")
+        # compare_set is answered, set is not: a word that was only sent may be seen by nobody after we returned.
+        self._store.compare_set(f"{self._prefix}/ready/{rank}", "", "1")
 
     def all_ready(self, world_size: int) -> bool:
         # One key a call and each rank asked for until it is there: a job of 1,000 ranks sends no message of 1,000 keys.

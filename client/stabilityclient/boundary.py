@@ -143,7 +143,12 @@ class Boundary:
             if apply_at < step:  # the caller jumped over the boundary (a new loop with a later start)
                 self._withdraw(command, arbiter, f"the loop went on at step {step}, the order was for {apply_at}", step)
                 continue
-            if settle(arbiter, self._world_size, wait_s=self._wait_s) == COMMIT:
+            try:
+                standing = settle(arbiter, self._world_size, wait_s=self._wait_s)
+            except Exception as error:  # the store went away in between: nobody can say here what the others read
+                self._say(command, "failed", f"whether the ranks agreed can't be read: {error}", step)
+                continue
+            if standing == COMMIT:
                 return command
             self._say(command, "aborted", f"not all {self._world_size} ranks were ready for step {step}", step)
         return None
@@ -194,13 +199,22 @@ class Boundary:
             exists=os.path.exists,
         )
         verdict, detail = judge(command, situation)
+        arbiter = None
         try:
             arbiter = self._arbiter(command_id, attempt)
             if verdict == "ready":
                 arbiter.mark_ready(self._rank)
         except Exception as error:
-            # Without its word no commit can stand, so it is safe to go on; but say why.
-            self._say(command, "rejected", f"the ranks can't agree: {error}", step)
+            # Without its word no commit can stand, so it is safe to go on; but say why. The word may have arrived and
+            # only its receipt be lost: then it is taken back, or the others would go back without this rank.
+            why = f"the ranks can't agree: {error}"
+            try:
+                if arbiter is not None:
+                    self._withdraw(command, arbiter, why, step)
+                    return
+            except Exception:
+                pass  # what can't be reached can't be asked by the others either
+            self._say(command, "rejected", why, step)
             return
         if verdict == "ready":
             self._ready[(command_id, attempt)] = (command, arbiter)

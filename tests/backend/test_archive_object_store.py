@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from archived import make_part, same_rows
+from ports import free_port
 from stabilitybackend.archive.aggregates import aggregate
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.compaction import compact
@@ -45,9 +46,7 @@ def s3() -> Iterator[str]:
     """URL of an S3 server (moto) that lives for the tests of this file."""
     _needs("obstore")
     _needs("moto")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import pytest
 
 from gateway_stack import RawAgent
 from job import Job
+from ports import free_port
 from stabilityclient.wire import Ack
 from stack.processes import Server
 
@@ -27,9 +27,7 @@ SPIKES = (200, 300, 400)
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with one run of three spikes."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     with Server(tmp_path_factory.mktemp("detectors") / "data", port) as server:
         # In a thread of its own: the browser of an earlier module may have an event loop in this one.
         sender = threading.Thread(target=lambda: asyncio.run(_send(f"ws://127.0.0.1:{port}/api/v1/agent")))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ports import free_port
 from stack.processes import Ranks, Server
 from waiting import wait_until
 
@@ -21,9 +21,7 @@ OpenPage = Callable[..., "Page"]
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with Server(tmp_path / "data", port) as server:
         yield server
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from ports import free_port
 from stack.processes import Ranks, Server
 from waiting import wait_until
 
@@ -26,9 +26,7 @@ QUICK = {"STABILITY_DRAIN_S": "1"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with Server(tmp_path_factory.mktemp("incidents") / "data", port, env={"STABILITY_HANG_FLOOR_S": "3"}) as server:
         yield server
 

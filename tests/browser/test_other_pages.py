@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ports import free_port
 from stack.processes import Server
 
 if TYPE_CHECKING:
@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 OpenPage = Callable[..., "Page"]
 
 
-def some_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("pages") / "data", some_port()) as server:
+    with Server(tmp_path_factory.mktemp("pages") / "data", free_port()) as server:
         yield server
 
 
@@ -37,7 +31,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[Server, str]]:
     data = tmp_path / "data"
     command = [sys.executable, "-m", "stabilitybackend.cli", "keys", "create", "tests", "--data-dir", str(data)]
     key = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()[0]
-    with Server(data, some_port(), env={"STABILITY_HOST": "0.0.0.0"}) as server:
+    with Server(data, free_port(), env={"STABILITY_HOST": "0.0.0.0"}) as server:
         yield server, key
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ports import free_port
 from stack.processes import Server
 from waiting import wait_until
 
@@ -82,9 +82,7 @@ class Running:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server, and the simulated job within reach."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         with Server(tmp_path_factory.mktemp("ranks") / "data", port) as server:

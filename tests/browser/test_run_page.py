@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ports import free_port
 from stack.processes import Ranks, Server
 from waiting import wait_until
 
@@ -54,9 +54,7 @@ class Stack:
 
 def started(folder: Path) -> Iterator[Stack]:
     """Start a server and the job, and stop both in the end."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = Server(folder / "data", port)
     with server, Ranks(JOB, [str(folder)], url=server.url, folder=folder / "spool", run_id=RUN, **QUICK):
         stack = Stack(server, folder)

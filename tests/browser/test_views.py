@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ports import free_port
 from stack.processes import Ranks, Server
 from waiting import wait_until
 
@@ -30,11 +31,7 @@ COMPARED = """() => window.stability?.page?.plot?.spec?.lines.filter((one) => on
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that has two forked runs."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     folder = tmp_path_factory.mktemp("views")
     with Server(folder / "data", port) as server:
         jobs = [

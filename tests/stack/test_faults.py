@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import socket
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from ports import free_port
 from stack.processes import Server
 
 _FOLDER = Path(__file__).resolve().parents[2] / "examples" / "faults"
@@ -50,9 +50,7 @@ def outcomes(
 ) -> Iterator[dict[str, Future[Any]]]:
     """Every fault that is asked for happens to a job of its own; the futures hold what was said."""
     asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     home = tmp_path_factory.mktemp("faults")
     with ExitStack() as stack:
         server = stack.enter_context(Server(home / "data", port, env=_LIMITS))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,14 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
+from ports import free_port
 from stack.processes import Ranks, Server
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with Server(tmp_path_factory.mktemp("server") / "data", port) as running:
         yield running
 
