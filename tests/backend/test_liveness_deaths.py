@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.policy.incidents import IncidentBook
 from watched_job import Job, kinds, source
 
 
@@ -135,3 +136,20 @@ def test_a_new_process_that_dies_at_once_is_told_however_far_behind_its_nodes_cl
         None, job.now,
     )  # fmt: skip
     assert kinds(job.run(1)) == [("process_death", "open")]
+
+
+def test_a_job_that_comes_up_behind_the_step_of_its_death_is_known_to_run_again() -> None:
+    job = trained()
+    book = IncidentBook("run")
+
+    def take(found: list[Finding]) -> None:
+        for finding in found:
+            book.apply(finding, segment=0, time=job.now, checkpoints=[])
+
+    job.monitor.event(
+        {"type": "exception", "time": job.now, "step": job.step - 3, "data": {}, "source": source(0)}, 0, job.now
+    )
+    take(job.run(2, moving=False))
+    job.start, job.step = 2, 1
+    take(job.run(2, moving=False))
+    assert [(one["kind"], one["state"]) for one in book.all()] == [("process_death", "resolved")]

@@ -53,6 +53,8 @@ class DeathWatch:
         self._deaths: dict[int, dict[str, Any]] = {}
         self._more = 0
         self._key = ""
+        #: Newest step that was told of the open death: what starts anew may be behind it and is news all the same.
+        self._told_step = -1
         self._changed = False
         self._over: dict[str, None] = {}
         #: When a new process was seen last, on its node's clock, and its start, ns.
@@ -79,6 +81,7 @@ class DeathWatch:
                 self._deaths, self._more, self._runs_again = {}, 0, None
             return
         self._deaths, self._key = deaths, str(evidence["key"])
+        self._told_step = _step({"step": evidence.get("now_step")})
         self._more = int(evidence.get("not_described", 0))
 
     def tell_again(self) -> None:
@@ -101,7 +104,7 @@ class DeathWatch:
             self._changed = True
             return
         if not self._deaths:
-            self._key = f"process_death:{source}"
+            self._key, self._told_step = f"process_death:{source}", -1
         fresh = dict(known or {"source": source, "rank": rank, "node": node, "step": _step(event), "time": time})
         fresh["time"] = min(time, float(fresh["time"]))
         fresh["step"] = max(_step(event), int(fresh["step"]))
@@ -176,6 +179,7 @@ class DeathWatch:
         # The first death seen names the incident, also when one that was earlier is reported later.
         named = next((d for d in by_time if self._key == f"process_death:{d['source']}"), first)
         title = _how(f"rank {rank}", cause, first)
+        self._told_step = max(self._told_step, now_step, named["step"])
         return Finding(
             detector="liveness",
             key=self._key,
@@ -186,7 +190,7 @@ class DeathWatch:
             text=over + " " + text if over else text,
             onset_step=named["step"],
             step=named["step"],
-            now_step=max(now_step, named["step"]),
+            now_step=self._told_step,
             rank=rank,
             node=first["node"] or None,
             score=float(len(by_time) + self._more),
@@ -249,11 +253,12 @@ def _pulled(first: Mapping[str, Any], others: list[dict[str, Any]], more: int) -
     after = [death["rank"] for death in others]
     shown = ", ".join(str(rank) for rank in after[:MAX_NAMED_RANKS])
     rest = more + len(after) - min(len(after), MAX_NAMED_RANKS)
-    text = f"After it died: rank {shown}" + (f" and {rest} more." if rest else ".")
+    earlier = [death["rank"] for death in others if death["time"] < first["time"]]
+    text = f"{'Also' if earlier else 'After it'} died: {'rank' if len(after) == 1 else 'ranks'} {shown}"
+    text += f" and {rest} more." if rest else "."
     cascade = [death["rank"] for death in others if _is_cascade(death)]
     if cascade:
         text += f" Pulled down by it, by what they say: {name_ranks(cascade)}."
-    earlier = [death["rank"] for death in others if death["time"] < first["time"]]
     if earlier:
         text += f" {name_ranks(earlier).capitalize()} died earlier by the clock of its node, but only passed on an end."
     return text
