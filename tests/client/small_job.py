@@ -13,6 +13,7 @@ from typing import Any
 
 from gateway import Gateway
 
+from stabilitybackend.liveness.stack_events import ranks_of
 from stabilityclient.wire import EventBlock
 from waiting import wait_until
 
@@ -113,6 +114,17 @@ class SmallJob:
         return wait_until(
             lambda: events if len(events := found(kind, None)) >= count else None, timeout_s, f"{count} {kind}"
         )
+
+    def wait_looks(self, request: str, ranks: int) -> list[dict[str, Any]]:
+        """Return what ``stacks`` events say of each rank, as the server reads them; what is missing is None."""
+        nothing = dict.fromkeys(("stack", "stack_missing", "collectives", "collectives_missing"))
+
+        def found() -> list[dict[str, Any]] | None:
+            told = [event.data for event in self.gateway.store.events("stacks", None)]
+            looks = [{**nothing, **look} for data in told if data["request"] == request for look in ranks_of(data)]
+            return looks if len(looks) >= ranks else None
+
+        return wait_until(found, 20, f"{request}: the looks at {ranks} ranks")
 
     def agent_pid(self) -> int:
         """Return the pid that the agent wrote down."""

@@ -113,8 +113,8 @@ def test_a_full_disk_is_named_and_what_lies_there_is_delivered(small_disk: Path)
         (death,) = job.wait_events("process_death", 1)  # and in that of the agent
         assert death.data["cause"] == "signal"
         gateway.send({"command_id": "d1", "kind": "dump_stacks", "state": "pending", "expires": time.time() + 15})
-        (stacks,) = job.wait_events("stacks", 1)
-        assert stacks.data["stack"] is None or "run.steps" in stacks.data["stack"] or stacks.data["stack_missing"]
+        (look,) = job.wait_looks("d1", 1)
+        assert look["stack"] is None or "run.steps" in look["stack"] or look["stack_missing"]
         filler.unlink()
         job.wait_health(lambda ranks, state: not _of(state["blind"], "spool"), "the disk has room again")
         agent = job.agent_pid()
@@ -163,7 +163,7 @@ def test_without_permission_for_signals_the_rest_is_told_and_the_job_goes_on(age
         why = job.wait_health(lambda ranks, state: _of(state["blind"], "signals"), "the missing permission is named")
         assert why == ["rank 1: the agent may not signal the process: operation not permitted"]
         gateway.send({"command_id": "d1", "kind": "dump_stacks", "state": "pending", "expires": time.time() + 15})
-        first, second = (event.data for event in job.wait_events("stacks", 2))
+        first, second = job.wait_looks("d1", 2)
         assert (first["stack_missing"], "<string>" in first["stack"]) == (None, True)
         assert (second["stack"], "may not signal" in second["stack_missing"]) == (None, True)
         assert second["proc"]["state"] in "RS"

@@ -10,6 +10,7 @@ from typing import Any
 
 from stabilitybackend.liveness.collectives import Group, Recorder, Wavefront, read, wavefront
 from stabilitybackend.liveness.rank_watch import MAX_RANK, number
+from stabilitybackend.liveness.stack_events import ranks_of
 from stabilitybackend.liveness.stack_text import Frame, Where, classify, collective_of, main_thread
 
 #: Dumps kept per run, newest ones ...
@@ -222,19 +223,25 @@ class DumpBook:
         dump.expected = frozenset(expected)
 
     def take(self, data: Mapping[str, Any], node: str, time: float, expected: Iterable[int] = ()) -> str | None:
-        """Take the ``stacks`` event of one rank (docs/wire.md); return its request, None where it says nothing.
+        """Take a ``stacks`` event of either form (docs/wire.md); return its request, None where it says nothing.
 
         Args:
             data: of the event. node: of the agent. time: unix seconds.
             expected: ranks that run now, for a dump that somebody else ordered.
         """
-        request, rank = data.get("request"), data.get("rank")
-        if not isinstance(request, str) or not request or type(rank) is not int or not 0 <= rank <= MAX_RANK:
+        request = data.get("request")
+        if not isinstance(request, str) or not request:
             return None
-        dump = self._of(request[:MAX_NAME_CHARS], time)
+        dump = None
+        for said in ranks_of(data):  # one after the other: their texts together may be large
+            rank = said.get("rank")
+            if type(rank) is int and 0 <= rank <= MAX_RANK:
+                dump = dump or self._of(request[:MAX_NAME_CHARS], time)
+                dump.take(rank, said, node)
+        if dump is None:
+            return None
         if not dump.expected:
             dump.expected = frozenset(expected)
-        dump.take(rank, data, node)
         self._bound(dump)
         return dump.request
 

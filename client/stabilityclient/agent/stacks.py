@@ -23,6 +23,7 @@ from stabilityclient.agent.foreign import read_object, read_part
 from stabilityclient.agent.health import living_ranks, main_thread_pending
 from stabilityclient.agent.probes import Prober, children_of
 from stabilityclient.agent.sources import Source, Sources
+from stabilityclient.agent.stack_event import stack_events
 from stabilityclient.boundary import add_to_mailbox
 from stabilityclient.slot import SlotView
 
@@ -93,17 +94,17 @@ class StackTaker:
         self._no_recorder: list[tuple[Source, str]] = []
 
     async def carry_out(self, command: dict[str, Any]) -> tuple[str, str]:
-        """Look at all ranks, send one ``stacks`` event each, and return how that went. Takes 4.5 s at most."""
+        """Look at all ranks, tell it in ``stacks`` events, and return how that went. Takes 4.5 s at most."""
         looks = [_Look(source) for source in living_ranks(self._sources)]
         if not looks:
             return "failed", "no rank lives on this node"
         await self._sample(looks)
         standing = await self._ask_hearts(looks)
         await self._signal(standing)
-        for look in looks:
-            slot = look.source.slot
-            step = slot.step if slot is not None and slot.step >= 0 else None
-            self._tell("stacks", step, _event(str(command["command_id"]), look))
+        steps = [look.source.slot.step for look in looks if look.source.slot is not None]
+        step = max((step for step in steps if step >= 0), default=None)
+        for data in stack_events(str(command["command_id"]), map(_facts, looks)):
+            self._tell("stacks", step, data)
         self._no_recorder = [(look.source, why) for look in looks if (why := _recorder_trouble(look))]
         seen = sum(look.stack is not None for look in looks)
         missing = sorted({look.stack_missing for look in looks if look.stack_missing})
@@ -251,11 +252,10 @@ def _slot_facts(source: Source) -> dict[str, Any]:
     }
 
 
-def _event(request: str, look: _Look) -> dict[str, Any]:
+def _facts(look: _Look) -> dict[str, Any]:
     info, answer = look.source.info, look.answer
     collectives = answer.get("collectives")
     return {
-        "request": request,
         "rank": info.rank,
         "source": info.source,
         "pid": info.pid,
