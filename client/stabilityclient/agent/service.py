@@ -48,6 +48,8 @@ MIN_GPU_POLL_S = 0.1
 CURSOR_S = 1.0
 #: An agent that finds no rank at all leaves after so long, seconds (it was started by a process that died at once).
 EMPTY_S = 30.0
+#: How long an agent that has delivered everything waits until it could say how the ranks ended, seconds.
+LAST_WORD_S = 2.0
 #: How long a starting agent waits for the lock: a rank that looks for an agent holds it for an instant, seconds.
 LOCK_WAIT_S = 1.0
 
@@ -99,6 +101,7 @@ class Agent:
         self._finishing_until = 0.0
         self._looks = 0
         self._over_since: float | None = None
+        self._end_told = False
         self._started = time.monotonic()
         url = environ.get("STABILITY_URL") or str(self._facts.get("url") or DEFAULT_URL)
         self._uplink = Uplink(
@@ -242,6 +245,9 @@ class Agent:
         if self._over_since is None:
             self._over_since = now
         if all(source.delivered for source in self._sources) and not self._own.waiting:
+            if not self._end_told and now - self._over_since < LAST_WORD_S:
+                self._uplink.say_health()  # only a slot tells that a rank left without run.finish()
+                return None
             # A rank of a restart may have come in the meantime.
             return None if self._sources.discover() else "done"
         if self._uplink.refused or now - self._over_since > self._drain_s:
@@ -259,6 +265,7 @@ class Agent:
     def _say_health(self) -> Health:
         for source in self._sources:
             source.observe()  # an agent that itself stood still for a while must not tell old slots under the new time
+        self._end_told = self._job_over()
         state = {
             "gpu": self._gpus.reading,
             "frames_sent": self._uplink.frames_sent,
