@@ -31,6 +31,8 @@ _FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+#: Longest wait for anything in a page: what comes in time costs nothing more, and a loaded machine fails no test.
+_PATIENCE_MS = 90_000
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
 
@@ -75,6 +77,7 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
 
     def open_(url: str, *, scheme: str = "dark", width: int = 1280, height: int = 860, quiet: bool = True) -> Page:
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        context.set_default_timeout(_PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         origin = "/".join(url.split("/")[:3]) if url.startswith("http") else "http"

@@ -55,7 +55,7 @@ def test_a_noisy_incident_is_made_quieter_in_two_clicks_and_one_takes_it_back(
     server: Server, open_page: OpenPage
 ) -> None:
     page = open_page(f"{server.url}/runs/r")
-    page.locator("[data-less]").first.click(timeout=20_000)
+    page.locator("[data-less]").first.click()
     page.keyboard.press("Enter")  # the first choice has the focus
     page.wait_for_selector("#detectors-badge:has-text('1 detector tuned')")
     assert settings(server) == {"spike": {"sensitivity": 0.5}}
@@ -68,8 +68,8 @@ def test_settings_are_tried_on_the_run_and_then_saved_and_another_page_sees_it(
     server: Server, open_page: OpenPage
 ) -> None:
     page, other = open_page(f"{server.url}/runs/r"), open_page(f"{server.url}/runs/r", scheme="light", width=390)
-    other.wait_for_selector("#detectors-panel:not([hidden])", timeout=20_000)
-    page.click("#detectors-open", timeout=20_000)
+    other.wait_for_selector("#detectors-panel:not([hidden])")
+    page.click("#detectors-open")
     page.click('[data-detector=spike] [data-value="0"]')
     assert page.is_enabled("#detectors-save")
     page.click("#detectors-try")

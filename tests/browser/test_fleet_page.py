@@ -31,14 +31,14 @@ def test_an_interruption_comes_by_itself_is_corrected_and_leads_to_its_incident(
 ) -> None:
     page = open_page(server.url, width=1000)
     page.click("#open-fleet")
-    page.wait_for_selector("#fleet-empty:not([hidden]) h2", timeout=30_000)
+    page.wait_for_selector("#fleet-empty:not([hidden]) h2")
     assert page.inner_text("#fleet-empty h2") == "No run trained"
     assert "Llama 3" in page.inner_text("#fleet-empty")
 
     plan = json.dumps({"stop": 100_000, "period_s": 0.02, "die_at": [0, 40]})
     with Ranks("job.py", [plan], url=server.url, folder=tmp_path / "spool", run_id="r-1", world_size=1):
         # Nobody asks for it: the page hears that the run's state changed.
-        page.wait_for_selector("#fleet-list [data-interruption]", timeout=60_000)
+        page.wait_for_selector("#fleet-list [data-interruption]")
         assert page.inner_text("#fleet-total-count .kpi-value") == "1"
         assert page.locator("#fleet-table tbody tr").first.inner_text().startswith("Faulty GPU")
         page.click("#fleet-list .fold")
@@ -59,10 +59,10 @@ def test_an_interruption_comes_by_itself_is_corrected_and_leads_to_its_incident(
         page.click("#fleet-days [data-value=all]")
         assert page.evaluate("location.search") == "?days=all&project=tests"
         other = open_page(f"{server.url}/fleet?days=7&project=nobody's", width=390)
-        other.wait_for_selector("#fleet-empty:not([hidden]) h2", timeout=30_000)
+        other.wait_for_selector("#fleet-empty:not([hidden]) h2")
         assert "in project “nobody's”" in other.inner_text("#fleet-empty")
         assert other.get_attribute("#fleet-days [data-value='7']", "aria-pressed") == "true"
 
         page.click("#fleet-list .interruption-link a")
-        page.wait_for_selector(".verdict-words", timeout=30_000)
+        page.wait_for_selector(".verdict-words")
         assert "Death of a process" in page.inner_text("#incident-head")

@@ -57,7 +57,7 @@ def test_a_hang_on_a_phone_from_the_verdict_to_the_restart(server: Server, open_
         page = open_page(f"{server.url}/runs/r-hang/incidents/{found['incident_id']}", **PHONE)
 
         # Who, where it stands, how it is known; nothing hangs over the edge of the phone.
-        page.wait_for_selector("#incident-stacks .stack-group.odd", timeout=30_000)
+        page.wait_for_selector("#incident-stacks .stack-group.odd")
         assert "rank 1" in page.inner_text("#incident-verdict dl").lower()
         assert "rank 1 " in page.inner_text(".stack-group.odd summary")
         assert "in data" in page.inner_text(".stack-group.odd summary")
@@ -69,19 +69,19 @@ def test_a_hang_on_a_phone_from_the_verdict_to_the_restart(server: Server, open_
         # Somebody else looks after it: this page says so by itself, and its verdict stays the same element.
         page.evaluate("document.querySelector('.stack-group.odd').dataset.mine = 'yes'")
         httpx.post(f"{server.url}/api/v1/runs/r-hang/incidents/{found['incident_id']}/ack", json={}, timeout=30)
-        page.wait_for_selector("#incident-head .chip.accent", timeout=20_000)
+        page.wait_for_selector("#incident-head .chip.accent")
         assert page.is_hidden("#incident-ack")
         assert page.get_attribute(".stack-group.odd", "data-mine") == "yes"
 
         # New stacks, beside those of the verdict.
         page.click("#incident-dump")
-        page.wait_for_selector("#stacks-choose option:nth-child(2)", state="attached", timeout=30_000)
-        page.wait_for_selector("#incident-stacks .stack-group.odd", timeout=30_000)
+        page.wait_for_selector("#stacks-choose option:nth-child(2)", state="attached")
+        page.wait_for_selector("#incident-stacks .stack-group.odd")
         wait_until(lambda: "Stacks collected on 1 of 1 node." in page.inner_text("#incident-actions"), 30, "it is told")
 
         # The restart says what it will do and does nothing before it was typed.
         page.click("#incident-restart")
-        page.wait_for_selector("#restart-typed", timeout=20_000)
+        page.wait_for_selector("#restart-typed")
         assert "The processes of all 3 ranks are ended on every node" in page.inner_text("#restart-sentence")
         assert "It goes on from checkpoint 20" in page.inner_text("#restart-sentence")
         assert page.is_disabled("#restart-confirm")
@@ -89,7 +89,7 @@ def test_a_hang_on_a_phone_from_the_verdict_to_the_restart(server: Server, open_
         assert page.is_disabled("#restart-confirm")
         page.fill("#restart-typed", "restart")
         page.keyboard.press("Enter")
-        page.wait_for_selector("#restart-progress[data-state=acted]", timeout=40_000)
+        page.wait_for_selector("#restart-progress[data-state=acted]")
         assert "Waiting for its launcher" in page.inner_text("#restart-progress")
         wait_until(lambda: all(process.poll() is not None for process in ranks.processes), 20, "the ranks are ended")
 
@@ -102,19 +102,19 @@ def test_a_death_is_reached_from_the_runs_page_and_says_how_the_process_ended(
         found = incident(server, "r-death", "process_death", lambda one: one["evidence"]["verdict"])
         page = open_page(f"{server.url}/runs/r-death")
         page.click(f"[data-details={found['incident_id']}]")
-        page.wait_for_selector("#incident-death dl", timeout=30_000)
+        page.wait_for_selector("#incident-death dl")
         assert page.evaluate("location.pathname") == f"/runs/r-death/incidents/{found['incident_id']}"
         assert "SIGKILL (9)" in page.inner_text("#incident-death")
         assert "rank 0" in page.inner_text("#incident-verdict dl")
         assert page.is_hidden("#incident-stacks-panel")
         page.click("#incident-run")
-        page.wait_for_selector("#incidents article", timeout=30_000)
+        page.wait_for_selector("#incidents article")
 
 
 def test_what_is_not_there_is_said_and_leads_on(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/nobody%3Cb%3E/incidents/i-1", quiet=False)
-    page.wait_for_selector("#incident-empty:not([hidden])", timeout=20_000)
+    page.wait_for_selector("#incident-empty:not([hidden])")
     assert "“nobody<b>” is not known to this server" in page.inner_text("#incident-empty")
     assert page.is_hidden("#incident-main")
     page.click("#incident-empty a")
-    page.wait_for_selector("#runs-head, #runs-empty:not([hidden])", timeout=20_000, state="attached")
+    page.wait_for_selector("#runs-head, #runs-empty:not([hidden])", state="attached")

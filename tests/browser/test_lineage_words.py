@@ -120,7 +120,7 @@ def stuttered(tmp_path: Path, free_port: int) -> Iterator[Server]:
 
 def test_a_restart_that_was_none_is_taken_back_by_a_click(stuttered: Server, open_page: OpenPage) -> None:
     page = open_page(f"{stuttered.url}/runs/{RUN}")
-    page.wait_for_selector("#lineage [data-undo]", timeout=30_000)
+    page.wait_for_selector("#lineage [data-undo]")
     wait_until(lambda: "S1" in page.evaluate(FLAGS), 20, "the restart has its flag")
     assert page.inner_text("#kpi-rollbacks .kpi-value") == "1"
 

@@ -38,7 +38,7 @@ def guarded(tmp_path: Path) -> Iterator[tuple[Server, str]]:
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 def test_an_empty_list_says_how_to_begin(server: Server, open_page: OpenPage, scheme: str) -> None:
     page = open_page(server.url, scheme=scheme)
-    page.wait_for_selector("#runs-empty:not([hidden])", timeout=20_000)
+    page.wait_for_selector("#runs-empty:not([hidden])")
     words = page.inner_text("#runs-empty")
     assert "make demo" in words
     assert f'url="{server.url}"' in words
@@ -47,20 +47,20 @@ def test_an_empty_list_says_how_to_begin(server: Server, open_page: OpenPage, sc
 
 def test_an_unknown_run_is_said_to_be_unknown(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/nobody%3Cb%3E", quiet=False)
-    page.wait_for_selector("#run-empty:not([hidden])", timeout=20_000)
+    page.wait_for_selector("#run-empty:not([hidden])")
     assert "“nobody<b>” is not known to this server" in page.inner_text("#run-empty")
 
 
 def test_an_unknown_address_leads_back(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/some/where")
     page.click("main a")
-    page.wait_for_selector("#runs-empty:not([hidden])", timeout=20_000)
+    page.wait_for_selector("#runs-empty:not([hidden])")
     assert page.evaluate("location.pathname") == "/"
 
 
 def test_a_wrong_key_is_refused_in_words(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/login", quiet=False)
-    page.wait_for_selector("#login-key", timeout=20_000)
+    page.wait_for_selector("#login-key")
     page.click("#login-send")
     assert page.inner_text("#login-error") == "Paste a key first."
     page.fill("#login-key", "not a key")
@@ -75,11 +75,11 @@ def test_without_a_key_a_page_asks_for_one_and_with_it_goes_where_it_was_going(
     server, key = guarded
     # The browser itself writes each refused request to the console.
     page = open_page(f"{server.url}/runs", quiet=False)
-    page.wait_for_selector("#login-key", timeout=20_000)
+    page.wait_for_selector("#login-key")
     assert page.evaluate("location.search") == "?next=%2Fruns"
     page.fill("#login-key", key)
     page.click("#login-send")
-    page.wait_for_selector("#runs-empty:not([hidden])", timeout=20_000)
+    page.wait_for_selector("#runs-empty:not([hidden])")
     assert page.evaluate("location.pathname") == "/runs"
     page.wait_for_function("document.querySelector('#live-pill').textContent.includes('connected')")
     assert key not in page.evaluate("JSON.stringify(Object.entries(localStorage)) + document.cookie")

@@ -122,7 +122,7 @@ def test_a_spike_is_seen_and_a_click_stitches_the_curve(stack: Stack, open_page:
     page.click("#rollback-confirm")
 
     # Its progress goes on to the first new point.
-    page.wait_for_selector("#rollback-progress[data-state=done]", timeout=30_000)
+    page.wait_for_selector("#rollback-progress[data-state=done]")
     stages = page.locator(".stages li.done").all_inner_texts()
     assert len(stages) == 5
     assert "Ranks ready: 2 of 2" in stages[2]
@@ -181,13 +181,13 @@ def test_a_server_that_goes_away_is_named_and_nothing_is_missing_afterwards(stac
     page = open_page(stack.page_url, quiet=False)
     wait_until(lambda: newest(page) > 20, 30, "points are drawn")
     stack.server.kill()
-    page.wait_for_selector("#banner:not([hidden])", timeout=15_000)
+    page.wait_for_selector("#banner:not([hidden])")
     assert "The server does not answer" in page.inner_text("#banner")
     gone_at = newest(page)
     answers: list[Any] = []
     page.on("response", lambda response: answers.append(response) if "/series?" in response.url else None)
     stack.server.start()
-    page.wait_for_selector("#banner", state="hidden", timeout=30_000)
+    page.wait_for_selector("#banner", state="hidden")
     wait_until(lambda: newest(page) > gone_at + 40, 30, "points go on")
     steps = steps_of(wait_until(lambda: page.evaluate(DRAWN), 30, "the large chart is drawn, wherever plotly.js was"))
     assert steps == list(range(1, steps[-1] + 1))
@@ -238,7 +238,7 @@ def test_a_zoom_is_shared_by_all_charts_and_double_click_ends_it(watched: Stack,
 def test_the_list_shows_the_run_live_and_leads_to_it(watched: Stack, open_page: OpenPage) -> None:
     page = open_page(watched.server.url)
     row = page.locator(f"tr[data-run='{RUN}']")
-    row.wait_for(timeout=20_000)
+    row.wait_for()
     first = row.locator("td").nth(3).inner_text()
     wait_until(lambda: row.locator("td").nth(3).inner_text() != first, 10, "the step in the list goes on")
     row.locator("a").click()

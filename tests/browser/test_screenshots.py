@@ -75,12 +75,12 @@ def test_screenshots_of_the_demo(server: Server, run_id: str, open_page: OpenPag
     page.fill("#rollback-seed", "7")
     take(page, "rollback-dark")
     page.click("#rollback-confirm")
-    page.wait_for_selector("#rollback-progress[data-state=done]", timeout=60_000)
+    page.wait_for_selector("#rollback-progress[data-state=done]")
     take(page, "progress-dark")
     page.click("#rollback-close")
     forked = last_step(page)
     wait_until(lambda: last_step(page) > forked + 60, 120, "the new branch has some length")
-    page.wait_for_selector("#command-strip", state="hidden", timeout=60_000)
+    page.wait_for_selector("#command-strip", state="hidden")
     take(page, "run-dark")
     page.locator("#ledger-panel").scroll_into_view_if_needed()
     take(page, "ledger-dark")
@@ -123,10 +123,10 @@ def test_screenshot_of_a_hang(
         incident(server, "vision-7b", "process_death", verdict)
         found = incident(server, "llm-70b", "hang", lambda one: verdict(one).get("confidence") == "high")
         page = open_page(f"{server.url}/runs/llm-70b/incidents/{found}", scheme="dark", width=1440, height=1220)
-        page.wait_for_selector("#incident-stacks .stack-group.odd", timeout=60_000)
+        page.wait_for_selector("#incident-stacks .stack-group.odd")
         take(page, "hang-dark")
         fleet = open_page(f"{server.url}/fleet", scheme="dark", width=1440, height=1180)
-        fleet.wait_for_selector("#fleet-list [data-interruption]", timeout=60_000)
+        fleet.wait_for_selector("#fleet-list [data-interruption]")
         take(fleet, "fleet-dark")
 
 
@@ -146,7 +146,7 @@ def test_screenshot_of_many_ranks_and_gpus(
         incident(server, "llm-405b", "hang", lambda one: one["evidence"].get("verdict", {}).get("culprits"))
         page = open_page(f"{server.url}/runs/llm-405b", scheme="dark", width=1440, height=900)
         for place, picture in (("ranks", "ranks-dark"), ("gpus", "gpus-dark")):
-            page.wait_for_selector(f"#{place} canvas", timeout=60_000)
+            page.wait_for_selector(f"#{place} canvas")
             page.evaluate(f"document.getElementById('{place}-panel').scrollIntoView({{ block: 'center' }})")
             if place == "gpus":
                 page.click("#gpus-field [data-value=temp]")
