@@ -8,23 +8,14 @@
   /** Nodes named one by one. */
   const NODES = 16;
 
-  class RestartDialog {
+  class RestartDialog extends S.OrderDialog {
     /** `page` as in incident.js. */
     constructor(page) {
-      this.page = page;
-      this.open = false;
-      this.dialog = S.h("dialog", { id: "restart-dialog", class: "dialog", "aria-labelledby": "restart-title" });
-      this.dialog.addEventListener("click", (event) => {
-        if (event.target === this.dialog) this.dialog.close();
-      });
-      this.dialog.addEventListener("close", () => (this.open = false));
-      document.body.append(this.dialog);
+      super(page, "restart");
     }
 
     async show() {
-      this.commandId = null;
-      this.sending = false;
-      this.key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+      this.begin();
       this.open = true;
       S.fill(this.dialog, this.head("Restart the job", this.page.name()), S.h("div", { class: "dialog-body" }, S.h("div", { class: "collecting", role: "status" }, S.h("i", { class: "spinner" }), "Asking for the plan …")));
       this.dialog.showModal();
@@ -35,16 +26,6 @@
         S.toast(S.errorText(error), "warning");
       }
       if (this.open && !this.commandId) this.form();
-    }
-
-    head(title, sub) {
-      return S.h(
-        "div",
-        { class: "dialog-head" },
-        S.h("div", {}, S.h("h2", { id: "restart-title" }, title), S.h("div", { class: "sub" }, sub)),
-        S.h("span", { class: "grow" }),
-        S.h("button", { type: "button", class: "icon-button", "aria-label": "Close", on: { click: () => this.dialog.close() } }, "×"),
-      );
     }
 
     usable() {
@@ -80,26 +61,13 @@
       this.reason = S.h("input", { id: "restart-reason", class: "field", type: "text", maxlength: "300", autocomplete: "off", value: S.str(this.page.incident.title).slice(0, 300) });
       this.typed = S.h("input", { id: "restart-typed", class: "field", type: "text", autocomplete: "off", autocapitalize: "none", spellcheck: "false", "aria-describedby": "restart-sentence", on: { input: () => this.update() } });
       this.sentence = S.h("p", { class: "sentence", id: "restart-sentence", "aria-live": "polite" });
-      this.problem = S.h("div", { class: "problem", id: "restart-problem", role: "alert", hidden: true });
       this.confirm = S.h("button", { type: "submit", class: "button danger", id: "restart-confirm" }, "Restart");
       const field = (id, label, hint, input) => S.h("label", { class: "form-field", for: id }, S.h("span", {}, label), input, hint ? S.h("small", {}, hint) : null);
       S.fill(
         this.dialog,
-        S.h(
-          "form",
-          {
-            method: "dialog",
-            on: {
-              submit: (event) => {
-                event.preventDefault();
-                this.send();
-              },
-            },
-          },
+        this.formOf(
           this.head("Restart the job", this.page.name()),
-          S.h(
-            "div",
-            { class: "dialog-body" },
+          [
             S.str(this.plan.text) ? S.h("p", { class: "plan-text" }, S.h("b", {}, "The plan: "), S.str(this.plan.text)) : S.h("p", { class: "away" }, "The server has no plan for this; choose yourself."),
             field("restart-step", "Go on from checkpoint", "", this.step),
             this.boxes.length
@@ -113,9 +81,9 @@
             S.h("div", { class: "form-row two" }, field("restart-skip", "Batches to skip", "blank: none", this.skip), field("restart-reason", "Reason", "stays with the run", this.reason)),
             this.sentence,
             field("restart-typed", `Type “${WORD}” to go ahead`, "", this.typed),
-            this.problem,
-          ),
-          S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), S.h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel"), this.confirm),
+            this.makeProblem(),
+          ],
+          this.confirm,
         ),
       );
       this.update();
@@ -146,27 +114,6 @@
       S.text(this.confirm, this.sending ? "Ordering …" : "Restart");
     }
 
-    async send() {
-      if (this.sending || this.confirm.disabled) return;
-      this.sending = true;
-      S.show(this.problem, false);
-      this.update();
-      try {
-        const command = await S.api.order(this.page.id, this.order());
-        this.commandId = command.command_id;
-        this.page.setCommand(command);
-        this.progress();
-      } catch (error) {
-        S.fill(this.problem, S.h("b", {}, S.sentence(error.message)), error.hint ? ` ${S.sentence(error.hint)}` : null);
-        S.show(this.problem, true);
-        this.problem.scrollIntoView({ block: "nearest" });
-        if (error.status !== 0) this.key += "-"; // a new try is a new order, unless nobody knows whether the first arrived
-      } finally {
-        this.sending = false;
-        if (!this.commandId) this.update();
-      }
-    }
-
     refresh() {
       if (this.open && this.commandId) this.progress();
     }
@@ -187,10 +134,6 @@
         ),
         S.h("div", { class: "dialog-foot" }, S.h("span", { class: "sub grow" }, S.commandEnded(command) ? "" : "This goes on if you close the dialog."), S.h("button", { type: "button", class: "button primary", id: "restart-close", on: { click: () => this.dialog.close() } }, "Close")),
       );
-    }
-
-    destroy() {
-      this.dialog.remove();
     }
   }
 

@@ -5,11 +5,6 @@
   /** Checkpoints in the list. The API gives the newest first. */
   const OFFERED = 40;
 
-  function newKey() {
-    const bytes = crypto.getRandomValues(new Uint8Array(16));
-    return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
-  }
-
   /** The reason that the form begins with; most titles name their step already. */
   function incidentReason(incident) {
     const title = incident.title || S.words(incident.kind);
@@ -35,30 +30,18 @@
     return `${stop} at the next common step boundary, ${joined}. Discarded points stay visible as a ghost.${late}`;
   };
 
-  class RollbackDialog {
+  class RollbackDialog extends S.OrderDialog {
     /** `page` as in run.js. */
     constructor(page) {
-      this.page = page;
-      this.dialog = S.h("dialog", { id: "rollback-dialog", class: "dialog", "aria-labelledby": "rollback-title" });
-      this.dialog.addEventListener("click", (event) => {
-        if (event.target === this.dialog) this.dialog.close();
-      });
-      this.dialog.addEventListener("close", () => {
-        this.open = false;
-        this.page.dirty("command");
-      });
-      document.body.append(this.dialog);
-      this.open = false;
+      super(page, "rollback");
+      this.dialog.addEventListener("close", () => this.page.dirty("command"));
     }
 
     /** Show the form. `incident` brings its suggestion; null is a rollback without one. */
     show(incident) {
       this.incident = incident;
-      this.commandId = null;
-      this.key = newKey();
+      this.begin();
       this.chosen = null;
-      this.sending = false;
-      this.error = null;
       this.form();
       this.open = true;
       this.dialog.showModal();
@@ -99,24 +82,13 @@
       this.drawChoices(list, best);
       this.sentence = S.h("p", { class: "sentence", id: "rollback-sentence", "aria-live": "polite" });
       this.away = S.h("p", { class: "away", hidden: true }, "No agent of this run is connected at the moment, so an order would not reach the job.");
-      this.problem = S.h("div", { class: "problem", id: "rollback-problem", role: "alert", hidden: true });
       this.confirm = S.h("button", { type: "submit", class: "button danger", id: "rollback-confirm" }, "Roll back");
       const behind = page.lastStep() !== null && best ? page.lastStep() - best.step : 0;
       S.fill(
         this.dialog,
-        S.h(
-          "form",
-          {
-            method: "dialog",
-            on: {
-              submit: (event) => {
-                event.preventDefault();
-                this.send();
-              },
-            },
-          },
-          this.head("Roll back", incident ? incident.title || S.words(incident.kind) : page.name()),
-          S.h("div", { class: "dialog-body" },
+        this.formOf(
+          this.head("Roll back", incident ? incident.title || S.words(incident.kind) : page.name(), "icon-back"),
+          [
             S.h("h3", {}, "Back to checkpoint"),
             this.list,
             S.h(
@@ -129,9 +101,9 @@
             this.field("rollback-reason", "Reason", "stays with the run for ever", { type: "text", maxlength: "300", value: incident ? incidentReason(incident) : "" }),
             this.sentence,
             this.away,
-            this.problem,
-          ),
-          S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), S.h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel"), this.confirm),
+            this.makeProblem(),
+          ],
+          this.confirm,
         ),
       );
       const suggestion = (incident && incident.suggestion) || {};
@@ -141,17 +113,6 @@
       this.followsSkip = Boolean(incident) && best !== null;
       this.update();
       requestAnimationFrame(() => this.list.querySelector("input:checked")?.closest("label").scrollIntoView({ block: "nearest" }));
-    }
-
-    head(title, sub) {
-      return S.h(
-        "div",
-        { class: "dialog-head" },
-        S.h("span", { class: "icon icon-back big" }),
-        S.h("div", {}, S.h("h2", { id: "rollback-title" }, title), S.h("div", { class: "sub" }, sub)),
-        S.h("span", { class: "grow" }),
-        S.h("button", { type: "button", class: "icon-button", "aria-label": "Close", on: { click: () => this.dialog.close() } }, "×"),
-      );
     }
 
     drawChoices(list, best) {
@@ -226,28 +187,6 @@
       this.confirm.disabled = this.sending || order.to_step === null || !this.dialog.querySelector("form").checkValidity() || (order.lr_scale !== null && order.lr_scale <= 0);
     }
 
-    async send() {
-      if (this.sending || this.chosen === null) return;
-      this.sending = true;
-      S.show(this.problem, false);
-      this.update();
-      try {
-        const command = await S.api.order(this.page.id, this.order());
-        this.commandId = command.command_id;
-        this.page.setCommand(command);
-        this.progress();
-      } catch (error) {
-        S.fill(this.problem, S.h("b", {}, S.sentence(error.message)), error.hint ? ` ${S.sentence(error.hint)}` : null);
-        S.show(this.problem, true);
-        this.problem.scrollIntoView({ block: "nearest" });
-        // A new try is a new order, unless we don't know whether the first arrived.
-        if (error.status !== 0) this.key = newKey();
-      } finally {
-        this.sending = false;
-        if (!this.commandId) this.update();
-      }
-    }
-
     /** The page's state changed. */
     refresh() {
       if (!this.open) return;
@@ -266,7 +205,7 @@
       const words = [`to step ${S.count(command.to_step)}`, S.changes({ lr_scale: command.lr_scale, seed: command.seed, skip_batches: command.skip_batches })];
       S.fill(
         this.dialog,
-        this.head(title, words.filter(Boolean).join(" · ")),
+        this.head(title, words.filter(Boolean).join(" · "), "icon-back"),
         S.h(
           "div",
           { class: "dialog-body", id: "rollback-progress", data: { state: command.state } },
@@ -286,13 +225,8 @@
     }
 
     again() {
-      this.commandId = null;
-      this.key = newKey();
+      this.begin();
       this.form();
-    }
-
-    destroy() {
-      this.dialog.remove();
     }
   }
 

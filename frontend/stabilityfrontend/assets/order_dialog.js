@@ -1,0 +1,86 @@
+// What the dialogs that send an order share: the box, its head, and the sending, once however often one clicks.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+
+  class OrderDialog {
+    /** `page` as in run.js; `kind`: "rollback" or "restart", the begin of all ids. Uses order(), update(), progress() of the class that extends it. */
+    constructor(page, kind) {
+      this.page = page;
+      this.kind = kind;
+      this.open = false;
+      this.dialog = S.h("dialog", { id: `${kind}-dialog`, class: "dialog", "aria-labelledby": `${kind}-title` });
+      this.dialog.addEventListener("click", (event) => {
+        if (event.target === this.dialog) this.dialog.close();
+      });
+      this.dialog.addEventListener("close", () => (this.open = false));
+      document.body.append(this.dialog);
+    }
+
+    /** Forget the last order. */
+    begin() {
+      this.commandId = null;
+      this.sending = false;
+      this.renew();
+    }
+
+    /** What is sent from now on is another order, not the last one again. */
+    renew() {
+      this.key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+    }
+
+    head(title, sub, icon) {
+      return S.h(
+        "div",
+        { class: "dialog-head" },
+        icon ? S.h("span", { class: `icon ${icon} big` }) : null,
+        S.h("div", {}, S.h("h2", { id: `${this.kind}-title` }, title), S.h("div", { class: "sub" }, sub)),
+        S.h("span", { class: "grow" }),
+        S.h("button", { type: "button", class: "icon-button", "aria-label": "Close", on: { click: () => this.dialog.close() } }, "×"),
+      );
+    }
+
+    /** The form that sends on Enter and on its button: `head`, `body`, and `confirm` beside Cancel. */
+    formOf(head, body, confirm) {
+      const submit = (event) => {
+        event.preventDefault();
+        this.send();
+      };
+      const cancel = S.h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel");
+      return S.h("form", { method: "dialog", on: { submit } }, head, S.h("div", { class: "dialog-body" }, body), S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), cancel, confirm));
+    }
+
+    makeProblem() {
+      this.problem = S.h("div", { class: "problem", id: `${this.kind}-problem`, role: "alert", hidden: true });
+      return this.problem;
+    }
+
+    async send() {
+      if (this.sending || this.confirm.disabled) return;
+      this.sending = true;
+      S.show(this.problem, false);
+      this.update();
+      try {
+        const command = await S.api.order(this.page.id, this.order());
+        this.commandId = command.command_id;
+        this.page.setCommand(command);
+        this.progress();
+      } catch (error) {
+        S.fill(this.problem, S.h("b", {}, S.sentence(error.message)), error.hint ? ` ${S.sentence(error.hint)}` : null);
+        S.show(this.problem, true);
+        this.problem.scrollIntoView({ block: "nearest" });
+        // A new try is a new order, unless nobody knows whether the first arrived.
+        if (error.status !== 0) this.renew();
+      } finally {
+        this.sending = false;
+        if (!this.commandId) this.update();
+      }
+    }
+
+    destroy() {
+      this.dialog.remove();
+    }
+  }
+
+  S.OrderDialog = OrderDialog;
+})();
