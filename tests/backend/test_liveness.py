@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stabilitybackend.liveness.monitor import LivenessMonitor
@@ -144,11 +146,11 @@ def test_the_exception_and_the_death_of_one_process_are_one_incident_that_says_t
     assert "ValueError: bad batch" in said[0].text
 
 
-def test_a_job_stopped_by_hand_is_not_critical() -> None:
+def test_a_job_stopped_by_hand_wakes_nobody() -> None:
     job = Job()
     job.run(60)
     job.event("exception", 0, {"type": "KeyboardInterrupt", "message": ""})
-    assert [(f.severity, f.title) for f in job.run(1)] == [("warning", "Rank 0 was stopped by hand")]
+    assert [(f.severity, f.title) for f in job.run(1)] == [("info", "Rank 0 was stopped by hand")]
 
 
 def test_ranks_that_finish_open_nothing_and_the_run_is_finished() -> None:
@@ -299,6 +301,25 @@ def test_an_open_hang_is_ended_after_a_server_restart() -> None:
     job.monitor.load(book.all())
     assert job.monitor.status(job.now)[0] == "stalled"
     assert kinds(job.run(3)) == [("hang", "resolved")]
+
+
+def test_a_hang_began_when_it_began_though_the_server_was_away() -> None:
+    job = Job()
+    job.run(60)
+    book = IncidentBook("run")
+
+    def told() -> dict[str, Any]:
+        for finding in job.run(12, moving=False):
+            book.apply(finding, segment=0, time=job.now, checkpoints=[])
+        return book.all()[0]
+
+    since = told()["evidence"]["verdict"]["since"]
+    job.monitor = LivenessMonitor("run")
+    job.monitor.load(book.all())
+    job.now += 300.0
+    incident = [told() for _ in range(10)][-1]
+    assert incident["evidence"]["verdict"]["since"] == pytest.approx(since, abs=2.0)
+    assert incident["score"] == pytest.approx(incident["updated"] - since, abs=2.0)
 
 
 def test_a_run_known_only_from_its_events_is_unreachable_until_an_agent_comes() -> None:

@@ -153,3 +153,13 @@ def test_a_job_that_comes_up_behind_the_step_of_its_death_is_known_to_run_again(
     job.start, job.step = 2, 1
     take(job.run(2, moving=False))
     assert [(one["kind"], one["state"]) for one in book.all()] == [("process_death", "resolved")]
+
+
+def test_a_job_that_a_scheduler_ends_has_no_rank_to_blame() -> None:
+    job = trained()
+    for rank in range(4):
+        job.dies(rank, cause="signal", signal=15, signal_name="SIGTERM")
+    said = last(job)
+    verdict = said.evidence["verdict"]
+    assert said.title == "The job was ended from outside by SIGTERM"
+    assert (said.rank, said.node, verdict["culprits"], verdict["nodes"]) == (None, None, [], [])

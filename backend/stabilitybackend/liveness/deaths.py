@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding, Severity
-from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_ranks
+from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, capital, name_ranks
 from stabilitybackend.liveness.rank_watch import number, start_of
 
 #: Deaths described one by one in the evidence of one incident; all are counted.
@@ -161,24 +161,36 @@ class DeathWatch:
         pulled_down = [death for death in by_time if death is not first]
         exception = first.get("exception") or {}
         by_hand = exception.get("type") in STOPPED_BY_HAND
-        severity: Severity = "warning" if over or by_hand else "critical"
+        severity: Severity = "info" if by_hand else ("warning" if over else "critical")
         rank, cause = first["rank"], _cause(first)
         # A process that lived for less than a beat told no step.
         where = f"at step {first['step']}" if first["step"] >= 0 else "before it told a step"
-        seat = f"rank {rank}" + (f" (node {first['node']}{_gpu_words(first)})" if first["node"] else "")
-        text = f"{_how(seat, cause, first)} {where}"
         if first.get("last_phase"):
-            text += f", in {first['last_phase']}"
-        if exception:
-            text += f", by {exception.get('type', 'an exception')}: {_cut(exception.get('message', ''))}"
+            where += f", in {first['last_phase']}"
+        together = _ended_together(by_time)
+        seat = f"rank {rank}" + (f" (node {first['node']}{_gpu_words(first)})" if first["node"] else "")
+        if by_hand:
+            text = f"{capital(seat)} was stopped by hand (Ctrl-C) {where}"
+        elif together:
+            text = f"All {len(by_time)} ranks that died were ended from outside by {first['signal_name']} {where}"
+        else:
+            text = f"{capital(seat)} ended {where}" if cause == "exception" else f"{_how(seat, cause, first)} {where}"
+        if exception and not by_hand:
+            text += f": {exception.get('type', 'an exception')}: {_cut(exception.get('message', ''))}".removesuffix(
+                ": "
+            )
         elif first.get("evidence") and cause == "unknown":  # else it says the same, and stands in the verdict
             text += f" ({_say(first['evidence'])})"
         text += "."
-        if pulled_down:
+        if together:
+            text += " None of them died of itself: a scheduler, a launcher or a person ended the job."
+        elif pulled_down:
             text += f" {_pulled(first, pulled_down, self._more)}"
         # The first death seen names the incident, also when one that was earlier is reported later.
         named = next((d for d in by_time if self._key == f"process_death:{d['source']}"), first)
         title = _how(f"rank {rank}", cause, first)
+        if together:
+            title = f"The job was ended from outside by {first['signal_name']}"
         self._told_step = max(self._told_step, now_step, named["step"])
         return Finding(
             detector="liveness",
@@ -191,14 +203,14 @@ class DeathWatch:
             onset_step=named["step"],
             step=named["step"],
             now_step=self._told_step,
-            rank=rank,
-            node=first["node"] or None,
+            rank=None if together else rank,
+            node=None if together else first["node"] or None,
             score=float(len(by_time) + self._more),
             evidence={
                 "deaths": [first, *pulled_down],
                 "not_described": self._more,
                 "exception": exception or None,
-                "verdict": _verdict(first, pulled_down, cause, text),
+                "verdict": _verdict(first, pulled_down, cause, text, together),
             },
         )
 
@@ -211,6 +223,14 @@ def _root(by_time: list[dict[str, Any]]) -> dict[str, Any]:
     """
     near = [death for death in by_time if death["time"] - by_time[0]["time"] <= CASCADE_S]
     return next((death for death in near if not _is_cascade(death)), near[0])
+
+
+def _ended_together(by_time: list[dict[str, Any]]) -> bool:
+    """Say whether one signal ended several ranks at once, and nothing else ended any: a preemption, a cancel."""
+    names = {death.get("signal_name") for death in by_time}
+    near = by_time[-1]["time"] - by_time[0]["time"] <= CASCADE_S
+    calm = near and len(by_time) > 1 and not any(death.get("exception") for death in by_time)
+    return calm and len(names) == 1 and names <= LAUNCHER_SIGNALS
 
 
 def _is_cascade(death: Mapping[str, Any]) -> bool:
@@ -240,6 +260,7 @@ def _how(who: str, cause: str, death: Mapping[str, Any]) -> str:
         "oom_kill": f"{who} was killed by the kernel for memory (OOM)",
         "signal": f"{who} was killed from outside by {name}",
         "crash": f"{who} crashed with {name}",
+        "exception": f"{who} ended with {(death.get('exception') or {}).get('type') or 'an exception'}",
         "exit_code": f"{who} ended with exit code {code}" if code is not None else f"{who} ended with an exit code",
     }.get(cause, f"The process of {who[:1].lower() + who[1:]} died")
 
@@ -265,7 +286,7 @@ def _pulled(first: Mapping[str, Any], others: list[dict[str, Any]], more: int) -
 
 
 def _verdict(
-    first: Mapping[str, Any], others: list[dict[str, Any]], cause: str, text: str
+    first: Mapping[str, Any], others: list[dict[str, Any]], cause: str, text: str, together: bool
 ) -> dict[str, Any]:  # fmt: skip
     """Return the verdict, in the shape of docs/api.md."""
     because, blind = [], []
@@ -289,9 +310,11 @@ def _verdict(
         "class": cause,
         "text": text,
         "confidence": "high" if certain and (alone or not _is_cascade(first)) else ("medium" if certain else "low"),
-        "culprits": [first["rank"]],
-        "nodes": [first["node"]] if first["node"] else [],
-        "gpus": [{"rank": first["rank"], "node": first["node"], **gpu}] if isinstance(gpu, Mapping) else [],
+        "culprits": [] if together else [first["rank"]],
+        "nodes": [first["node"]] if first["node"] and not together else [],
+        "gpus": [{"rank": first["rank"], "node": first["node"], **gpu}]
+        if isinstance(gpu, Mapping) and not together
+        else [],
         "because": because,
         "blind": blind,
         "since": first["time"],

@@ -9,13 +9,15 @@ from dataclasses import replace
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
 from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_ranks, nodes_of, place_of, seat_of
-from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.liveness.rank_watch import RankWatch, number
 from stabilitybackend.liveness.scene import Scene
 from stabilitybackend.liveness.standing import Allowance
 from stabilitybackend.liveness.verdict import Verdict, judge
 
 #: A hang is told again when it has lasted this many times longer.
 NEWS_FACTOR = 2.0
+#: A standstill that began so much earlier than is seen now was there before we looked again, seconds.
+AWAY_S = 5.0
 #: Stacks that have not come after so long are not waited for, seconds: a node needs at most 3.
 DUMP_WAIT_S = 8.0
 
@@ -133,6 +135,8 @@ class HangWatch:
         old = self.finding
         assert old is not None
         before = old.evidence.get("verdict") or {}
+        earlier_s = max(watch.seen_at for watch in scene.visible) - scene.seen_to_stand_s - number(before.get("since"))
+        scene.before_s = earlier_s if before.get("since") and earlier_s > AWAY_S else 0.0
         request = str(before.get("dump") or "")
         if not request:  # an incident of an older server
             request = self._request(old.key, 0.0)
@@ -266,7 +270,10 @@ def _title(scene: Scene, verdict: Verdict, step: int) -> str:
         watch = verdict.culprits[0]
         if watch in scene.visible:
             return f"{title}: {seat_of(watch)} {place_of(watch)} for {scene.stood_of(watch):.0f} s"
-        return f"{title}: {seat_of(watch)} is {'over' if watch.state != 'running' else 'not seen'}"
+        gone = {"finished": "has finished", "running": "is not seen"}.get(watch.state, "has left")
+        return f"{title}: {seat_of(watch)} {gone}"
+    if verdict.kind == "stopped" and len(verdict.ranks) == len(scene.visible):
+        return f"{title}: {name_ranks(verdict.ranks)} are stopped"
     if verdict.ranks:
         return f"{title}: the others wait for {name_ranks(verdict.ranks)}"
     if verdict.kind == "collective_stuck" and verdict.confidence == "low":

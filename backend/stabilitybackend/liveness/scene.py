@@ -56,6 +56,8 @@ class Scene:
     #: What agents say that they can't see, and that a standstill can't be judged without: "node a: signals: ...".
     blind: list[str] = field(default_factory=list)
     now: float = 0.0
+    #: Seconds that the standstill had lasted before it was looked at again: the server was away meanwhile.
+    before_s: float = 0.0
 
     @cached_property
     def front(self) -> Wavefront:
@@ -65,6 +67,11 @@ class Scene:
     @cached_property
     def stood_s(self) -> float:
         """Seconds since the last progress of the rank that has stood longest."""
+        return self.before_s + self.seen_to_stand_s
+
+    @cached_property
+    def seen_to_stand_s(self) -> float:
+        """Of these, the seconds in which somebody looked."""
         return max(watch.stood_s for watch in self.tellers)
 
     @cached_property
@@ -74,7 +81,7 @@ class Scene:
 
     def stood_of(self, watch: RankWatch) -> float:
         """Return for how long a rank has stood, seconds; one that does not tell each step no longer than the others."""
-        return min(watch.stood_s, self.stood_s) if watch.sparse else watch.stood_s
+        return self.before_s + (min(watch.stood_s, self.seen_to_stand_s) if watch.sparse else watch.stood_s)
 
     def proc(self, watch: RankWatch) -> dict[str, Any]:
         """Return the kernel's word on a rank: as sampled for the dump, undisturbed, else the newest."""

@@ -75,7 +75,7 @@ def _over(scene: Scene) -> _Answer:
 
 
 def _node(scene: Scene) -> _Answer:
-    stood = scene.stood_s
+    stood = scene.seen_to_stand_s
     ranks = [rank for rank, silent in scene.silent_s.items() if silent >= stood - SILENCE_LATER_S]
     return ranks, "its node has said nothing since the others stand"
 

@@ -110,6 +110,8 @@ def _agent_lost(case: Case) -> dict[str, Any]:
 def _death(case: Case) -> dict[str, Any]:
     if case.incident["state"] != "open":
         return say("none", "Nothing to do: the job runs again.")
+    if case.incident["severity"] == "info":
+        return say("none", "Somebody stopped it by hand (Ctrl-C): nothing to do unless that was a mistake.")
     first, checks = _DEATHS.get(_verdict(case), ("", ()))
     text = f"{first} Start the job again if its launcher does not.".lstrip() + _where(case)
     return say("restart", text, checklist=[*checks, *lit.RESUME_CHECKS])
