@@ -31,6 +31,17 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
 _START_TIMEOUT_S = 10.0
+#: Folders whose tests start training jobs, servers and pages.
+_LONG = {"examples", "stack", "browser"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: one that comes last keeps one worker busy while the others are done.
+
+    Goes with ``--no-loadscope-reorder``: by itself xdist puts files with few tests last, and whole jobs are just those.
+    """
+    here = Path(__file__).parent
+    items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in _LONG)
 
 
 @pytest.fixture(scope="session", params=["embedded", "tcp"])
