@@ -22,7 +22,6 @@ import os
 import random
 import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from typing import Any
 
 from agent_cost import environment
 from server_process import ServerProcess, free_port, usage
+from stamped_train import Stamp, read_stamps
 
 #: Aim of the product: share by which a step may be longer.
 AIM = 0.005
@@ -44,7 +44,6 @@ WARM_UP_STEPS = 30
 START_TIMEOUT_S = 180.0
 #: Samples of the bootstrap, and its seed.
 RESAMPLES, SEED = 4000, 1
-_STAMP = struct.Struct("<d")
 _JOB = Path(__file__).with_name("stamped_train.py")
 
 
@@ -57,15 +56,27 @@ class Job:
         folder: for its spool, checkpoints and stamps.
         url: the server.
         tokens: folder that keeps the tokens for both.
+        steps_a_turn: of ``stamped_train.py``.
     """
 
-    def __init__(self, mode: str, ranks: int, rows: int, folder: Path, url: str, tokens: Path) -> None:
+    def __init__(
+        self, mode: str, ranks: int, rows: int, folder: Path, url: str, tokens: Path, steps_a_turn: int = 0
+    ) -> None:
         folder.mkdir()
-        self.stamps = folder / "stamps.0"
+        self._stamps = folder / "stamps.0"
         self._run = folder / "spool" / mode
         env = environment(url, folder / "spool", mode, STABILITY_MODE=mode, STABILITY_DRAIN_S="1", OMP_NUM_THREADS="1")
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
-        command = [sys.executable, str(_JOB), str(folder / "stamps"), "--rows", str(rows), "--steps", "10000000"]
+        command = [
+            sys.executable,
+            str(_JOB),
+            str(folder / "stamps"),
+            str(steps_a_turn),
+            "--rows",
+            str(rows),
+            "--steps",
+            "10000000",
+        ]
         command += ["--checkpoint-every", "10000000", "--checkpoint-dir", str(folder / "checkpoints")]
         command += ["--data-cache", str(tokens)]
         with (folder / "out").open("wb") as out:
@@ -77,9 +88,9 @@ class Job:
             ]
 
     @property
-    def steps(self) -> int:
-        """Steps that were begun."""
-        return self.stamps.stat().st_size // _STAMP.size if self.stamps.exists() else 0
+    def stamps(self) -> list[Stamp]:
+        """Of the steps that rank 0 has begun."""
+        return read_stamps(self._stamps) if self._stamps.exists() else []
 
     @property
     def agent_pid(self) -> int | None:
@@ -92,9 +103,9 @@ class Job:
     def wait_for_steps(self, steps: int) -> None:
         """Return when it has made so many."""
         end = time.monotonic() + START_TIMEOUT_S
-        while self.steps < steps:
+        while len(self.stamps) < steps:
             if any(rank.poll() is not None for rank in self._ranks) or time.monotonic() > end:
-                raise SystemExit(f"the job does not train: {(self.stamps.parent / 'out').read_text()[-2000:]}")
+                raise SystemExit(f"the job does not train: {(self._stamps.parent / 'out').read_text()[-2000:]}")
             time.sleep(0.1)
 
     def send(self, number: signal.Signals) -> None:
@@ -106,9 +117,8 @@ class Job:
 
     def median_step_s(self, begin: float, end: float) -> float:
         """Return the median duration of the steps that lie between two times."""
-        every = [stamp for (stamp,) in _STAMP.iter_unpack(self.stamps.read_bytes())]
         return statistics.median(
-            after - before for before, after in pairwise(every) if begin <= before and after <= end
+            after.at - before.at for before, after in pairwise(self.stamps) if begin <= before.at and after.at <= end
         )
 
     def end(self) -> None:
