@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.policy.agent_orders import UNANSWERED_AFTER_S
+from stabilitybackend.policy.agent_orders import GONE_S, UNANSWERED_AFTER_S
 from stabilitybackend.policy.commands import CommandBook
 from stabilitybackend.policy.orders import JobView, Order
 
@@ -108,6 +108,72 @@ def test_agents_that_do_not_answer_are_counted_when_time_is_over() -> None:
     silent = _ordered(DUMP, book, command_id="c-2")
     book.settle(NOW + 100)
     assert silent["state"] == "expired"
+
+
+def test_an_order_in_the_hands_of_an_agent_that_ended_and_did_not_come_back_has_an_answer_in_seconds() -> None:
+    book = CommandBook("run")
+    dump = _ordered(DUMP, book, replace(JOB, agents=1))
+    away = {"n0": NOW + 2}
+    assert book.agents_gone(away, NOW + 2 + GONE_S - 0.1) == []
+    assert book.agents_gone({}, NOW + 2 + GONE_S) == []  # another agent has come
+    assert book.agents_gone(away, NOW + 2 + GONE_S) == [dump]
+    assert (dump["state"], dump["history"][-1]["detail"]) == (
+        "failed",
+        "n0: its agent ended before it answered, and none came for 10 s: its stacks are missing",
+    )
+    assert book.agents_gone(away, NOW + 60) == []
+
+
+def test_of_two_agents_the_one_that_is_gone_does_not_keep_the_others_word_waiting() -> None:
+    book = CommandBook("run")
+    dump = _ordered(DUMP, book)
+    _say(book, "n0", "acted")
+    book.agents_gone({"n1": NOW + 1}, NOW + 12)
+    assert (dump["state"], dump["history"][-1]["detail"][:34]) == ("done", "1 of 2 agents have done it; n1: it")
+
+
+def test_who_was_away_before_the_order_was_not_asked() -> None:
+    book = CommandBook("run")
+    dump = _ordered(DUMP, book)
+    assert book.agents_gone({"n7": NOW - 1}, NOW + 60) == []
+    assert dump["nodes"] == {}
+
+
+def test_what_an_agent_says_after_all_takes_the_place_of_what_was_said_for_it() -> None:
+    book = CommandBook("run")
+    restart = _ordered(RESTART, book, replace(JOB, agents=1))
+    book.agents_gone({"n0": NOW + 1}, NOW + 12)
+    assert (restart["state"], "whether its ranks were ended is not known" in restart["nodes"]["n0"]["detail"]) == (
+        "failed",
+        True,
+    )
+    assert _say(book, "n0", "acted", "all gone") == [restart]
+    assert (restart["state"], restart["nodes"]["n0"]["detail"]) == ("acted", "all gone")
+    assert book.on_row("n0", 501, 4, 151, NOW + 20) == [restart]
+
+
+def test_a_restart_whose_agent_went_with_its_ranks_is_done_when_the_job_comes_back_in_time() -> None:
+    book, late = CommandBook("run"), CommandBook("run")
+    for each in (book, late):
+        command = _ordered(RESTART, each, replace(JOB, agents=1))
+        each.agents_gone({"n0": NOW + 1}, NOW + 12)
+        assert (each.restart_that_ends("n0", 500), command["state"]) == ("c-1", "failed")
+    again = CommandBook("run")
+    again.load(book.all())  # the server is restarted
+    (restart,) = again.all()
+    assert again.on_row("n0", 501, 4, 151, NOW + 40) == [restart]
+    assert restart["state"] == "done"
+    late.settle(NOW + 76)
+    # A death of a job that was never ended is not taken for one that was ordered.
+    assert (late.restart_under_way(), late.restart_that_ends("n0", 500)) == (None, None)
+    assert late.on_row("n0", 501, 4, 151, NOW + 80) == []
+
+
+def test_after_a_restart_that_nobody_answered_another_one_may_be_ordered_at_once() -> None:
+    book = CommandBook("run")
+    _ordered(RESTART, book, replace(JOB, agents=1))
+    book.agents_gone({"n0": NOW + 1}, NOW + 12)
+    assert _ordered(RESTART, book, command_id="c-2", now=NOW + 13)["state"] == "pending"
 
 
 def test_one_restart_at_a_time_and_none_beside_a_rollback() -> None:

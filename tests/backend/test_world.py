@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.runs.world import MAX_LAUNCHES, World, newest_starts
+from stabilitybackend.runs.world import MAX_LAUNCHES, World, left_nodes, newest_starts
 from stabilityclient.wire import SourceInfo
 
 
@@ -75,3 +75,14 @@ def test_the_newest_start_of_each_connected_node_is_known() -> None:
         {"node": "n2", "connected": True},
     ]
     assert newest_starts(agents) == {"n0": 0x1F5}
+
+
+def test_a_node_has_left_when_the_connection_of_its_last_agent_ended() -> None:
+    agents = [
+        {"agent": "a1", "node": "n0", "connected": False},
+        {"agent": "a2", "node": "n0", "connected": False},
+        {"agent": "a3", "node": "n1", "connected": False},
+        {"agent": "a4", "node": "n1", "connected": True},
+        {"agent": "a5", "node": "n2", "connected": False},
+    ]
+    assert left_nodes(agents, {"a1": 5.0, "a2": 7.0, "a3": 6.0}.get) == {"n0": 7.0}

@@ -152,7 +152,9 @@ def test_a_rank_in_another_container_lives_as_its_slot_says_and_is_never_touched
 
 
 def test_a_damaged_cursor_keeps_no_agent_from_its_work(run_folder: Path) -> None:
-    for garbage in ({"checkpoints": [{}, 5, {"path": 1, "step": "x", "seen": 0}], "deaths": [[1]], "orders": {}}, [1]):
+    order = {"open": [{"command": {"command_id": [], "kind": {}}, "begun": "x"}], "taken": [[]]}
+    checkpoints = [{}, 5, {"path": 1, "step": "x", "seen": 0}]
+    for garbage in ({"checkpoints": checkpoints, "deaths": [[1]], "orders": order}, [1]):
         (run_folder / "agent" / "cursor.json").write_text(json.dumps(garbage))
         Agent(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
 

@@ -145,7 +145,7 @@ async def test_orders_are_carried_out_one_at_a_time_and_a_handler_that_fails_is_
         ("new", "failed"),
     ]
     assert ("OSError: no disk", "update the job" in said[3][2]) == (said[1][2], True)
-    assert orders.state()[:4] == ["old", "o0", "o1", "o2"]
+    assert (orders.state(), orders.busy) == ({"taken": ["old", "o0", "o1", "o2", "new"], "open": []}, False)
     for number in range(MAX_WAITING + 2):
         orders.take(_order(f"w{number}"), 0.0)
     assert [command_id for command_id, state, _ in said[4:]] == [f"w{MAX_WAITING}", f"w{MAX_WAITING + 1}"]

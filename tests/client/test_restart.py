@@ -126,10 +126,44 @@ def test_an_agent_that_was_killed_after_the_plan_leaves_the_rest_to_the_next_one
     assert _carry_out(tmp_path, _command()) == ("acted", "no rank lives here any more; the plan is written")
 
 
+def _planned(folder: Path) -> dict[str, Any]:
+    """Leave the plan of an agent that was killed after it was written; return its order."""
+    command = _command()
+    command["plan"] |= {"command_id": "c-1"}
+    (folder / "plan.json").write_text(json.dumps(command["plan"] | {"received": 3.0}))
+    return command | {"begun": 1}
+
+
+def test_of_an_order_that_is_too_late_it_is_told_who_was_left_and_nobody_is_ended(tmp_path: Path, begin: Begin) -> None:
+    left = begin(1)
+    state, detail = _carry_out(tmp_path, _planned(tmp_path) | {"over": True})
+    assert (state, f"rank 1 (pid {left.pid}) of those" in detail, left.poll()) == ("failed", True, None)
+
+
+def test_without_its_plan_on_the_disk_an_order_that_is_too_late_has_ended_nobody(tmp_path: Path, begin: Begin) -> None:
+    begin(1)
+    state, detail = _carry_out(tmp_path, _command(over=True, begun=1))
+    assert (state, "no rank was ended here" in detail) == ("failed", True)
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_beside_ranks_that_came_up_since_none_of_the_old_ones_is_ended(tmp_path: Path, begin: Begin) -> None:
+    ranks = [begin(0), begin(1, started_ns=_STARTED + 5)]
+    state, detail = _carry_out(tmp_path, _planned(tmp_path))
+    assert (state, "started after it was decided" in detail) == ("failed", True)
+    assert [rank.poll() for rank in ranks] == [None, None]
+
+
+def test_a_plan_is_not_written_again_by_the_agent_that_goes_on(tmp_path: Path, begin: Begin) -> None:
+    rank = begin(0)
+    assert _carry_out(tmp_path, _planned(tmp_path))[0] == "acted"
+    assert (rank.wait(5), json.loads((tmp_path / "plan.json").read_text())["received"]) == (-signal.SIGTERM, 3.0)
+
+
 def test_the_agent_knows_which_ends_were_ordered(tmp_path: Path, begin: Begin) -> None:
     begin(0)
     sources = Sources(tmp_path)
     restart = Restart(tmp_path, "n0", sources, now=time.time)
     asyncio.run(restart.carry_out(_command()))
     (source,) = sources.ranks()
-    assert (restart.ordered_end(source), restart.busy) == ("c-1", False)
+    assert restart.ordered_end(source) == "c-1"

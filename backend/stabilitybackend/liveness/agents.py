@@ -99,6 +99,11 @@ class AgentBook:
         if agent.connected or agent.lost_at is None:
             agent.connected, agent.lost_at = False, now
 
+    def left_at(self, name: str) -> float | None:
+        """Return when a connection ended, None while it is there and for an agent that is not known."""
+        agent = self.all.get(name)
+        return None if agent is None else agent.lost_at
+
     def silent_s(self, name: str, now: float) -> float:
         """Return for how long nothing was heard of an agent, seconds."""
         agent = self.all.get(name)

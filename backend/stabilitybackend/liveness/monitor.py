@@ -114,6 +114,10 @@ class LivenessMonitor:
         """Take note that an agent's connection closed; also call it for an agent that should be there and is not."""
         self._agents.disconnected(agent, now)
 
+    def left_at(self, agent: str) -> float | None:
+        """Return when an agent's connection ended, unix seconds; None where it is there, or was never known."""
+        return self._agents.left_at(agent)
+
     def observe(self, health: Mapping[str, Any], now: float) -> None:
         """Take a Health message as builtins (fields of ``wire.Health``), received at ``now``."""
         name = str(health["agent"])

@@ -12,7 +12,19 @@ from typing import Any
 from stabilitybackend.errors import Conflict
 from stabilitybackend.policy.orders import OPEN_STATES, JobView, Order
 
-__all__ = ["AGENT_KINDS", "EXPIRES_S", "OURSELVES", "agent_order", "answered", "check_free", "comes_back", "verdict"]
+__all__ = [
+    "AGENT_KINDS",
+    "EXPIRES_S",
+    "GONE_S",
+    "OURSELVES",
+    "agent_order",
+    "answer_for",
+    "answered",
+    "check_free",
+    "comes_back",
+    "is_under_way",
+    "verdict",
+]
 
 #: ``dump_stacks``: look closely at every rank. ``restart``: write the plan, then end the ranks of this node.
 AGENT_KINDS = frozenset({"dump_stacks", "restart"})
@@ -22,6 +34,9 @@ EXPIRES_S: Mapping[str, float] = {"dump_stacks": 15.0, "restart": 60.0}
 #: How long ranks get to leave by themselves before they are killed, seconds: enough to close files, not to save a
 #: checkpoint, which a rank that hangs could not do anyway.
 GRACE_S = 10.0
+#: An agent whose connection ended is waited for so long, seconds: a rank starts another one within 2 to 8 s, which
+#: knows from its files what was in hand. After that its order has an answer: somebody waits for one.
+GONE_S = 10.0
 #: A rollback that no rank answered for so long does not keep a restart waiting, seconds: the job stands.
 UNANSWERED_AFTER_S = 20.0
 #: People may order so many dumps within DUMPS_WITHIN_S: each one interrupts the system calls of every rank.
@@ -123,13 +138,37 @@ def answered(command: dict[str, Any], node: str, state: str, detail: str, time: 
     """Note what the agent of a node says; return whether that is news.
 
     A node that has acted stays so: its agent may be started anew, get the order again, and refuse it because of the
-    ranks that came up since.
+    ranks that came up since. What was said for a node whose agent was gone gives way to any word of its own.
     """
     known = command["nodes"].get(node)
-    if known is not None and (known["state"] == "acted" or known["state"] == state):
+    if known is not None and not known.get("gone") and (known["state"] == "acted" or known["state"] == state):
         return False
     command["nodes"][node] = {"state": state, "time": time, "detail": detail}
     return True
+
+
+def answer_for(command: dict[str, Any], gone: Mapping[str, float], now: float) -> dict[str, str]:
+    """Note that agents ended with the order in their hands and no other one came; return node -> what is said.
+
+    Args:
+        gone: node -> when the connection of its last agent ended, unix seconds, of nodes that have none now.
+    """
+    left = {"dump_stacks": "its stacks are missing", "restart": "whether its ranks were ended is not known"}
+    said = {}
+    for node, since in gone.items():
+        # Who was away before the order was not asked: the order counts those that were there.
+        if node not in command["nodes"] and since >= command["issued"] and now - since >= GONE_S:
+            said[node] = (
+                f"its agent ended before it answered, and none came for {GONE_S:.0f} s: {left[command['kind']]}"
+            )
+            command["nodes"][node] = {"state": "failed", "time": now, "detail": said[node], "gone": True}
+    return said
+
+
+def is_under_way(restart: Mapping[str, Any]) -> bool:
+    """Return whether the job may still come back by this restart: also where an agent went with it in its hands."""
+    gone = any(word.get("gone") for word in restart["nodes"].values())
+    return restart["state"] in OPEN_STATES | {"acted"} or (restart["state"] == "failed" and gone)
 
 
 def verdict(command: Mapping[str, Any], *, late: bool) -> tuple[str, str] | None:

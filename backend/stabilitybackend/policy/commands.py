@@ -14,9 +14,11 @@ from stabilitybackend.policy.agent_orders import (
     AGENT_KINDS,
     OURSELVES,
     agent_order,
+    answer_for,
     answered,
     check_free,
     comes_back,
+    is_under_way,
     verdict,
 )
 from stabilitybackend.policy.orders import OPEN_STATES, JobView, Order, check_fields, usable_checkpoint
@@ -57,7 +59,7 @@ class CommandBook:
         """Take over what was stored, after a restart."""
         for command in sorted(commands, key=lambda c: c["issued"]):
             self._commands[command["command_id"]] = dict(command)
-            if command["kind"] == "restart" and command["state"] in OPEN_STATES | {"acted"}:
+            if command["kind"] == "restart" and is_under_way(command):
                 self._restart = command["command_id"]
 
     def all(self) -> list[dict[str, Any]]:
@@ -75,7 +77,7 @@ class CommandBook:
     def restart_under_way(self) -> dict[str, Any] | None:
         """Return the restart whose job is not back yet, None where there is none."""
         command = None if self._restart is None else self._commands.get(self._restart)
-        return command if command is not None and command["state"] in OPEN_STATES | {"acted"} else None
+        return command if command is not None and is_under_way(command) else None
 
     def restart_that_ends(self, node: str, started_ns: int) -> str | None:
         """Return the id of the restart that a process of ``node`` is to be ended by, None where there is none."""
@@ -220,10 +222,11 @@ class CommandBook:
             return []
         said, detail = str(data.get("state", "")), str(data.get("detail") or "")
         if rank is None and command["kind"] in AGENT_KINDS and said != "delivered":
+            back = command["state"] == "failed" and bool(command["nodes"].get(node, {}).get("gone"))
             if not answered(command, node, said, detail, time):
                 return []
             _history(command, said, time, f"{node}: {detail}", None, step)
-            self._conclude(command, time, late=False)
+            self._conclude(command, time, late=False, again=back)
             return [command]
         if rank is None:
             return (
@@ -239,12 +242,32 @@ class CommandBook:
         self._draw_conclusion(command, said, time, detail, rank)
         return [command]
 
-    def _conclude(self, command: dict[str, Any], time: float, *, late: bool) -> bool:
-        """Close an order for agents when nobody else will answer; return whether it is closed now."""
-        end = verdict(command, late=late) if command["state"] in OPEN_STATES else None
+    def _conclude(self, command: dict[str, Any], time: float, *, late: bool, again: bool = False) -> bool:
+        """Close an order for agents when nobody else will answer; return whether it is closed now.
+
+        Args:
+            again: it was closed for an agent that was gone and has answered after all.
+        """
+        end = verdict(command, late=late) if again or command["state"] in OPEN_STATES else None
         if end is not None:
             _note(command, end[0], time, end[1])
         return end is not None
+
+    def agents_gone(self, gone: Mapping[str, float], now: float) -> list[dict[str, Any]]:
+        """Answer orders for agents that ended with them in their hands.
+
+        Args:
+            gone: node -> when the connection of its last agent ended, unix seconds, of nodes that have none now.
+        """
+        changed = []
+        for command in self.waiting():
+            said = answer_for(command, gone, now) if command["kind"] in AGENT_KINDS else {}
+            for node, detail in said.items():
+                _history(command, "failed", now, f"{node}: {detail}", None, None)
+            if said:
+                self._conclude(command, now, late=False)
+                changed.append(command)
+        return changed
 
     def _draw_conclusion(self, command: dict[str, Any], said: str, time: float, detail: str, rank: int) -> None:
         states = [r["state"] for r in command["ranks"].values()]
@@ -342,9 +365,11 @@ class CommandBook:
             if command["state"] == "acted" and command["segment"] is not None:
                 changed.append(_note(command, "done", now, f"first new point at step {command['first_step']}"))
             elif command["kind"] in AGENT_KINDS:
-                grace_s = float(command.get("grace_s") or 0.0)
-                if now > command["expires"] + grace_s + ANSWER_S and self._conclude(command, now, late=True):
+                late = now > command["expires"] + float(command.get("grace_s") or 0.0) + ANSWER_S
+                if late and self._conclude(command, now, late=True):
                     changed.append(command)
+                if late and command["state"] == "failed" and command["command_id"] == self._restart:
+                    self._restart = None  # a process that starts now is no doing of an agent that is long gone
             elif command["state"] in OPEN_STATES and now > command["expires"]:
                 text = f"{len(command['ranks'])} of {command['world_size']} ranks answered; nothing was rolled back"
                 changed.append(_note(command, "expired", now, text))

@@ -31,7 +31,7 @@ from stabilitybackend.runs.row_lookup import TimesFound
 from stabilitybackend.runs.store import RunStore
 from stabilitybackend.runs.stretches import Stretches
 from stabilitybackend.runs.summary import RunSummary
-from stabilitybackend.runs.world import World, newest_starts
+from stabilitybackend.runs.world import World, left_nodes, newest_starts
 from stabilityclient.wire import Frame, Health
 
 __all__ = ["RunState"]
@@ -268,6 +268,7 @@ class RunState:
             self.found(self.remember(finding), now, changes)
         for want in self.liveness.wants():
             changes.add_commands(self.commands.ask_agents("dump_stacks", want.request, self.job(), want.reason, now))
+        changes.add_commands(self.commands.agents_gone(left_nodes(self.agents.values(), self.liveness.left_at), now))
         changes.add_commands(self.commands.settle(now))
         job = self.job(with_checkpoints=False)
         changes.add_commands(self._end_of_job(now))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from stabilitybackend.liveness.rank_watch import start_of
 from stabilityclient.wire import SourceInfo
 
-__all__ = ["MAX_LAUNCHES", "Launch", "World", "newest_starts"]
+__all__ = ["MAX_LAUNCHES", "Launch", "World", "left_nodes", "newest_starts"]
 
 #: Launches remembered per run, newest ones.
 MAX_LAUNCHES = 512
@@ -140,3 +140,20 @@ def newest_starts(agents: Iterable[Mapping[str, Any]]) -> dict[str, int]:
                 started = start_of(str(rank.get("source", "")))
                 starts[agent["node"]] = max(started, starts.get(agent["node"], 0))
     return starts
+
+
+def left_nodes(agents: Iterable[Mapping[str, Any]], left_at: Callable[[str], float | None]) -> dict[str, float]:
+    """Return node -> when the connection of its last agent ended, unix seconds, of nodes from which none is connected.
+
+    Args:
+        left_at: returns that of one agent, None where it is not known.
+    """
+    left: dict[str, float] = {}
+    there = set()
+    for agent in agents:
+        at = left_at(agent["agent"])
+        if agent.get("connected"):
+            there.add(agent["node"])
+        elif at is not None:
+            left[agent["node"]] = max(at, left.get(agent["node"], at))
+    return {node: at for node, at in left.items() if node not in there}

@@ -2,6 +2,10 @@
 
 An order is for the processes it was decided on. One that comes late must not end the job that has come up since, so
 it is refused where a rank started after the newest start that the server knew of on this node.
+
+Where an agent was killed in the middle, its plan on the disk says that ranks may have been ended: without it none was.
+The next agent looks who of those processes still lives. Nobody does: the order is carried out, whoever ended them.
+Somebody does: the rest is ended, as half a job helps nobody; once the order has expired it only says who that is.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from stabilityclient.agent.health import living_ranks
 from stabilityclient.agent.probes import read_stat, wchan_of
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.plan import PLAN_VERSION, mark_used, write_plan
+from stabilityclient.sidecar import read_json
 
 __all__ = ["GRACE_S", "Restart", "refusal", "started_ns"]
 
@@ -71,15 +76,32 @@ def refusal(command: Mapping[str, Any], node: str, ranks: Iterable[Source]) -> s
     return ""
 
 
+def _of_before(command: Mapping[str, Any], node: str, living: list[Source]) -> tuple[str, str] | None:
+    """Return what is known of an order whose plan an earlier agent wrote; None where the rest is to be ended now."""
+    fence = command.get("fence")
+    starts = fence.get("starts") if isinstance(fence, dict) else None
+    known = starts.get(node) if isinstance(starts, dict) else None
+    meant = [source for source in living if known is not None and started_ns(source.info.source) <= int(str(known), 16)]
+    if not meant:
+        since = f"; {_named(living)} started since" if living else ""
+        return "acted", f"the plan is written, and no rank that it was decided on lives here any more{since}"
+    if command.get("over"):
+        return "failed", f"the plan is written, but {_named(meant)} of those that it was decided on lives: not ended"
+    return None
+
+
+def _named(ranks: list[Source]) -> str:
+    return ", ".join(f"rank {source.info.rank} (pid {source.info.pid})" for source in ranks[:4]) + (
+        f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
+    )
+
+
 class Restart:
     """Ends the ranks of this node on order.
 
     Args:
         folder: run folder of this node. node: its name. sources: its ranks.
         now: unix seconds. gone_s: see GONE_S.
-
-    Attributes:
-        busy: an order is being carried out; the agent stays until its answer is written.
     """
 
     def __init__(
@@ -98,27 +120,27 @@ class Restart:
         self._gone_s = gone_s
         self._ended: dict[str, str] = {}
         self._saved: set[str] = set()
-        self.busy = False
 
     async def carry_out(self, command: dict[str, Any]) -> tuple[str, str]:
         """Write the plan, end the ranks, and return how that went; at most the grace and some seconds later."""
-        self.busy = True
-        try:
-            return await self._carry_out(command)
-        finally:
-            self.busy = False
-
-    async def _carry_out(self, command: dict[str, Any]) -> tuple[str, str]:
         self._sources.discover()
         for source in self._sources.ranks():
             source.observe()
         ranks = living_ranks(self._sources)
+        # The plan goes before the first signal: where it is not this order's, no rank was ended by it.
+        planned = read_json(str(self._folder / "plan.json")).get("command_id") == command["command_id"]
+        if planned and (known := _of_before(command, self._node, ranks)) is not None:
+            return known
+        if command.get("over") and not planned:
+            return "failed", "its plan is not on this node, so no rank was ended here; it is not begun again"
         two = twins(ranks, self._now())
         why = f"{two[0]['why']}: which of them is meant is not known" if two else refusal(command, self._node, ranks)
         if why:
             return "failed", f"refused: {why}"
         try:
-            write_plan(str(self._folder), {**command["plan"], "received": self._now()})
+            # Not twice: a plan that came later would pass for news to a job that has served it.
+            if not planned:
+                write_plan(str(self._folder), {**command["plan"], "received": self._now()})
         except OSError as error:
             # Without its plan the job would come up at the newest checkpoint, which may be the one to leave.
             return "failed", f"the plan can't be written ({error.strerror or error}): no rank was ended here"

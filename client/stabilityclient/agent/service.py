@@ -82,7 +82,7 @@ class Agent:
         stacks = StackTaker(folder, self._sources, self._deaths.descriptor, self._own.event)
         self._restart = Restart(folder, self._node, self._sources)
         handlers = {"dump_stacks": stacks.carry_out, "restart": self._restart.carry_out}
-        self._orders = Orders(handlers, self._answer, texts(before.get("orders")), self._remember)
+        self._orders = Orders(handlers, self._answer, before.get("orders"), self._remember)
         self._health = NodeHealth(folder, self._sources, self._own, self._deaths, self._kernel, self._node, limit)
         self._gpus = GpuMonitor(
             lambda kind, data: self._own.event(kind, self._step(), data),
@@ -230,7 +230,7 @@ class Agent:
 
     def _job_over(self) -> bool:
         ranks = self._sources.ranks()
-        return bool(ranks) and all(source.final for source in ranks) and not self._restart.busy
+        return bool(ranks) and all(source.final for source in ranks) and not self._orders.busy
 
     def _verdict(self) -> str | None:
         """Return how the agent ends, None while it goes on."""
