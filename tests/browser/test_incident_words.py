@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import stabilityfrontend
+from browser.conftest import load_scripts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -42,8 +41,7 @@ STAGE = """
 def pages(chromium: Browser) -> Iterator[Page]:
     """An empty page with our scripts in it. Every test makes its own stage there, so one page is enough."""
     page = chromium.new_page()
-    for script in sorted((Path(stabilityfrontend.__file__).parent / "assets").glob("*.js")):
-        page.add_script_tag(path=script)
+    load_scripts(page)
     yield page
     page.close()
 
@@ -146,7 +144,7 @@ def test_two_thousand_ranks_in_three_groups_and_a_long_text_are_a_short_page(pag
     ]
     words = show(pages, incident(evidence={"verdict": VERDICT}), dump(2048, groups))
     assert "2,045 ranks wait in all_reduce #7" in words
-    assert "3 groups of 2,048 ranks" in words
+    assert "2,048 ranks in 3 groups" in words
     assert pages.locator(".rank-table tbody tr").count() <= 4
     assert len(words) < 4000  # the long text is there when somebody asks for it
     pages.click(".stack-group.odd [aria-expanded=false]")
@@ -212,6 +210,30 @@ def test_a_gpus_fault_says_what_was_seen_what_nvidia_asks_for_and_what_it_did_be
     for expected in ("GPU 2 · gpu-03 · H100", "Xid 95", "uncontained memory error", "reset gpu", "2 faults on record"):
         assert expected in words, expected
     assert pages.get_attribute("#incident-gpu a", "href") == "/runs/r-0/incidents/i-0"
+
+
+def test_a_node_that_the_plan_leaves_out_is_ticked_and_used_again_once_somebody_unticks_it(pages: Page) -> None:
+    before, after = pages.evaluate(
+        "async () => {"
+        + STAGE
+        + """
+          const plan = { text: "GPU 2 has to be drained.", exclude_nodes: ["n1"], suspects: [{ node: "n2" }] };
+          S.api.plan = async () => plan;
+          const page = { ...pageOf({ title: "t" }), checkpointList: () => [], lastStep: () => 8 };
+          const dialog = new S.RestartDialog(page);
+          await dialog.show();
+          const said = () => [dialog.order().exclude_nodes, dialog.order().keep_nodes, dialog.sentence.textContent];
+          const before = said();
+          dialog.boxes[0].click();
+          const after = said();
+          dialog.destroy();
+          return [before, after];
+        }"""
+    )
+    assert before[:2] == [["n1"], []]
+    assert after[:2] == [[], ["n1"]]
+    assert "Without n1" in before[2]
+    assert after[2].endswith("Against the plan this is used again: n1.")
 
 
 def test_orders_that_agents_carry_out_are_told_in_their_own_words(pages: Page) -> None:

@@ -19,6 +19,8 @@ from stabilitybackend.settings import Settings
 
 __all__ = ["register"]
 
+#: Characters of a line from which on the table also says what is seen of each category.
+_WIDE = 120
 #: Interruptions listed under the table; --json gives all that the server lists.
 _LISTED = 20
 _VISIBLE_STYLE = {"direct": "green", "indirect": "yellow", "no": "red"}
@@ -48,16 +50,16 @@ def interruptions(
         typer.echo(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode())
         return
     console = Console(highlight=False)
-    console.print(_table(answer))
+    console.print(_table(answer, console.width >= _WIDE))
     console.print(_sums(answer), soft_wrap=True)
     for one in answer["interruptions"][:_LISTED]:
         console.print(_line(one), soft_wrap=True)
 
 
-def _table(answer: dict[str, Any]) -> Table:
+def _table(answer: dict[str, Any], wide: bool) -> Table:
+    seen = ["seen from a client"] if wide else []
     table = Table(
-        "category", _right("count"), _right("share"), _right("time lost"),
-        "seen from a client", _right("Llama 3"),
+        "category", _right("count"), _right("share"), _right("time lost"), _right("Llama 3"), *seen,
     )  # fmt: skip
     for row in answer["table"]:
         published = "" if row["published"] is None else f"{row['published']}  {row['published_share']:>5.1%}"
@@ -66,8 +68,12 @@ def _table(answer: dict[str, Any]) -> Table:
             str(row["count"] or ""),
             f"{row['share']:.1%}" if row["share"] else "",
             duration(row["time_lost_s"]) if row["count"] else "",
-            f"[{_VISIBLE_STYLE.get(row['visible'], 'default')}]{row['visible']}[/]: {escape(row['sees'])}",
             published,
+            *(
+                [f"[{_VISIBLE_STYLE.get(row['visible'], 'default')}]{row['visible']}[/]: {escape(row['sees'])}"]
+                if wide
+                else []
+            ),
         )
     return table
 
@@ -80,7 +86,8 @@ def _sums(answer: dict[str, Any]) -> str:
     between = answer["mtbi_s"]
     rate = answer["per_1000_gpu_hours"]
     text = (
-        f"{answer['count']} interruptions of {answer['runs']} runs, {duration(answer['time_lost_s'])} lost; "
+        f"{_plural(answer['count'], 'interruption')} of {_plural(answer['runs'], 'run')}, "
+        f"{duration(answer['time_lost_s'])} lost; "
         f"ran for {duration(answer['running_s'])}, {answer['gpu_hours']:.1f} GPU hours"
     )
     if between is not None:
@@ -90,6 +97,10 @@ def _sums(answer: dict[str, Any]) -> str:
     if answer["not_counted"]:
         text += f"; not counted: {answer['not_counted']} by hand or gone on by itself"
     return text
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def _line(one: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from stabilitybackend.liveness.naming import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, number
 
 #: Process groups and active collectives read of one rank: a rank of a 4D parallel job is in about ten.
@@ -245,7 +246,7 @@ def _desync(group: Group, active: Mapping[int, Active], found: Wavefront) -> Non
             continue
         order = sorted(kinds.items(), key=lambda kind: (-len(kind[1]), kind[1]))
         words = [
-            f"{op or 'a collective'}{f' of {sizes}' if sizes not in ('', 'None') else ''} on {len(who)} rank(s)"
+            f"{op or 'a collective'}{f' of {sizes}' if sizes not in ('', 'None') else ''} on {name_ranks(who)}"
             for (op, sizes), who in order[:4]
         ]
         found.desync = f"#{at} of {group.name or 'a group'} is {'; '.join(words)}"

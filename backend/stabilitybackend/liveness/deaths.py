@@ -172,7 +172,7 @@ class DeathWatch:
         if by_hand:
             text = f"{capital(seat)} was stopped by hand (Ctrl-C) {where}"
         elif together:
-            text = f"All {len(by_time)} ranks that died were ended from outside by {first['signal_name']} {where}"
+            text = f"{len(by_time)} ranks were ended from outside by {first['signal_name']} {where}"
         else:
             text = f"{capital(seat)} ended {where}" if cause == "exception" else f"{_how(seat, cause, first)} {where}"
         if exception and not by_hand:

@@ -307,7 +307,7 @@ class LivenessMonitor:
             seen = len(visible)
             if self._hang.finding is not None and seen:
                 return "stalled", self._hang.finding.text
-            rest = f" {seen} other rank(s) still report." if seen else ""
+            rest = f" {seen} other {'rank still reports' if seen == 1 else 'ranks still report'}." if seen else ""
             note = f"We see nothing because the agent on {nodes} does not reach us; the job itself may be well.{rest}"
             return ("running" if seen else "unreachable"), note
         if self._hang.finding is not None:

@@ -57,7 +57,7 @@
         { class: "incident-marks" },
         S.h("span", { class: `pill ${open ? severity : "calm"}` }, open ? SEVERITIES[severity] || severity : stateWords(incident)),
         S.h("span", { class: "chip" }, S.kindWords(incident.kind)),
-        open ? S.h("span", { class: "chip" }, "open") : S.h("span", { class: "chip" }, `was ${SEVERITIES[severity] || severity}`),
+        open ? S.h("span", { class: "chip" }, "open") : null, // one that is over has lost the severity that it had
         incident.dead ? S.h("span", { class: "chip" }, "on a discarded branch") : null,
         incident.acknowledged_by ? S.h("span", { class: "chip accent" }, `seen by ${S.str(incident.acknowledged_by)}`) : null,
       ),
@@ -222,7 +222,7 @@
     chooseDump(page);
     // The dump itself is not compared: it is another object when it was fetched anew.
     panel("incident-stacks", [asked && asked.request, dump && [dump.time, dump.complete, Object.keys(S.record(dump.ranks)).length, S.list(dump.groups).length], asked && page.awaited(asked), asked && page.commands.get(asked.request)?.nodes], () => stacks(page));
-    S.text(S.byId("stacks-note"), dump ? `${S.plural(S.stackGroups(dump).length, "group")} of ${S.plural(Object.keys(S.record(dump.ranks)).length, "rank")}, ${S.clock(dump.time)}` : "");
+    S.text(S.byId("stacks-note"), dump ? `${S.plural(Object.keys(S.record(dump.ranks)).length, "rank")} in ${S.plural(S.stackGroups(dump).length, "group")}, ${S.clock(dump.time)}` : "");
     panel("incident-collectives", [asked && asked.request, dump && dump.collectives], () => (dump ? S.collectivesTable(dump) : null));
     const suspects = verdict ? verdict.culprits : incident.rank === null || incident.rank === undefined ? [] : [incident.rank];
     panel("incident-ranks", [incident.version, page.allRanks, asked && asked.request, dump && [dump.time, dump.complete, Object.keys(S.record(dump.ranks)).length], process && !dump && page.agents.length], () => ranks(page, suspects, process));

@@ -32,6 +32,15 @@
   };
   S.median = median;
 
+  /** What the small picture of a cell was made of; it is made again where that is another. */
+  const made = new WeakMap();
+  function picture(parts, key, make) {
+    // A region that came anew is empty.
+    if (made.get(parts.spark) === key && (parts.spark.firstChild || !key)) return;
+    made.set(parts.spark, key);
+    S.fill(parts.spark, make ? make() : null);
+  }
+
   /** Redraw a cell that shows a metric. */
   function metricCell(page, id, metric, good) {
     const parts = cell(id);
@@ -42,7 +51,7 @@
     if (!values.length) {
       S.text(parts.value, "–");
       S.text(parts.note, page.ready ? "not logged" : "");
-      S.fill(parts.spark);
+      picture(parts, "");
       return tone("");
     }
     const now = values[values.length - 1];
@@ -71,7 +80,7 @@
     S.text(parts.note, note);
     tone(state);
     const color = state === "critical" ? "var(--critical)" : state === "warning" ? "var(--warning)" : "var(--accent)";
-    S.fill(parts.spark, S.sparkline(values, color, 160, 30));
+    picture(parts, `${color} ${values.join()}`, () => S.sparkline(values, color, 160, 30));
   }
 
   const percent = (share) => (share >= 9.995 ? `× ${(share + 1).toPrecision(3)}` : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`);
@@ -83,12 +92,12 @@
     const [newest] = usable;
     S.text(parts.value, newest ? S.count(newest.step) : "–");
     S.text(parts.note, newest ? `${S.ago(page.now() - newest.time)} · ${usable.length} usable` : page.ready ? "none announced yet" : "");
-    if (!newest || page.lastStep() === null) return S.fill(parts.spark);
+    if (!newest || page.lastStep() === null) return picture(parts, "");
     const shown = usable.slice(0, 60);
     const low = shown[shown.length - 1].step;
     const span = Math.max(1, page.lastStep() - low);
-    const ticks = shown.map((one) => S.h("i", { style: { left: `${Math.min(100, (100 * (one.step - low)) / span)}%` } }));
-    S.fill(parts.spark, S.h("div", { class: "ticks" }, ticks));
+    const places = shown.map((one) => `${Math.min(100, (100 * (one.step - low)) / span)}%`);
+    picture(parts, places.join(), () => S.h("div", { class: "ticks" }, places.map((left) => S.h("i", { style: { left } }))));
   }
 
   function incidentsCell(page) {
@@ -97,10 +106,11 @@
     const alarms = page.incidents().filter((incident) => !S.onlyKnown(incident));
     const open = alarms.filter((incident) => incident.state === "open");
     const worst = open.some((one) => one.severity === "critical") ? "critical" : open.length ? "warning" : "good";
-    S.text(parts.value, S.count(open.length));
+    S.text(parts.value, page.ready || open.length ? S.count(open.length) : "–");
     note(parts, open.length ? open[0].title : alarms.length ? `${S.count(alarms.length)} so far, none open` : page.ready ? "none so far" : "");
     S.cls(parts.element, `kpi${open.length ? ` ${worst}` : ""}`);
-    S.fill(parts.spark, S.h("div", { class: "dots" }, alarms.slice(0, 24).reverse().map((one) => S.h("i", { class: one.state === "open" ? S.severity(one) : "calm", title: one.title }))));
+    const dots = alarms.slice(0, 24).reverse().map((one) => [one.state === "open" ? S.severity(one) : "calm", one.title]);
+    picture(parts, JSON.stringify(dots), () => S.h("div", { class: "dots" }, dots.map(([tone, title]) => S.h("i", { class: tone, title }))));
   }
 
   function rollbacksCell(page) {
@@ -109,13 +119,13 @@
     const { forks } = page.view();
     const restarts = forks.filter((fork) => fork.segment.cause === "restart").length;
     const gone = page.discarded();
-    S.text(parts.value, S.count(forks.length));
+    S.text(parts.value, page.ready || forks.length ? S.count(forks.length) : "–");
     const words = gone ? `${gone < 1000 ? S.plural(gone, "step") : S.count(gone)} discarded` : page.ready ? "nothing discarded" : "";
     const goodput = page.ledger.goodput();
     note(parts, goodput && forks.length ? goodput : words, `${S.plural(gone, "step")} discarded${restarts ? `; ${S.plural(restarts, "restart")} among the forks` : ""}${goodput ? `; ${goodput} (see the ledger)` : ""}`);
     const last = page.lastStep();
     const share = last ? gone / (last + gone) : 0;
-    S.fill(parts.spark, gone ? S.h("div", { class: "bar", title: `${percent(share)} of all steps` }, S.h("i", { style: { width: `${100 * share}%` } })) : null);
+    picture(parts, gone ? String(share) : "", gone ? () => S.h("div", { class: "bar", title: `${percent(share)} of all steps` }, S.h("i", { style: { width: `${100 * share}%` } })) : null);
   }
 
   /** Bring the strip up to date. */
