@@ -135,6 +135,23 @@ def test_ranks_without_a_stack_say_why(pages: Page) -> None:
     assert "Ranks 2, 3 on gpu-000: no stack, because no handler for the dump signal is set" in words
 
 
+@pytest.mark.parametrize(("state", "spins"), [("delivered", 1), ("failed", 0), ("expired", 0)])
+def test_nobody_waits_for_stacks_of_an_order_that_is_over(pages: Page, state: str, spins: int) -> None:
+    word = {"state": "failed", "detail": "its agent ended before it answered", "gone": True}
+    order = {"command_id": "d", "kind": "dump_stacks", "state": state, "nodes": {"gpu-03": word}, "history": []}
+    words = pages.evaluate(
+        f"""([incident, order]) => {{ {STAGE}
+          const page = {{ ...pageOf(incident, null), request: () => ({{ request: "d", issued: 1990 }}) }};
+          page.awaited = () => true;
+          page.commands.set("d", order);
+          S.drawIncidentParts(page);
+          return document.getElementById("incident-stacks").innerText; }}""",
+        [incident(), order],
+    )
+    assert pages.locator("#incident-stacks .spinner").count() == spins
+    assert "gpu-03: Its agent ended before it answered" in words
+
+
 def test_two_thousand_ranks_in_three_groups_and_a_long_text_are_a_short_page(pages: Page) -> None:
     others = [rank for rank in range(2048) if rank not in (5, 9, 10)]
     groups = [

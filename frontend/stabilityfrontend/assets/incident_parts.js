@@ -183,8 +183,10 @@
     const asked = page.request();
     const dump = page.dump();
     if (!asked) return page.incident.kind === "hang" && page.incident.state === "open" ? S.h("div", { class: "nothing" }, "No stacks have been asked for yet.") : null;
-    const waiting = page.awaited(asked) && (!dump || dump.complete === false);
     const command = page.commands.get(asked.request);
+    // An order that is over brings nothing more: an agent that was killed in its middle must not keep people waiting.
+    const over = Boolean(command) && (dump ? S.commandEnded(command) : S.commandFailed(command));
+    const waiting = page.awaited(asked) && !over && (!dump || dump.complete === false);
     const failed = command ? Object.entries(S.record(command.nodes)).filter(([, word]) => S.record(word).state === "failed") : [];
     return [
       waiting ? S.h("div", { class: "collecting", role: "status" }, S.h("i", { class: "spinner" }), dump ? `Collecting stacks … ${Object.keys(S.record(dump.ranks)).length} of ${S.plural(page.worldSize(), "rank")} so far.` : "Collecting stacks …") : null,
@@ -221,7 +223,7 @@
     panel("incident-gpu", [incident.version, page.gpu], () => S.gpuParts(incident, page.gpu));
     chooseDump(page);
     // The dump itself is not compared: it is another object when it was fetched anew.
-    panel("incident-stacks", [asked && asked.request, dump && [dump.time, dump.complete, Object.keys(S.record(dump.ranks)).length, S.list(dump.groups).length], asked && page.awaited(asked), asked && page.commands.get(asked.request)?.nodes], () => stacks(page));
+    panel("incident-stacks", [asked && asked.request, dump && [dump.time, dump.complete, Object.keys(S.record(dump.ranks)).length, S.list(dump.groups).length], asked && page.awaited(asked), asked && page.commands.get(asked.request)?.nodes, asked && page.commands.get(asked.request)?.state], () => stacks(page));
     S.text(S.byId("stacks-note"), dump ? `${S.plural(Object.keys(S.record(dump.ranks)).length, "rank")} in ${S.plural(S.stackGroups(dump).length, "group")}, ${S.clock(dump.time)}` : "");
     panel("incident-collectives", [asked && asked.request, dump && dump.collectives], () => (dump ? S.collectivesTable(dump) : null));
     const suspects = verdict ? verdict.culprits : incident.rank === null || incident.rank === undefined ? [] : [incident.rank];
