@@ -41,6 +41,10 @@ class Doubles:
         rank, one, other = min(both)
         more = f" So do {len(both) - 1} more." if len(both) > 1 else ""
         return (
-            f"Two living processes say that they are rank {rank} of this run ({one} and {other}).{more} "
+            f"Two living processes say that they are rank {rank} of this run (pid {_pid(one)} and pid {_pid(other)}).{more} "
             f"Do two jobs use the run id {run_id}? Give each its own."
         )
+
+
+def _pid(source: str) -> str:
+    return source.rpartition("-")[2]

@@ -119,7 +119,10 @@ def _death(case: Case) -> dict[str, Any]:
 
 #: Class of a death's verdict -> first sentence, and what to look at.
 _DEATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "oom_kill": ("The node ran out of memory, not the GPU: the same again will end alike.", lit.OOM_CHECKS),
+    "oom_kill": (
+        "Host memory ran out, the node's or its container's, not the GPU's: the same again will end alike.",
+        lit.OOM_CHECKS,
+    ),
     "signal": ("Somebody or something ended it from outside: find out who before it happens again.", lit.SIGNAL_CHECKS),
     "crash": ("It crashed in native code.", lit.CRASH_CHECKS),
     "exit_code": ("It ended by itself: its own log says why.", ()),
