@@ -44,6 +44,12 @@ async def test_the_exit_code_says_what_a_launcher_does_and_the_file_is_the_plan(
         await _deliver(agent, job.rows(range(1, 11)), job.event("checkpoint", 5, path="c/5"))
         await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 10, "step 10 is there")
         assert (await asyncio.to_thread(program, "plan", "run-1", "--url", server.url))[0] == EXIT_CODES["none"]
+        await asyncio.to_thread(
+            server.wait_for,
+            "/runs/run-1/plan?ordered=true",
+            lambda r: r["action"] == "relaunch" and r["checkpoint"] == {"step": 5, "path": "c/5"},
+            "a restart would start from the checkpoint",
+        )
         await _deliver(agent, job.event("exception", 10, type="ValueError", message="bad batch"))
         file = tmp_path / "plan.json"
         code, out, _ = await asyncio.to_thread(

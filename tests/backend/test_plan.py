@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.policy.orders import Order
+from stabilitybackend.policy.orders import Order, check_fields
 from stabilitybackend.policy.plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, JobFacts, make_plan
 
 NOW = 1000.0
@@ -117,6 +117,26 @@ def test_what_people_name_counts_whatever_the_plan_would_say() -> None:
     assert plan["text"].startswith("it is slow. Start the job again without n0, from the checkpoint of step 100.")
     with pytest.raises(BadRequest, match="no usable checkpoint for step 120"):
         _plan(JOB, replace(order, to_step=120))
+
+
+def test_people_may_keep_a_node_that_the_plan_would_leave_out() -> None:
+    gone = IO | {"class": "node_lost", "training": "stands"}
+    lost = replace(JOB, incidents=[_incident("agent_lost", gone)])
+    order = Order(kind="restart", to_step=100, reason="its switch is back")
+    assert _where(_plan(lost, order)) == ("relaunch_without", 100, ["n1"])
+    assert _where(_plan(lost, replace(order, keep_nodes=["n1"]))) == ("relaunch", 100, [])
+    assert _where(_plan(lost, replace(order, keep_nodes=["n1"], exclude_nodes=["n0"])))[2] == ["n0"]
+    with pytest.raises(BadRequest, match="n1 given in exclude_nodes and in keep_nodes"):
+        check_fields(replace(order, keep_nodes=["n1"], exclude_nodes=["n1"]))
+
+
+def test_an_order_on_a_job_that_runs_on_leaves_out_what_is_sick_and_says_why() -> None:
+    drained = [_incident("gpu_fault", node="n1", title="GPU 2 has to be drained", evidence={"class": "drain"})]
+    job = replace(JOB, status="running", incidents=drained)
+    assert _where(_plan(job)) == ("none", None, [])
+    plan = _plan(job, Order(kind="restart"))
+    assert _where(plan) == ("relaunch_without", 150, ["n1"])
+    assert plan["text"].startswith("GPU 2 has to be drained. Start the job again without n1")
 
 
 def test_a_job_without_a_checkpoint_is_told_what_that_means() -> None:

@@ -107,12 +107,17 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
     assert troubles == []
 
 
+def load_scripts(page: Page) -> None:
+    """Put all our scripts into an empty page."""
+    # In one document: sixty questions to the browser took three times as long. The names are for the traces of errors.
+    texts = (f"{script.read_text()}\n//# sourceURL={script.name}\n" for script in sorted(ASSETS.glob("*.js")))
+    page.set_content("<body>" + "".join(f"<script>{text}</script>" for text in texts))
+
+
 @pytest.fixture
 def scripts(chromium: Browser) -> Iterator[Page]:
     """An empty page with our scripts in it; nothing is mounted."""
     page = chromium.new_page()
-    # In one document: sixty questions to the browser took three times as long. The names are for the traces of errors.
-    texts = (f"{script.read_text()}\n//# sourceURL={script.name}\n" for script in sorted(ASSETS.glob("*.js")))
-    page.set_content("<body>" + "".join(f"<script>{text}</script>" for text in texts))
+    load_scripts(page)
     yield page
     page.close()

@@ -95,6 +95,9 @@ def restart(
         int | None, typer.Option(min=0, help="Step of the checkpoint to start from. (default: as the plan says)")
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Node to come up without; repeat it for more.")] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Node that the plan would leave out and that is to be used; repeat it.")
+    ] = None,
     skip_batches: Annotated[int | None, typer.Option(min=0, help="Batches to skip after the checkpoint.")] = None,
     lr_scale: Annotated[float | None, typer.Option(help="Multiply the learning rate by this, above 0 to 10.")] = None,
     grace_s: Annotated[
@@ -114,6 +117,7 @@ def restart(
         "kind": "restart",
         "to_step": to_step,
         "exclude_nodes": exclude or None,
+        "keep_nodes": keep or None,
         "skip_batches": skip_batches,
         "lr_scale": lr_scale,
         "grace_s": grace_s,

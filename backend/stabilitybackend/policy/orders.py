@@ -21,14 +21,14 @@ MAX_DUMP_EXPIRES_S = 60.0
 MAX_REASON_CHARS = 2_000
 #: Longest time that ranks get to leave by themselves before they are killed, seconds.
 MAX_GRACE_S = 300.0
-#: Nodes that one restart may leave out.
+#: Nodes that one restart may leave out, or keep.
 MAX_EXCLUDED = 256
 MAX_NODE_CHARS = 100
 
 #: Kind of order -> the fields that it takes beside reason, expires_s and idempotency_key.
 _FIELDS: Mapping[str, frozenset[str]] = {
     "rollback": frozenset({"to_step", "lr_scale", "seed", "skip_batches"}),
-    "restart": frozenset({"to_step", "lr_scale", "skip_batches", "exclude_nodes", "grace_s"}),
+    "restart": frozenset({"to_step", "lr_scale", "skip_batches", "exclude_nodes", "keep_nodes", "grace_s"}),
     "dump_stacks": frozenset(),
 }
 
@@ -46,6 +46,7 @@ class Order:
     idempotency_key: str | None = None
     kind: str = "rollback"
     exclude_nodes: Sequence[str] | None = None
+    keep_nodes: Sequence[str] | None = None
     grace_s: float | None = None
 
 
@@ -115,7 +116,15 @@ def check_fields(order: Order) -> None:
         raise BadRequest(
             f"reason has {len(order.reason)} characters, expected at most {MAX_REASON_CHARS}", hint="shorten it"
         )
-    _check_nodes(order.exclude_nodes or ())
+    exclude, keep = order.exclude_nodes or (), order.keep_nodes or ()
+    _check_nodes("exclude_nodes", exclude)
+    _check_nodes("keep_nodes", keep)
+    both = sorted(set(exclude) & set(keep))
+    if both:
+        raise BadRequest(
+            f"{', '.join(both)} given in exclude_nodes and in keep_nodes, expected one of them",
+            hint="leave the node out or keep it",
+        )
 
 
 def usable_checkpoint(to_step: int, checkpoints: Sequence[Mapping[str, Any]]) -> str | None:
@@ -139,9 +148,9 @@ def _check(name: str, value: float, low: float, high: float) -> None:
         raise BadRequest(f"{name} is {value}, expected {low} to {high:g}", hint=f"give a {name} in that range")
 
 
-def _check_nodes(nodes: Sequence[str]) -> None:
+def _check_nodes(name: str, nodes: Sequence[str]) -> None:
     if len(nodes) > MAX_EXCLUDED:
-        raise BadRequest(f"exclude_nodes has {len(nodes)} names, expected at most {MAX_EXCLUDED}", hint="name fewer")
+        raise BadRequest(f"{name} has {len(nodes)} names, expected at most {MAX_EXCLUDED}", hint="name fewer")
     for node in nodes:
         # They end on command lines (sbatch --exclude=...): nothing that a shell or a list would read differently.
         if (
@@ -149,6 +158,6 @@ def _check_nodes(nodes: Sequence[str]) -> None:
             or not node.replace("-", "").replace(".", "").replace("_", "").isalnum()
         ):
             raise BadRequest(
-                f"exclude_nodes has {node!r:.60}, expected names of letters, digits, '.', '_' and '-'",
+                f"{name} has {node!r:.60}, expected names of letters, digits, '.', '_' and '-'",
                 hint="give the nodes' names as the run's page shows them",
             )

@@ -81,8 +81,12 @@ def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None
     hard, soft = _blamed(job.incidents, stopping)
     named = set(order.exclude_nodes or ()) if order is not None else set[str]()
     # Suspicion alone must not empty the job.
+    kept = set(order.keep_nodes or ()) if order is not None else set[str]()
+    hard, soft = hard - kept, soft - kept
     exclude = sorted(named | hard | (soft if set(job.nodes) - hard - named - soft else set()))
-    action, why = _action(job, cause, verdict, now) if order is None else ("relaunch", _sentence(order.reason))
+    action, why = _action(job, cause, verdict, now)
+    if order is not None:
+        action, why = "relaunch", _sentence(order.reason) or ("" if cause is None else _why(cause, job))
     if action == "relaunch" and exclude:
         action = "relaunch_without"
     relaunch = action.startswith("relaunch")

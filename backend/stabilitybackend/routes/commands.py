@@ -28,6 +28,7 @@ class OrderBody(BaseModel):
     seed: int | None = Field(None, description="new seed of the data order")
     skip_batches: int | None = Field(None, description="global batches to skip after the checkpoint")
     exclude_nodes: list[str] | None = Field(None, description="restart: nodes that the job shall come up without")
+    keep_nodes: list[str] | None = Field(None, description="restart: nodes that the plan would leave out and shall not")
     grace_s: float | None = Field(None, description="restart: seconds from SIGTERM to SIGKILL, 10 if left out")
     reason: str = Field("", description="why, for the record")
     expires_s: float | None = Field(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
+from stabilitybackend.policy.orders import Order
 from stabilitybackend.routes.access import Reader, Worker
 from stabilitybackend.runs.planning import plan_of
 
@@ -16,7 +18,12 @@ router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 
 @router.get("/{run_id}/plan")
-async def plan(reader: Reader, worker: Worker) -> Response:
+async def plan(
+    reader: Reader,
+    worker: Worker,
+    ordered: Annotated[bool, Query(description="as a restart that is ordered now would be carried out")] = False,
+) -> Response:
     """Whether to start the job again, from where, and without which nodes."""
     state = await worker.ready()
-    return Response(orjson.dumps(plan_of(state, time.time())), media_type="application/json")
+    order = Order(kind="restart") if ordered else None
+    return Response(orjson.dumps(plan_of(state, time.time(), order)), media_type="application/json")

@@ -77,7 +77,7 @@
     incidents: (id) => call("GET", `${run(id)}/incidents`),
     incident: (id, incident) => call("GET", `${run(id)}/incidents/${encodeURIComponent(incident)}`),
     stacks: (id, request) => optional(`${run(id)}/stacks/${encodeURIComponent(request)}`),
-    plan: (id) => optional(`${run(id)}/plan`),
+    plan: (id) => optional(`${run(id)}/plan?ordered=true`),
     gpus: () => optional("/gpus"),
     interruptions: (query) => call("GET", `/interruptions${query ? `?${query}` : ""}`),
     setCategory: (id, incident, category) => call("PUT", `${run(id)}/incidents/${encodeURIComponent(incident)}/category`, { category }),

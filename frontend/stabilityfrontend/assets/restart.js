@@ -52,8 +52,7 @@
       );
       this.boxes = this.nodes().map((node) => {
         const box = S.h("input", { type: "checkbox", value: node, on: { change: () => this.update() } });
-        // What the plan leaves out the server leaves out, whatever is ticked here: it rests on hard evidence.
-        box.checked = box.disabled = excluded.has(node);
+        box.checked = box.defaultChecked = excluded.has(node);
         return box;
       });
       const skip = S.finite(this.plan.skip_batches);
@@ -91,7 +90,8 @@
     }
 
     order() {
-      const order = { kind: "restart", reason: this.reason.value.trim(), idempotency_key: this.key, exclude_nodes: this.boxes.filter((box) => box.checked).map((box) => box.value) };
+      const names = (wanted) => this.boxes.filter(wanted).map((box) => box.value);
+      const order = { kind: "restart", reason: this.reason.value.trim(), idempotency_key: this.key, exclude_nodes: names((box) => box.checked), keep_nodes: names((box) => box.defaultChecked && !box.checked) };
       if (this.step.value !== "") order.to_step = Number(this.step.value);
       if (this.skip.value.trim() !== "") order.skip_batches = Number(this.skip.value);
       return order;
@@ -108,6 +108,7 @@
       parts.push("Whoever started the job (torchrun, Slurm, Kubernetes) has to start it again; the plan for that is written to every node first.");
       if (order.to_step !== undefined) parts.push(`It goes on from checkpoint ${S.count(order.to_step)}${gone ? `, ${S.plural(gone, "step")} are trained again` : ""}.`);
       if (order.exclude_nodes.length) parts.push(`Without ${order.exclude_nodes.join(", ")}: their places need spares, or the job comes up smaller.`);
+      if (order.keep_nodes.length) parts.push(`Against the plan ${order.keep_nodes.length > 1 ? "these are" : "this is"} used again: ${order.keep_nodes.join(", ")}.`);
       S.text(this.sentence, parts.join(" "));
       const typed = this.typed.value.trim().toLowerCase() === WORD;
       this.confirm.disabled = this.sending || !typed || !this.dialog.querySelector("form").checkValidity();
