@@ -90,7 +90,7 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
             ),
         )
         page.on("websocket", lambda ws: None if origin[4:] in ws.url else troubles.append(f"socket to {ws.url}"))
-        page.on("pageerror", lambda error: troubles.append(f"threw {error}"))
+        page.on("pageerror", lambda error: troubles.append(f"threw {error} {error.stack}"))
         if quiet:
             page.on(
                 "console",
