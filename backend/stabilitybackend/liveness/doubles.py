@@ -41,8 +41,8 @@ class Doubles:
         rank, one, other = min(both)
         more = f" So do {len(both) - 1} more." if len(both) > 1 else ""
         return (
-            f"Two living processes say that they are rank {rank} of this run (pid {_pid(one)} and pid {_pid(other)}).{more} "
-            f"Do two jobs use the run id {run_id}? Give each its own."
+            f"Two living processes say that they are rank {rank} of this run "
+            f"(pid {_pid(one)} and pid {_pid(other)}).{more} Do two jobs use the run id {run_id}? Give each its own."
         )
 
 
