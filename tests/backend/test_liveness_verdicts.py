@@ -12,6 +12,7 @@ from watched_job import START, Job, kinds, source, stack
 PROBED = {"pending": 5, "proc": {"state": "S", "cpu": 0.0, "wchan": "futex_wait"}, "can_dump": True, "world_size": 4}
 RUN = "/home/me/train.py"
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+RENDEZVOUS = "/venv/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
 LOADER = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 WAITS = stack((C10D, "all_reduce"), ("/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", "wrapper"),
               (RUN, "train"), (RUN, "<module>"))  # fmt: skip
@@ -350,3 +351,38 @@ def test_probes_that_flicker_do_not_change_the_verdict_every_second() -> None:
     for second in range(6):  # no dump has come yet
         job.stuck[2]["proc"] = {"state": "SD"[second % 2], "cpu": 0.0, "wchan": "0"}
         assert [f for f in job.run(1, moving=False) if f.evidence["verdict"]["class"] != "blocked"] == []
+
+
+def before_the_first_step(here: list[int], world: int, seconds: int = 12) -> Job:
+    """Return a job that waits in its start, of which only the ranks `here` have come."""
+    waiting = {"step": -1, "step_start": 0.0, "phase": "init", "expect_s": 6.0, "phase_start": START + 1.0}
+    job = Job(nodes={"a": here}, more={**PROBED, "world_size": world, **waiting})
+    job.run(seconds, moving=False)
+    return job
+
+
+JOINS = stack((RENDEZVOUS, "_create_c10d_store"), (C10D, "init_process_group"), (RUN, "main"))
+
+
+def test_before_the_first_step_the_ranks_that_never_came_are_the_missing_peers() -> None:
+    job = before_the_first_step([0, 1, 2], world=4)
+    assert told(job) == ("peer_missing", [3])
+    found = answered(job, {rank: {"stack": JOINS} for rank in (0, 1, 2)})
+    assert found.title == "The job hangs before its first step: rank 3 has not come"
+    assert found.text.startswith("Rank 3 has not come; the other 3 wait in init_process_group for ")
+    assert found.evidence["verdict"]["confidence"] == "high"
+    assert "may be the cause" not in found.text
+
+
+def test_where_few_ranks_report_the_others_are_suspects_only_once_one_is_seen_to_wait_for_them() -> None:
+    job = before_the_first_step([0], world=4)
+    assert told(job) == ("overdue", [0])
+    found = answered(job, {0: {"stack": JOINS}})
+    assert told(job) == ("peer_missing", [1, 2, 3])
+    assert found.evidence["verdict"]["confidence"] == "medium"
+    assert told(before_the_first_step([0], world=1)) == ("overdue", [0])
+
+
+def test_ranks_that_never_reported_are_no_suspects_of_a_job_in_its_steps() -> None:
+    job = stands({0: DATA}, nodes={"a": [0, 1]})
+    assert told(job) == ("data_loader", [0])

@@ -103,7 +103,8 @@ class HangWatch:
         anew = self._started_anew(scene)
         if not overdue and (anew or self._went_on(scene)):
             stood = float(self.finding.evidence.get("stood_s") or 0.0)
-            text = f"The ranks had stood at step {self.finding.onset_step} for more than {stood:.0f} s."
+            where = f"at step {self.finding.onset_step}" if self.finding.onset_step >= 0 else "before the first step"
+            text = f"The ranks had stood {where} for more than {stood:.0f} s."
             if anew:  # it did not recover: somebody ended it
                 return [self._close(f"The job was started again. {text}", None, scene)]
             return [self._close(f"The steps go on again. {text}", max(w.step for w in scene.visible), scene)]
@@ -117,7 +118,7 @@ class HangWatch:
         self._places = {w.rank: (w.source, w.step, w.phase) for w in scene.visible}
         self._busy = scene.all_busy()
         verdict = judge(scene)
-        self._ask(request, scene, f"the job stands at step {step}", now)
+        self._ask(request, scene, _reason(step), now)
         self.finding = _finding(scene, verdict, key, step, request, budget, now - verdict.since)
         return self.finding
 
@@ -141,7 +142,8 @@ class HangWatch:
         if not request:  # an incident of an older server
             request = self._request(old.key, 0.0)
         if not self._asked_at:
-            self._ask(request, scene, f"the job stands at step {old.onset_step}", now)
+            self._busy = scene.all_busy()  # nobody was sent a signal while the server was away
+            self._ask(request, scene, _reason(old.onset_step), now)
         dump = self._dumps.dump(request)
         ready = dump is not None and (dump.complete or now - self._asked_at >= DUMP_WAIT_S)
         scene.dump = dump if ready else None
@@ -206,6 +208,10 @@ class HangWatch:
         )
 
 
+def _reason(step: int) -> str:
+    return f"the job stands {f'at step {step}' if step >= 0 else 'before its first step'}"
+
+
 def _finding(
     scene: Scene, verdict: Verdict, key: str, step: int, request: str, budget: Allowance, decided_after_s: float
 ) -> Finding:
@@ -218,8 +224,8 @@ def _finding(
     if verdict.ranks and verdict.why:
         text += f" Suspect: {name_ranks(verdict.ranks)} ({verdict.why})."
     unseen = sorted({*(watch.rank for watch in scene.unseen), *scene.never})
-    if unseen:
-        text += f" We see nothing of {name_ranks(unseen)}: they may be the cause."
+    if unseen and not (_have_not_come(scene, verdict) and set(unseen) <= set(verdict.ranks)):
+        text += f" We see nothing of {name_ranks(unseen)}: {'it' if len(unseen) == 1 else 'they'} may be the cause."
     named = [*culprits, *(watch for watch in scene.visible if watch not in set(culprits))][:MAX_NAMED_RANKS]
     return Finding(
         detector="liveness",
@@ -261,8 +267,12 @@ def _finding(
     )
 
 
+def _have_not_come(scene: Scene, verdict: Verdict) -> bool:
+    return bool(verdict.ranks) and set(verdict.ranks) <= set(scene.never)
+
+
 def _title(scene: Scene, verdict: Verdict, step: int) -> str:
-    title = f"The job hangs at step {step}"
+    title = f"The job hangs at step {step}" if step >= 0 else "The job hangs before its first step"
     if verdict.kind == "node_lost":
         nodes = nodes_of(verdict.culprits) or ["unknown"]
         return f"{title}: {'node' if len(nodes) == 1 else 'nodes'} {', '.join(nodes[:MAX_NAMED_RANKS])} silent"
@@ -274,6 +284,8 @@ def _title(scene: Scene, verdict: Verdict, step: int) -> str:
         return f"{title}: {seat_of(watch)} {gone}"
     if verdict.kind == "stopped" and len(verdict.ranks) == len(scene.visible):
         return f"{title}: {name_ranks(verdict.ranks)} are stopped"
+    if _have_not_come(scene, verdict):
+        return f"{title}: {name_ranks(verdict.ranks)} {'has' if len(verdict.ranks) == 1 else 'have'} not come"
     if verdict.ranks:
         return f"{title}: the others wait for {name_ranks(verdict.ranks)}"
     if verdict.kind == "collective_stuck" and verdict.confidence == "low":

@@ -38,7 +38,8 @@ class Scene:
         visible: running ranks whose slots arrive, by rank, at least one.
         unseen: running ranks whose slots do not arrive or can't be read.
         over: ranks that have finished or left.
-        never: ranks of the world size that were never heard of.
+        never: ranks of the world size that were never heard of: not started yet, or of a script that calls ``init()``
+            on some ranks only.
         silent_s: for how long nothing was heard of each unseen rank, seconds.
         dump: what the agents collected, None while nothing has come.
         now: unix seconds.

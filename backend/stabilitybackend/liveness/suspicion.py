@@ -19,8 +19,8 @@ class Suspicion(NamedTuple):
     """One kind of evidence and the ranks that it points at.
 
     Args:
-        kind: ``recorder``, ``stopped``, ``python_silent``, ``over``, ``node``, ``busy``, ``stack``, ``step`` or
-            ``phase``.
+        kind: ``recorder``, ``stopped``, ``python_silent``, ``over``, ``never``, ``node``, ``busy``, ``stack``,
+            ``step`` or ``phase``.
         ranks: at least one.
         why: a clause for people.
     """
@@ -72,6 +72,16 @@ def _python_silent(scene: Scene) -> _Answer:
 def _over(scene: Scene) -> _Answer:
     words = sorted({watch.state for watch in scene.over})
     return [watch.rank for watch in scene.over], f"it has {' or '.join(words)}, while the others still wait for it"
+
+
+def _never(scene: Scene) -> _Answer:
+    # A job that is in its steps does not wait for them: its script calls init() on some ranks only. So it may be where
+    # few ranks did, unless one is seen to wait for others.
+    if any(watch.step >= 0 for watch in scene.visible):
+        return None
+    if len(scene.never) > len(scene.visible) and all(scene.where(watch) != "collective" for watch in scene.visible):
+        return None
+    return scene.never, "it has not called init(), and the others have not begun their first step"
 
 
 def _node(scene: Scene) -> _Answer:
@@ -145,6 +155,7 @@ _KINDS: tuple[tuple[str, Callable[[Scene], _Answer]], ...] = (
     ("recorder", _recorder),
     ("python_silent", _python_silent),
     ("over", _over),
+    ("never", _never),
     ("busy", _busy),
     ("stack", _stack),
     ("node", _node),

@@ -121,7 +121,7 @@ def _class(scene: Scene, top: Suspicion | None, culprits: Sequence[RankWatch]) -
         if top.kind == "node":
             return "node_lost"
         gone = set(culprits) - set(scene.visible)
-        if top.kind == "over" or gone:
+        if top.kind in ("over", "never") or gone:
             return "peer_missing"
         kinds = {_class_of(scene, watch) for watch in culprits}
         kind = kinds.pop() if len(kinds) == 1 else _class_of(scene, culprits[0])
@@ -157,10 +157,10 @@ def _class_of(scene: Scene, watch: RankWatch) -> str:
 def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> str:
     """Return ``high``, ``medium`` or ``low``.
 
-    High: evidence that stands alone, or two kinds that name the same ranks, one of them a stack. Medium: one kind that
-    has other readings, two weak ones that agree, or evidence that would stand alone beside other evidence against it.
-    Low: the order of the phases alone, or nothing tells the ranks apart. Where ranks are not seen, only evidence that
-    stands alone is high.
+    High: evidence that stands alone, ranks that never came while most did, or two kinds that name the same ranks, one
+    of them a stack. Medium: one kind that has other readings, two weak ones that agree, or evidence that would stand
+    alone beside other evidence against it. Low: the order of the phases alone, or nothing tells the ranks apart. Where
+    ranks are not seen, only evidence that stands alone is high.
     """
     if not found:
         if len(scene.visible) == 1:
@@ -168,6 +168,9 @@ def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> str:
         told = scene.front.all_joined or kind in _PLAIN or kind == "data_loader"
         told = told or (kind == "collective_stuck" and all(scene.where(w) == "collective" for w in scene.visible))
         return "medium" if told else "low"
+    if found[0].kind == "never":
+        # Where most ranks are not heard of, the script may call init() on the others only.
+        return "high" if len(scene.never) < len(scene.visible) and not scene.unseen else "medium"
     agree = {one.kind for one in found if one.ranks == found[0].ranks}
     if found[0].kind in _STRONG:
         return "medium" if _against(found) else "high"
@@ -259,7 +262,7 @@ def _text(scene: Scene, verdict: Verdict) -> str:
     named = set(culprits)
     others = [watch for watch in scene.visible if watch not in named]
     if not culprits and verdict.ranks:
-        text = f"{capital(name_ranks(verdict.ranks))} {'is' if len(verdict.ranks) == 1 else 'are'} not heard of"
+        text = f"{name_ranks(verdict.ranks)} {'has' if len(verdict.ranks) == 1 else 'have'} not come"
     elif culprits:
         text = _who(scene, verdict)
     else:

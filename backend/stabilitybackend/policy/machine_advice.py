@@ -38,6 +38,8 @@ def _hang(case: Case) -> dict[str, Any]:
     action, text = _HANGS.get(
         _verdict(case), ("inspect", "Look at the suspect rank first: its stack shows what it waits for.")
     )
+    if _verdict(case) == "peer_missing" and case.incident["onset_step"] < 0:
+        text = _NOT_COME
     checks = (
         lit.COLLECTIVE_CHECKS if _verdict(case) in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
     )
@@ -46,6 +48,11 @@ def _hang(case: Case) -> dict[str, Any]:
     return say(action, text, checklist=checks, sources=[lit.HANG_CAUSES])
 
 
+#: Of a rank that the others wait for before the first step. The variables are those of torch's rendezvous.
+_NOT_COME = (
+    "Read the log of the rank that has not come: did its process start, does it still load, does its node reach"
+    " MASTER_ADDR at MASTER_PORT? Its launcher may start with a node too few."
+)
 #: Class of a hang's verdict -> action and first sentence.
 _HANGS: Mapping[str, tuple[str, str]] = {
     "data_loader": (
