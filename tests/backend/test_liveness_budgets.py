@@ -265,3 +265,19 @@ def test_a_wait_for_a_checkpoint_of_another_rank_is_not_learned_from_the_tables_
     job.more["phases"] = {"data": [121, 7.0, 0.1], "backward": [121, 73.0, 61.0]}
     job.run(10)
     assert job.monitor.budget_s(1, source(1)) == 10.0
+
+
+@pytest.mark.parametrize(("passes", "told"), [(60, ["hang"]), (1, [])])
+def test_a_rank_that_logs_nothing_and_stands_when_the_server_comes_back_is_not_taken_for_one_in_its_first_step(
+    passes: int, told: list[str]
+) -> None:
+    job = Job(step=60)
+    began = START - 1.0
+    at = {"step": 60, "step_start": began, "phase_start": began + 0.1}
+    for rank, phase in ((0, "backward"), (1, "data")):
+        table = {"data": [passes, 0.05 * passes, 0.05], "forward": [passes, 0.2 * passes, 0.2]}
+        job.stuck[rank] = {**at, "phase": phase, "phases": table}
+    for step in range(1, 61):
+        job.monitor.logged(0, source(0), step, START - 61.0 + step)
+    job.run(30, moving=False)
+    assert [finding.kind for finding in job.said if finding.state == "open"][:1] == told

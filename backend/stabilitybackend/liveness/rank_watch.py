@@ -24,6 +24,8 @@ MAX_TABLE = 24
 FIRST_SIGHT_PASSES = 3
 #: At first sight the longest pass is believed up to this many times the mean of the others: it may have been a compile.
 FIRST_SIGHT_FACTOR = 20.0
+#: Passes through a phase that took so much longer than the step so far were not all of this step, seconds.
+OUTLASTS_S = 0.05
 #: Largest rank and step that are believed.
 MAX_RANK = 1_000_000
 MAX_STEP = 2**53
@@ -212,6 +214,8 @@ class RankWatch:
             self._first_seen = now
         table = slot.get("phases")
         if isinstance(table, dict):
+            if not self.table and step_start:
+                self.first_step_done |= _outlasts(table, phase_start - step_start)
             self.table = table
 
     def _for(self, since: tuple[float, float], now: float | None = None) -> float:
@@ -306,6 +310,15 @@ class RankWatch:
     def place(self) -> Place:
         """Where it is."""
         return Place(self.step, self.phase, self._stood_s, self._step_seen)
+
+
+def _outlasts(table: Mapping[str, Any], seconds: float) -> bool:
+    """Say whether the passes through a phase took longer than the step has: then they began in an earlier one."""
+    return any(
+        isinstance(entry, list | tuple) and len(entry) == 3 and not is_long(str(name))
+        and number(entry[0]) >= 2 and number(entry[1]) > max(0.0, seconds) + OUTLASTS_S
+        for name, entry in islice(table.items(), MAX_TABLE)
+    )  # fmt: skip
 
 
 def _state(value: object) -> str:
