@@ -3,7 +3,9 @@
     python benchmarks/health_feed.py [--ranks 2048] [--seconds 15] [--trouble "data:517 silent:7"] [--page]
 
 Prints the server's CPU (without any browser too: that is the floor), bytes a second of the live feed by message type,
-and what the page costs its browser: main thread by Chromium's own counters, tasks over 50 ms, frames later than 50 ms.
+and what the page costs its browser: CPU time of its main thread and of all of Chromium as the kernel counts it, and the
+wall time of Chromium's own counters, which on a busy machine holds the time in which others ran. Then, apart because
+asking for every frame is work too, tasks over 50 ms and frames later than 50 ms.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import CDPSession, Page, sync_playwright
 from server_process import ServerProcess, usage
 from websockets.asyncio.client import connect
 
@@ -31,8 +33,8 @@ WATCH = """() => {
   window.__late = []; window.__long = [];
   new PerformanceObserver((list) => list.getEntries().forEach((one) => window.__long.push(one.duration))).observe({ entryTypes: ["longtask"] });
   let before = performance.now();
-  const frame = (now) => { window.__late.push(now - before); before = now; requestAnimationFrame(frame); };
-  requestAnimationFrame(frame);
+  const frame = (now) => { window.__late.push(now - before); before = now; window.__asked = requestAnimationFrame(frame); };
+  window.__asked = requestAnimationFrame(frame);
 }"""  # noqa: E501  one script, read as one
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 COUNTERS = ("TaskDuration", "ScriptDuration", "LayoutDuration", "RecalcStyleDuration")
@@ -112,20 +114,43 @@ def _browse(server: ServerProcess, options: argparse.Namespace) -> None:
 
 def _watch(page: Page, name: str, seconds: float) -> None:
     page.wait_for_timeout(4_000)
-    page.evaluate(WATCH)
+    browser = page.context.browser
+    assert browser is not None
+    processes = browser.new_browser_cdp_session()
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable")
-    before = _counters(session.send("Performance.getMetrics"))
+    before, cpu = _counters(session.send("Performance.getMetrics")), _cpu(processes)
     page.wait_for_timeout(1_000 * seconds)
-    after = _counters(session.send("Performance.getMetrics"))
-    words = ", ".join(f"{key[:-8].lower()} {1000 * (after[key] - before[key]) / seconds:.0f} ms" for key in COUNTERS)
+    after, cpu_after = _counters(session.send("Performance.getMetrics")), _cpu(processes)
+    main, everything = (1000 * (now - then) / seconds for now, then in zip(cpu_after, cpu, strict=True))
+    words = ", ".join(f"{key[:-8].lower()} {1000 * (after[key] - before[key]) / seconds:.0f}" for key in COUNTERS)
+    print(f"page, {name}: main thread {main:.0f} ms of CPU each second, all of Chromium {everything:.0f};", end=" ")
+    print(f"wall, ms: {words};", end=" ", flush=True)
+    page.evaluate(WATCH)
+    page.wait_for_timeout(1_000 * seconds)
     late = [one for one in page.evaluate("window.__late") if one > 50]
     long = page.evaluate("window.__long")
-    print(
-        f"page, {name}: {words} each second; {len(late)} frames over 50 ms (worst {max(late, default=0):.0f} ms), ",
-        end="",
-    )
+    page.evaluate("cancelAnimationFrame(window.__asked)")
+    print(f"{len(late)} frames over 50 ms (worst {max(late, default=0):.0f} ms),", end=" ")
     print(f"{len(long)} tasks over 50 ms (worst {max(long, default=0):.0f} ms)")
+
+
+def _cpu(processes: CDPSession) -> tuple[float, float]:
+    """Return the CPU seconds of the pages' main threads and of all of Chromium so far (proc(5), schedstat)."""
+    main = everything = 0.0
+    for one in processes.send("SystemInfo.getProcessInfo")["processInfo"]:
+        process = Path(f"/proc/{one['id']}")
+        threads = [process / "task" / str(one["id"])] if one["type"] == "renderer" else []
+        main += sum(_ran_s(thread) for thread in threads)
+        everything += sum(_ran_s(thread) for thread in (process / "task").iterdir())
+    return main, everything
+
+
+def _ran_s(thread: Path) -> float:
+    try:
+        return int((thread / "schedstat").read_text().split()[0]) / 1e9
+    except (OSError, IndexError):
+        return 0.0  # it has just ended
 
 
 def _counters(answer: dict[str, list[dict[str, float]]]) -> dict[str, float]:

@@ -5,6 +5,15 @@
   /** Pixels for a label of the axis. */
   const LABEL_PX = 90;
 
+  /** Pixels right of the plot (`margin.r` in figures.py), and half the width of a letter. */
+  const [MARGIN_PX, HALF_LETTER_PX] = [20, 3.2];
+
+  /** Ticks whose words stay inside the chart at its right edge. */
+  function fitting(ticks, range, px) {
+    const scale = px / (range[1] - range[0]);
+    return ticks.filter(({ value, words }) => (range[1] - value) * scale + MARGIN_PX >= HALF_LETTER_PX * words.length);
+  }
+
   const numbers = (ticks) => ({ tickvals: ticks.map((one) => one.value), ticktext: ticks.map((one) => one.words) });
 
   /** What Plotly says of a place on the axis as a number: on a clock it says a date. */
@@ -14,7 +23,7 @@
     place: S.atStep || ((step) => step),
     number: Number,
     layout(range, px) {
-      return { type: "linear", range, ...numbers(S.ticks(range, Math.max(2, Math.floor(px / LABEL_PX)), true).filter((one) => one.value >= 0)) };
+      return { type: "linear", range, ...numbers(fitting(S.ticks(range, Math.max(2, Math.floor(px / LABEL_PX)), true), range, px).filter((one) => one.value >= 0)) };
     },
   };
 
@@ -54,8 +63,8 @@
       },
       layout(range, px) {
         const count = Math.max(2, Math.floor(px / LABEL_PX));
-        if (clock) return { type: "date", range, ...numbers(S.clockTicks(range, count)), hoverformat: "%b %-d, %H:%M:%S", unifiedhovertitle: { text: "%{x|%b %-d, %H:%M:%S}" } };
-        return { type: "linear", range, ...numbers(S.ticks(range, count)), unifiedhovertitle: { text: `${S.plotlyText(x)} %{x:.5~g}` } };
+        if (clock) return { type: "date", range, ...numbers(fitting(S.clockTicks(range, count), range, px)), hoverformat: "%b %-d, %H:%M:%S", unifiedhovertitle: { text: "%{x|%b %-d, %H:%M:%S}" } };
+        return { type: "linear", range, ...numbers(fitting(S.ticks(range, count), range, px)), unifiedhovertitle: { text: `${S.plotlyText(x)} %{x:.5~g}` } };
       },
     };
   };

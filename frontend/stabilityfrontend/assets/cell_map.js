@@ -79,7 +79,7 @@
 
   /** Whether two cells of one place look the same. */
   function alike(one, other, { w }) {
-    if (one.fill !== other.fill || one.mark !== other.mark || one.hollow !== other.hollow || one.ring !== other.ring || one.chosen !== other.chosen) return false;
+    if (one.fill !== other.fill || one.mark !== other.mark || one.hollow !== other.hollow || one.ring !== other.ring) return false;
     return (w < WORDS_PX || one.text === other.text) && (w < LETTER_PX || one.letter === other.letter);
   }
 
@@ -96,6 +96,8 @@
       S.fill(element, this.canvas, this.tip, this.said);
       this.cells = [];
       this.at = -1;
+      /** The place whose outline is drawn. */
+      this.chosen = -1;
       this.pinned = false;
       this.canvas.addEventListener("pointermove", (event) => this.pinned || this.point(this.find(event)));
       this.canvas.addEventListener("pointerleave", () => this.pinned || this.point(-1));
@@ -154,7 +156,7 @@
       const width = element.clientWidth;
       if (!groups || width < 60) return;
       const ratio = window.devicePixelRatio || 1;
-      const shape = JSON.stringify([width, ratio, this.font, colors.text, groups.map((group) => [group.label, group.tone, group.cells.length])]);
+      const shape = JSON.stringify([width, ratio, this.font, colors.text, groups.map((group) => [group.label, group.cells.length])]);
       const context = canvas.getContext("2d");
       const whole = shape !== this.shape;
       if (whole) {
@@ -168,6 +170,7 @@
         }
         context.setTransform(ratio, 0, 0, ratio, 0, 0);
         context.clearRect(0, 0, width, this.fitted.height);
+        this.tones = [];
       }
       const fit = this.fitted;
       const before = this.cells;
@@ -178,17 +181,20 @@
       groups.forEach((group, index) => {
         const left = PAD + Math.floor(index / fit.lines) * (fit.box + GROUP_X);
         const top = PAD + (index % fit.lines) * (fit.rows * (fit.h + GAP) - GAP + GROUP_Y);
-        if (whole && fit.space) this.label(context, group, left, top, fit);
+        if (fit.space && this.tones[index] !== group.tone) this.label(context, group, left, top, fit);
+        this.tones[index] = group.tone;
         group.cells.forEach((cell, at) => {
-          const known = whole ? null : before[this.cells.length];
+          const place = this.cells.length;
+          const known = whole ? null : before[place];
           cell.x = left + fit.space + (at % fit.across) * (fit.w + GAP);
           cell.y = top + Math.floor(at / fit.across) * (fit.h + GAP);
-          cell.chosen = this.cells.length === this.at;
           this.cells.push(cell);
-          if (!known || !alike(known, cell, fit)) changed.push(cell);
-          else if (cell.ring || cell.chosen) ringed.push(cell);
+          const same = known && (known === cell || alike(known, cell, fit));
+          if (!same || (place === this.at) !== (place === this.chosen)) changed.push(cell);
+          else if (cell.ring || place === this.at) ringed.push(cell);
         });
       });
+      this.chosen = this.at;
       if (!changed.length) return;
       // A ring reaches into the gap, where a neighbour that is drawn again would cut it.
       changed.push(...ringed);
@@ -196,11 +202,13 @@
       for (const cell of changed) this.cell(context, cell, cell.x, cell.y, fit);
       for (const cell of changed) {
         if (cell.ring) this.outline(context, cell, colors[cell.ring], 1.6);
-        if (cell.chosen) this.outline(context, cell, colors.text, 2);
+        if (cell === this.cells[this.at]) this.outline(context, cell, colors.text, 2);
       }
     }
 
     label(context, group, left, top, fit) {
+      // Where only this name has another tone, the one of before goes first; its cells and their rings stay.
+      context.clearRect(left - GROUP_X + 3, top - 2, fit.space + GROUP_X - 6, fit.h + 4);
       const size = Math.min(11, fit.h + 2);
       context.font = `${group.tone ? 650 : 400} ${size}px ${this.font}`;
       context.fillStyle = group.tone ? this.colors[group.tone] : this.colors.muted;

@@ -27,6 +27,8 @@
   /** A chart rests this many times as long as its drawing took: fifty forks in Plotly cost 30 to 60 ms, and the page is
    * one of many things that a machine does. */
   const REST = 10;
+  /** Up to here a chart's rest is waited for frame by frame. */
+  const SOON_MS = 20;
 
   /** What was drawn and when, for benchmarks and tests: the newest records, `drawnAt` in unix seconds. */
   const hook = (window.__stability = window.__stability || { lastDrawn: null, drawn: [], frames: 0, first: {} });
@@ -130,6 +132,7 @@
     wake() {
       if (!this.sleeping || this.gone) return;
       this.sleeping = false;
+      clearTimeout(this.alarm);
       requestAnimationFrame(() => this.frame());
     }
 
@@ -153,9 +156,14 @@
       }
       if (drawn.length) this.record(drawn);
       hook.frames += drawn.length ? 1 : 0;
-      const more = waiting.some((chart) => chart.dirty);
-      if (more) requestAnimationFrame(() => this.frame());
-      else this.sleeping = true;
+      const rests = waiting.filter((chart) => chart.dirty).map((chart) => chart.drawn + this.pace(chart) - performance.now());
+      if (rests.some((rest) => rest < SOON_MS)) {
+        requestAnimationFrame(() => this.frame());
+        return;
+      }
+      // A frame that is asked for costs the page, though nothing is drawn in it: until the first one is due there is none.
+      this.sleeping = true;
+      if (rests.length) this.alarm = setTimeout(() => this.wake(), Math.min(...rests) - SOON_MS / 2);
     }
 
     /** Under the pointer Plotly's hover holds still enough to be read; a chart that costs much is drawn less often. */
@@ -257,6 +265,7 @@
 
     close() {
       this.gone = true;
+      clearTimeout(this.alarm);
       window.removeEventListener("pointerup", this.release);
       window.removeEventListener("blur", this.release);
       this.seen.disconnect();

@@ -40,6 +40,11 @@
     if (element && element.className !== name) element.className = name;
   };
 
+  /** Set what stands under the pointer, touching the page only when it changed. */
+  S.title = function (element, words) {
+    if (element && element.title !== words) element.title = words;
+  };
+
   /** Show or hide an element. */
   S.show = function (element, shown) {
     if (element && element.hidden === shown) element.hidden = !shown;

@@ -94,6 +94,11 @@
       this.page = page;
       this.field = "util";
       this.known = new Map();
+      /** GPUs that the server knows, by node, and how often it was asked. */
+      this.indices = new Map();
+      this.answers = 0;
+      /** What each node shows, and what that was made of. */
+      this.made = new Map();
       S.segmented(S.byId("gpus-field"), (value) => {
         this.field = value;
         this.draw(true);
@@ -113,6 +118,13 @@
         const answer = await S.api.gpusOf(this.page.id);
         if (this.page.gone || !answer) return;
         this.known = new Map((Array.isArray(answer.gpus) ? answer.gpus : []).map((gpu) => [`${gpu.node} ${gpu.index}`, gpu]));
+        this.indices = new Map();
+        for (const { node, index } of this.known.values()) {
+          if (typeof node !== "string" || number(index) === null) continue;
+          if (!this.indices.has(node)) this.indices.set(node, []);
+          this.indices.get(node).push(index);
+        }
+        this.answers += 1;
         this.draw();
       } catch (error) {
         // Readings are shown without it; asked again in a minute.
@@ -128,62 +140,64 @@
     /** GPUs of all nodes that an agent or the server knows: `[{label, cells}]`, and nodes without any. */
     groups(colors) {
       const { page } = this;
-      const field = FIELDS[this.field];
-      const names = new Map();
-      for (const gpu of this.known.values()) {
-        if (typeof gpu.node !== "string" || number(gpu.index) === null) continue;
-        if (!names.has(gpu.node)) names.set(gpu.node, new Set());
-        names.get(gpu.node).add(gpu.index);
-      }
-      const ranks = new Map();
       const nodes = page.health.nodes();
-      for (const agent of nodes) {
-        for (const [index] of page.health.gpus.get(agent.node) || []) {
-          if (!names.has(agent.node)) names.set(agent.node, new Set());
-          names.get(agent.node).add(Number(index));
-        }
-        // One that is lost from the start has no reading, but a rank says that it has it.
-        for (const slot of agent.ranks) {
-          if (!slot || !slot.gpu) continue;
-          ranks.set(`${agent.node} ${slot.gpu.index}`, [slot.rank]);
-          if (names.has(agent.node)) names.get(agent.node).add(slot.gpu.index);
-        }
-      }
+      const now = page.now();
       const groups = [];
-      for (const { node, time } of nodes) {
-        if (!names.has(node)) {
-          // Its place stays free: nodes stand where they stand among the ranks.
-          groups.push({ label: node, tone: "", cells: [] });
-          continue;
-        }
+      const without = [];
+      for (const agent of nodes) {
         // What a silent node read last says nothing of now.
-        const stale = page.now() - time > STALE_S;
-        const group = { label: node, tone: "", cells: [] };
-        const readings = page.health.gpus.get(node) || new Map();
-        for (const index of [...names.get(node)].sort((a, b) => a - b)) {
-          const key = `${node} ${index}`;
-          const known = this.known.get(key);
-          const fields = (!stale && readings.get(String(index))) || {};
-          const said = known && known.state in MARKS ? known.state : null;
-          const any = field.has(fields);
-          const state = said && said !== "ok" ? said : Object.keys(fields).length ? own(fields) : "none";
-          const gpu = { node, index, known, fields, state, stale, ranks: ranks.get(key) || (known && Array.isArray(known.ranks) ? known.ranks : []), faults: known && Array.isArray(known.faults) ? known.faults : [] };
-          if (TONES[state]) group.tone = TONES[state] === "critical" || group.tone === "critical" ? "critical" : "warning";
-          const share = any ? Math.max(0, Math.min(0.999, field.share(fields, known))) : 0;
-          const scale = field.cold ? colors.load : colors.ramp;
-          group.cells.push({
-            key,
-            gpu,
-            fill: state === "lost" ? colors["rank-dead"] : any ? scale[Math.floor(share * scale.length)] : colors["rank-unheard"],
-            hollow: state !== "lost" && !any,
-            mark: MARKS[state] || (any ? "" : "hatch"),
-            ring: TONES[state] || "",
-            text: any && state !== "lost" ? field.words(fields) : "",
-          });
-        }
-        groups.push(group);
+        const stale = now - agent.time > STALE_S;
+        const of = [agent, page.health.reads.get(agent.node), stale, this.answers, this.field, colors];
+        let made = this.made.get(agent.node);
+        // Of thousands of GPUs a few are read at a time.
+        if (!made || of.some((one, index) => one !== made.of[index])) this.made.set(agent.node, (made = { of, group: this.group(agent, stale, colors) }));
+        groups.push(made.group);
+        if (!made.group.known) without.push(agent);
       }
-      return { groups, without: nodes.filter((agent) => !names.has(agent.node)) };
+      if (this.made.size > nodes.length) this.made.clear();
+      return { groups, without };
+    }
+
+    /** The GPUs of one node; `known`: whether anybody ever saw one there. */
+    group(agent, stale, colors) {
+      const { node } = agent;
+      const field = FIELDS[this.field];
+      const readings = this.page.health.gpus.get(node) || new Map();
+      const indices = new Set([...(this.indices.get(node) || []), ...[...readings.keys()].map(Number)]);
+      // Where none is known its place stays free: nodes stand where they stand among the ranks.
+      const group = { label: node, tone: "", cells: [], bad: [], known: indices.size > 0 };
+      if (!group.known) return group;
+      const ranks = new Map();
+      for (const slot of agent.ranks) {
+        if (!slot || !slot.gpu) continue;
+        ranks.set(slot.gpu.index, [slot.rank]);
+        // One that is lost from the start has no reading, but a rank says that it has it.
+        indices.add(slot.gpu.index);
+      }
+      for (const index of [...indices].sort((a, b) => a - b)) {
+        const key = `${node} ${index}`;
+        const known = this.known.get(key);
+        const fields = (!stale && readings.get(String(index))) || {};
+        const said = known && known.state in MARKS ? known.state : null;
+        const any = field.has(fields);
+        const state = said && said !== "ok" ? said : Object.keys(fields).length ? own(fields) : "none";
+        const gpu = { node, index, known, fields, state, stale, ranks: ranks.get(index) || (known && Array.isArray(known.ranks) ? known.ranks : []), faults: known && Array.isArray(known.faults) ? known.faults : [] };
+        if (TONES[state]) group.tone = TONES[state] === "critical" || group.tone === "critical" ? "critical" : "warning";
+        const share = any ? Math.max(0, Math.min(0.999, field.share(fields, known))) : 0;
+        const scale = field.cold ? colors.load : colors.ramp;
+        const cell = {
+          key,
+          gpu,
+          fill: state === "lost" ? colors["rank-dead"] : any ? scale[Math.floor(share * scale.length)] : colors["rank-unheard"],
+          hollow: state !== "lost" && !any,
+          mark: MARKS[state] || (any ? "" : "hatch"),
+          ring: TONES[state] || "",
+          text: any && state !== "lost" ? field.words(fields) : "",
+        };
+        group.cells.push(cell);
+        if (TONES[state]) group.bad.push(cell);
+      }
+      return group;
     }
 
     /** Bring the panel up to date; `anyway`: though nobody sees it. */
@@ -195,8 +209,7 @@
       const { groups, without } = this.groups(colors);
       const count = groups.reduce((sum, group) => sum + group.cells.length, 0);
       const bad = groups
-        .flatMap((group) => group.cells)
-        .filter((cell) => TONES[cell.gpu.state])
+        .flatMap((group) => group.bad)
         .sort((a, b) => WORST.indexOf(a.gpu.state) - WORST.indexOf(b.gpu.state));
       S.show(S.byId("gpus-panel"), page.health.agents.size > 0);
       S.show(S.byId("gpus-field"), count > 0);

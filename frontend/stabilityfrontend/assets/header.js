@@ -66,19 +66,19 @@
       return;
     }
     S.text(S.byId("run-name"), page.name());
-    S.byId("run-name").title = `${run.project ? `${run.project} / ` : ""}${run.run_id}`;
+    S.title(S.byId("run-name"), `${run.project ? `${run.project} / ` : ""}${run.run_id}`);
     const segments = [...store.segments.values()].filter((one) => !one.undone).map((one) => one.id);
     const world = run.world || {};
     const fewer = Number.isInteger(world.before) && world.now < world.before;
     const place = segments.length ? `segment ${segments.indexOf(store.head) + 1} of ${segments.length}` : "no segment yet";
     S.text(S.byId("run-segment"), fewer ? `${place} · ${world.now} of ${world.before} ranks` : place);
     const since = Number.isInteger(world.since_step) ? ` since step ${S.count(world.since_step)}` : "";
-    S.byId("run-segment").title = fewer ? `The job runs on ${world.now} ranks${since}; before it had ${world.before}.` : "";
+    S.title(S.byId("run-segment"), fewer ? `The job runs on ${world.now} ranks${since}; before it had ${world.before}.` : "");
     const status = S.byId("run-status");
     S.text(status, run.status);
     // What was so when the server was last heard is no news.
     S.cls(status, `pill ${page.live.lost === null ? S.tone(run.status) : "calm"}`);
-    status.title = run.note || "";
+    S.title(status, run.note || "");
     const note = S.byId("run-note");
     const shown = Boolean(run.note) && run.status !== "running" && run.status !== "finished";
     S.text(note, run.note);
@@ -88,12 +88,14 @@
     const end = ["running", "stalled", "unreachable"].includes(run.status) ? page.now() : run.updated;
     S.text(S.byId("run-elapsed"), S.duration(Math.max(0, end - run.created)));
     const over = ENDED.has(run.status);
-    S.byId("rollback-open").disabled = !page.ready || page.lost === true || over;
-    S.byId("rollback-open").title = over ? "This run has ended: there is no job to roll back. Start it again from a checkpoint." : "";
+    const back = S.byId("rollback-open");
+    const closed = !page.ready || page.lost === true || over;
+    if (back.disabled !== closed) back.disabled = closed;
+    S.title(back, over ? "This run has ended: there is no job to roll back. Start it again from a checkpoint." : "");
     const gone = page.discarded();
     const forks = page.forkList.length;
     S.text(S.byId("focus-note"), gone ? `−${S.plural(gone, "step")}` : "");
-    S.byId("focus-note").title = forks ? `${S.plural(gone, "step")} discarded in ${S.plural(forks, "fork")}` : "";
+    S.title(S.byId("focus-note"), forks ? `${S.plural(gone, "step")} discarded in ${S.plural(forks, "fork")}` : "");
     S.show(S.byId("focus-ghosts"), forks > 0);
     legend(page, forks);
     const empty = page.charted && page.store.extent([page.metric()]) === null && !page.lost;

@@ -71,6 +71,9 @@
       this.agents = new Map();
       /** Newest readings: node -> GPU's index -> {field: value}. */
       this.gpus = new Map();
+      /** How often something was read on a node: who made something of its readings sees whether it still holds. */
+      this.reads = new Map();
+      this.order = [];
     }
 
     /** Everything anew: what `GET /runs/{id}/health` says. */
@@ -79,6 +82,7 @@
       for (const agent of list(agents).map(object)) {
         this.whole(agent);
         for (const [index, fields] of Object.entries(object(agent.gpus))) Object.assign(this.gpu(text(agent.node), index), fields);
+        this.noteRead(text(agent.node));
       }
     }
 
@@ -111,15 +115,8 @@
         const agent = this.agents.get(news.agent);
         if (!agent) continue;
         agent.time = at(news.time) ?? agent.time;
-        column(agent, news.step, (rank, value) => (rank.step = step(value)));
-        column(agent, news.start, (rank, value) => (rank.step_start = at(value)));
-        column(agent, news.since, (rank, value) => (rank.phase_start = at(value)));
-        column(agent, news.phase, (rank, value) => (rank.phase = word(value)));
-        column(agent, news.cpu, (rank, value) => (rank.cpu = number(value) === null ? null : value / 100));
-        column(agent, typeof news.proc === "string" ? [...news.proc] : undefined, (rank, value) => (rank.proc = value.trim()));
-        column(agent, news.wchan, (rank, value) => (rank.wchan = word(value)));
-        column(agent, news.beat, (rank, value) => (rank.beat_at = at(value)));
-        column(agent, news.budget, (rank, value) => (rank.budget_s = positive(value)));
+        for (const [name, set] of COLUMNS) column(agent, news[name], set, at, word);
+        if (typeof news.proc === "string") column(agent, [...news.proc], setProc);
       }
     }
 
@@ -139,7 +136,12 @@
         this.gpu(block.node, parts[1])[parts[2]] = number(values[values.length - 1]);
         any = true;
       }
+      if (any) this.noteRead(block.node);
       return any;
+    }
+
+    noteRead(node) {
+      this.reads.set(node, (this.reads.get(node) || 0) + 1);
     }
 
     gpu(node, index) {
@@ -156,18 +158,35 @@
         const known = nodes.get(agent.node);
         if (!known || (agent.connected && !known.connected) || (agent.connected === known.connected && agent.time >= known.time)) nodes.set(agent.node, agent);
       }
-      return [...nodes.values()].sort((a, b) => collator.compare(a.node, b.node));
+      // Sorting as people count costs more than all the rest: only where a node came or went.
+      if (nodes.size !== this.order.length || this.order.some((node) => !nodes.has(node))) this.order = [...nodes.keys()].sort(collator.compare);
+      return this.order.map((node) => nodes.get(node));
     }
   }
 
   const collator = new Intl.Collator("en", { numeric: true });
 
+  /** Columns of a News: what each sets of a rank. `at` makes a time of tenths, `word` a word of its number. */
+  const COLUMNS = [
+    ["step", (rank, value) => (rank.step = step(value))],
+    ["start", (rank, value, at) => (rank.step_start = at(value))],
+    ["since", (rank, value, at) => (rank.phase_start = at(value))],
+    ["phase", (rank, value, at, word) => (rank.phase = word(value))],
+    ["cpu", (rank, value) => (rank.cpu = number(value) === null ? null : value / 100)],
+    ["wchan", (rank, value, at, word) => (rank.wchan = word(value))],
+    ["beat", (rank, value, at) => (rank.beat_at = at(value))],
+    ["budget", (rank, value) => (rank.budget_s = positive(value))],
+  ];
+  // Not `trim`: Dash brings one of its own that is slow, and there are thousands of these a second.
+  const setProc = (rank, value) => (rank.proc = value === " " ? "" : value);
+
   /** One value for all ranks of an agent, or one each; a column of another length is of other ranks: left alone. */
-  function column(agent, values, set) {
+  function column(agent, values, set, at, word) {
     if (values === undefined) return;
+    const { ranks } = agent;
     const each = Array.isArray(values);
-    if (each && values.length !== agent.ranks.length) return;
-    agent.ranks.forEach((rank, index) => rank && set(rank, each ? values[index] : values));
+    if (each && values.length !== ranks.length) return;
+    for (let index = 0; index < ranks.length; index += 1) if (ranks[index]) set(ranks[index], each ? values[index] : values, at, word);
   }
 
   S.Health = Health;

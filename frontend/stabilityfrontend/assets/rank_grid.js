@@ -16,8 +16,6 @@
   /** Kinds of incidents that name a rank as the one to blame. */
   const BLAMING = new Set(["hang", "process_death", "straggler", "gpu_fault"]);
 
-  const markOf = (state) => (S.RANK_STATES.find(([name]) => name === state) || [])[2] || "";
-
   /** Open incidents by the ranks that they blame. */
   S.blamed = function (page) {
     const found = new Map();
@@ -35,7 +33,7 @@
   /** How cells are coloured: `paint(row) -> {fill, mark, hollow}` and `legend: [[fill, sign, words, hollow]]`. */
   function painter(kind, rows, colors) {
     const hollow = (row) => row.state === "unheard" || row.state === "unread";
-    const base = (row, fill) => ({ fill: hollow(row) ? colors["rank-unheard"] : fill, hollow: hollow(row), mark: ["dead", "unheard", "unread"].includes(row.state) ? markOf(row.state) : "" });
+    const base = (row, fill) => ({ fill: hollow(row) ? colors["rank-unheard"] : fill, hollow: hollow(row), mark: ["dead", "unheard", "unread"].includes(row.state) ? S.rankMark(row.state) : "" });
     if (kind === "phase") {
       const counts = new Map();
       for (const row of rows) counts.set(row.slot.phase, (counts.get(row.slot.phase) || 0) + 1);
@@ -65,7 +63,7 @@
     const counts = new Map();
     for (const row of rows) counts.set(row.state, (counts.get(row.state) || 0) + 1);
     return {
-      paint: (row) => ({ fill: colors[`rank-${row.state}`], hollow: hollow(row), mark: markOf(row.state) }),
+      paint: (row) => ({ fill: colors[`rank-${row.state}`], hollow: hollow(row), mark: S.rankMark(row.state) }),
       legend: S.RANK_STATES.filter(([state]) => counts.has(state))
         .reverse()
         .map(([state, said, mark]) => [colors[`rank-${state}`], SIGNS[mark], `${said} ${S.count(counts.get(state))}`, state === "unheard" || state === "unread"]),
@@ -111,6 +109,8 @@
       this.rows = [];
       this.blamed = new Map();
       this.cards = new Map();
+      /** Cells by rank, as they were drawn last. */
+      this.cells = new Map();
       S.segmented(S.byId("ranks-color"), (value) => this.change("color", value));
       S.segmented(S.byId("ranks-order"), (value) => this.change("order", value));
       this.visible = true;
@@ -157,6 +157,7 @@
       if (this.map) this.map.close();
       this.map = null;
       this.cards.clear();
+      this.cells.clear();
       this.shape = "";
     }
 
@@ -181,7 +182,7 @@
       const theme = page.config.themes[S.theme.name()];
       const { paint, legend } = painter(this.color, rows, theme.colors);
       S.fillLegend(S.byId("ranks-legend"), legend);
-      const cell = (row) => ({ key: row.rank, row, ...paint(row), ring: this.blamed.has(row.rank) ? "text" : "", letter: row.slot.phase.slice(0, 1), text: `${row.rank}` });
+      const cell = (row) => this.cell(row, paint(row));
       let groups;
       if (this.order === "worst") {
         const sorted = [...rows].sort(S.worstFirst);
@@ -198,6 +199,19 @@
         groups = page.health.nodes().filter((agent) => nodes.has(agent.node)).map((agent) => nodes.get(agent.node));
       }
       this.map.set(groups, theme.colors, theme.panel.font.family);
+    }
+
+    /** The cell of a rank: the very one of before where it looks the same, so that the wall passes over it. */
+    cell(row, { fill, mark, hollow }) {
+      const ring = this.blamed.has(row.rank) ? "text" : "";
+      const letter = row.slot.phase.slice(0, 1);
+      let cell = this.cells.get(row.rank);
+      if (!cell || cell.fill !== fill || cell.mark !== mark || cell.hollow !== hollow || cell.ring !== ring || cell.letter !== letter) {
+        cell = { key: row.rank, row, fill, mark, hollow, ring, letter, text: `${row.rank}`, x: 0, y: 0 };
+        this.cells.set(row.rank, cell);
+      }
+      cell.row = row;
+      return cell;
     }
 
     drawCards(place, rows) {
@@ -229,7 +243,7 @@
       const state = row.state;
       card.element.dataset.state = state;
       S.cls(card.element, `rank-card ${TONES[state] || ""}`);
-      S.text(card.sign, SIGNS[markOf(state)]);
+      S.text(card.sign, SIGNS[S.rankMark(state)]);
       card.sign.style.background = ["unheard", "unread"].includes(state) ? "transparent" : colors[`rank-${state}`];
       card.sign.style.borderColor = colors[`rank-${state}`];
       card.sign.style.color = ["unheard", "unread"].includes(state) ? colors[`rank-${state}`] : S.inkOn(colors[`rank-${state}`]);

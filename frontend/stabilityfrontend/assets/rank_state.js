@@ -25,6 +25,10 @@
     ["running", "runs", ""],
   ];
   const RANKING = new Map(S.RANK_STATES.map(([name], index) => [name, index]));
+  const MARKS = new Map(S.RANK_STATES.map(([name, , mark]) => [name, mark]));
+
+  /** The shape that stands for a state. */
+  S.rankMark = (state) => MARKS.get(state) || "";
 
   /** Which entry of a rank counts where several processes had it: one that lives, then the later start. */
   function newer(one, other) {
@@ -44,6 +48,29 @@
     return "running";
   }
 
+  /** What is known of a rank. Its words are made when somebody reads them: of thousands one or two stand in a sentence. */
+  class Row {
+    constructor(slot, agent, heardS) {
+      this.rank = slot.rank;
+      this.node = agent.node;
+      this.agent = agent;
+      this.slot = slot;
+      this.state = "";
+      this.lag = null;
+      this.heardS = heardS;
+      // What a silent node's rank did since is not known: its ages stop with its agent's last word.
+      const at = agent.time;
+      const entered = Math.max(slot.step_start || 0, slot.phase_start || 0);
+      this.stoodS = entered ? Math.max(0, at - entered) : null;
+      this.phaseS = slot.phase_start ? Math.max(0, at - slot.phase_start) : null;
+      this.beatS = slot.beat_at === null ? null : Math.max(0, at - slot.beat_at);
+    }
+
+    get words() {
+      return wordsOf(this);
+    }
+  }
+
   /**
    * A row for each rank, by rank: `{rank, node, agent, slot, state, words, lag, stoodS, phaseS, heardS, beatS}`.
    * Times are on the agents' clocks: a node's clock that is off changes no age.
@@ -52,22 +79,10 @@
     const now = page.now();
     const found = new Map();
     for (const agent of page.health.nodes()) {
+      const heardS = Math.max(0, now - agent.time);
       for (const slot of agent.ranks) {
         if (!slot) continue;
-        const heardS = Math.max(0, now - agent.time);
-        // What a silent node's rank did since is not known: its ages stop with its agent's last word.
-        const at = agent.time;
-        const entered = Math.max(slot.step_start || 0, slot.phase_start || 0);
-        const row = {
-          rank: slot.rank,
-          node: agent.node,
-          agent,
-          slot,
-          heardS,
-          stoodS: entered ? Math.max(0, at - entered) : null,
-          phaseS: slot.phase_start ? Math.max(0, at - slot.phase_start) : null,
-          beatS: slot.beat_at === null ? null : Math.max(0, at - slot.beat_at),
-        };
+        const row = new Row(slot, agent, heardS);
         const known = found.get(slot.rank);
         if (!known || newer(row, known)) found.set(slot.rank, row);
       }
@@ -76,7 +91,6 @@
     for (const row of rows) row.state = stateOf(row);
     lags(rows, page.stepSeconds());
     blame(rows);
-    for (const row of rows) row.words = wordsOf(row);
     return rows;
   };
 

@@ -233,9 +233,12 @@
       const known = new Set(this.names);
       const fresh = [...touched].filter((name) => !known.has(name));
       if (fresh.length) this.setNames([...this.names, ...fresh]);
-      this.derived.onPoints();
-      this.board.markMetrics(touched, step, message.time);
-      this.dirty("kpis", "header", "cards");
+      // Most messages of a large job are readings of GPUs that no chart shows: nothing else is drawn for them.
+      if (touched.size) {
+        this.derived.onPoints();
+        this.board.markMetrics(touched, step, message.time);
+        this.dirty("kpis", "header", "cards");
+      }
       if (!this.sawPoints) this.dirtyAll();
       this.sawPoints = true;
     }
