@@ -38,7 +38,7 @@ class Alert:
         state: ``open``, ``recovered`` or ``resolved``; only the first is not over.
         title: one short line.
         text: what happened, plain sentences.
-        onset_step: first step of it, or None.
+        onset_step: first step of it, -1 for before the first one, or None.
         metric: metric concerned, or None.
         rank: rank concerned, or None.
         node: node concerned, or None.

@@ -48,7 +48,7 @@ def _message(notice: Notice) -> dict[str, Any]:
     else:
         heading = f"{_SIGNS[alert.severity]} {alert.title}"
     where = [f"run *{_escape(alert.run_id)}*", alert.kind, alert.severity]
-    if alert.onset_step is not None:
+    if alert.onset_step is not None and alert.onset_step >= 0:  # -1: before the first step
         where.append(f"step {alert.onset_step:,}")
     if alert.dataset:
         where.append(f"data set {_escape(alert.dataset)}")

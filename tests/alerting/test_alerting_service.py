@@ -195,6 +195,14 @@ async def test_slack_gets_a_message_with_blocks_and_a_link(redis: Redis, receive
     assert resolved.json["text"] == ":white_check_mark: Left behind: Loss spike at step 100 (run run-1)"
 
 
+async def test_slack_names_no_step_before_the_first_one(redis: Redis, receiver: Any) -> None:
+    async with alerting(redis, [SlackSink(receiver.url + SLACK_PATH)]):
+        await publish(redis, incident(onset_step=-1), incident(2, onset_step=0))
+        await settled(redis, "alerting:slack", 2)
+    said = [json.dumps(one.json["blocks"][3]) for one in receiver.received]
+    assert ["step " in words for words in said] == [False, True]
+
+
 async def test_pagerduty_gets_a_trigger_and_a_resolve_with_one_dedup_key(redis: Redis, receiver: Any) -> None:
     receiver.status = 202
     async with alerting(redis, [PagerDutySink("routing-secret", receiver.url + "/v2/enqueue")]):

@@ -104,6 +104,15 @@ def test_a_verdict_names_who_since_when_how_sure_why_and_what_is_not_visible(pag
         assert expected in words, expected
 
 
+def test_before_the_first_step_no_step_is_named(pages: Page) -> None:
+    ranks = {"0": {"step": -1, "phase": "init", "stood_s": 23.0, "node": "a"}}
+    early = incident(onset_step=-1, step=-1, evidence={"ranks": ranks, "verdict": {"since": 1940.0}})
+    text = pages.evaluate(f"(one) => {{ {STAGE} return show(one); }}", early)
+    assert "none yet" in text
+    assert "−1" not in text
+    assert "-1" not in text
+
+
 def test_the_odd_group_comes_first_and_says_where_it_is_the_others_what_they_wait_in(pages: Page) -> None:
     many = group([0, 1, 2, 3, 4, 6, 7], "collective", "all_reduce #1841")
     groups = [many, group([8], "native"), group([5], "data", odd=True)]

@@ -29,7 +29,7 @@
     const since = S.sinceOf(incident);
     const entries = [];
     const add = (time, words, tone) => entries.push({ time: S.finite(time), words, tone: tone || "" });
-    const step = S.finite(incident.onset_step);
+    const step = S.toldStep(incident.onset_step);
     if (verdict && verdict.since) add(verdict.since, `${SINCE[incident.kind] || "Last progress"}${step === null ? "" : `, step ${S.count(step)}`}`);
     else if (since !== null && since < incident.opened) add(since, incident.kind === "gpu_fault" ? "First sign" : "Beginning");
     add(incident.opened, verdict && incident.kind === "hang" ? "Suspected" : "Seen", S.severity(incident));
@@ -82,7 +82,7 @@
     const signal = [S.str(death.signal_name), S.str(death.signal) ? `(${S.str(death.signal)})` : ""].filter(Boolean).join(" ");
     const facts = S.factList([
       ["Process", [S.str(death.rank) && several ? `rank ${S.str(death.rank)}` : "", S.str(death.pid) ? `pid ${S.str(death.pid)}` : "", S.str(death.node)].filter(Boolean).join(" · ")],
-      ["When", S.finite(death.time) === null ? "" : `${S.moment(death.time)}${S.finite(death.step) === null ? "" : `, step ${S.count(death.step)}`}`],
+      ["When", S.finite(death.time) === null ? "" : `${S.moment(death.time)}${S.toldStep(death.step) === null ? "" : `, step ${S.count(death.step)}`}`],
       ["Signal", signal],
       ["Exit code", S.str(death.exit_code)],
       ["Out of memory", S.str(S.record(death.oom).line) ? S.h("span", {}, S.str(death.oom.line), S.str(death.oom.source) ? S.h("span", { class: "sub" }, ` (${S.str(death.oom.source)})`) : null) : nested(death.oom)],
@@ -272,7 +272,7 @@
             "tr",
             { class: line.ranks.some((rank) => guilty.has(rank)) ? "suspect" : "" },
             S.h("td", { class: "strong" }, line.ranks.length === 1 ? String(line.ranks[0]) : `${S.count(line.ranks.length)}: ${S.rankRanges(line.ranks, 3)}`),
-            S.h("td", { class: "num" }, S.count(line.step)),
+            S.h("td", { class: "num" }, line.step !== null && line.step < 0 ? "none yet" : S.count(line.step)),
             S.h("td", {}, line.phase || "–"),
             S.h("td", { class: "num" }, line.seconds === null ? "–" : S.duration(line.seconds)),
             S.h("td", { title: line.missing || null }, PROCESS_STATES[line.state] || line.state || (line.missing ? "not seen" : "–")),

@@ -50,7 +50,7 @@
     const { incident } = page;
     const severity = S.severity(incident);
     const open = incident.state === "open";
-    const step = S.finite(incident.onset_step);
+    const step = S.toldStep(incident.onset_step);
     return [
       S.h(
         "div",

@@ -28,7 +28,7 @@
     const curve = !said && !PROCESSES.has(incident.kind);
     const verdict = S.verdictOf(incident);
     const where = [
-      incident.onset_step === null || incident.onset_step === undefined ? null : `${curve ? "onset" : "step"} ${S.count(incident.onset_step)}`,
+      S.toldStep(incident.onset_step) === null ? null : `${curve ? "onset" : "step"} ${S.count(incident.onset_step)}`,
       !curve || delay === null || !Number.isFinite(delay) ? null : `seen ${delay === 0 ? "at once" : `${S.plural(delay, "step")} later`}`,
       incident.rank === null || incident.rank === undefined ? null : `rank ${incident.rank}`,
       incident.node && (incident.rank === null || incident.rank === undefined) ? incident.node : null,

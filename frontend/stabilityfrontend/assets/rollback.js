@@ -8,7 +8,7 @@
   /** The reason that the form begins with; most titles name their step already. */
   function incidentReason(incident) {
     const title = incident.title || S.words(incident.kind);
-    return /\bstep\b/.test(title) || incident.onset_step === null ? title : `${title} at step ${incident.onset_step}`;
+    return /\bstep\b/.test(title) || S.toldStep(incident.onset_step) === null ? title : `${title} at step ${incident.onset_step}`;
   }
 
   const everyRank = (size) => (size === 1 ? ["The rank stops", "loads", "discards", "reseeds", "skips", "goes"] : [size === 2 ? "Both ranks stop" : `All ${S.count(size)} ranks stop`, "load", "discard", "reseed", "skip", "go"]);

@@ -116,7 +116,7 @@
   S.severity = (incident) => SEVERITY[incident.severity] || "info";
 
   /** Whether an incident is about a stretch of steps: a sick GPU or a lost agent is a mark of the health lane alone. */
-  S.hasBand = (incident) => incident.kind !== "gpu_fault" && incident.kind !== "agent_lost" && incident.onset_step !== null && incident.onset_step !== undefined;
+  S.hasBand = (incident) => incident.kind !== "gpu_fault" && incident.kind !== "agent_lost" && S.toldStep(incident.onset_step) !== null;
 
   /** Where an incident's band ends: where it recovered, where its branch was cut off, or at the newest step. */
   S.bandEnd = function (incident, segments, lastStep) {

@@ -47,6 +47,8 @@
   S.whole = (value) => (typeof value === "string" ? value : "");
   const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
   S.finite = finite;
+  /** A step that a process has told; null for -1, before its first one. */
+  S.toldStep = (value) => (finite(value) === null || value < 0 ? null : value);
   const texts = (value) => S.list(value).map(S.str).filter(Boolean);
   S.texts = texts;
 
