@@ -79,6 +79,14 @@ def test_a_node_is_left_out_on_hard_evidence_or_when_it_was_blamed_twice(
     assert plan["exit_code"] == (41 if excluded else 40)
 
 
+def test_a_job_that_stands_starts_again_though_a_gpu_fault_that_it_outlived_is_open_too() -> None:
+    sick = _incident("gpu_fault", node="n1", evidence={"class": "drain"}, opened=NOW - 600.0, title="GPU 2 is sick")
+    plan = _plan(replace(JOB, status="stalled", incidents=[sick, _incident("hang", IO)]))
+    assert (plan["action"], plan["exclude_nodes"]) == ("relaunch_without", ["n1"])
+    assert plan["text"].startswith("GPU 2 is sick. Rank 5 stands. Start the job again without n1")
+    assert [suspect["rank"] for suspect in plan["suspects"]] == [5]
+
+
 def test_suspicion_alone_never_leaves_a_job_without_nodes() -> None:
     twice = [_incident("hang", IO), _incident("hang", IO, incident_id="i-old", state="resolved")]
     assert _plan(replace(JOB, incidents=twice, nodes={"n1"}))["exclude_nodes"] == []

@@ -34,6 +34,8 @@ MAX_SUSPECTS = 16
 
 #: Kinds of incidents that stop a job.
 _STOPPING = ("hang", "process_death", "agent_lost", "gpu_fault")
+#: Of these, those that say that the job stands now; the others may be older, and it trained on.
+_STANDS = ("hang", "agent_lost")
 #: Verdicts that speak of a node as such.
 _NODE_CLASSES = frozenset({"node_lost"})
 #: Verdicts that blame nobody's machine, however often they come.
@@ -77,14 +79,15 @@ def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None
     """
     stopping = _stopping(job.incidents)
     cause = stopping[0] if stopping else None
-    verdict = {} if cause is None else _verdict(cause)
+    standing = next((incident for incident in stopping if incident["kind"] in _STANDS), None)
+    verdict = _verdict(cause or {}) or _verdict(standing or {})
     hard, soft = _blamed(job.incidents, stopping)
     named = set(order.exclude_nodes or ()) if order is not None else set[str]()
     # Suspicion alone must not empty the job.
     kept = set(order.keep_nodes or ()) if order is not None else set[str]()
     hard, soft = hard - kept, soft - kept
     exclude = sorted(named | hard | (soft if set(job.nodes) - hard - named - soft else set()))
-    action, why = _action(job, cause, verdict, now)
+    action, why = _action(job, cause, standing, now)
     if order is not None:
         action, why = "relaunch", _sentence(order.reason) or ("" if cause is None else _why(cause, job))
     if action == "relaunch" and exclude:
@@ -134,7 +137,7 @@ def _stops(incident: Mapping[str, Any]) -> bool:
 
 
 def _verdict(incident: Mapping[str, Any]) -> dict[str, Any]:
-    found = incident["evidence"].get("verdict")
+    found = incident.get("evidence", {}).get("verdict")
     return dict(found) if isinstance(found, Mapping) else {}
 
 
@@ -162,7 +165,14 @@ def _names(verdict: Mapping[str, Any]) -> set[str]:
     return {str(node) for node in verdict.get("nodes") or () if node}
 
 
-def _action(job: JobFacts, cause: Mapping[str, Any] | None, verdict: Mapping[str, Any], now: float) -> tuple[str, str]:
+def _action(
+    job: JobFacts, cause: Mapping[str, Any] | None, standing: Mapping[str, Any] | None, now: float
+) -> tuple[str, str]:
+    """Return what to do and why.
+
+    Args:
+        cause: the first of the open incidents that stop a job. standing: the first that says that it stands.
+    """
     if job.status == "finished":
         return ("none", "The job is finished.")
     if job.status == "offline":
@@ -178,11 +188,13 @@ def _action(job: JobFacts, cause: Mapping[str, Any] | None, verdict: Mapping[str
         if cause is not None and cause["evidence"].get("exit_code") == MEGATRON_FAILED:
             return ("stop", f"{_why(cause, job)} Exit code 17: Megatron's own check of a result failed.")
         return ("relaunch", _why(cause, job))
-    if cause is not None and cause["kind"] in ("hang", "agent_lost"):
-        undecided = not verdict and now - float(cause["opened"]) < UNDECIDED_S
+    if standing is not None:
+        verdict = _verdict(standing)
+        undecided = not verdict and now - float(standing["opened"]) < UNDECIDED_S
         if undecided or verdict.get("class") in ("overdue", "partition"):
-            return ("wait", f"{_why(cause, job)} That is not decided yet.")
-        return ("relaunch", _why(cause, job))
+            return ("wait", f"{_why(standing, job)} That is not decided yet.")
+        # A GPU that failed first is why it stands.
+        return ("relaunch", " ".join(dict.fromkeys((_why(cause, job), _why(standing, job)))))
     if cause is not None:
         return ("none", f"The job runs on. {_why(cause, job)}")
     return ("none", job.note or "The job runs.")
