@@ -48,7 +48,7 @@
       S.h("td", { class: "num" }, one.count ? S.duration(S.finite(one.time_lost_s)) : "–"),
       S.h("td", { class: "bars", "aria-hidden": "true" }, bar(share, "ours"), bar(published || 0, "theirs")),
       S.h("td", { class: "num sub", title: S.finite(one.published) === null ? null : `${S.count(one.published)} of Llama 3's interruptions` }, published === null ? "not in it" : percent(published)),
-      S.h("td", { class: "sees" }, S.h("span", { class: `seen ${S.str(one.visible)}` }, `${VISIBLE[one.visible] || "–"}${S.str(one.sees) ? ":" : ""}`), S.str(one.sees) ? S.h("span", { class: "sub" }, ` ${S.str(one.sees)}`) : null),
+      S.h("td", { class: "sees" }, S.h("span", { class: `seen ${S.str(one.visible)}` }, VISIBLE[one.visible] || "–"), S.str(one.sees) ? S.h("span", { class: "sub" }, `: ${S.str(one.sees)}`) : null),
     );
   }
 
@@ -153,7 +153,7 @@
         S.h("div", { class: "interruption-run" }, one.deleted ? S.h("span", {}, run) : S.h("a", { href: `/runs/${encodeURIComponent(S.str(one.run_id))}`, class: "run-link" }, run), S.h("div", { class: "sub" }, one.deleted ? "the run is deleted" : S.str(one.project) || "no project")),
         categories(page, one),
         S.h("div", { class: "interruption-who" }, who.length ? who.map((words) => S.h("div", {}, words)) : S.h("span", { class: "sub" }, "nobody stands out")),
-        S.h("div", { class: "num strong interruption-lost" }, S.duration(S.finite(one.time_lost_s)), one.open ? S.h("div", { class: "chip critical" }, "still stands") : one.counted === false ? S.h("div", { class: "sub" }, one.category === "user_stop" ? "by hand, not counted" : "not counted") : null),
+        S.h("div", { class: "num strong interruption-lost" }, S.duration(S.finite(one.time_lost_s)), one.open ? S.h("div", { class: "chip critical" }, "not back yet") : one.counted === false ? S.h("div", { class: "sub" }, one.category === "user_stop" ? "by hand, not counted" : "not counted") : null),
         S.h("div", { class: "interruption-link" }, one.incident_id && !one.deleted ? S.h("a", { href: S.incidentHref(S.str(one.run_id), S.str(one.incident_id)) }, "Incident") : null),
       ),
       open ? details(one) : null,

@@ -33,7 +33,7 @@
     if (verdict && verdict.since) add(verdict.since, `${SINCE[incident.kind] || "Last progress"}${step === null ? "" : `, step ${S.count(step)}`}`);
     else if (since !== null && since < incident.opened) add(since, incident.kind === "gpu_fault" ? "First sign" : "Beginning");
     add(incident.opened, verdict && incident.kind === "hang" ? "Suspected" : "Seen", S.severity(incident));
-    if (dump && dump.time) add(dump.time, `Stacks of ${S.plural(Object.keys(S.record(dump.ranks)).length, "rank")} taken`);
+    if (dump && dump.time) add(dump.time, `Stacks of ${S.plural(S.stackedRanks(dump), "rank")} taken`);
     if (verdict && verdict.since && verdict.decidedAfter !== null) add(verdict.since + verdict.decidedAfter, `Verdict: ${verdict.label || "known"}${verdict.confidence ? `, ${verdict.confidence} confidence` : ""}`);
     for (const command of commands) {
       if (!(command.issued >= since - 60)) continue;

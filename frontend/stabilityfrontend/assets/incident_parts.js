@@ -224,7 +224,7 @@
     chooseDump(page);
     // The dump itself is not compared: it is another object when it was fetched anew.
     panel("incident-stacks", [asked && asked.request, dump && [dump.time, dump.complete, Object.keys(S.record(dump.ranks)).length, S.list(dump.groups).length], asked && page.awaited(asked), asked && page.commands.get(asked.request)?.nodes, asked && page.commands.get(asked.request)?.state], () => stacks(page));
-    S.text(S.byId("stacks-note"), dump ? `${S.plural(Object.keys(S.record(dump.ranks)).length, "rank")} in ${S.plural(S.stackGroups(dump).length, "group")}, ${S.clock(dump.time)}` : "");
+    S.text(S.byId("stacks-note"), dump ? `${S.plural(S.stackedRanks(dump), "rank")} in ${S.plural(S.stackGroups(dump).length, "group")}, ${S.clock(dump.time)}` : "");
     panel("incident-collectives", [asked && asked.request, dump && dump.collectives], () => (dump ? S.collectivesTable(dump) : null));
     const suspects = verdict ? verdict.culprits : incident.rank === null || incident.rank === undefined ? [] : [incident.rank];
     panel("incident-ranks", [incident.version, page.allRanks, asked && asked.request, dump && [dump.time, dump.complete, Object.keys(S.record(dump.ranks)).length], process && !dump && page.agents.length], () => ranks(page, suspects, process));

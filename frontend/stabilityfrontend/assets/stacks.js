@@ -150,6 +150,9 @@
       .filter((group) => group && typeof group === "object")
       .sort((a, b) => Boolean(b.odd) - Boolean(a.odd) || S.ranksOf(a.ranks).length - S.ranksOf(b.ranks).length);
 
+  /** How many ranks of a dump have a stack. */
+  S.stackedRanks = (dump) => S.stackGroups(dump).reduce((count, group) => count + S.ranksOf(group.ranks).length, 0);
+
   /** Everything about one dump, for `place`. */
   S.stackParts = function (dump) {
     const groups = S.stackGroups(dump);
