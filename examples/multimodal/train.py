@@ -36,11 +36,12 @@ def main() -> None:
     """Train until ``--steps``, or until somebody sends SIGTERM."""
     args = parse_arguments()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    trainer = Trainer(args)
-
+    # First of all, so that a start in which a rank never comes is seen, too.
     run = stabilityclient.init(project="demo", name="multimodal", config=vars(args))  # <- stabilityboard
+    with run.phase("init"):
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+        trainer = Trainer(args)
     log = LogTimer(run.log) if args.measure_log_calls and rank == 0 else run.log
 
     @run.on_rollback  # <- stabilityboard
