@@ -334,13 +334,15 @@ def test_a_run_known_only_from_its_events_is_unreachable_until_an_agent_comes() 
     assert job.monitor.status(job.now)[0] == "running"
 
 
-def test_a_run_whose_events_all_say_finish_is_finished_after_a_server_restart() -> None:
+def test_a_run_whose_events_all_say_its_end_is_finished_after_a_server_restart() -> None:
     job = Job(silent={"a"})
     for rank in (0, 1):
         job.event("start", rank)
-        job.event("finish", rank)
+    job.event("finish", 0)
+    left = {"type": "left", "time": job.now, "step": 9, "data": {"source": source(1), "rank": 1}, "source": "a1-1"}
+    job.monitor.event(left, None, job.now)
     assert job.run(60) == []
-    assert job.monitor.status(job.now) == ("finished", "")
+    assert job.monitor.status(job.now) == ("finished", "rank 1 ended without run.finish().")
 
 
 def test_slots_that_are_not_slots_are_counted_and_harm_nothing() -> None:

@@ -207,7 +207,7 @@ run.log(3, {{"loss": 1.0}})
         wait_until(lambda: server.healths and not agent_lives(agents / "r"), 20, "the agent leaves")
         assert server.store.steps() == [3]
         assert server.store.events("process_death") == []
-        assert server.healths[-1].ranks[0]["state"] == "left"  # only the slot tells it
+        assert [event.data["rank"] for event in server.store.events("left", None)] == [0]
 
 
 def test_an_agent_killed_with_9_is_started_again_and_goes_on_exactly(start: Start) -> None:

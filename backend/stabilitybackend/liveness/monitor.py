@@ -188,7 +188,7 @@ class LivenessMonitor:
         self._slow.logs_own_work(rank, now)
 
     def event(self, event: Mapping[str, Any], rank: int | None, now: float) -> None:
-        """Take one event of a source: ``start``, ``finish``, ``exception``, ``process_death`` and ``stacks`` matter.
+        """Take one event of a source: those of processes and ``stacks`` matter.
 
         Args:
             event: ``{"type", "time", "step", "data", "source"}``; ``source`` is the id of the process start.
@@ -202,13 +202,14 @@ class LivenessMonitor:
             time = number(event.get("time")) or now
             self.bad_slots += self.dumps.take(data, str(event.get("node") or ""), time, expected) is None
             return
-        if kind not in ("start", "finish", "exception", "process_death"):
+        if kind not in ("start", "finish", "left", "exception", "process_death"):
             return
-        if kind == "process_death":
+        of_agent = kind in ("left", "process_death")
+        if of_agent:
             rank = data.get("rank", rank)
         if type(rank) is not int or not 0 <= rank <= MAX_RANK:
             return
-        source = str((data if kind == "process_death" else event).get("source") or "")
+        source = str((data if of_agent else event).get("source") or "")
         watch = self._watch_of(rank, source) if source else self._ranks.get(rank)
         if watch is None:
             return  # of a process that a newer one has replaced
@@ -219,6 +220,8 @@ class LivenessMonitor:
             self._deaths.runs_again(rank, watch.source, watch.step, time)
         elif kind == "finish":
             watch.state = "finished"
+        elif kind == "left":
+            watch.state = "left"
         elif kind == "exception":
             watch.state = "exception"
             facts = {"exception": dict(data), **_gpu(watch)}

@@ -180,7 +180,10 @@ class RankWatch:
             self.trouble = self.trouble or "its slot can't be read"
             self.seen_at = now
             return
-        if self.state != "finished":  # its own word; a slot that was read just before must not take it back
+        if self.state not in (
+            "finished",
+            "left",
+        ):  # the last word; a slot that was read just before must not take it back
             self.state = _state(slot.get("state", "running"))
         step = int(min(max(number(slot.get("step"), -1), -1), MAX_STEP))
         phase = str(slot.get("phase") or "")[:MAX_NAME_CHARS]

@@ -183,6 +183,8 @@ class RunState:
                 changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints(), event.time))
         elif event.type == "finish":
             self.stretches.finished(event.source.source)
+        elif event.type == "left":
+            self.stretches.finished(str(event.data.get("source") or ""))
         elif event.type == "alert" and told:
             self.found(alert_finding(event), event.time, changes)
         elif event.type == "batch":

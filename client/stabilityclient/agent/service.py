@@ -31,6 +31,7 @@ from stabilityclient.agent.statefile import StateFile, texts
 from stabilityclient.agent.uplink import Uplink
 from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_FINISH_S, DEFAULT_SPOOL_MIB, DEFAULT_URL, node_name
 from stabilityclient.sidecar import read_json
+from stabilityclient.slot import STATE_FINISHED
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["Agent", "main"]
@@ -48,8 +49,6 @@ MIN_GPU_POLL_S = 0.1
 CURSOR_S = 1.0
 #: An agent that finds no rank at all leaves after so long, seconds (it was started by a process that died at once).
 EMPTY_S = 30.0
-#: How long an agent that has delivered everything waits until it could say how the ranks ended, seconds.
-LAST_WORD_S = 2.0
 #: How long a starting agent waits for the lock: a rank that looks for an agent holds it for an instant, seconds.
 LOCK_WAIT_S = 1.0
 
@@ -101,7 +100,6 @@ class Agent:
         self._finishing_until = 0.0
         self._looks = 0
         self._over_since: float | None = None
-        self._end_told = False
         self._started = time.monotonic()
         url = environ.get("STABILITY_URL") or str(self._facts.get("url") or DEFAULT_URL)
         self._uplink = Uplink(
@@ -211,11 +209,15 @@ class Agent:
             return  # its last threads still live: the next look asks again
         data, source.ended = found
         name = source.info.source
-        if data is None or name in self._told or self._opened_again(source):
+        finished = source.slot is not None and source.slot.state == STATE_FINISHED
+        if finished or name in self._told or self._opened_again(source):
             return
         self._told.add(name)
         self._dirty = True
         step = source.slot.step if source.slot is not None else -1
+        if data is None:
+            self._own.event("left", step if step >= 0 else None, {"source": name, "rank": source.info.rank})
+            return
         data |= {"ordered": self._restart.ordered_end(source)}
         self._own.event("process_death", step if step >= 0 else None, data)
         self._write_cursor(True)  # at once: the agent that follows a killed one must not tell it again
@@ -245,9 +247,6 @@ class Agent:
         if self._over_since is None:
             self._over_since = now
         if all(source.delivered for source in self._sources) and not self._own.waiting:
-            if not self._end_told and now - self._over_since < LAST_WORD_S:
-                self._uplink.say_health()  # only a slot tells that a rank left without run.finish()
-                return None
             # A rank of a restart may have come in the meantime.
             return None if self._sources.discover() else "done"
         if self._uplink.refused or now - self._over_since > self._drain_s:
@@ -265,7 +264,6 @@ class Agent:
     def _say_health(self) -> Health:
         for source in self._sources:
             source.observe()  # an agent that itself stood still for a while must not tell old slots under the new time
-        self._end_told = self._job_over()
         state = {
             "gpu": self._gpus.reading,
             "frames_sent": self._uplink.frames_sent,

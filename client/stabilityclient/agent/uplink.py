@@ -142,7 +142,6 @@ class Uplink:
         self._retry = Backoff(FIRST_RETRY_S, LONGEST_RETRY_S)
         self._resend_at = 0.0
         self._ready = asyncio.Event()
-        self._wanted = asyncio.Event()
         self._welcomed: set[str] = set()
         self._offset_s = 0.0
         self.connected = False
@@ -240,10 +239,6 @@ class Uplink:
         self._on_acked()
         for command in answer.commands:
             self._on_command(command, self._offset_s)
-
-    def say_health(self) -> None:
-        """Send a Health message now; without it one goes each second."""
-        self._wanted.set()
 
     # --- from the server -----------------------------------------------------------------------------------------
 
@@ -375,9 +370,7 @@ class Uplink:
             health = self._health()
             if health is not None:
                 await socket.send(encode_message(health))
-            self._wanted.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wanted.wait(), 1.0)
+            await asyncio.sleep(1.0)
 
 
 def flush_s(busy: int) -> float:
