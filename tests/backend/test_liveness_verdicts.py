@@ -383,6 +383,22 @@ def test_where_few_ranks_report_the_others_are_suspects_only_once_one_is_seen_to
     assert told(before_the_first_step([0], world=1)) == ("overdue", [0])
 
 
+def test_after_a_new_start_the_ranks_that_did_not_come_back_are_the_missing_peers() -> None:
+    job = stands({}, seconds=0)
+    for rank in range(4):
+        job.dies(rank)
+    job.run(3, moving=False)
+    job.start, job.nodes, job.stuck = 60_000_000_000, {"a": [0, 1], "b": [3]}, {}
+    job.more |= {"step": -1, "step_start": 0.0, "phase": "init", "expect_s": 6.0, "phase_start": job.now}
+    job.run(4, moving=False)
+    assert job.monitor.status(job.now) == ("running", "In init.")
+    job.run(12, moving=False)
+    assert told(job) == ("peer_missing", [2])
+    assert verdict(job)["confidence"] == "high"
+    assert verdict(job)["blind"][0] == "rank 2: not heard of since the job was started again"
+    assert job.monitor.status(job.now)[0] == "stalled"
+
+
 def test_ranks_that_never_reported_are_no_suspects_of_a_job_in_its_steps() -> None:
     job = stands({0: DATA}, nodes={"a": [0, 1]})
     assert told(job) == ("data_loader", [0])

@@ -223,7 +223,7 @@ def _finding(
         text += f" A step usually takes {usual:.3g} s."
     if verdict.ranks and verdict.why:
         text += f" Suspect: {name_ranks(verdict.ranks)} ({verdict.why})."
-    unseen = sorted({*(watch.rank for watch in scene.unseen), *scene.never})
+    unseen = sorted({*(watch.rank for watch in scene.unseen), *scene.absent})
     if unseen and not (_have_not_come(scene, verdict) and set(unseen) <= set(verdict.ranks)):
         text += f" We see nothing of {name_ranks(unseen)}: {'it' if len(unseen) == 1 else 'they'} may be the cause."
     named = [*culprits, *(watch for watch in scene.visible if watch not in set(culprits))][:MAX_NAMED_RANKS]
@@ -268,7 +268,7 @@ def _finding(
 
 
 def _have_not_come(scene: Scene, verdict: Verdict) -> bool:
-    return bool(verdict.ranks) and set(verdict.ranks) <= set(scene.never)
+    return bool(verdict.ranks) and set(verdict.ranks) <= set(scene.absent)
 
 
 def _title(scene: Scene, verdict: Verdict, step: int) -> str:

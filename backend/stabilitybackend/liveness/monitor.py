@@ -20,7 +20,7 @@ from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.naming import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
-from stabilitybackend.liveness.scene import Scene
+from stabilitybackend.liveness.scene import Scene, of_earlier_start
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.standing import Allowance, Standing, budget_of
 
@@ -265,13 +265,14 @@ class LivenessMonitor:
         seen = {watch.rank for watch in visible}
         silent: dict[int, float] = {}
         unseen, over, world = [], [], 0
+        earlier = of_earlier_start(self._ranks.values(), visible)
         for watch in self._ranks.values():
             world = max(world, watch.world_size)
             if watch.running and watch.rank not in seen:
                 unseen.append(watch)
                 if watch.agent and not watch.trouble:
                     silent[watch.rank] = self._agents.silent_s(watch.agent, now)
-            elif not watch.running and watch.state in ("finished", "left"):
+            elif not watch.running and watch.state in ("finished", "left") and watch.rank not in earlier:
                 over.append(watch)
         late = [watch for watch in visible if self._agents.silent_s(watch.agent, now) > SILENT_AFTER_S]
         silent |= {watch.rank: self._agents.silent_s(watch.agent, now) for watch in late}
@@ -281,6 +282,7 @@ class LivenessMonitor:
         never = [rank for rank in range(world) if rank not in self._ranks] if world <= MAX_WORLD else []
         return Scene(
             visible=visible, unseen=sorted(unseen, key=lambda watch: watch.rank), over=over, never=never,
+            not_back=sorted(earlier),
             silent_s=silent, blind=self._agents.blind({watch.agent for watch in visible}), now=now,
         )  # fmt: skip
 
@@ -298,13 +300,14 @@ class LivenessMonitor:
         if ranks and all(watch.state in ("finished", "left") for watch in ranks):
             left = [watch.rank for watch in ranks if watch.state == "left"]
             return "finished", f"{name_ranks(left)} ended without run.finish()." if left else ""
-        gone = [watch.rank for watch in ranks if watch.state == "running" and not watch.alive]
+        visible = self._visible(now)
+        dead = {watch.rank for watch in ranks if watch.state == "running" and not watch.alive}
+        gone = sorted(dead - of_earlier_start(self._ranks.values(), visible))
         if gone:
             return "crashed", f"The process of {name_ranks(gone)} is gone."
         lost_after_s = self.limits.agent_lost_s
         away = {name for name in self._agents.all if self._agents.is_lost(name, now, lost_after_s)}
         lost = {watch.agent for watch in ranks if watch.running and watch.agent in away}
-        visible = self._visible(now)
         if lost:
             nodes = ", ".join(sorted({self._agents.all[name].node or name for name in lost}))
             seen = len(visible)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from stabilitybackend.liveness.collectives import Wavefront
 from stabilitybackend.liveness.dumps import Dump
-from stabilitybackend.liveness.rank_watch import RankWatch, number
+from stabilitybackend.liveness.rank_watch import RankWatch, number, start_of
 from stabilitybackend.liveness.stack_text import Where
 
 #: The pending calls are asked for once a beat; a main thread that ran one so lately runs Python, seconds. A busy
@@ -22,12 +22,32 @@ _DATA_PHASES = frozenset(
     {"batch", "data", "data_loader", "data_loading", "dataload", "dataloader", "fetch", "input", "loader"}
 )
 
-__all__ = ["Scene", "is_data"]
+#: Processes whose starts lie further apart belong to different starts of the job, nanoseconds.
+_STARTS_APART_NS = 30_000_000_000
+
+__all__ = ["Scene", "is_data", "of_earlier_start"]
 
 
 def is_data(phase: str) -> bool:
     """Say whether a phase is one of getting data."""
     return phase.lower() in _DATA_PHASES
+
+
+def of_earlier_start(ranks: Iterable[RankWatch], visible: Sequence[RankWatch]) -> set[int]:
+    """Return the ranks whose newest process is over, and of an earlier start of the job than those that are seen.
+
+    While ranks have not begun their first step no other rank of their start is past its own. A process that made no
+    step either is told by its age.
+
+    Args:
+        ranks: the newest process of each rank.
+        visible: those of them that run and are seen.
+    """
+    if not visible or any(watch.step >= 0 for watch in visible):
+        return set()
+    oldest = min(start_of(watch.source) for watch in visible) - _STARTS_APART_NS
+    over = [watch for watch in ranks if not watch.running]
+    return {watch.rank for watch in over if watch.first_step_done or start_of(watch.source) < oldest}
 
 
 @dataclass
@@ -40,6 +60,7 @@ class Scene:
         over: ranks that have finished or left.
         never: ranks of the world size that were never heard of: not started yet, or of a script that calls ``init()``
             on some ranks only.
+        not_back: ranks that were there before the job was started again, and have not come since.
         silent_s: for how long nothing was heard of each unseen rank, seconds.
         dump: what the agents collected, None while nothing has come.
         now: unix seconds.
@@ -49,6 +70,7 @@ class Scene:
     unseen: list[RankWatch] = field(default_factory=list)
     over: list[RankWatch] = field(default_factory=list)
     never: list[int] = field(default_factory=list)
+    not_back: list[int] = field(default_factory=list)
     silent_s: dict[int, float] = field(default_factory=dict)
     dump: Dump | None = None
     #: Ranks that ran Python when nobody had sent them a signal yet, None while that is now: a signal lets pending calls
@@ -59,6 +81,11 @@ class Scene:
     now: float = 0.0
     #: Seconds that the standstill had lasted before it was looked at again: the server was away meanwhile.
     before_s: float = 0.0
+
+    @property
+    def absent(self) -> list[int]:
+        """Return the ranks that have not come, in this start of the job or ever."""
+        return [*self.never, *self.not_back]
 
     @cached_property
     def front(self) -> Wavefront:

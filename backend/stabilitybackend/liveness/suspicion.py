@@ -19,7 +19,7 @@ class Suspicion(NamedTuple):
     """One kind of evidence and the ranks that it points at.
 
     Args:
-        kind: ``recorder``, ``stopped``, ``python_silent``, ``over``, ``never``, ``node``, ``busy``, ``stack``,
+        kind: ``recorder``, ``stopped``, ``python_silent``, ``over``, ``absent``, ``node``, ``busy``, ``stack``,
             ``step`` or ``phase``.
         ranks: at least one.
         why: a clause for people.
@@ -32,7 +32,7 @@ class Suspicion(NamedTuple):
 
 def suspicions(scene: Scene) -> list[Suspicion]:
     """Return what points at a rank, the strongest evidence first. Empty when nothing tells the ranks apart."""
-    if len(scene.visible) == 1 and not (scene.unseen or scene.over or scene.never):
+    if len(scene.visible) == 1 and not (scene.unseen or scene.over or scene.absent):
         return []
     found = []
     for kind, judge in _KINDS:
@@ -74,14 +74,15 @@ def _over(scene: Scene) -> _Answer:
     return [watch.rank for watch in scene.over], f"it has {' or '.join(words)}, while the others still wait for it"
 
 
-def _never(scene: Scene) -> _Answer:
+def _absent(scene: Scene) -> _Answer:
     # A job that is in its steps does not wait for them: its script calls init() on some ranks only. So it may be where
     # few ranks did, unless one is seen to wait for others.
     if any(watch.step >= 0 for watch in scene.visible):
         return None
-    if len(scene.never) > len(scene.visible) and all(scene.where(watch) != "collective" for watch in scene.visible):
+    waits = any(scene.where(watch) == "collective" for watch in scene.visible)
+    if len(scene.never) > len(scene.visible) and not scene.not_back and not waits:
         return None
-    return scene.never, "it has not called init(), and the others have not begun their first step"
+    return scene.absent, "it has not called init(), and the others have not begun their first step"
 
 
 def _node(scene: Scene) -> _Answer:
@@ -155,7 +156,7 @@ _KINDS: tuple[tuple[str, Callable[[Scene], _Answer]], ...] = (
     ("recorder", _recorder),
     ("python_silent", _python_silent),
     ("over", _over),
-    ("never", _never),
+    ("absent", _absent),
     ("busy", _busy),
     ("stack", _stack),
     ("node", _node),

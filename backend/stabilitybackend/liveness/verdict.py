@@ -93,7 +93,7 @@ def judge(scene: Scene) -> Verdict:
     every = {watch.rank: watch for watch in (*scene.over, *scene.unseen, *scene.visible)}
     top = found[0] if found else None
     if top is not None:
-        culprits = [every[rank] for rank in top.ranks if rank in every]
+        culprits = [every[rank] for rank in top.ranks if rank in every and top.kind != "absent"]
         ranks = list(top.ranks)
     else:
         culprits = list(scene.visible) if len(scene.visible) == 1 else []
@@ -121,7 +121,7 @@ def _class(scene: Scene, top: Suspicion | None, culprits: Sequence[RankWatch]) -
         if top.kind == "node":
             return "node_lost"
         gone = set(culprits) - set(scene.visible)
-        if top.kind in ("over", "never") or gone:
+        if top.kind in ("over", "absent") or gone:
             return "peer_missing"
         kinds = {_class_of(scene, watch) for watch in culprits}
         kind = kinds.pop() if len(kinds) == 1 else _class_of(scene, culprits[0])
@@ -168,13 +168,14 @@ def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> str:
         told = scene.front.all_joined or kind in _PLAIN or kind == "data_loader"
         told = told or (kind == "collective_stuck" and all(scene.where(w) == "collective" for w in scene.visible))
         return "medium" if told else "low"
-    if found[0].kind == "never":
-        # Where most ranks are not heard of, the script may call init() on the others only.
-        return "high" if len(scene.never) < len(scene.visible) and not scene.unseen else "medium"
+    if found[0].kind == "absent":
+        # Where most ranks were never heard of, the script may call init() on the others only.
+        told = bool(scene.not_back) or len(scene.never) < len(scene.visible)
+        return "high" if told and not scene.unseen else "medium"
     agree = {one.kind for one in found if one.ranks == found[0].ranks}
     if found[0].kind in _STRONG:
         return "medium" if _against(found) else "high"
-    blind = bool(scene.unseen or scene.never)
+    blind = bool(scene.unseen or scene.absent)
     if len(agree) >= 2 and "stack" in agree and not blind:
         return "high"
     return "medium" if agree & _MEDIUM or len(agree) >= 2 else "low"
@@ -245,6 +246,8 @@ def _blind(scene: Scene) -> list[str]:
     blind += [f"rank {watch.rank}: {watch.trouble}" for watch in scene.unseen if watch.trouble][:4]
     if scene.never:
         blind.append(f"{name_ranks(scene.never)}: never heard of")
+    if scene.not_back:
+        blind.append(f"{name_ranks(scene.not_back)}: not heard of since the job was started again")
     if scene.dump is not None:
         dumb: dict[str, list[int]] = {}
         for watch in scene.visible:
