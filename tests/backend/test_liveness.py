@@ -303,6 +303,23 @@ def test_an_open_hang_is_ended_after_a_server_restart() -> None:
     assert kinds(job.run(3)) == [("hang", "resolved")]
 
 
+def test_a_hang_whose_agents_do_not_come_back_after_a_server_restart_is_not_said_to_go_on() -> None:
+    job = Job()
+    job.run(60)
+    said = job.run(12, moving=False)
+    book = IncidentBook("run")
+    book.apply(said[0], segment=0, time=job.now, checkpoints=[])
+    job.monitor = LivenessMonitor("run")
+    job.monitor.load(book.all())
+    for rank in (0, 1):
+        job.event("start", rank)
+    job.silent = {"a"}
+    job.run(1)
+    assert job.monitor.status(job.now)[0] == "stalled"
+    job.run(40)
+    assert job.monitor.status(job.now)[0] == "unreachable"
+
+
 def test_a_hang_began_when_it_began_though_the_server_was_away() -> None:
     job = Job()
     job.run(60)

@@ -316,10 +316,12 @@ class LivenessMonitor:
             rest = f" {seen} other {'rank still reports' if seen == 1 else 'ranks still report'}." if seen else ""
             note = f"We see nothing because the agent on {nodes} does not reach us; the job itself may be well.{rest}"
             return ("running" if seen else "unreachable"), note
-        if self._hang.finding is not None:
+        unheard = not visible and any(watch.running and watch.agent == "" for watch in ranks)
+        soon = now - self._first_tick <= lost_after_s
+        if self._hang.finding is not None and (soon or not unheard):
             return "stalled", self._hang.finding.text
-        if not visible and any(watch.running and watch.agent == "" for watch in ranks):
-            if now - self._first_tick <= lost_after_s:
+        if unheard:
+            if soon:
                 return "running", "Waiting for the agents to come back."
             return "unreachable", "We see nothing because no agent has reached this server since it started."
         if self._agents.all and not any(agent.connected for agent in self._agents.all.values()):
