@@ -57,7 +57,7 @@ def test_the_example_of_the_readme_uses_the_client_as_it_is() -> None:
     compile(code, "README.md", "exec")
 
     used = set(re.findall(r"\brun\.(\w+)", code))
-    assert used == {"on_rollback", "steps", "log", "checkpoint", "finish"}
+    assert used == {"on_rollback", "steps", "log", "phase", "checkpoint", "finish"}
     assert all(callable(getattr(stabilityclient.Run, name)) for name in used)
     rollback = stabilityclient.Rollback(to_step=3)
     assert [name for name in re.findall(r"rollback\.(\w+)", code) if not hasattr(rollback, name)] == []
