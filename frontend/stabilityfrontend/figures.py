@@ -132,7 +132,7 @@ def _axis(theme: str, *, x: bool = False) -> dict[str, Any]:
         "ticks": "",
         "tickfont": {"size": 11},
         "automargin": False,
-        # Else Plotly measures every label at every drawing, nearly half of its time; axis.js leaves out what has no room.
+        # Else Plotly measures every label at every drawing, nearly half of its time; axis.js drops what has no room.
         "ticklabeloverflow": "allow",
     }
     if x:

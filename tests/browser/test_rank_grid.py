@@ -53,6 +53,36 @@ DRAWN = """() => {
 }"""  # noqa: E501  one script, read as one
 
 
+#: Cells painted from now on, on both walls.
+COUNT = """() => {
+  window.painted = 0;
+  for (const wall of [stability.page.grid, stability.page.gpus]) {
+    const { map } = wall;
+    const paint = map.cell;
+    map.cell = function (...all) { window.painted += 1; paint.apply(this, all); };
+  }
+}"""
+#: What two ticks in one moment write into the page, each with every region due: the second has nothing to say.
+WRITES = """() => {
+  const { page } = stability;
+  const now = page.now();
+  const { now: clock } = page.live;
+  page.live.now = () => now;
+  const seen = new MutationObserver(() => {});
+  seen.observe(document.body, { subtree: true, childList: true, attributes: true, characterData: true });
+  const tick = () => {
+    page.dirtyAll();
+    page.wallsDrawn = { ranks: -Infinity, gpus: -Infinity };
+    page.onTick();
+    return seen.takeRecords().map((one) => `${one.type} ${one.attributeName || ""} of ${one.target.id || one.target.className}`);
+  };
+  const writes = [tick(), tick()];
+  seen.disconnect();
+  page.live.now = clock;
+  return writes[1];
+}"""  # noqa: E501  one script, read as one
+
+
 class Running:
     """A simulated job in a thread of its own."""
 
@@ -126,6 +156,30 @@ def test_a_wall_shows_every_rank_and_follows_what_happens_to_one(many: Running, 
     finally:
         many.job.trouble.behind.clear()
     wait_until(lambda: [21, ""] in cells(wall, "ranks"), 30, "rank 21 has caught up")
+
+
+@pytest.mark.soak
+def test_a_wall_out_of_sight_is_not_drawn_and_its_rows_go_on(many: Running, wall: Page) -> None:
+    wait_until(lambda: [9, "question"] in cells(wall, "ranks"), 30, "rank 9 can't be read")
+    wall.evaluate("window.scrollTo(0, 0)")
+    wait_until(lambda: wall.evaluate("!stability.page.grid.visible"), 30, "the ranks are out of sight")
+    wall.evaluate(COUNT)
+
+    many.job.trouble.behind.add(21)
+    try:
+        wait_until(lambda: wall.evaluate("stability.page.grid.rows[21].state") == "behind", 30, "rank 21 is behind")
+        assert wall.evaluate("window.painted") == 0
+        wall.locator("#ranks").scroll_into_view_if_needed()
+        wait_until(lambda: [21, "down"] in cells(wall, "ranks"), 30, "in sight it is drawn")
+    finally:
+        many.job.trouble.behind.clear()
+
+
+@pytest.mark.soak
+def test_a_tick_that_changes_nothing_writes_nothing_into_the_page(wall: Page) -> None:
+    wait_until(lambda: [9, "question"] in cells(wall, "ranks"), 30, "rank 9 can't be read")
+
+    assert wall.evaluate(WRITES) == []
 
 
 @pytest.mark.soak

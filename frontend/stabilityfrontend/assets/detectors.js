@@ -150,7 +150,7 @@
       const badge = S.byId("detectors-badge");
       S.text(badge, muted.length ? `${muted.length === 1 ? S.words(muted[0]) : muted.length} muted` : tuned.length ? `${S.plural(tuned.length, "detector")} tuned` : "");
       S.cls(badge, `chip press ${muted.length ? "warning" : "accent"}`);
-      badge.title = `${tuned.map((name) => S.settingWords(name, this.saved[name])).join("; ")}. Show the detectors`;
+      S.title(badge, `${tuned.map((name) => S.settingWords(name, this.saved[name])).join("; ")}. Show the detectors`);
       S.show(badge, tuned.length > 0);
       const last = this.changes[0];
       const who = last ? `${tuned.length ? "set" : "put back"} by ${last.who} ${S.ago(this.page.now() - last.time)}` : "";

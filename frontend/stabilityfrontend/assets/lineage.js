@@ -106,10 +106,12 @@
         );
       }
     }
-    const below = place.scrollHeight - place.scrollTop - place.clientHeight;
+    const [tall, seen, many] = [place.scrollHeight, place.clientHeight, place.children.length];
+    const below = tall - place.scrollTop - seen;
     S.fill(place, rows);
-    // The newest is at the foot; whoever reads there stays there.
-    if (below < 40) place.scrollTop = place.scrollHeight;
+    // The newest is at the foot; whoever reads there stays there. Where all is seen and no row came nothing scrolls, and
+    // the page need not be laid out to find that out.
+    if (below < 40 && (tall > seen || rows.length !== many)) place.scrollTop = place.scrollHeight;
   };
 
   S.forgetLineage = () => {

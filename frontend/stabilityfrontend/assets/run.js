@@ -5,8 +5,8 @@
   const S = (window.stability = window.stability || {});
   /** Regions other than charts are brought up to date this often at most. */
   const TICK_MS = 250;
-  /** Ranks and GPUs: agents speak once a second. */
-  const HEALTH_MS = 900;
+  /** Ranks and GPUs: less than the second in which agents speak, so that a word never waits for long. */
+  const HEALTH_MS = 700;
   /** plotly.js waits for a quiet moment this long after the first chart. */
   const PLOTLY_WAIT_MS = 800;
   /** A zoom rests this long before its detail is fetched. */
@@ -33,6 +33,7 @@
       this.state = "connecting";
       this.latency = null;
       this.forkList = [];
+      this.wallsDrawn = { ranks: -HEALTH_MS, gpus: -HEALTH_MS };
       this.zoom = new S.Zoom();
       this.board = new S.Board(config, this.zoom);
       this.board.onDrawn = (shown) => this.onDrawn(shown);
@@ -225,7 +226,7 @@
       const touched = new Set();
       let step = null;
       for (const block of message.blocks) {
-        if (this.health.points(block)) this.dirty("ranks");
+        if (this.health.points(block)) this.dirty("gpus");
         // Hardly any of a thousand GPUs' readings has a chart: nothing is kept of the others.
         for (const name of this.store.append(S.withReadings(block, (one) => this.store.follows(one)))) touched.add(name);
         step = block.steps[block.steps.length - 1];
@@ -315,40 +316,39 @@
       for (const region of regions) this.dirt.add(region);
     }
     dirtyAll() {
-      this.dirty("header", "kpis", "incidents", "lineage", "checkpoints", "ranks", "command", "cards", "pill");
+      this.dirty("header", "kpis", "incidents", "lineage", "checkpoints", "ranks", "gpus", "command", "cards", "pill");
     }
 
     onTick() {
       // Between two pages the regions are gone a moment before we are told.
       if (this.gone || document.hidden || !this.root.isConnected) return;
       this.beats = (this.beats || 0) + 1;
-      // Ages go on by themselves.
-      if (this.beats % 4 === 0) this.dirty("header", "kpis", "incidents", "checkpoints", "ranks", "pill");
+      // Ages go on by themselves. Those of ranks come with agents' words, and go on by themselves where none come.
+      if (this.beats % 4 === 0) this.dirty("header", "kpis", "incidents", "checkpoints", "gpus", "pill");
+      if (this.beats % 8 === 0) this.dirty("ranks");
       const dirt = this.dirt;
       this.dirt = new Set();
+      if (dirt.has("lineage") || dirt.has("header")) S.drawLineage(this); // first: it asks where it is scrolled to, after other writes a layout
       S.drawHeader(this);
       if (dirt.has("header")) this.look.draw();
       if (dirt.has("kpis")) S.drawKpis(this);
       if (dirt.has("incidents")) S.drawIncidents(this, this.allIncidents);
       if (dirt.has("incidents")) this.detectors.draw();
-      if (dirt.has("lineage") || dirt.has("header")) S.drawLineage(this);
       if (dirt.has("checkpoints")) S.drawCheckpoints(this);
-      if (dirt.has("ranks")) this.drawHealth();
+      for (const wall of ["ranks", "gpus"]) if (dirt.has(wall)) this.drawWall(wall);
       if (dirt.has("command")) S.drawCommandStrip(this);
       if (dirt.has("cards")) this.cards.draw();
       if (dirt.has("header")) this.dialog.refresh();
     }
 
-    /** What is known of ranks, GPUs and nodes: once a second, however often something of it changes. */
-    drawHealth() {
-      if (performance.now() - (this.healthDrawn || -HEALTH_MS) < HEALTH_MS) {
-        this.dirty("ranks");
-        return;
-      }
-      this.healthDrawn = performance.now();
+    /** What is known of ranks or of GPUs: at once, then once a second, however often something of it changes. */
+    drawWall(wall) {
+      const now = performance.now();
+      if (now - this.wallsDrawn[wall] < HEALTH_MS) return this.dirty(wall);
+      this.wallsDrawn[wall] = now;
+      if (wall === "gpus") return this.gpus.draw();
       this.grid.draw();
-      this.gpus.draw();
-      S.drawBlind(this);
+      return S.drawBlind(this);
     }
 
     /** There is no such run; `error` is what the server said. */
