@@ -137,7 +137,7 @@ def test_one_sentence_names_rank_node_gpu_seconds_and_what_the_others_wait_in() 
     assert said[-1].text.startswith(
         "Rank 5 (node gpu-03, GPU 2) is in data for 12 s; the other 7 wait in all_reduce #1841 of default_pg for 12 s."
     )
-    assert said[-1].title == f"The job hangs at step {job.step}: rank 5 (node gpu-03, GPU 2) in data for 12 s"
+    assert said[-1].title == f"The job hangs at step {job.step}: rank 5 (node gpu-03, GPU 2) in data"
     assert (found["class"], found["culprits"], found["confidence"]) == ("data_loader", [5], "high")
     assert (found["nodes"], found["gpus"]) == (["gpu-03"], [{"rank": 5, "node": "gpu-03", "index": 2, "uuid": "GPU-5"}])
     assert found["since"] == pytest.approx(job.now - 12.0, abs=1.0)

@@ -272,6 +272,7 @@ def _have_not_come(scene: Scene, verdict: Verdict) -> bool:
 
 
 def _title(scene: Scene, verdict: Verdict, step: int) -> str:
+    """Return who and where, and not for how long: the title stays on screens and in messages while that grows."""
     title = f"The job hangs at step {step}" if step >= 0 else "The job hangs before its first step"
     if verdict.kind == "node_lost":
         nodes = nodes_of(verdict.culprits) or ["unknown"]
@@ -279,7 +280,7 @@ def _title(scene: Scene, verdict: Verdict, step: int) -> str:
     if len(verdict.culprits) == 1:
         watch = verdict.culprits[0]
         if watch in scene.visible:
-            return f"{title}: {seat_of(watch)} {place_of(watch)} for {scene.stood_of(watch):.0f} s"
+            return f"{title}: {seat_of(watch)}" + (f" {place_of(watch)}" if watch.phase else "")
         gone = {"finished": "has finished", "running": "is not seen"}.get(watch.state, "has left")
         return f"{title}: {seat_of(watch)} {gone}"
     if verdict.kind == "stopped" and len(verdict.ranks) == len(scene.visible):
@@ -289,5 +290,5 @@ def _title(scene: Scene, verdict: Verdict, step: int) -> str:
     if verdict.ranks:
         return f"{title}: the others wait for {name_ranks(verdict.ranks)}"
     if verdict.kind == "collective_stuck" and verdict.confidence == "low":
-        return f"{title}: no rank stands out after {scene.stood_s:.0f} s"
-    return f"{title}: {verdict.kind.replace('_', ' ')} for {scene.stood_s:.0f} s"
+        return f"{title}: no rank stands out"
+    return f"{title}: {verdict.kind.replace('_', ' ')}"
