@@ -303,6 +303,17 @@ def test_an_open_hang_is_ended_after_a_server_restart() -> None:
     assert kinds(job.run(3)) == [("hang", "resolved")]
 
 
+def test_a_hang_that_a_restart_was_ordered_for_lasts_until_the_job_is_back() -> None:
+    job = Job()
+    job.run(60)
+    job.run(12, moving=False)
+    for rank in (0, 1):
+        job.dies(rank, cause="signal", ordered="c-1")
+    assert job.run(30, moving=False) == []
+    job.start, job.stuck = 2, {}
+    assert kinds(job.run(3)) == [("hang", "resolved")]
+
+
 def test_a_hang_whose_agents_do_not_come_back_after_a_server_restart_is_not_said_to_go_on() -> None:
     job = Job()
     job.run(60)
