@@ -19,14 +19,26 @@ DEFAULTS = {
     "checkpoints": "",  # folder; a checkpoint every 10 steps
     "die_at": None,  # [rank, step]: that rank kills itself with -9
     "hang_at": None,  # [rank, step]: that rank stands still in phase "data", the others wait for it
+    "late": None,  # [rank, file]: that rank begins once the file is there; before their first step the others wait
     "finish": True,
 }
+
+
+def _wait_for(file: str) -> None:
+    while not os.path.exists(file):
+        time.sleep(0.05)
 
 
 def main() -> None:
     plan = DEFAULTS | json.loads(sys.argv[1])
     rank = int(os.environ["RANK"])
+    late, gate = plan["late"] or (None, "")
+    if rank == late:
+        _wait_for(gate)
     run = stabilityclient.init(project="tests", name="job")
+    if late is not None:
+        with run.phase("init", expect_s=1.0):
+            _wait_for(gate)
     loaded: list[int] = []
 
     @run.on_rollback

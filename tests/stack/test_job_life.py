@@ -162,6 +162,20 @@ def test_a_rank_that_stands_still_is_one_hang_incident_naming_the_suspect(job: J
         assert job.get()["status"] == "stalled"
 
 
+def test_a_rank_that_does_not_come_is_named_before_the_first_step_and_nothing_is_wrong_once_it_has(
+    job: Job, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    with job.start(late=[1, str(gate)]) as ranks:
+        found = job.wait_for("incidents", lambda r: r["incidents"], "the hang is an incident", timeout_s=60)
+        (hang,) = found["incidents"]
+        assert hang["title"] == "The job hangs before its first step: rank 1 has not come"
+        assert (hang["evidence"]["verdict"]["class"], hang["evidence"]["verdict"]["culprits"]) == ("peer_missing", [1])
+        gate.touch()
+        ranks.outputs()
+    job.wait_for("incidents", lambda r: [i["state"] for i in r["incidents"]] == ["resolved"], "it is over, and alone")
+
+
 def test_a_run_recorded_offline_is_imported_whole_and_importing_again_adds_nothing(job: Job) -> None:
     outcomes = job.run_to_end(env={"STABILITY_MODE": "offline"}, declare={"30": 10})
     assert [r["outcome"] for r in outcomes] == ["spooled", "spooled"]
