@@ -14,6 +14,8 @@ MAX_SECTION_CHARS = 2_900
 
 _SIGNS = {"critical": ":rotating_light:", "warning": ":warning:", "info": ":information_source:"}
 
+_OF_PROCESSES = frozenset({"hang", "process_death", "agent_lost", "gpu_fault", "straggler", "throughput"})
+
 __all__ = ["SlackSink"]
 
 
@@ -42,7 +44,9 @@ class SlackSink(HttpSink):
 def _message(notice: Notice) -> dict[str, Any]:
     alert = notice.alert
     if notice.change == "resolved":
-        heading = f":white_check_mark: {'Left behind' if alert.dead else 'Over'}: {alert.title}"
+        # What happened to a process has happened, whatever branch its step lies on.
+        behind = alert.dead and alert.kind not in _OF_PROCESSES
+        heading = f":white_check_mark: {'Left behind' if behind else 'Over'}: {alert.title}"
     elif notice.change == "escalated":
         heading = f"{_SIGNS[alert.severity]} Worse: {alert.title}"
     else:

@@ -183,8 +183,10 @@ async def test_the_data_set_and_the_advice_stand_in_one_line(
 async def test_slack_gets_a_message_with_blocks_and_a_link(redis: Redis, receiver: Any) -> None:
     async with alerting(redis, [SlackSink(receiver.url + SLACK_PATH)]):
         await publish(redis, incident(), incident(version=2, state="resolved", dead=True))
-        await settled(redis, "alerting:slack", 2)
-    opened, resolved = receiver.received
+        ended = incident(2, kind="hang"), incident(2, kind="hang", version=2, state="resolved", dead=True)
+        await publish(redis, *ended)
+        await settled(redis, "alerting:slack", 4)
+    opened, resolved, _, over = receiver.received
     assert opened.path == SLACK_PATH
     assert opened.json["text"] == ":warning: Loss spike at step 100: roll back to step 50 (run run-1)"
     blocks = opened.json["blocks"]
@@ -193,6 +195,7 @@ async def test_slack_gets_a_message_with_blocks_and_a_link(redis: Redis, receive
     assert blocks[2]["text"]["text"] == "*What to do:* Roll back to step 50."
     assert blocks[4]["elements"][0]["url"] == "http://board/runs/run-1/incidents/i-1"
     assert resolved.json["text"] == ":white_check_mark: Left behind: Loss spike at step 100 (run run-1)"
+    assert over.json["text"].startswith(":white_check_mark: Over: ")  # a process is on no branch
 
 
 async def test_slack_names_no_step_before_the_first_one(redis: Redis, receiver: Any) -> None:

@@ -223,13 +223,19 @@ def _signalled(stop: Stop) -> Judgement | None:
 
 def _hung_first(stop: Stop) -> Judgement | None:
     """By the verdict of a hang that was there before anything died."""
-    known = (_HANGS[_cls(hang)] for hang in stop.hangs if _cls(hang) in _HANGS)
+    known = (found for hang in stop.hangs if (found := _of_hang(hang)) is not None)
     return next(known, None) if stop.hang_first else None
+
+
+def _of_hang(hang: Incident) -> Judgement | None:
+    if _cls(hang) == "peer_missing" and str(_ev(hang).get("why") or "").startswith("it has finished"):
+        return Judgement("software_bug", "medium", "A rank was done before the others: they have unequal data.")
+    return _HANGS.get(_cls(hang))
 
 
 def _hung(stop: Stop) -> Judgement | None:
     for hang in stop.hangs:
-        found = _HANGS.get(_cls(hang))
+        found = _of_hang(hang)
         if found is not None:
             return found
     if stop.hangs:

@@ -43,9 +43,14 @@ def _hang(case: Case) -> dict[str, Any]:
     checks = (
         lit.COLLECTIVE_CHECKS if _verdict(case) in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
     )
+    if str(case.evidence.get("why") or "").startswith("it has finished"):
+        return say("inspect", f"{_DONE_FIRST} The job does not end by itself.", sources=[lit.HANG_CAUSES])
     if action == "restart":
         text += _where(case)
     return say(action, text, checklist=checks, sources=[lit.HANG_CAUSES])
+
+
+_DONE_FIRST = "The suspect is done and the others train on: give all ranks as many batches (drop_last, Join)."
 
 
 #: Of a rank that the others wait for before the first step. The variables are those of torch's rendezvous.
