@@ -107,7 +107,8 @@
     const open = alarms.filter((incident) => incident.state === "open");
     const worst = open.some((one) => one.severity === "critical") ? "critical" : open.length ? "warning" : "good";
     S.text(parts.value, page.ready || open.length ? S.count(open.length) : "–");
-    note(parts, open.length ? open[0].title : alarms.length ? `${S.count(alarms.length)} so far, none open` : page.ready ? "none so far" : "");
+    const lead = open.find((one) => one.severity === "critical") || open[0];
+    note(parts, lead ? lead.title : alarms.length ? `${S.count(alarms.length)} so far, none open` : page.ready ? "none so far" : "");
     S.cls(parts.element, `kpi${open.length ? ` ${worst}` : ""}`);
     const dots = alarms.slice(0, 24).reverse().map((one) => [one.state === "open" ? S.severity(one) : "calm", one.title]);
     picture(parts, JSON.stringify(dots), () => S.h("div", { class: "dots" }, dots.map(([tone, title]) => S.h("i", { class: tone, title }))));
