@@ -184,7 +184,7 @@
     const [gpu] = gpus;
     const signs = S.list(evidence.signs).map(S.record);
     const xids = signs.length ? [] : S.list(evidence.xids).map((one) => (typeof one === "object" ? S.record(one) : { xid: one, text: "" }));
-    const action = (value) => S.words(S.str(value).toLowerCase());
+    const action = (value) => (value === "RESTART_BM" ? "restart the machine (bare metal)" : S.words(S.str(value).toLowerCase()));
     return [
       S.factList([
         [gpus.length > 1 ? "GPUs" : "GPU", gpus.length > 1 ? gpus.slice(0, 16).map((one) => S.h("div", {}, gpuLine(one, incident.node))) : gpuLine(gpu, incident.node)],

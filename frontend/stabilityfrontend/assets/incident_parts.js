@@ -97,7 +97,8 @@
     if (S.str(page.incident.node)) nodes.add(S.str(page.incident.node));
     return page.agents
       .map(S.record)
-      .filter((agent) => nodes.has(S.str(agent.node)))
+      .sort((a, b) => Boolean(b.connected) - Boolean(a.connected))
+      .filter((agent) => nodes.delete(S.str(agent.node))) // of two agents of a node, one after the other, the one that is there
       .slice(0, 4)
       .map((agent) => ({ node: S.str(agent.node), blind: S.list(S.record(agent.agent_state).blind).map(S.record).filter((spot) => S.str(spot.what)) }))
       .filter((found) => found.blind.length);
@@ -132,11 +133,11 @@
       facts,
       verdict && verdict.because.length ? S.h("div", { class: "because" }, S.h("h3", {}, "Because"), S.h("ul", {}, verdict.because.map((line) => S.h("li", {}, line)))) : null,
       verdict && verdict.blind.length ? S.h("div", { class: "not-seen" }, S.h("h3", {}, "Not visible"), S.h("ul", {}, verdict.blind.map((line) => S.h("li", {}, line)))) : null,
-      S.PROCESS_KINDS.has(incident.kind)
+      open && S.PROCESS_KINDS.has(incident.kind)
         ? blindNodes(page, verdict).map(({ node, blind }) => S.h("details", { class: "told" }, S.h("summary", {}, `Not visible on ${node} at the moment: ${blind.map(blindWords).join(", ")}`), S.h("ul", {}, blind.map((spot) => S.h("li", {}, blindLine(spot))))))
         : null,
-      more && !more.includes(words) ? S.h("details", { class: "told" }, S.h("summary", {}, "As it was told"), S.h("p", {}, more)) : null,
-      open || !incident.resolved ? null : S.h("p", { class: "over" }, `Over since ${S.moment(incident.resolved)}${since ? `, after ${S.duration(incident.resolved - since)}` : ""}.`),
+      open && more && !more.includes(words) ? S.h("details", { class: "told" }, S.h("summary", {}, "As it was told"), S.h("p", {}, more)) : null,
+      open || !incident.resolved ? null : S.h("p", { class: "over" }, `Over since ${S.moment(incident.resolved)}${since ? `, after ${S.duration(incident.resolved - since)}` : ""}.${more ? ` ${more}` : ""}`),
     ];
   }
 
