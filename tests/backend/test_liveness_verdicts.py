@@ -105,6 +105,14 @@ def test_a_rank_that_has_finished_while_the_others_wait_is_the_missing_peer() ->
     assert "has finished" in verdict(job)["text"]
 
 
+def test_a_rank_that_waits_in_a_debugger_is_stopped_by_its_user() -> None:
+    job = stands({}, nodes={"a": [0]}, seconds=12)
+    prompt = stack(("/usr/lib/python3.11/cmd.py", "cmdloop"), ("/usr/lib/python3.11/pdb.py", "interaction"))
+    job.answer(0, stack=prompt)
+    job.run(2, moving=False)
+    assert told(job) == ("stopped", [0])
+
+
 def test_a_checkpoint_past_its_budget_is_overdue() -> None:
     job = stands({2: {"phase": "checkpoint", "expect_s": 20.0}}, seconds=32)
     assert told(job) == ("overdue", [2])

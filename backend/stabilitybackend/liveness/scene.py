@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,6 +25,9 @@ _DATA_PHASES = frozenset(
 
 #: Processes whose starts lie further apart belong to different starts of the job, nanoseconds.
 _STARTS_APART_NS = 30_000_000_000
+
+#: Files of debuggers in which a main thread waits for its user.
+_DEBUGGER = re.compile(r"(?:^|/)(?:bdb|pdb)\.py$|/(?:debugpy|ipdb|pudb|pydevd[^/]*)/")
 
 __all__ = ["Scene", "is_data", "of_earlier_start"]
 
@@ -124,6 +128,11 @@ class Scene:
     def is_stopped(self, watch: RankWatch) -> bool:
         """Say whether the process is stopped: SIGSTOP, a debugger, a frozen control group."""
         return str(self.proc(watch).get("state", ""))[:1] in ("T", "t")
+
+    def in_debugger(self, watch: RankWatch) -> bool:
+        """Say whether a debugger holds the main thread: ``breakpoint()``, an editor."""
+        stack = self.dump.stack_of(watch.rank) if self.dump is not None else None
+        return stack is not None and any(_DEBUGGER.search(frame.file) for frame in stack.frames[:4])
 
     def waits_for_disk(self, watch: RankWatch) -> bool:
         """Say whether the main thread was in the kernel's uninterruptible sleep, in each look that we have."""

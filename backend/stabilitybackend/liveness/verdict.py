@@ -139,7 +139,7 @@ def _class(scene: Scene, top: Suspicion | None, culprits: Sequence[RankWatch]) -
 def _class_of(scene: Scene, watch: RankWatch) -> str:
     """Return what one rank's probes, phase and stack say (the truth table of docs/liveness.md)."""
     where, disk = scene.where(watch), scene.waits_for_disk(watch)
-    if scene.is_stopped(watch):
+    if scene.is_stopped(watch) or scene.in_debugger(watch):
         return "stopped"
     if watch.python_silent_s:
         return "io" if disk else "gil_held"
