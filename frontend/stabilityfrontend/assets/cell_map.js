@@ -5,8 +5,9 @@
   const S = (window.stability = window.stability || {});
   /** `[width, height]` of a cell, the largest that fits is taken. */
   const SIZES = [[58, 30], [44, 26], [32, 22], [24, 17], [19, 14], [15, 11], [12, 9], [10, 8], [8, 7]];
-  /** Height that a wall may take before its cells shrink, pixels. */
+  /** Height that a wall may take before its cells shrink, pixels; on a tall window this share of it. */
   const TALL = 470;
+  const TALL_SHARE = 0.45;
   /** The same on a narrow screen, where people scroll anyway. */
   const [NARROW, TALL_NARROW] = [600, 1100];
   /** Cells side by side at most; a node with more has several rows. */
@@ -131,13 +132,14 @@
     }
 
     /** The largest cells with which everything fits; names stand beside a node where there is room for them. */
-    fit(width) {
+    fit(width, highest) {
       const { groups } = this;
       const across = Math.min(ACROSS, Math.max(1, ...groups.map((group) => group.cells.length)));
       const rows = Math.max(1, ...groups.map((group) => Math.ceil(group.cells.length / across)));
       const names = groups.some((group) => group.label);
       const longest = names ? Math.min(13, Math.max(...groups.map((group) => group.label.length))) : 0;
-      const space = names ? 6.2 * longest + 8 : 0;
+      // Whole pixels: on halves of them every edge is blurred.
+      const space = names ? Math.ceil(6.2 * longest + 8) : 0;
       let best = null;
       for (const [w, h] of SIZES) {
         const box = space + across * (w + GAP) - GAP;
@@ -145,7 +147,7 @@
         const lines = Math.ceil(groups.length / columns);
         const tall = lines * (rows * (h + GAP) - GAP + GROUP_Y) - GROUP_Y;
         best = { w, h, across, rows, space, box, columns, lines, height: tall + 2 * PAD };
-        if (box <= width - 2 * PAD && tall <= (width < NARROW ? TALL_NARROW : TALL)) break;
+        if (box <= width - 2 * PAD && tall <= highest) break;
       }
       return best;
     }
@@ -156,12 +158,13 @@
       const width = element.clientWidth;
       if (!groups || width < 60) return;
       const ratio = window.devicePixelRatio || 1;
-      const shape = JSON.stringify([width, ratio, this.font, colors.text, groups.map((group) => [group.label, group.cells.length])]);
+      const highest = width < NARROW ? TALL_NARROW : Math.max(TALL, Math.round(TALL_SHARE * window.innerHeight));
+      const shape = JSON.stringify([width, highest, ratio, this.font, colors.text, groups.map((group) => [group.label, group.cells.length])]);
       const context = canvas.getContext("2d");
       const whole = shape !== this.shape;
       if (whole) {
         this.shape = shape;
-        this.fitted = this.fit(width);
+        this.fitted = this.fit(width, highest);
         const [w, h] = [Math.round(width * ratio), Math.round(this.fitted.height * ratio)];
         if (canvas.width !== w || canvas.height !== h) {
           Object.assign(canvas, { width: w, height: h });
@@ -201,7 +204,8 @@
       if (!whole) for (const { x, y } of changed) context.clearRect(x - GAP + 0.5, y - GAP + 0.5, fit.w + 2 * GAP - 1, fit.h + 2 * GAP - 1);
       for (const cell of changed) this.cell(context, cell, cell.x, cell.y, fit);
       for (const cell of changed) {
-        if (cell.ring) this.outline(context, cell, colors[cell.ring], 1.6);
+        // On small cells a ring that is wider than its half of the gap would hide what it is around.
+        if (cell.ring) this.outline(context, cell, colors[cell.ring], fit.w < LETTER_PX ? 1 : 1.6);
         if (cell === this.cells[this.at]) this.outline(context, cell, colors.text, 2);
       }
     }
