@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from time import time
+
+from stabilityclient.slot import CLAIM_STEPS
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from stabilityclient.boundary import Boundary
@@ -12,7 +16,10 @@ if TYPE_CHECKING:
     from stabilityclient.spool import SpoolWriter
     from stabilityclient.stack_file import StackFile
 
-__all__ = ["Parts"]
+#: Phase of a rank between two loops of steps() and after the last one, where it declares none itself.
+AFTER_LOOP = b"after-loop"
+
+__all__ = ["AFTER_LOOP", "Parts"]
 
 
 class Parts:
@@ -30,7 +37,16 @@ class Parts:
     spool: SpoolWriter
     stack_file: StackFile
 
+    def enter(self) -> None:
+        """The loop of steps() begins, in this thread."""
+        self.heart.stepping = True
+        self.slot.claim(CLAIM_STEPS)
+        if self.slot.top is None:
+            self.slot.show(b"", time(), 0.0)
+
     def leave(self, step: int) -> None:
-        """The loop of steps() ends before ``step``."""
+        """The loop of steps() ends before ``step``. What comes next, a last save say, is no step that stands."""
         self.heart.stepping = False
         self.boundary.leave(step)
+        if self.slot.top is None:
+            self.slot.show(AFTER_LOOP, time(), 0.0)

@@ -15,7 +15,7 @@ from stabilityclient.intake import Intake
 from stabilityclient.lineage import Lineage
 from stabilityclient.phase import Phase
 from stabilityclient.rollback import Rollback
-from stabilityclient.slot import CLAIM_STEPS, STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
+from stabilityclient.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
 from stabilityclient.values import quick_types
 
 TYPE_CHECKING = False
@@ -171,8 +171,7 @@ class Run:
         end = None if stop is None else index(stop)
         self._went_back = None
         if self._parts is not None:
-            self._parts.heart.stepping = True
-            self._parts.slot.claim(CLAIM_STEPS)
+            self._parts.enter()
         try:
             while end is None or step < end:
                 command = self._between(step, end)

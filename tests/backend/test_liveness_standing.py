@@ -85,4 +85,4 @@ def test_a_job_without_phases_may_stand_for_a_save_that_nobody_declared_and_is_t
     job = Job(more={"phase": "", "phase_start": 0.0})
     job.run(30)
     assert job.run(28, moving=False) == []
-    assert kinds(job.run(10, moving=False)) == [("hang", "open")]
+    assert kinds(job.run(12, moving=False)) == [("hang", "open")]

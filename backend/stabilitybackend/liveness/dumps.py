@@ -29,7 +29,10 @@ MAX_FACTS_CHARS = 4_000
 #: Characters of a request's id and of a reason.
 MAX_NAME_CHARS = 200
 
-__all__ = ["Dump", "DumpBook", "DumpRequest", "Look", "Stack"]
+#: Stacks that have not come after so long are not waited for, seconds: a node needs at most 3.
+DUMP_WAIT_S = 8.0
+
+__all__ = ["DUMP_WAIT_S", "Dump", "DumpBook", "DumpRequest", "Look", "Stack"]
 
 
 @dataclass(frozen=True, slots=True)

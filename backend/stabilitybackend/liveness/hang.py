@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
+from stabilitybackend.liveness.dumps import DUMP_WAIT_S, DumpBook, DumpRequest
 from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_ranks, nodes_of, place_of, seat_of
+from stabilitybackend.liveness.peek import Peek
 from stabilitybackend.liveness.rank_watch import RankWatch, number
 from stabilitybackend.liveness.scene import Scene
 from stabilitybackend.liveness.standing import Allowance
@@ -18,8 +19,6 @@ from stabilitybackend.liveness.verdict import Verdict, judge
 NEWS_FACTOR = 2.0
 #: A standstill that began so much earlier than is seen now was there before we looked again, seconds.
 AWAY_S = 5.0
-#: Stacks that have not come after so long are not waited for, seconds: a node needs at most 3.
-DUMP_WAIT_S = 8.0
 
 #: What the evidence keeps of the kernel's word on a rank; all of it is in the dump.
 _PROC = ("state", "cpu", "wchan", "threads")
@@ -43,6 +42,7 @@ class HangWatch:
         self.finding: Finding | None = None
         self._run_id = run_id
         self._dumps = dumps
+        self._peek = Peek(run_id, dumps)
         self._asked_at = 0.0
         self._wanted: list[DumpRequest] = []
         self._answers = -1
@@ -68,7 +68,7 @@ class HangWatch:
 
     def wants(self) -> list[DumpRequest]:
         """Return the dumps to order, once each."""
-        wanted, self._wanted = self._wanted, []
+        wanted, self._wanted = [*self._peek.wants(), *self._wanted], []
         return wanted
 
     def tick(
@@ -94,6 +94,9 @@ class HangWatch:
         """
         if self.finding is None:
             if scene is None or not overdue or died or excused:
+                self._peek.forget()
+                return []
+            if self._peek.holds(scene, now):
                 return []
             return [self._open(scene, overdue, budget, now)]
         if died:
@@ -113,12 +116,17 @@ class HangWatch:
     def _open(self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float) -> Finding:
         step = min(watch.step for watch in scene.tellers)
         key = f"hang:{step}:{scene.visible[0].source}"
-        request = self._request(key, now)
+        request, looked_at = self._peek.taken()
         self._opened_at, self._answers = now, -1
         self._places = {w.rank: (w.source, w.step, w.phase) for w in scene.visible}
         self._busy = scene.all_busy()
+        if request:  # the stacks are here already
+            self._asked_at, scene.dump, scene.busy = looked_at, self._dumps.dump(request), self._peek.busy
+            self._answers = len(scene.dump.looks) if scene.dump is not None else -1
+        else:
+            request = self._request(key, now)
+            self._ask(request, scene, _reason(step), now)
         verdict = judge(scene)
-        self._ask(request, scene, _reason(step), now)
         self.finding = _finding(scene, verdict, key, step, request, budget, now - verdict.since)
         return self.finding
 

@@ -9,6 +9,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Literal, NamedTuple
 
+from stabilitybackend.liveness.budgets import is_long
+
 #: Frames kept of the main thread, innermost ones; faulthandler writes at most 100.
 MAX_FRAMES = 64
 MAX_THREAD_FRAMES = 100
@@ -66,7 +68,7 @@ _LOOPS = ("/asyncio/", "/selectors.py", "/concurrent/futures/")
 #: Installed code that is not the job's own.
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3")
 
-__all__ = ["Frame", "Where", "classify", "collective_of", "main_thread"]
+__all__ = ["Frame", "Where", "classify", "collective_of", "in_long_work", "main_thread"]
 
 
 class Frame(NamedTuple):
@@ -131,6 +133,19 @@ def classify(frames: Sequence[Frame], phase: str = "") -> Where:
     if _is_own(inner) or _waits(inner):
         return _by_phase("user", phase)
     return _by_phase("native", phase)
+
+
+def in_long_work(frames: Sequence[Frame], where: Where, *, outside: bool) -> bool:
+    """Say whether a main thread is in work that may take long, a save or a validation, and waits for no other rank.
+
+    Args:
+        frames: innermost first. where: ``classify`` of them.
+        outside: it has left the loop of its steps: anything else may be long there.
+    """
+    if not frames or where in ("collective", "data"):
+        return False
+    own = (frame for frame in frames[:DEPTH] if _is_own(frame.file) and not frame.function.startswith("__"))
+    return outside or where == "checkpoint" or any(is_long(frame.function) for frame in own)
 
 
 def collective_of(frames: Sequence[Frame]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from stabilitybackend.liveness.agents import SILENT_AFTER_S
-from stabilitybackend.liveness.budgets import Budgets
+from stabilitybackend.liveness.budgets import AFTER_LOOP, Budgets
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.suspicion import furthest_back
@@ -37,7 +37,8 @@ class Allowance:
 
     def of(self, watch: RankWatch) -> float:
         """Return a rank's budget, seconds."""
-        key = (watch.phase, watch.expect_s, watch.first_step_done, 0.0 if watch.phase else watch.stands.longest_s)
+        phase = _declared(watch)
+        key = (phase, watch.expect_s, watch.first_step_done, 0.0 if phase else watch.stands.longest_s)
         found = self._known.get(key)
         if found is None:
             found = self._known[key] = budget_of(watch, self._budgets, self._limits)
@@ -47,8 +48,12 @@ class Allowance:
 def budget_of(watch: RankWatch, budgets: Budgets, limits: Limits) -> float:
     """Return how long a rank may stand where it is, seconds."""
     return budgets.of(
-        watch.phase, watch.expect_s, limits, first_step_done=watch.first_step_done, stand_s=watch.stands.longest_s
+        _declared(watch), watch.expect_s, limits, first_step_done=watch.first_step_done, stand_s=watch.stands.longest_s
     )
+
+
+def _declared(watch: RankWatch) -> str:
+    return "" if watch.phase == AFTER_LOOP else watch.phase
 
 
 class Standing:

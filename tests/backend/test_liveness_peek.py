@@ -1,0 +1,102 @@
+"""A standstill that no phase explains: a look at the stacks comes before the alarm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stabilitybackend.liveness.budgets import AFTER_LOOP, LONG_FLOOR_S
+from stabilitybackend.liveness.peek import AGAIN_S
+from stabilitybackend.liveness.stack_text import classify, in_long_work, main_thread
+from watched_job import START, Job, kinds, stack
+
+RUN = "/home/me/train.py"
+TORCH = "/venv/lib/python3.11/site-packages/torch"
+SAVES = stack((f"{TORCH}/serialization.py", "save"), (RUN, "keep_it"), (RUN, "main"))
+VALIDATES = stack((f"{TORCH}/nn/modules/linear.py", "forward"), (RUN, "evaluate"), (RUN, "main"))
+UPLOADS = stack(("/usr/lib/python3.11/ssl.py", "read"), (RUN, "upload"), (RUN, "main"))
+WAITS = stack((f"{TORCH}/distributed/distributed_c10d.py", "barrier"), (RUN, "evaluate"), (RUN, "main"))
+STUCK = stack((RUN, "helper"), (RUN, "train"), (RUN, "__init__"))
+
+
+def stands(phase: str = "", seconds: int = 32) -> Job:
+    """Return a job of 2 ranks that trained without phases, and then stood just longer than it may."""
+    job = Job(more={"phase": "", "phase_start": 0.0, "proc": {"state": "S", "cpu": 0.0}, "pending": 7})
+    job.run(30)
+    job.more |= {"phase": phase}
+    job.run(seconds, moving=False)
+    return job
+
+
+def look(job: Job, first: str, second: str) -> None:
+    for rank, text in enumerate((first, second)):
+        job.answer(rank, stack=text, slot={"phase": ""})
+
+
+@pytest.mark.parametrize("text", [SAVES, VALIDATES])
+def test_a_save_or_a_validation_that_nobody_declared_is_no_hang_while_it_may_last(text: str) -> None:
+    job = stands()
+    looks = 0
+    while job.now < START + 30 + LONG_FLOOR_S - 5:
+        if len(job.wanted) > looks:
+            looks = len(job.wanted)
+            look(job, text, WAITS)
+        job.run(1, moving=False)
+    assert job.said == []
+    assert looks == pytest.approx((LONG_FLOOR_S - 35) / AGAIN_S, abs=1.5)
+    job.run(15, moving=False)
+    assert kinds(job.said) == [("hang", "open")]
+
+
+def test_who_gets_stuck_in_a_validation_is_told_at_the_next_look() -> None:
+    job = stands()
+    look(job, VALIDATES, WAITS)
+    job.run(int(AGAIN_S), moving=False)
+    assert (job.said, len(job.wanted)) == ([], 2)
+    look(job, WAITS, WAITS)
+    assert kinds(job.run(2, moving=False)) == [("hang", "open")]
+
+
+def test_what_the_look_does_not_explain_is_told_at_once_with_its_stacks_and_not_looked_at_twice() -> None:
+    job = stands()
+    look(job, STUCK, WAITS)
+    (hang,) = job.run(1, moving=False)
+    assert hang.evidence["verdict"]["culprits"] == [0]
+    assert "rank 0: its main thread is in helper (train.py:10)" in hang.evidence["verdict"]["because"]
+    assert [want.request for want in job.wanted] == [hang.evidence["verdict"]["dump"]]
+
+
+def test_without_an_answer_it_is_told_all_the_same() -> None:
+    job = stands(seconds=44)
+    assert kinds(job.said) == [("hang", "open")]
+
+
+def test_behind_the_loop_only_waiting_for_others_is_a_hang() -> None:
+    job = stands(AFTER_LOOP)
+    look(job, UPLOADS, UPLOADS)
+    job.run(20, moving=False)
+    assert job.said == []
+    job = stands(AFTER_LOOP)
+    look(job, WAITS, WAITS)
+    assert kinds(job.run(1, moving=False)) == [("hang", "open")]
+
+
+@pytest.mark.parametrize(
+    ("text", "outside", "long"),
+    [
+        (SAVES, False, True),
+        (VALIDATES, False, True),
+        (WAITS, False, False),
+        (WAITS, True, False),
+        (UPLOADS, False, False),
+        (UPLOADS, True, True),
+        (STUCK, False, False),
+        ("", True, False),
+    ],
+)
+def test_long_work_is_a_save_or_a_function_named_so_and_never_a_collective(
+    text: str, outside: bool, long: bool
+) -> None:
+    frames: tuple[Any, ...] = main_thread(text)
+    assert in_long_work(frames, classify(frames), outside=outside) is long
