@@ -76,6 +76,8 @@
     series,
     incidents: (id) => call("GET", `${run(id)}/incidents`),
     incident: (id, incident) => call("GET", `${run(id)}/incidents/${encodeURIComponent(incident)}`),
+    /** A dump that may be gone: of all that are kept, for whose address has no answer is an error in the browser's console. */
+    heldStacks: async (id, request) => ((await call("GET", `${run(id)}/stacks`)).dumps || []).find((dump) => dump.request === request) || null,
     stacks: (id, request) => optional(`${run(id)}/stacks/${encodeURIComponent(request)}`),
     plan: (id) => optional(`${run(id)}/plan?ordered=true`),
     gpus: () => optional("/gpus"),

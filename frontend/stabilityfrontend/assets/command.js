@@ -7,6 +7,8 @@
   /** Nodes that are listed one by one. */
   const NODES = 64;
   S.commandEnded = (command) => ENDED.has(command.state);
+  /** Whether a node has done what an order of agents asks for. */
+  S.commandLooked = (command) => Object.values(S.record(command.nodes)).some((word) => S.record(word).state === "acted");
   S.commandFailed = (command) => BAD.has(command.state);
 
   const ORDER = ["pending", "delivered", "ready", "acted", "done"];

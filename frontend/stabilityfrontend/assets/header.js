@@ -7,6 +7,11 @@
   const ENDED = new Set(["finished", "offline"]);
   /** A finished command stays in the strip this long. */
   const STRIP_S = 20;
+  /** What the server says where two jobs share a run id: wrong however well it runs. */
+  const DOUBLES = /living processes/;
+  /** Kinds that stop a job or the sight of it; and the one that a status speaks of. */
+  const STOPPERS = ["process_death", "hang", "agent_lost", "gpu_fault"];
+  const TOLD = { crashed: "process_death", stalled: "hang", unreachable: "agent_lost" };
   /** The banner waits this long: a reconnect within it is nobody's business. */
   const AWAY_S = 2;
 
@@ -57,6 +62,40 @@
     } else S.show(banner, false);
   };
 
+  /** The open incident that stops the job, or null: of several the newest of the kind that the status speaks of. */
+  S.stopper = function (status, incidents) {
+    const place = (one) => (one.kind === TOLD[status] ? -1 : STOPPERS.indexOf(one.kind));
+    // With most faults of a GPU the job goes on.
+    const stops = incidents.filter((one) => one.state === "open" && !one.dead && STOPPERS.includes(one.kind) && (one.kind !== "gpu_fault" || S.severity(one) === "critical"));
+    return stops.sort((a, b) => place(a) - place(b) || b.opened - a.opened)[0] || null;
+  };
+
+  /** What stands under the header: `{words, tone, href}`; null while there is nothing that somebody has to know. */
+  S.noteOf = function (run, incidents) {
+    if (!run.note) return null;
+    const doubles = DOUBLES.test(run.note);
+    const well = run.status === "running" || run.status === "finished";
+    if (well && !doubles) return null;
+    const stopper = well ? null : S.stopper(run.status, incidents);
+    const tone = S.tone(run.status);
+    return { words: run.note, tone: doubles && tone !== "critical" ? "warning" : tone, href: stopper ? S.incidentHref(run.run_id, stopper.incident_id) : null };
+  };
+
+  /** The note in its place. It is made anew only where it changed: a link keeps its focus. */
+  function drawNote(page, run) {
+    const place = S.byId("run-note");
+    const note = S.noteOf(run, page.incidents());
+    S.show(place, note !== null);
+    if (!place || !note) return;
+    S.cls(place, `note ${note.tone}`);
+    const key = `${note.href} ${note.words}`;
+    if (place.dataset.key === key) return;
+    const link = place.querySelector("a");
+    if (link && note.href && link.getAttribute("href") === note.href) S.text(link.firstChild, note.words);
+    else S.fill(place, note.href ? S.h("a", { href: note.href }, S.h("span", {}, note.words), S.h("b", {}, "Open the incident")) : note.words);
+    place.dataset.key = key;
+  }
+
   S.drawHeader = function (page) {
     const { run, store } = page;
     S.drawPill(page.live, page.state, page.latency, store.lastTime, run && run.status === "running");
@@ -79,11 +118,7 @@
     // What was so when the server was last heard is no news.
     S.cls(status, `pill ${page.live.lost === null ? S.tone(run.status) : "calm"}`);
     S.title(status, run.note || "");
-    const note = S.byId("run-note");
-    const shown = Boolean(run.note) && run.status !== "running" && run.status !== "finished";
-    S.text(note, run.note);
-    S.cls(note, `note ${S.tone(run.status)}`);
-    S.show(note, shown);
+    drawNote(page, run);
     S.text(S.byId("run-step"), S.count(page.lastStep()));
     const end = ["running", "stalled", "unreachable"].includes(run.status) ? page.now() : run.updated;
     S.text(S.byId("run-elapsed"), S.duration(Math.max(0, end - run.created)));

@@ -164,13 +164,14 @@
       const known = this.dumps.get(asked.request);
       if (known && (known.complete !== false || (known.late && !this.awaited(asked)))) return;
       if (known === null && !this.awaited(asked)) return;
-      // Before the first node has answered there is nothing to ask for; its word comes by the live feed.
+      // Before a node has looked there is nothing to ask for; its word comes by the live feed. A browser writes down every 404.
       const command = this.commands.get(asked.request);
-      if (command && !S.commandEnded(command) && !Object.keys(S.record(command.nodes)).length) return;
+      const looked = Boolean(command) && S.commandLooked(command);
+      if (command && !looked && !S.commandEnded(command)) return;
       this.fetchingDump = true;
       let wait = DUMP_AGAIN_MS;
       try {
-        const dump = await S.api.stacks(this.id, asked.request);
+        const dump = await (looked ? S.api.stacks : S.api.heldStacks)(this.id, asked.request);
         if (this.gone) return;
         if (dump) dump.late = !this.awaited(asked);
         this.dumps.set(asked.request, dump);

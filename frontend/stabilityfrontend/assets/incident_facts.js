@@ -32,9 +32,11 @@
     const step = S.toldStep(incident.onset_step);
     if (verdict && verdict.since) add(verdict.since, `${SINCE[incident.kind] || "Last progress"}${step === null ? "" : `, step ${S.count(step)}`}`);
     else if (since !== null && since < incident.opened) add(since, incident.kind === "gpu_fault" ? "First sign" : "Beginning");
+    // Nobody judges before anything is seen: the verdict's time is made of two clocks, to a tenth.
+    const judged = verdict && verdict.since && verdict.decidedAfter !== null ? Math.max(verdict.since + verdict.decidedAfter, S.finite(incident.opened) || 0) : null;
     add(incident.opened, verdict && incident.kind === "hang" ? "Suspected" : "Seen", S.severity(incident));
     if (dump && dump.time) add(dump.time, `Stacks of ${S.plural(S.stackedRanks(dump), "rank")} taken`);
-    if (verdict && verdict.since && verdict.decidedAfter !== null) add(verdict.since + verdict.decidedAfter, `Verdict: ${verdict.label || "known"}${verdict.confidence ? `, ${verdict.confidence} confidence` : ""}`);
+    if (judged !== null) add(judged, `Verdict: ${verdict.label || "known"}${verdict.confidence ? `, ${verdict.confidence} confidence` : ""}`);
     for (const command of commands) {
       if (!(command.issued >= since - 60)) continue;
       const who = S.str(command.issuer);

@@ -8,6 +8,9 @@
   /** Kinds about processes and machines: going back to a checkpoint alone does not cure them. */
   S.PROCESS_KINDS = new Set(["hang", "process_death", "agent_lost", "gpu_fault", "straggler", "throughput"]);
 
+  /** A table that may be wider than its place: a shade at the edge shows that there is more. */
+  S.wide = (table) => (table ? S.h("div", { class: "wide-table" }, table) : null);
+
   S.kindWords = (kind) => KINDS[kind] || S.words(kind).replace(/^./, (letter) => letter.toUpperCase());
 
   function keyed(place, key, build) {
@@ -226,7 +229,7 @@
     // The dump itself is not compared: it is another object when it was fetched anew.
     panel("incident-stacks", [asked && asked.request, dump && [dump.time, dump.complete, Object.keys(S.record(dump.ranks)).length, S.list(dump.groups).length], asked && page.awaited(asked), asked && page.commands.get(asked.request)?.nodes, asked && page.commands.get(asked.request)?.state], () => stacks(page));
     S.text(S.byId("stacks-note"), dump ? `${S.plural(S.stackedRanks(dump), "rank")} in ${S.plural(S.stackGroups(dump).length, "group")}, ${S.clock(dump.time)}` : "");
-    panel("incident-collectives", [asked && asked.request, dump && dump.collectives], () => (dump ? S.collectivesTable(dump) : null));
+    panel("incident-collectives", [asked && asked.request, dump && dump.collectives, page.worldSize()], () => (dump ? S.wide(S.collectivesTable(dump, page.worldSize())) : null));
     const suspects = verdict ? verdict.culprits : incident.rank === null || incident.rank === undefined ? [] : [incident.rank];
     panel("incident-ranks", [incident.version, page.allRanks, asked && asked.request, dump && [dump.time, dump.complete, Object.keys(S.record(dump.ranks)).length], process && !dump && page.agents.length], () => ranks(page, suspects, process));
     panel("incident-evidence", [incident.version, [...page.evidenceFolds]], () => (process && !S.record(incident.evidence).window ? null : S.evidence(page, { ...incident, suggestion: null }, true)));
@@ -240,6 +243,6 @@
     if (!rows.size) return null;
     S.text(S.byId("incident-ranks-note"), dump && dump.time ? `as they stood at ${S.clock(dump.time)}` : "");
     const more = rows.size > 8 ? S.h("button", { type: "button", class: "toggle", "aria-pressed": String(Boolean(page.allRanks)), on: { click: () => ((page.allRanks = !page.allRanks), page.draw()) } }, page.allRanks ? "Grouped" : `All ${S.count(rows.size)} ranks`) : null;
-    return [S.h("div", { class: "wide-table" }, S.rankTable(rows, suspects, page.allRanks)), more ? S.h("div", { class: "group-foot" }, more) : null];
+    return [S.wide(S.rankTable(rows, suspects, page.allRanks)), more ? S.h("div", { class: "group-foot" }, more) : null];
   }
 })();

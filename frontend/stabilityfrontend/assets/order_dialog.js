@@ -34,7 +34,7 @@
         "div",
         { class: "dialog-head" },
         icon ? S.h("span", { class: `icon ${icon} big` }) : null,
-        S.h("div", {}, S.h("h2", { id: `${this.kind}-title` }, title), S.h("div", { class: "sub" }, sub)),
+        S.h("div", {}, S.h("h2", { id: `${this.kind}-title`, tabindex: "-1" }, title), S.h("div", { class: "sub" }, sub)),
         S.h("span", { class: "grow" }),
         S.h("button", { type: "button", class: "icon-button", "aria-label": "Close", on: { click: () => this.dialog.close() } }, "×"),
       );
@@ -48,6 +48,12 @@
       };
       const cancel = S.h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel");
       return S.h("form", { method: "dialog", on: { submit } }, head, S.h("div", { class: "dialog-body" }, body), S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), cancel, confirm));
+    }
+
+    /** Where the focus begins: in a field, or on the heading where a field would bring a keyboard over what is to be read. */
+    beginAt(field) {
+      const touched = window.matchMedia("(pointer: coarse)").matches;
+      (touched ? S.byId(`${this.kind}-title`) : field).focus({ preventScroll: true });
     }
 
     makeProblem() {

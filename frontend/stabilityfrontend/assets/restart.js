@@ -34,10 +34,13 @@
 
     /** Nodes that may be left out: those that the plan or the verdict names, and as many of the others as fit. */
     nodes() {
+      const planned = S.texts(this.plan.exclude_nodes);
       const suspects = S.list(this.plan.suspects).map((one) => S.str(S.record(one).node));
       const verdict = S.verdictOf(this.page.incident);
       const agents = this.page.agents.map((agent) => S.str(agent.node));
-      return [...new Set([...S.texts(this.plan.exclude_nodes), ...suspects, ...(verdict ? verdict.nodes : []), ...agents].filter(Boolean))].slice(0, NODES);
+      const all = [...new Set([...planned, ...suspects, ...(verdict ? verdict.nodes : []), ...agents].filter(Boolean))];
+      // Without its only node there is no job: nothing to choose, unless the plan says so.
+      return all.length > 1 || planned.length ? all.slice(0, NODES) : [];
     }
 
     form() {
@@ -86,7 +89,7 @@
         ),
       );
       this.update();
-      this.typed.focus({ preventScroll: true });
+      this.beginAt(this.typed);
     }
 
     order() {

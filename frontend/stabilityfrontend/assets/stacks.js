@@ -165,8 +165,25 @@
     ];
   };
 
+  /** The name of the group that every rank is a member of. */
+  const EVERYBODY = "default_pg";
+
+  /** Members of which nobody knows whether they came. An older server does not name them: then they are known of the group of all only. */
+  function unknownOf(one, missing, joined, worldSize) {
+    if (Array.isArray(one.unknown)) return S.ranksOf(one.unknown);
+    if (one.pg !== EVERYBODY) return [];
+    const told = new Set([...missing, ...joined]);
+    return Array.from({ length: worldSize || 0 }, (_, rank) => rank).filter((rank) => !told.has(rank));
+  }
+
+  /** Who is missing of a collective, and of whom it is not known. */
+  function missingWords(missing, unknown) {
+    const known = missing.length ? S.h("b", { class: "bad" }, S.rankWords(missing, 6)) : unknown.length ? null : S.h("span", { class: "sub" }, "none");
+    return [known, unknown.length ? S.h("span", { class: "sub" }, `${known ? "; " : ""}not known: ${S.rankWords(unknown, 6)}`) : null];
+  }
+
   /** The collectives of a dump as a table: who is in, who is missing. */
-  S.collectivesTable = function (dump) {
+  S.collectivesTable = function (dump, worldSize) {
     const rows = (Array.isArray(dump.collectives) ? dump.collectives : []).slice(0, GROUPS).map(S.record);
     if (!rows.length) return null;
     return S.h(
@@ -185,7 +202,7 @@
             S.h("td", { class: "strong" }, `${S.str(one.op) || "?"}${S.str(one.seq) ? ` #${S.str(one.seq)}` : ""}`),
             S.h("td", { class: "words" }, S.str(one.pg) || "–"),
             S.h("td", {}, joined.length > 1 ? [S.h("b", {}, S.plural(joined.length, "rank")), S.h("span", { class: "sub" }, ` ${S.rankRanges(joined, 4)}`)] : joined.length ? `rank ${joined[0]}` : "none"),
-            S.h("td", {}, missing.length ? S.h("b", { class: "bad" }, `${missing.length === 1 ? "rank" : "ranks"} ${S.rankRanges(missing, 6)}`) : S.h("span", { class: "sub" }, "none")),
+            S.h("td", {}, missingWords(missing, unknownOf(one, missing, joined, worldSize))),
           );
         }),
       ),
