@@ -55,6 +55,28 @@ def test_a_silent_node_for_which_the_others_wait_stands_and_the_hang_says_so() -
     assert hang.title == f"The job hangs at step {job.step}: node b silent"
 
 
+def test_a_lost_node_that_the_hang_names_already_is_told_as_the_same_trouble_and_is_a_warning() -> None:
+    job = two_nodes()
+    job.silent = {"b"}
+    said = job.run(40, moving=False)
+    hang = next(finding for finding in said if finding.kind == "hang")
+    lost = next(finding for finding in said if finding.kind == "agent_lost")
+    assert (hang.severity, hang.evidence["verdict"]["nodes"]) == ("critical", ["b"])
+    assert (lost.severity, lost.node) == ("warning", "b")
+    assert lost.text.endswith("The hang of the job names b already: it is the same trouble.")
+    assert f"told before: {hang.title}" in verdict(job)["because"]
+
+
+def test_a_lost_node_refers_to_no_hang_that_is_about_another_node() -> None:
+    job = two_nodes()
+    job.stuck[0] = {"phase": "data"}
+    job.run(20, moving=False)
+    job.silent = {"b"}
+    job.run(40, moving=False)
+    assert next(finding for finding in job.said if finding.kind == "hang").evidence["verdict"]["nodes"] == ["a"]
+    assert "already" not in next(finding for finding in job.said if finding.kind == "agent_lost").text
+
+
 def test_an_agent_that_is_back_was_cut_off_and_one_that_started_since_had_died() -> None:
     for started, was in ((0.0, "cut off or stopped"), (5_000_000.0, "started again")):
         job = two_nodes()

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.policy.incidents import IncidentBook
-from watched_job import Job, kinds, source
+from watched_job import START, Job, kinds, source
 
 
 def trained(**nodes: list[int]) -> Job:
@@ -75,7 +76,7 @@ def test_deaths_told_in_another_order_are_put_in_the_order_of_their_times() -> N
     said = last(job)
     assert said.title == "Rank 0 was killed by the kernel for memory (OOM)"
     assert [death["rank"] for death in said.evidence["deaths"]] == [0, 3]
-    assert "Pulled down by it, by what they say: rank 3." in said.text
+    assert "Pulled down by it, by what it says: rank 3." in said.text
     assert len({finding.key for finding in job.said}) == 1
 
 
@@ -163,3 +164,114 @@ def test_a_job_that_a_scheduler_ends_has_no_rank_to_blame() -> None:
     verdict = said.evidence["verdict"]
     assert said.title == "The job was ended from outside by SIGTERM"
     assert (said.rank, said.node, verdict["culprits"], verdict["nodes"]) == (None, None, [], [])
+
+
+def hanging() -> Job:
+    """Return a job of two nodes whose rank 1 stands in its data; its hang is open."""
+    job = trained()
+    job.stuck[1] = {"phase": "data"}
+    job.run(15, moving=False)
+    assert kinds(job.said) == [("hang", "open")]
+    return job
+
+
+def ended(job: Job, *ranks: int, name: str = "SIGTERM", **facts: Any) -> Finding:
+    for rank in ranks:
+        job.dies(rank, cause="signal", signal=1, signal_name=name, **facts)
+    return next(finding for finding in job.run(2, moving=False) if finding.kind == "process_death")
+
+
+def stored(finding: Finding) -> dict[str, Any]:
+    book = IncidentBook("run")
+    incident = book.apply(finding, segment=0, time=START, checkpoints=[])
+    assert incident is not None
+    return incident
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGINT"])
+def test_a_hanging_job_that_somebody_ends_is_no_second_critical_incident(name: str) -> None:
+    job = hanging()
+    said = ended(job, 0, 1, 2, 3, name=name)
+    assert (said.severity, said.rank) == ("warning", None)
+    assert said.title == f"The job hung and was ended from outside by {name}"
+    assert said.text.endswith(
+        f"The job hung before, at step {job.step}: rank 1 (node a) in data; somebody or its launcher ended it."
+    )
+    assert ("hang", "resolved") in kinds(job.said)
+    assert "find out who" not in stored(said)["suggestion"]["text"]
+
+
+def test_the_one_hanging_rank_that_is_killed_is_named_and_told_as_ended() -> None:
+    said = ended(hanging(), 1, name="SIGKILL")
+    assert (said.severity, said.rank) == ("warning", 1)
+    assert said.title == "Rank 1 was killed from outside by SIGKILL while the job hung"
+
+
+def test_a_launcher_that_asks_first_and_then_kills_is_one_end() -> None:
+    job = hanging()
+    ended(job, 0, 2, 3)
+    said = ended(job, 1, name="SIGKILL")
+    assert (said.severity, said.title) == ("warning", "The job hung and was ended from outside by SIGKILL, SIGTERM")
+    assert {finding.key for finding in job.said if finding.kind == "process_death"} == {said.key}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"cause": "crash", "signal": 6, "signal_name": "SIGABRT", "fatal": "ProcessGroupNCCL's watchdog"},
+        {"cause": "oom_kill", "signal": 9, "signal_name": "SIGKILL"},
+        {"cause": "exception", "exception": {"type": "RuntimeError", "message": "NCCL timeout"}},
+        {"cause": "unknown"},
+    ],
+)
+def test_a_death_that_nobody_sent_from_outside_is_critical_also_when_the_job_hung(facts: dict[str, Any]) -> None:
+    job = hanging()
+    if "exception" in facts:
+        job.event("exception", 0, facts["exception"])
+    job.dies(0, **{name: fact for name, fact in facts.items() if name != "exception"})
+    said = ended(job, 1, 2, 3)
+    assert (said.severity, said.evidence["hung"]) == ("critical", None)
+
+
+def test_a_crash_beyond_those_that_are_described_is_critical_too() -> None:
+    job = trained(a=list(range(20)))
+    job.stuck[1] = {"phase": "data"}
+    job.run(15, moving=False)
+    ended(job, *range(16))
+    assert ended(job, 16).severity == "warning"
+    job.dies(17, cause="crash", signal=11, signal_name="SIGSEGV")
+    assert last(job).severity == "critical"
+
+
+def test_a_death_from_before_the_hang_that_is_told_late_is_what_the_others_wait_for() -> None:
+    job = hanging()
+    assert ended(job, 2, name="SIGKILL", time=job.now - 15.0).severity == "critical"
+
+
+def test_a_server_that_was_restarted_knows_the_hang_and_the_deaths_from_their_incidents() -> None:
+    job = hanging()
+    hang = stored(job.said[-1])
+    job.monitor = LivenessMonitor("run")
+    job.monitor.load([hang])
+    job.run(3, moving=False)
+    said = ended(job, 0, 1, 2)
+    assert (said.severity, "rank 1 (node a) in data" in said.text) == ("warning", True)
+    job.monitor = LivenessMonitor("run")
+    job.monitor.load([stored(said)])
+    assert ended(job, 3).severity == "warning"
+
+
+def test_processes_that_are_seen_to_be_gone_before_word_of_their_death_comes_are_of_the_hang() -> None:
+    job = hanging()
+    job.stuck = {rank: {"alive": False} for rank in range(4)}
+    assert kinds(job.run(2, moving=False)) == [("hang", "resolved")]
+    assert ended(job, 0, 1, 2, 3).severity == "warning"
+
+
+def test_a_job_that_trained_again_after_its_hang_and_is_killed_then_did_not_hang() -> None:
+    job = hanging()
+    job.stuck = {}
+    job.lost_s = 15.0
+    job.run(20)
+    assert kinds(job.said)[-1] == ("hang", "resolved")
+    assert ended(job, 0, 1, 2, 3).severity == "critical"

@@ -136,9 +136,14 @@ class AgentBook:
         return now - (max(agent.seen_at, agent.opened_at) or agent.lost_at or now) > lost_after_s
 
     def tick(
-        self, ranks: Mapping[int, RankWatch], now: float, lost_after_s: float, usual_step_s: float | None
+        self,
+        ranks: Mapping[int, RankWatch],
+        now: float,
+        lost_after_s: float,
+        usual_step_s: float | None,
+        hang: Finding | None = None,
     ) -> list[Finding]:
-        """Return what is news about agents."""
+        """Return what is news about agents; ``hang`` is the open one."""
         found: list[Finding] = []
         lost = [name for name in self.all if self.is_lost(name, now, lost_after_s)]
         if lost or self._lost:
@@ -148,7 +153,7 @@ class AgentBook:
                     theirs.setdefault(watch.agent, []).append(watch)
             for name in lost:
                 if name in theirs:
-                    found += self._tell(name, theirs[name], ranks.values(), now, lost_after_s, usual_step_s)
+                    found += self._tell(name, theirs[name], ranks.values(), now, lost_after_s, usual_step_s, hang)
             newest_step = max((watch.step for watch in ranks.values()), default=-1)
             found += self._back(ranks.values(), set(lost), newest_step)
         return found
@@ -161,9 +166,13 @@ class AgentBook:
         now: float,
         lost_after_s: float,
         usual_step_s: float | None,
+        hang: Finding | None,
     ) -> list[Finding]:
         agent, known = self.all[name], self._lost.get(name)
         verdict = _verdict(agent, ranks, self._peers(every, name, now), usual_step_s, now)
+        if hang is not None and agent.node in ((hang.evidence.get("verdict") or {}).get("nodes") or ()):
+            verdict["text"] += f" The hang of the job names {agent.node} already: it is the same trouble."
+            verdict["because"].append(f"told before: {hang.title}")
         if known is not None:
             before = known.evidence.get("verdict") or {}
             if not before or before.get("training") == verdict["training"] or verdict["training"] == "unknown":

@@ -6,6 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding, Severity
+from stabilitybackend.liveness.death_causes import (
+    STOPPED_BY_HAND,
+    cause_of,
+    ended_together,
+    from_outside,
+    is_cascade,
+    root_of,
+)
 from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, capital, name_ranks
 from stabilitybackend.liveness.rank_watch import number, start_of
 
@@ -18,22 +26,12 @@ MAX_FACT_CHARS = 2_000
 MAX_FACT_ENTRIES = 16
 #: Characters of an exception's message or of the agent's words in a text.
 MAX_SAID_CHARS = 300
-#: Exceptions by which people stop a job on purpose.
-STOPPED_BY_HAND = frozenset({"KeyboardInterrupt"})
-#: Deaths so soon after the first one may be its consequence, seconds: collectives that fail, a launcher that ends all.
-CASCADE_S = 60.0
-#: Signals by which a launcher ends the other processes of a job that has lost one.
-LAUNCHER_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
-#: What an exception says that only passes on the death of a peer, in lower case.
-PASSED_ON = (
-    "nccl", "gloo", "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused",
-    "remote process exited", "socket timeout", "processgroup", "distbackenderror", "distnetworkerror", "watchdog",
-)  # fmt: skip
+#: Word of a death may come so long after its process was seen to be gone, and the hang with it was over, seconds.
+WORD_S = 5.0
 #: Facts of a ``process_death`` event that are kept (docs/wire.md).
 FACTS = (
     "pid", "last_phase", "evidence", "cause", "signal", "signal_name", "exit_code", "oom", "fatal", "how",
 )  # fmt: skip
-CAUSES = frozenset({"oom_kill", "signal", "crash", "exit_code", "exception", "unknown"})
 
 #: How an agent knows the end of a process (``how`` of docs/wire.md), in words.
 KNOWN_BY = {
@@ -61,6 +59,12 @@ class DeathWatch:
         self._over_at = float("-inf")
         self._newest_start = 0
         self._runs_again: str | None = None
+        #: The hang that was open newly, when that was, and the one that was open when the first of these deaths came.
+        self._hang: dict[str, Any] | None = None
+        self._hang_at = 0.0
+        self._hung: dict[str, Any] | None = None
+        #: One of the deaths that are not described was not by a signal from outside.
+        self._more_by_itself = False
 
     @property
     def is_open(self) -> bool:
@@ -78,11 +82,14 @@ class DeathWatch:
         if incident["state"] != "open":
             self._remember(str(death["source"]) for death in deaths.values())
             if str(evidence.get("key")) == self._key:  # a snapshot knew it while it was open
-                self._deaths, self._more, self._runs_again = {}, 0, None
+                self._forget()
+                self._runs_again = None
             return
         self._deaths, self._key = deaths, str(evidence["key"])
         self._told_step = _step({"step": evidence.get("now_step")})
         self._more = int(evidence.get("not_described", 0))
+        hung = evidence.get("hung")
+        self._hung = dict(hung) if isinstance(hung, Mapping) else None
 
     def tell_again(self) -> None:
         """Let the next ``news`` tell an open death once more: a snapshot does not know whether it was heard."""
@@ -100,6 +107,7 @@ class DeathWatch:
         known = self._deaths.get(rank)
         if known is None and len(self._deaths) >= MAX_DESCRIBED:
             self._more += 1
+            self._more_by_itself |= not from_outside(facts)
             self._remember([source])
             self._changed = True
             return
@@ -132,10 +140,19 @@ class DeathWatch:
         """Return how the open death reads now, or None."""
         return self._finding(now_step) if self._deaths and self._runs_again is None else None
 
-    def news(self, now_step: int, now: float) -> list[Finding]:
-        """Return what changed since the last call, ``now`` in unix seconds."""
+    def news(self, now_step: int, now: float, hang: Finding | None = None) -> list[Finding]:
+        """Return what changed since the last call.
+
+        Args:
+            now_step: newest step of the run. now: unix seconds.
+            hang: the open one: a job that hangs is ended by somebody, or by its launcher.
+        """
+        if hang is not None:
+            self._hang, self._hang_at = _short(hang), now
         if not self._deaths:
             return []
+        if self._hung is None and now - self._hang_at <= WORD_S:
+            self._hung = self._hang
         found = []
         for death in self._deaths.values():
             death.setdefault("heard", now)
@@ -146,8 +163,21 @@ class DeathWatch:
             text, self._runs_again = self._runs_again, None
             found.append(self._finding(now_step, over=text))
             self._remember(str(death["source"]) for death in self._deaths.values())
-            self._deaths, self._more = {}, 0
+            self._forget()
         return found
+
+    def _forget(self) -> None:
+        self._deaths, self._more, self._hung, self._more_by_itself = {}, 0, None, False
+
+    def _ended_hung(self, first_at: float) -> dict[str, Any] | None:
+        """Return the hang that signals from outside ended, None where there was none or something else ended a rank.
+
+        A death that came with the hang may be what the others wait for, though it is told late: its agent was away.
+        """
+        hung = self._hung
+        if hung is None or self._more_by_itself or not all(map(from_outside, self._deaths.values())):
+            return None
+        return hung if first_at - hung["since"] >= hung["stood_s"] / 2 else None
 
     def _remember(self, sources: Iterable[str]) -> None:
         for source in sources:
@@ -157,22 +187,24 @@ class DeathWatch:
 
     def _finding(self, now_step: int, over: str = "") -> Finding:
         by_time = sorted(self._deaths.values(), key=lambda death: (death["time"], death["rank"]))
-        first = _root(by_time)
+        first = root_of(by_time)
         pulled_down = [death for death in by_time if death is not first]
         exception = first.get("exception") or {}
         by_hand = exception.get("type") in STOPPED_BY_HAND
-        severity: Severity = "info" if by_hand else ("warning" if over else "critical")
-        rank, cause = first["rank"], _cause(first)
+        hung = self._ended_hung(by_time[0]["time"])
+        severity: Severity = "info" if by_hand else ("warning" if over or hung else "critical")
+        rank, cause = first["rank"], cause_of(first)
         # A process that lived for less than a beat told no step.
         where = f"at step {first['step']}" if first["step"] >= 0 else "before it told a step"
         if first.get("last_phase"):
             where += f", in {first['last_phase']}"
-        together = _ended_together(by_time)
+        together = ended_together(by_time) or (hung is not None and len(by_time) > 1)
+        signals = ", ".join(sorted({str(d["signal_name"]) for d in by_time if d.get("signal_name")}))
         seat = f"rank {rank}" + (f" (node {first['node']}{_gpu_words(first)})" if first["node"] else "")
         if by_hand:
             text = f"{capital(seat)} was stopped by hand (Ctrl-C) {where}"
         elif together:
-            text = f"{len(by_time)} ranks were ended from outside by {first['signal_name']} {where}"
+            text = f"{len(by_time)} ranks were ended from outside by {signals} {where}"
         else:
             text = f"{capital(seat)} ended {where}" if cause == "exception" else f"{_how(seat, cause, first)} {where}"
         if exception and not by_hand:
@@ -182,7 +214,9 @@ class DeathWatch:
         elif first.get("evidence") and cause == "unknown":  # else it says the same, and stands in the verdict
             text += f" ({_say(first['evidence'])})"
         text += "."
-        if together:
+        if hung is not None:
+            text += f" The job hung before, {hung['title']}; somebody or its launcher ended it."
+        elif together:
             text += " None of them died of itself: a scheduler, a launcher or a person ended the job."
         elif pulled_down:
             text += f" {_pulled(first, pulled_down, self._more)}"
@@ -190,7 +224,9 @@ class DeathWatch:
         named = next((d for d in by_time if self._key == f"process_death:{d['source']}"), first)
         title = _how(f"rank {rank}", cause, first)
         if together:
-            title = f"The job was ended from outside by {first['signal_name']}"
+            title = f"The job {'hung and ' if hung else ''}was ended from outside by {signals}"
+        elif hung is not None:
+            title += " while the job hung"
         self._told_step = max(self._told_step, now_step, named["step"])
         return Finding(
             detector="liveness",
@@ -210,45 +246,22 @@ class DeathWatch:
                 "deaths": [first, *pulled_down],
                 "not_described": self._more,
                 "exception": exception or None,
-                "verdict": _verdict(first, pulled_down, cause, text, together),
+                "hung": hung,
+                "verdict": _verdict(first, pulled_down, cause, text, together, hung),
             },
         )
 
 
-def _root(by_time: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the death that the others follow from: the earliest that no other death explains.
-
-    Clocks of nodes differ by seconds, and a launcher ends the peers within them: a peer that only passes on what
-    happened elsewhere, or that the launcher ended, is not the first while one within CASCADE_S has a cause of its own.
-    """
-    near = [death for death in by_time if death["time"] - by_time[0]["time"] <= CASCADE_S]
-    return next((death for death in near if not _is_cascade(death)), near[0])
-
-
-def _ended_together(by_time: list[dict[str, Any]]) -> bool:
-    """Say whether one signal ended several ranks at once, and nothing else ended any: a preemption, a cancel."""
-    names = {death.get("signal_name") for death in by_time}
-    near = by_time[-1]["time"] - by_time[0]["time"] <= CASCADE_S
-    calm = near and len(by_time) > 1 and not any(death.get("exception") for death in by_time)
-    return calm and len(names) == 1 and names <= LAUNCHER_SIGNALS
-
-
-def _is_cascade(death: Mapping[str, Any]) -> bool:
-    exception = death.get("exception")
-    if isinstance(exception, Mapping):
-        said = f"{exception.get('type', '')} {exception.get('message', '')}".lower()
-        return any(word in said for word in PASSED_ON)
-    fatal = str(death.get("fatal") or "").lower()
-    if death.get("signal_name") == "SIGABRT" and any(word in fatal for word in ("nccl", "gloo", "watchdog")):
-        return True
-    return death.get("signal_name") in LAUNCHER_SIGNALS
-
-
-def _cause(death: Mapping[str, Any]) -> str:
-    if death.get("exception") and death.get("cause") not in ("oom_kill", "signal", "crash"):
-        return "exception"
-    cause = death.get("cause")
-    return cause if cause in CAUSES else "unknown"
+def _short(hang: Finding) -> dict[str, Any]:
+    """Return what is kept of a hang with the deaths that ended it."""
+    verdict = hang.evidence.get("verdict") or {}
+    return {
+        "key": hang.key,
+        "class": str(verdict.get("class") or ""),
+        "title": hang.title.removeprefix("The job hangs "),
+        "since": number(verdict.get("since")),
+        "stood_s": number(hang.evidence.get("stood_s")),
+    }
 
 
 def _how(who: str, cause: str, death: Mapping[str, Any]) -> str:
@@ -277,19 +290,26 @@ def _pulled(first: Mapping[str, Any], others: list[dict[str, Any]], more: int) -
     earlier = [death["rank"] for death in others if death["time"] < first["time"]]
     text = f"{'Also' if earlier else 'After it'} died: {'rank' if len(after) == 1 else 'ranks'} {shown}"
     text += f" and {rest} more." if rest else "."
-    cascade = [death["rank"] for death in others if _is_cascade(death)]
+    cascade = [death["rank"] for death in others if is_cascade(death)]
     if cascade:
-        text += f" Pulled down by it, by what they say: {name_ranks(cascade)}."
+        text += f" Pulled down by it, by what {'it says' if len(cascade) == 1 else 'they say'}: {name_ranks(cascade)}."
     if earlier:
-        text += f" {name_ranks(earlier).capitalize()} died earlier by the clock of its node, but only passed on an end."
+        clock = "the clock of its node" if len(earlier) == 1 else "the clocks of their nodes"
+        text += f" {capital(name_ranks(earlier))} died earlier by {clock}, but only passed on an end."
     return text
 
 
 def _verdict(
-    first: Mapping[str, Any], others: list[dict[str, Any]], cause: str, text: str, together: bool
-) -> dict[str, Any]:  # fmt: skip
+    first: Mapping[str, Any],
+    others: list[dict[str, Any]],
+    cause: str,
+    text: str,
+    together: bool,
+    hung: Mapping[str, Any] | None,
+) -> dict[str, Any]:
     """Return the verdict, in the shape of docs/api.md."""
-    because, blind = [], []
+    because = [] if hung is None else [f"the job hung before: {hung['title']}"]
+    blind = []
     if first.get("evidence"):
         because.append(_say(first["evidence"]))
     if first.get("how") and first["how"] != "none":
@@ -309,7 +329,7 @@ def _verdict(
     return {
         "class": cause,
         "text": text,
-        "confidence": "high" if certain and (alone or not _is_cascade(first)) else ("medium" if certain else "low"),
+        "confidence": "high" if certain and (alone or not is_cascade(first)) else ("medium" if certain else "low"),
         "culprits": [] if together else [first["rank"]],
         "nodes": [first["node"]] if first["node"] and not together else [],
         "gpus": [{"rank": first["rank"], "node": first["node"], **gpu}]

@@ -240,11 +240,11 @@ class LivenessMonitor:
         self._first_tick = min(self._first_tick, now)
         usual_step_s = self._budgets.usual_step_s
         visible = self._visible(now)
-        found = self._deaths.news(self._newest_step(), now)
-        found += self._agents.tick(self._ranks, now, self.limits.agent_lost_s, usual_step_s)
+        found = self._deaths.news(self._newest_step(), now, self._hang.finding)
         over = bool(self._ranks) and not any(watch.running for watch in self._ranks.values())
         # Ranks that were ended on order are to come back: only then it is over.
         found += self._tick_hang(visible, over and not any(watch.dead for watch in self._ranks.values()), now)
+        found += self._agents.tick(self._ranks, now, self.limits.agent_lost_s, usual_step_s, self._hang.finding)
         if not self._deaths.is_open and self._hang.finding is None:
             found += self._slow.tick(visible, self._excused_until, over, now)
         return found

@@ -125,6 +125,8 @@ def _death(case: Case) -> dict[str, Any]:
     if case.incident["severity"] == "info":
         return say("none", "Somebody stopped it by hand (Ctrl-C): nothing to do unless that was a mistake.")
     first, checks = _DEATHS.get(_verdict(case), ("", ()))
+    if case.evidence.get("hung"):
+        first, checks = "It hung and was ended: read the incident of the hang, its suspect is the one to look at.", ()
     text = f"{first} Start the job again if its launcher does not.".lstrip() + _where(case)
     return say("restart", text, checklist=[*checks, *lit.RESUME_CHECKS])
 

@@ -1,0 +1,69 @@
+"""What ended a process: itself, another one that pulled it down, or a signal from outside. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Exceptions by which people stop a job on purpose.
+STOPPED_BY_HAND = frozenset({"KeyboardInterrupt"})
+#: Deaths so soon after the first one may be its consequence, seconds: collectives that fail, a launcher that ends all.
+CASCADE_S = 60.0
+#: Signals by which a launcher ends the other processes of a job that has lost one.
+LAUNCHER_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
+#: Signals by which a scheduler, a launcher or a person ends a job from outside.
+OUTSIDE_SIGNALS = LAUNCHER_SIGNALS | {"SIGKILL"}
+#: What an exception says that only passes on the death of a peer, in lower case.
+PASSED_ON = (
+    "nccl", "gloo", "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused",
+    "remote process exited", "socket timeout", "processgroup", "distbackenderror", "distnetworkerror", "watchdog",
+)  # fmt: skip
+CAUSES = frozenset({"oom_kill", "signal", "crash", "exit_code", "exception", "unknown"})
+
+__all__ = ["STOPPED_BY_HAND", "cause_of", "ended_together", "from_outside", "is_cascade", "root_of"]
+
+
+def root_of(by_time: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the death that the others follow from: the earliest that no other death explains.
+
+    Clocks of nodes differ by seconds, and a launcher ends the peers within them: a peer that only passes on what
+    happened elsewhere, or that the launcher ended, is not the first while one within CASCADE_S has a cause of its own.
+    """
+    near = [death for death in by_time if death["time"] - by_time[0]["time"] <= CASCADE_S]
+    return next((death for death in near if not is_cascade(death)), near[0])
+
+
+def ended_together(by_time: list[dict[str, Any]]) -> bool:
+    """Say whether one signal ended several ranks at once, and nothing else ended any: a preemption, a cancel."""
+    names = {death.get("signal_name") for death in by_time}
+    near = by_time[-1]["time"] - by_time[0]["time"] <= CASCADE_S
+    calm = near and len(by_time) > 1 and not any(death.get("exception") for death in by_time)
+    return calm and len(names) == 1 and names <= LAUNCHER_SIGNALS
+
+
+def is_cascade(death: Mapping[str, Any]) -> bool:
+    """Say whether a death only passes on another one, or is a launcher's doing."""
+    exception = death.get("exception")
+    if isinstance(exception, Mapping):
+        said = f"{exception.get('type', '')} {exception.get('message', '')}".lower()
+        return any(word in said for word in PASSED_ON)
+    fatal = str(death.get("fatal") or "").lower()
+    if death.get("signal_name") == "SIGABRT" and any(word in fatal for word in ("nccl", "gloo", "watchdog")):
+        return True
+    return death.get("signal_name") in LAUNCHER_SIGNALS
+
+
+def from_outside(death: Mapping[str, Any]) -> bool:
+    """Say whether a signal from outside ended a process, Ctrl-C included, and nothing of its own."""
+    exception = death.get("exception")
+    if isinstance(exception, Mapping) and exception:
+        return exception.get("type") in STOPPED_BY_HAND
+    return death.get("cause") == "signal" and death.get("signal_name") in OUTSIDE_SIGNALS
+
+
+def cause_of(death: Mapping[str, Any]) -> str:
+    """Return one of CAUSES."""
+    if death.get("exception") and death.get("cause") not in ("oom_kill", "signal", "crash"):
+        return "exception"
+    cause = death.get("cause")
+    return cause if cause in CAUSES else "unknown"
