@@ -194,6 +194,43 @@ def test_the_kernels_log_names_what_the_job_can_not(what: str, text: str, catego
     assert f"kernel log of n1: {text}" in one["evidence"]
 
 
+def _killed(pid: int | None, node: str = "n1") -> dict[str, Any]:
+    text = f"Out of memory: Killed process {pid} (python)"
+    return {"node": node, "what": "oom", "time": 1_098.0, "text": text, "pid": pid}
+
+
+@pytest.mark.parametrize(
+    ("line", "listed"),
+    [
+        (_killed(4_711), True),
+        (_killed(None), True),
+        ({name: fact for name, fact in _killed(9).items() if name != "pid"}, True),
+        (_killed(9), False),
+        (_killed(4_711, "n2"), False),
+    ],
+)
+def test_of_kills_for_memory_only_those_of_the_jobs_own_processes_are_listed(
+    line: dict[str, Any], listed: bool
+) -> None:
+    story = _story(_death(1_101.0, cause="signal", signal_name="SIGKILL", pid=4_711), kernel=[line])
+    assert (f"kernel log of {line['node']}: {line['text']}" in _only(story)["evidence"]) is listed
+
+
+def test_a_worker_of_a_data_loader_that_is_named_by_its_rank_is_of_the_job() -> None:
+    said = {"type": "RuntimeError", "message": "DataLoader worker (pid(s) 41, 42) exited unexpectedly"}
+    story = _story(_death(1_101.0, exception=said), kernel=[_killed(42), _killed(43)])
+    told = [line for line in _only(story)["evidence"] if line.startswith("kernel log")]
+    assert told == [f"kernel log of n1: {_killed(42)['text']}"]
+
+
+def test_kills_of_other_peoples_processes_do_not_push_the_jobs_own_line_out() -> None:
+    lines = [_killed(pid) for pid in range(10, 30)] + [_killed(4_711)]
+    one = _only(_story(_death(1_101.0, source="r3-1-4711"), kernel=lines))
+    assert [line for line in one["evidence"] if line.startswith("kernel log")] == [
+        f"kernel log of n1: {_killed(4_711)['text']}"
+    ]
+
+
 def test_a_hang_that_people_end_by_hand_counts_by_the_hang() -> None:
     story = _story(_hang(1_100.0, "collective_stuck"), _death(1_140.0, exception={"type": "KeyboardInterrupt"}))
     assert _only(story)["category"] == "nccl_timeout"

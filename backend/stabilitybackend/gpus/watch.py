@@ -111,7 +111,9 @@ class GpuWatch:
     def _kernel(self, node: str, data: Mapping[str, Any], time: float) -> list[Finding]:
         what, said = str(data.get("what") or ""), str(data.get("text") or "")[:MAX_TEXT_CHARS]
         if what != "xid":
-            self.kernel_lines.append({"node": node, "what": what, "time": time, "text": said})
+            pid = data.get("pid")
+            line = {"node": node, "what": what, "time": time, "text": said}
+            self.kernel_lines.append({**line, "pid": pid if type(pid) is int else None})
             del self.kernel_lines[:-MAX_KERNEL_LINES]
             return []
         device = self._device(place(node, data), nameless=True)

@@ -59,7 +59,7 @@ class Stop:
 
     Args:
         deaths, hangs, lost, faults: incidents of kind process_death, hang, agent_lost and gpu_fault that belong to it.
-        kernel: lines of kernel logs near it, ``{"node", "what", "time", "text"}``.
+        kernel: lines of kernel logs near it, ``{"node", "what", "time", "text", "pid"}``.
         orders: orders to restart the job given while it stood.
         hang_first: the job had stood for a while before its first process died: what died then was ended for it.
     """

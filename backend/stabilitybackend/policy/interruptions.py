@@ -6,6 +6,7 @@ however many incidents tell of it: a hang that ends in deaths, the ranks that it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -25,6 +26,8 @@ NEAR_BEFORE_S = 120.0
 NEAR_AFTER_S = 60.0
 #: A job that stood for so long before its first process died hung first, seconds: what died then was ended for it.
 HANG_FIRST_S = 10.0
+#: What torch says of workers of a data loader that were killed, which are the job's own processes too.
+_NAMED_PIDS = re.compile(r"\(pid(?:\(s\))? ([\d, ]+)\)")
 #: Interruptions kept of one run, newest ones.
 MAX_INTERRUPTIONS = 512
 
@@ -62,7 +65,8 @@ class JobStory:
     Args:
         stretches: oldest first.
         incidents: in the shape of docs/api.md.
-        kernel: lines of kernel logs, ``{"node", "what", "time", "text"}``.
+        kernel: lines of kernel logs, ``{"node", "what", "time", "text", "pid"}``; pid: of whom it speaks, None or
+            absent where that is not known.
         orders: commands of kind ``restart`` in the shape of docs/api.md.
         watched: an agent was there. Of an imported run nobody can say why its process was replaced.
     """
@@ -213,7 +217,8 @@ def _interruption(gap: _Gap, story: JobStory) -> dict[str, Any]:
             if begin <= last + NEAR_AFTER_S and end >= first - NEAR_BEFORE_S:
                 stop.faults.append(fault)
     near = [line for line in story.kernel if first - NEAR_BEFORE_S <= line["time"] <= last + NEAR_AFTER_S]
-    stop.kernel += near[:4]
+    own = _processes(gap)
+    stop.kernel += [line for line in near if not _of_others(line, own)][:4]
     stood, died = [_at(hang) for hang in stop.hangs], [_at(death) for death in stop.deaths]
     stop.hang_first = bool(stood) and (not died or min(stood) + HANG_FIRST_S < min(died))
     judgement = judge(stop)
@@ -230,6 +235,33 @@ def _interruption(gap: _Gap, story: JobStory) -> dict[str, Any]:
         redone=redone, redone_s=redone * before.step_s if before is not None else 0.0,
         source="" if after is None else after.source,
     )  # fmt: skip
+
+
+def _processes(gap: _Gap) -> set[tuple[str, int]]:
+    """Return (node, pid) of the job's processes that a stop tells of, "" for a node that is not known."""
+    found = {("", _pid_of(gap.before.source))} if gap.before is not None else set()
+    for death in gap.stop.deaths:
+        for one in death["evidence"].get("deaths") or ():
+            node, said = str(one.get("node") or ""), str((one.get("exception") or {}).get("message") or "")
+            pid = one.get("pid")
+            found.add((node, pid if type(pid) is int else _pid_of(str(one.get("source")))))
+            found |= {(node, int(pid)) for pids in _NAMED_PIDS.findall(said) for pid in re.findall(r"\d+", pids)}
+    for hang in gap.stop.hangs:
+        ranks = hang["evidence"].get("ranks") or {}
+        found |= {(str(one.get("node") or ""), int(one.get("pid") or 0)) for one in ranks.values()}
+    return found
+
+
+def _of_others(line: Mapping[str, Any], own: set[tuple[str, int]]) -> bool:
+    """Say whether a line tells of a kill for memory of a process that is not the job's: nothing that stopped it."""
+    pid = line.get("pid")
+    return line["what"] == "oom" and pid is not None and not {(line["node"], pid), ("", pid)} & own
+
+
+def _pid_of(source: str) -> int:
+    """Return the pid in a source id (``r<rank>-<start in hex ns>-<pid>``), 0 where there is none."""
+    last = source.rpartition("-")[2]
+    return int(last) if last.isdecimal() and source.count("-") >= 2 else 0
 
 
 def _told(
