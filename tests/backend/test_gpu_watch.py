@@ -139,6 +139,12 @@ def test_a_line_of_the_kernel_finds_its_gpu_by_the_bus(watch: GpuWatch, node: No
     assert [line["what"] for line in watch.kernel_lines] == ["edac"]
 
 
+def test_a_line_of_the_kernel_about_no_gpu_is_kept_with_the_process_that_it_names(watch: GpuWatch, node: Node) -> None:
+    watch.event(node.kernel("oom", 12.0, "Out of memory: Killed process 7 (python)", pid=7), 100)
+    watch.event(node.kernel("oom", 13.0, "Out of memory: ...", pid="what"), 100)
+    assert [line["pid"] for line in watch.kernel_lines] == [7, None]
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) -> None:
     node, watch = Node(gpus=4), GpuWatch()

@@ -216,6 +216,13 @@ def test_of_kills_for_memory_only_those_of_the_jobs_own_processes_are_listed(
     assert (f"kernel log of {line['node']}: {line['text']}" in _only(story)["evidence"]) is listed
 
 
+def test_in_a_container_that_counts_pids_its_own_way_the_lines_of_its_node_are_listed() -> None:
+    counted = {"source": "cgroup", "counter": "memory.events.local", "kills": 1, "seconds_ago": 0.1}
+    story = _story(_death(1_101.0, cause="oom_kill", pid=7, oom=counted), kernel=[_killed(9), _killed(9, "n2")])
+    told = [line for line in _only(story)["evidence"] if line.startswith("kernel log")]
+    assert told == [f"kernel log of n1: {_killed(9)['text']}"]
+
+
 def test_a_worker_of_a_data_loader_that_is_named_by_its_rank_is_of_the_job() -> None:
     said = {"type": "RuntimeError", "message": "DataLoader worker (pid(s) 41, 42) exited unexpectedly"}
     story = _story(_death(1_101.0, exception=said), kernel=[_killed(42), _killed(43)])

@@ -237,14 +237,21 @@ def _interruption(gap: _Gap, story: JobStory) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _processes(gap: _Gap) -> set[tuple[str, int]]:
-    """Return (node, pid) of the job's processes that a stop tells of, "" for a node that is not known."""
-    found = {("", _pid_of(gap.before.source))} if gap.before is not None else set()
+def _processes(gap: _Gap) -> set[tuple[str, int | None]]:
+    """Return (node, pid) of the job's processes that a stop tells of, "" for a node that is not known.
+
+    No pid stands for all of a node: a rank was killed for memory there, and only its group's counter says so, so that
+    its container counts pids otherwise than the kernel's log does.
+    """
+    found: set[tuple[str, int | None]] = {("", _pid_of(gap.before.source))} if gap.before is not None else set()
     for death in gap.stop.deaths:
         for one in death["evidence"].get("deaths") or ():
             node, said = str(one.get("node") or ""), str((one.get("exception") or {}).get("message") or "")
             pid = one.get("pid")
             found.add((node, pid if type(pid) is int else _pid_of(str(one.get("source")))))
+            oom = one.get("oom")
+            if isinstance(oom, Mapping) and oom.get("source") == "cgroup":
+                found.add((node, None))
             found |= {(node, int(pid)) for pids in _NAMED_PIDS.findall(said) for pid in re.findall(r"\d+", pids)}
     for hang in gap.stop.hangs:
         ranks = hang["evidence"].get("ranks") or {}
@@ -252,10 +259,10 @@ def _processes(gap: _Gap) -> set[tuple[str, int]]:
     return found
 
 
-def _of_others(line: Mapping[str, Any], own: set[tuple[str, int]]) -> bool:
+def _of_others(line: Mapping[str, Any], own: set[tuple[str, int | None]]) -> bool:
     """Say whether a line tells of a kill for memory of a process that is not the job's: nothing that stopped it."""
-    pid = line.get("pid")
-    return line["what"] == "oom" and pid is not None and not {(line["node"], pid), ("", pid)} & own
+    node, pid = line["node"], line.get("pid")
+    return line["what"] == "oom" and pid is not None and own.isdisjoint({(node, pid), (node, None), ("", pid)})
 
 
 def _pid_of(source: str) -> int:
