@@ -41,6 +41,8 @@ class Job:
     #: Requests that the monitor wanted carried out.
     wanted: list[DumpRequest] = field(default_factory=list)
     said: list[Finding] = field(default_factory=list)
+    #: What is known of broken GPUs, as `GpuWatch.broken` tells it.
+    gpu_faults: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, seconds: int, *, moving: bool = True) -> list[Finding]:
         """Let seconds pass and return what was said in them."""
@@ -53,7 +55,7 @@ class Job:
             for node, ranks in self.nodes.items():
                 if node not in self.silent:
                     self.tell(node, [self.slot(rank) for rank in ranks])
-            said += self.monitor.tick(self.now)
+            said += self.monitor.tick(self.now, self.gpu_faults)
             self.wanted += self.monitor.wants()
         self.said += said
         return said

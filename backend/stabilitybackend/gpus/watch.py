@@ -270,6 +270,17 @@ class GpuWatch:
         """Return the faults, newest first."""
         return sorted(self._faults.values(), key=lambda fault: fault.last, reverse=True)
 
+    def broken(self) -> list[dict[str, Any]]:
+        """Return the open critical faults, newest first and one a GPU, as the liveness monitor takes them."""
+        return [
+            {
+                "node": device.node, "uuid": device.uuid, "index": device.index, "ranks": device.ranks,
+                "text": fault.root.text, "since": fault.first,
+            }
+            for fault in self._open() if fault.severity == "critical"
+            for device in fault.devices.values()
+        ]  # fmt: skip
+
     @property
     def symptoms(self) -> Iterable[tuple[str, Sign]]:
         """Return (GPU, sign) of the symptoms that stand alone, oldest first."""

@@ -48,6 +48,7 @@ class HangWatch:
         self._answers = -1
         self._opened_at = 0.0
         self._gone_then: frozenset[int] = frozenset()
+        self._broken_then: frozenset[int] = frozenset()
         self._busy: frozenset[int] = frozenset()
         #: Another verdict than the one that was told, seen once: free probes flicker.
         self._doubt: tuple[str, list[int]] | None = None
@@ -119,7 +120,7 @@ class HangWatch:
         request, looked_at = self._peek.taken()
         self._opened_at, self._answers = now, -1
         self._places = {w.rank: (w.source, w.step, w.phase) for w in scene.visible}
-        self._busy = scene.all_busy()
+        self._busy, self._broken_then = scene.all_busy(), frozenset(scene.broken_gpus)
         if request:  # the stacks are here already
             self._asked_at, scene.dump, scene.busy = looked_at, self._dumps.dump(request), self._peek.busy
             self._answers = len(scene.dump.looks) if scene.dump is not None else -1
@@ -161,20 +162,21 @@ class HangWatch:
             scene.busy = self._busy
         news = ready and dump is not None and len(dump.looks) != self._answers
         longer = scene.stood_s > NEWS_FACTOR * old.score
-        if self._answers >= 0 and not news and not longer and self._gone(scene) == self._gone_then:
+        broken = bool(scene.broken_gpus.keys() - self._broken_then)
+        if self._answers >= 0 and not (news or longer or broken) and self._gone(scene) == self._gone_then:
             return []
         verdict = judge(scene)
         told = (before.get("class"), before.get("culprits"))
         seen = (verdict.kind, verdict.as_dict(0.0, None)["culprits"])
         settled, self._doubt = self._doubt == seen, seen
         other = seen != told and (settled or news)
-        if not (other or news or longer):
+        if not (other or news or longer or broken):
             return []
         if news and dump is not None:
             self._answers = len(dump.looks)
         took = now - verdict.since if other or news else float(before.get("decided_after_s") or now - verdict.since)
         fresh = _finding(scene, verdict, old.key, old.onset_step, request, budget, took)
-        self._gone_then = self._gone(scene)
+        self._gone_then, self._broken_then = self._gone(scene), frozenset(scene.broken_gpus)
         self.finding = replace(fresh, step=old.step, now_step=max(old.now_step, fresh.now_step))
         return [self.finding]
 

@@ -16,6 +16,7 @@ from stabilitybackend.liveness.budgets import Budgets, Seen
 from stabilitybackend.liveness.deaths import FACTS, DeathWatch
 from stabilitybackend.liveness.doubles import Doubles
 from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
+from stabilitybackend.liveness.gpu_facts import broken_gpus
 from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.naming import name_ranks
@@ -56,6 +57,7 @@ class LivenessMonitor:
         #: When some rank was last in a long phase: who waited for it since has not stood by itself, unix seconds.
         self._excused_until = 0.0
         self._first_tick = math.inf
+        self._gpu_faults: Iterable[Mapping[str, Any]] = ()
         #: Slots and events that did not have the fields of docs/wire.md.
         self.bad_slots = 0
         #: Ranks not followed because there were more than MAX_RANKS.
@@ -235,8 +237,9 @@ class LivenessMonitor:
 
     # --- what is said --------------------------------------------------------------------------------------------
 
-    def tick(self, now: float) -> list[Finding]:
-        """Return what changed since the last call. Call it about once a second."""
+    def tick(self, now: float, gpu_faults: Iterable[Mapping[str, Any]] = ()) -> list[Finding]:
+        """Return what changed since the last call, about once a second; ``gpu_faults`` as for ``broken_gpus``."""
+        self._gpu_faults = gpu_faults
         self._first_tick = min(self._first_tick, now)
         usual_step_s = self._budgets.usual_step_s
         visible = self._visible(now)
@@ -283,7 +286,7 @@ class LivenessMonitor:
         never = [rank for rank in range(world) if rank not in self._ranks] if world <= MAX_WORLD else []
         return Scene(
             visible=visible, unseen=sorted(unseen, key=lambda watch: watch.rank), over=over, never=never,
-            not_back=sorted(earlier),
+            not_back=sorted(earlier), broken_gpus=broken_gpus((*visible, *unseen), self._gpu_faults),
             silent_s=silent, blind=self._agents.blind({watch.agent for watch in visible}), now=now,
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from stabilitybackend.liveness.collectives import Wavefront
 from stabilitybackend.liveness.dumps import Dump
+from stabilitybackend.liveness.gpu_facts import BrokenGpu
 from stabilitybackend.liveness.rank_watch import RankWatch, number, start_of
 from stabilitybackend.liveness.stack_text import Where
 
@@ -82,6 +83,8 @@ class Scene:
     busy: frozenset[int] | None = None
     #: What agents say that they can't see, and that a standstill can't be judged without: "node a: signals: ...".
     blind: list[str] = field(default_factory=list)
+    #: Ranks whose GPU is known to be broken.
+    broken_gpus: Mapping[int, BrokenGpu] = field(default_factory=dict)
     now: float = 0.0
     #: Seconds that the standstill had lasted before it was looked at again: the server was away meanwhile.
     before_s: float = 0.0

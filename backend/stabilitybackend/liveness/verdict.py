@@ -105,7 +105,7 @@ def judge(scene: Scene) -> Verdict:
     seen = set(scene.visible)
     stood = max((scene.stood_of(watch) for watch in culprits if watch in seen), default=scene.stood_s)
     verdict.since = max(watch.seen_at for watch in scene.visible) - stood
-    verdict.because = _because(scene, found, culprits, ranks)
+    verdict.because = _gpus(scene, ranks, verdict.since) + _because(scene, found, culprits, ranks)
     verdict.blind = _blind(scene)
     verdict.text = _text(scene, verdict)
     return verdict
@@ -215,6 +215,16 @@ def _because(
         joined = len(one.joined)
         because.append(f"{one.name}: {joined} rank{'' if joined == 1 else 's'} joined, {lacking}")
     return because
+
+
+def _gpus(scene: Scene, ranks: Sequence[int], since: float) -> list[str]:
+    """Return which ranks sit on a broken GPU, the suspects first."""
+    broken = sorted(scene.broken_gpus.items(), key=lambda one: (one[0] not in ranks, one[0]))
+    return [
+        f"rank {rank}: {gpu.words}, seen {abs(gpu.since - since):.0f} s "
+        f"{'before' if gpu.since < since else 'after'} the last progress"
+        for rank, gpu in broken[:MAX_GROUPS]
+    ]
 
 
 def _probes(scene: Scene, watch: RankWatch) -> list[str]:

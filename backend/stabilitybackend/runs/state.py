@@ -264,7 +264,7 @@ class RunState:
     def tick(self) -> Changes:
         """Judge silence and expiry; call it about once a second."""
         now, changes = self._clock(), Changes()
-        for finding in self.liveness.tick(now):
+        for finding in self.liveness.tick(now, self.gpus.broken()):
             self.found(finding, now, changes)
         for finding in self.gpus.tick(now):
             self.found(self.remember(finding), now, changes)

@@ -1,0 +1,52 @@
+"""Which ranks sit on a GPU that is known to be broken, in words for a verdict. Pure: what is known is handed in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from stabilitybackend.liveness.rank_watch import RankWatch
+
+#: How the words of an Xid begin (``gpus/signs.py``); its number goes behind.
+_XID = re.compile(r"(Xid \d+): (.*)", re.DOTALL)
+
+__all__ = ["BrokenGpu", "broken_gpus"]
+
+
+class BrokenGpu(NamedTuple):
+    """What is known of the GPU of a rank: a clause for people, and since when, unix seconds of its node."""
+
+    words: str
+    since: float
+
+
+def broken_gpus(ranks: Iterable[RankWatch], faults: Iterable[Mapping[str, Any]]) -> dict[int, BrokenGpu]:
+    """Return the ranks on a broken GPU.
+
+    Args:
+        ranks: whose processes run.
+        faults: open critical ones, one a GPU, newest first: ``{"node","uuid","index","ranks","text","since"}``. Of
+            several of one rank the oldest is told: the others may follow from it.
+    """
+    faults = list(faults)
+    found = {watch.rank: fault for watch in (ranks if faults else ()) for fault in faults if _is_on(watch, fault)}
+    return {rank: BrokenGpu(_words(fault), float(fault["since"])) for rank, fault in found.items()}
+
+
+def _is_on(watch: RankWatch, fault: Mapping[str, Any]) -> bool:
+    """Say whether a rank is on the GPU: by its UUID, else by its place on the node, else by what the inventory said."""
+    gpu = watch.gpu or {}
+    if fault["uuid"] and gpu.get("uuid"):
+        return bool(fault["uuid"] == gpu["uuid"])
+    if watch.node != fault["node"]:
+        return False
+    return watch.rank in fault["ranks"] or (fault["index"] is not None and fault["index"] == gpu.get("index"))
+
+
+def _words(fault: Mapping[str, Any]) -> str:
+    """Return "its GPU 2 has fallen off the bus: ... (Xid 79)"."""
+    who = "its GPU" if fault["index"] is None else f"its GPU {fault['index']}"
+    xid = _XID.match(fault["text"])
+    text = f"{xid[2]} ({xid[1]})" if xid else fault["text"]
+    return f"{who} {text.removeprefix('the GPU ')}" if text.startswith("the GPU ") else f"{who}: {text}"
