@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
 
 #: Ranks as `[rank, overrides]` on nodes of eight, looked at at 1000.
-ROWS = """([ranks, silent]) => {
+ROWS = """([ranks, silent, named]) => {
   const health = new stability.Health();
   const agents = new Map();
   for (const [rank, more] of ranks) {
@@ -28,10 +28,13 @@ ROWS = """([ranks, silent]) => {
     agents.get(node).ranks.push({ ...usual, budget_s: 10, step_start: 999, phase_start: 999.2, ...more });
   }
   health.fill([...agents.values()]);
-  const page = { health, now: () => 1000, stepSeconds: () => 1 };
+  const open = { kind: "hang", state: "open", evidence: { verdict: { culprits: named } } };
+  const over = { kind: "hang", state: "resolved", evidence: { verdict: { culprits: [0] } } };
+  const page = { health, now: () => 1000, stepSeconds: () => 1, incidents: () => [open, over] };
   const rows = stability.rankRows(page);
   const said = stability.rankSummary(rows, ranks.length);
-  return { states: rows.map((row) => row.state), words: rows.map((row) => row.words), said };
+  const [states, words] = [rows.map((row) => row.state), rows.map((row) => row.words)];
+  return { states, words, tones: rows.map(stability.rankTone), said };
 }"""
 WAITS = {"step_start": 925, "phase_start": 926}
 
@@ -40,14 +43,32 @@ WAITS = {"step_start": 925, "phase_start": 926}
 def scripts(chromium: Browser) -> Iterator[Page]:
     """An empty page with the scripts that these laws are about: they keep nothing, one page is enough for all."""
     page = chromium.new_page()
-    for name in ("dom", "format", "traces", "ticks", "health", "rank_state", "health_lane"):
+    page.add_style_tag(path=ASSETS / "health.css")
+    for name in (
+        "dom",
+        "format",
+        "traces",
+        "ticks",
+        "health",
+        "verdict",
+        "route",
+        "rank_state",
+        "rank_grid",
+        "health_lane",
+    ):
         page.add_script_tag(path=ASSETS / f"{name}.js")
     yield page
     page.close()
 
 
-def rows(scripts: Page, more: dict[int, dict[str, Any]], ranks: int = 16, silent: tuple[str, ...] = ()) -> Any:
-    return scripts.evaluate(ROWS, [[[rank, more.get(rank, {})] for rank in range(ranks)], list(silent)])
+def rows(
+    scripts: Page,
+    more: dict[int, dict[str, Any]],
+    ranks: int = 16,
+    silent: tuple[str, ...] = (),
+    named: tuple[int, ...] = (),
+) -> Any:
+    return scripts.evaluate(ROWS, [[[rank, more.get(rank, {})] for rank in range(ranks)], list(silent), list(named)])
 
 
 def test_the_rank_furthest_back_stands_and_all_others_wait_for_it(scripts: Page) -> None:
@@ -68,6 +89,39 @@ def test_a_dead_rank_is_whom_all_others_wait_for(scripts: Page) -> None:
 
 def test_where_all_stand_at_one_place_nobody_is_blamed(scripts: Page) -> None:
     assert rows(scripts, dict.fromkeys(range(16), WAITS))["states"] == ["over"] * 16
+
+
+@pytest.mark.parametrize(
+    ("culprit", "state"),
+    [
+        (WAITS | {"phase": "data"}, "over"),
+        ({"step_start": 992, "phase_start": 992}, "over"),
+        (WAITS | {"alive": False}, "dead"),
+        (WAITS | {"state": "finished", "alive": False}, "finished"),
+        (WAITS | {"phase": "checkpoint", "budget_s": 600}, "long"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_whom_the_verdict_names_is_red_and_who_waits_for_it_is_not(
+    scripts: Page, culprit: dict[str, Any], state: str
+) -> None:
+    said = rows(scripts, {0: WAITS, 1: culprit}, ranks=2, named=(1,))
+
+    assert said["states"] == ["waits", state]
+    assert said["tones"] == ["warning", "critical"]
+    assert said["words"][0] == "waits for rank 1, in backward for 1 min 14 s"
+    assert said["said"].startswith("0 of 2 ranks run; 1 waits; rank 1 on gpu-001 ")
+
+
+def test_a_silent_node_that_the_verdict_names_is_red(scripts: Page) -> None:
+    said = rows(scripts, {0: WAITS}, ranks=9, silent=("gpu-002",), named=(8,))
+
+    assert said["states"] == ["waits", *["running"] * 7, "unheard"]
+    assert said["tones"] == ["warning", *[""] * 7, "critical"]
+
+
+def test_a_verdict_on_a_rank_that_runs_again_blames_nobody(scripts: Page) -> None:
+    assert rows(scripts, {0: WAITS}, ranks=2, named=(1,))["states"] == ["over", "running"]
 
 
 @pytest.mark.parametrize(
@@ -166,3 +220,34 @@ def test_no_mark_of_the_lane_lies_over_another_and_none_is_lost(scripts: Page, c
         assert line[0][0] >= 0
         assert line[-1][1] <= 500 or len(line) == 1
     assert len(lines) <= 3
+
+
+@pytest.mark.parametrize(("coarse", "least"), [(True, 24), (False, 17)])
+def test_marks_on_several_lines_are_as_high_as_a_finger_and_lie_in_the_lane(
+    scripts: Page, coarse: bool, least: int
+) -> None:
+    lane, marks = scripts.evaluate(
+        """(coarse) => {
+      const asked = window.matchMedia;
+      window.matchMedia = (query) => ({ matches: coarse && query === "(pointer: coarse)" });
+      document.body.innerHTML = "<style>* { box-sizing: border-box; }</style><div class='health-lane'></div>";
+      document.querySelector("div").id = "health-lane";
+      const one = (kind) => ({ kind, incident_id: kind, state: "open", onset_step: 500, opened: 900, evidence: {} });
+      const incidents = ["hang", "agent_lost", "process_death"].map(one);
+      const lane = new stability.HealthLane({
+        id: "r", view: () => ({ incidents }), forkList: [], lastStep: () => 1000, now: () => 1000,
+        settings: { x: "step" }, derived: { ready: () => false },
+      });
+      lane.draw({ place: (step) => step }, [0, 1000], 60, 500);
+      window.matchMedia = asked;
+      const box = (element) => element.getBoundingClientRect();
+      const sides = (element) => [box(element).top, box(element).bottom];
+      return [sides(lane.place), [...document.querySelectorAll("a.lane-mark")].map(sides)];
+    }""",
+        coarse,
+    )
+
+    assert [bottom - top >= least for top, bottom in marks] == [True] * 3
+    assert all(before[1] < after[0] for before, after in pairwise(marks))
+    assert lane[0] < marks[0][0]
+    assert marks[-1][1] < lane[1]

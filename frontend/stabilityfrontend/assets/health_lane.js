@@ -5,7 +5,11 @@
   const S = (window.stability = window.stability || {});
   /** Lines of marks before those that find no place become one with their neighbour. */
   const LINES = 3;
-  const LINE_PX = 19;
+  const LINE_PX = 22;
+  /** The same for fingers: a mark of 24 pixels (WCAG 2.2, 2.5.8). */
+  const TOUCHED_PX = 27;
+  /** Of a line that is no mark. */
+  const APART_PX = 3;
   /** Space between two marks. */
   const GAP_PX = 3;
   /** Width of a letter, and of what stands around the words. */
@@ -133,17 +137,19 @@
       const clock = page.settings.x === "time" && page.derived.ready();
       const lines = S.laneLines(events(page), axis, range, width, clock);
       S.show(place, lines.length > 0);
-      const key = JSON.stringify([left, width, lines.map((line) => line.map((mark) => [Math.round(mark.left), Math.round(mark.from), Math.round(mark.to), mark.said, mark.events.map((one) => [one.told, one.tone, one.open])]))]);
+      const high = window.matchMedia("(pointer: coarse)").matches ? TOUCHED_PX : LINE_PX;
+      const key = JSON.stringify([high, left, width, lines.map((line) => line.map((mark) => [Math.round(mark.left), Math.round(mark.from), Math.round(mark.to), mark.said, mark.events.map((one) => [one.told, one.tone, one.open])]))]);
       if (key === this.key) return;
       this.key = key;
       const focused = place.contains(document.activeElement) ? document.activeElement.dataset.told : null;
-      place.style.height = `${LINE_PX * Math.max(1, lines.length) + 6}px`;
+      place.style.height = `${high * Math.max(1, lines.length) + 2 * APART_PX}px`;
+      place.style.setProperty("--mark", `${high - APART_PX}px`);
       place.style.setProperty("--left", `${left}px`);
-      S.fill(place, S.h("span", { class: "lane-name" }, "health"), S.h("div", { class: "lane-plot", style: { left: `${left}px`, width: `${width}px` } }, lines.flatMap((line, row) => line.map((mark) => this.mark(mark, row)))));
+      S.fill(place, S.h("span", { class: "lane-name" }, "health"), S.h("div", { class: "lane-plot", style: { left: `${left}px`, width: `${width}px` } }, lines.flatMap((line, row) => line.map((mark) => this.mark(mark, row * high + APART_PX)))));
       if (focused) [...place.querySelectorAll("[data-told]")].find((one) => one.dataset.told === focused)?.focus();
     }
 
-    mark(mark, row) {
+    mark(mark, top) {
       const worst = [...mark.events].sort((a, b) => RANK[b.tone] - RANK[a.tone] || b.open - a.open || (b.at || 0) - (a.at || 0))[0];
       const told = mark.events.slice(0, TOLD).map((one) => one.told);
       if (mark.events.length > TOLD) told.push(`and ${mark.events.length - TOLD} more`);
@@ -153,7 +159,7 @@
         title: text,
         "aria-label": `${mark.said}: ${text}`,
         data: { told: text, events: String(mark.events.length), kind: worst.kind },
-        style: { left: `${mark.left}px`, top: `${row * LINE_PX + 3}px`, width: `${mark.width - 2}px`, "--at": `${Math.max(0, mark.from - mark.left)}px` },
+        style: { left: `${mark.left}px`, top: `${top}px`, width: `${mark.width - 2}px`, "--at": `${Math.max(0, mark.from - mark.left)}px` },
       };
       const inner = [S.h("i", {}, SIGNS[worst.kind]), S.h("span", {}, mark.said)];
       return worst.href ? S.h("a", { ...props, href: worst.href }, inner) : S.h("span", { ...props, tabindex: "0" }, inner);

@@ -101,6 +101,9 @@
 
   const TONES = { dead: "critical", over: "critical", unheard: "warning", unread: "warning", behind: "warning", waits: "warning", long: "info" };
 
+  /** How bad it is: that a verdict names a rank is worse than that it is not heard. */
+  S.rankTone = (row) => (row.named ? "critical" : TONES[row.state] || "");
+
   class RankGrid {
     constructor(page) {
       this.page = page;
@@ -135,7 +138,7 @@
       this.blamed = S.blamed(page);
       const some = rows.length > 0;
       S.text(S.byId("ranks-summary"), some ? `${S.sentence(S.rankSummary(rows, page.worldSize()))}` : "");
-      const tone = rows.reduce((worst, row) => (TONES[row.state] === "critical" || worst === "critical" ? "critical" : TONES[row.state] === "warning" ? "warning" : worst), "");
+      const tone = rows.reduce((worst, row) => (S.rankTone(row) === "critical" || worst === "critical" ? "critical" : S.rankTone(row) === "warning" ? "warning" : worst), "");
       S.cls(S.byId("ranks-summary"), `ranks-summary ${tone}`);
       S.text(S.byId("ranks-note"), some ? S.plural(new Set(rows.map((row) => row.node)).size, "node") : "");
       S.show(S.byId("ranks-summary"), some);
@@ -172,7 +175,7 @@
             const blamed = this.blamed.get(row.rank);
             return {
               title: `Rank ${row.rank} · ${row.node}`,
-              tone: TONES[row.state],
+              tone: S.rankTone(row),
               lines: story(row, blamed),
               link: blamed ? { href: S.incidentHref(page.id, blamed.incident_id), text: "Open the incident" } : null,
             };
@@ -194,7 +197,7 @@
           if (!nodes.has(row.node)) nodes.set(row.node, { label: row.node, cells: [], tone: "" });
           const node = nodes.get(row.node);
           node.cells.push(cell(row));
-          if (["dead", "over", "unheard"].includes(row.state)) node.tone = row.state === "unheard" && node.tone !== "critical" ? "warning" : "critical";
+          if (["dead", "over", "unheard"].includes(row.state)) node.tone = row.state === "unheard" && !row.named && node.tone !== "critical" ? "warning" : "critical";
         }
         groups = page.health.nodes().filter((agent) => nodes.has(agent.node)).map((agent) => nodes.get(agent.node));
       }
@@ -242,11 +245,12 @@
       const blamed = this.blamed.get(row.rank);
       const state = row.state;
       card.element.dataset.state = state;
-      S.cls(card.element, `rank-card ${TONES[state] || ""}`);
+      S.cls(card.element, `rank-card ${S.rankTone(row)}`);
+      const color = colors[`rank-${row.named && state !== "dead" ? "over" : state}`];
       S.text(card.sign, SIGNS[S.rankMark(state)]);
-      card.sign.style.background = ["unheard", "unread"].includes(state) ? "transparent" : colors[`rank-${state}`];
-      card.sign.style.borderColor = colors[`rank-${state}`];
-      card.sign.style.color = ["unheard", "unread"].includes(state) ? colors[`rank-${state}`] : S.inkOn(colors[`rank-${state}`]);
+      card.sign.style.background = ["unheard", "unread"].includes(state) ? "transparent" : color;
+      card.sign.style.borderColor = color;
+      card.sign.style.color = ["unheard", "unread"].includes(state) ? color : S.inkOn(color);
       S.text(card.said, S.sentence(row.words));
       const href = blamed ? S.incidentHref(this.page.id, blamed.incident_id) : "";
       if (card.href !== href) {

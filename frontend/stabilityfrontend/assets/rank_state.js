@@ -10,6 +10,8 @@
   const LOOKS_S = 1.5;
   /** Order of the usual phases in a step: who is furthest back is whom the others wait for (liveness/rank_watch.py). */
   const ORDER = ["data", "forward", "backward", "optimizer"];
+  /** Kinds of incidents whose verdict says for whom the others wait. */
+  const STOPS = new Set(["hang", "process_death"]);
   const LONG = new Set(["checkpoint", "eval", "validation", "compile", "init", "restore", "rollback"]);
 
   /** `[state, words of the legend, mark]`, worst first; colours are `rank-<state>` of theme.py. */
@@ -56,6 +58,9 @@
       this.agent = agent;
       this.slot = slot;
       this.state = "";
+      /** Whether an open verdict names it; and whom it waits for, in words, where that is known. */
+      this.named = false;
+      this.whom = "";
       this.lag = null;
       this.heardS = heardS;
       // What a silent node's rank did since is not known: its ages stop with its agent's last word.
@@ -90,9 +95,15 @@
     const rows = [...found.values()].sort((a, b) => a.rank - b.rank);
     for (const row of rows) row.state = stateOf(row);
     lags(rows, page.stepSeconds());
-    blame(rows);
+    blame(rows, named(page));
     return rows;
   };
+
+  /** The ranks that open verdicts name. */
+  function named(page) {
+    const open = page.incidents ? page.incidents().filter((one) => one.state === "open" && !one.dead && STOPS.has(one.kind)) : [];
+    return new Set(open.flatMap((one) => S.ranksOf(S.record(S.record(one.evidence).verdict).culprits)));
+  }
 
   /** Steps behind the foremost rank; more than what lies between two looks is behind. */
   function lags(rows, stepSeconds) {
@@ -106,10 +117,11 @@
     }
   }
 
-  /** Where many stand, those furthest back are whom the others wait for. */
-  function blame(rows) {
+  /** Who stands and who only waits: as an open verdict says; else those furthest back are whom the others wait for. */
+  function blame(rows, culprits) {
     const standing = rows.filter((row) => row.state === "over" || (["running", "behind"].includes(row.state) && row.stoodS > STANDS_S));
     const over = standing.filter((row) => row.state === "over");
+    if (over.length && culprits.size && judged(rows, over, culprits)) return;
     if (over.length < 2) return;
     const gone = rows.some((row) => row.state === "dead" || row.state === "unheard");
     const place = (row) => (row.slot.step ?? -1) * 16 + (ORDER.includes(row.slot.phase) ? ORDER.indexOf(row.slot.phase) : 8);
@@ -120,6 +132,18 @@
     const few = last.length <= standing.length / 2;
     if (!few && !gone) return;
     for (const row of over) if (!few || place(row) !== least) row.state = "waits";
+  }
+
+  /** As the verdict says, which knows stacks and collectives; false where none that it names is in trouble any more. */
+  function judged(rows, over, culprits) {
+    const guilty = rows.filter((row) => culprits.has(row.rank) && (row.state !== "running" || row.stoodS > STANDS_S));
+    const whom = S.rankWords(guilty.map((row) => row.rank), 3);
+    for (const row of guilty) {
+      row.named = true;
+      if (row.state === "running" || row.state === "behind") row.state = "over";
+    }
+    if (guilty.length) for (const row of over.filter((one) => !one.named)) [row.state, row.whom] = ["waits", whom];
+    return guilty.length > 0;
   }
 
   /** What a rank does, as it stands behind its name. */
@@ -137,7 +161,7 @@
       case "behind":
         return `is ${S.plural(row.lag, "step")} behind`;
       case "waits":
-        return `waits in ${slot.phase || "this step"} for ${S.duration(row.stoodS)}`;
+        return `waits ${row.whom ? `for ${row.whom}, ` : ""}in ${slot.phase || "this step"} for ${S.duration(row.stoodS)}`;
       case "long":
         return `is in ${slot.phase || "a long phase"} for ${S.duration(row.phaseS)}`;
       default:
@@ -152,12 +176,12 @@
   S.rankSummary = function (rows, worldSize) {
     if (!rows.length) return "";
     const total = Math.max(rows.length, worldSize || 0);
-    const fine = rows.filter((row) => row.state === "running" || row.state === "long").length;
+    const fine = rows.filter((row) => !row.named && (row.state === "running" || row.state === "long")).length;
     const waits = rows.filter((row) => row.state === "waits").length;
     const done = rows.filter((row) => row.state === "finished").length;
     const parts = [done === rows.length ? `all ${S.plural(done, "rank")} finished` : `${S.count(fine)} of ${S.plural(total, "rank")} run`];
     if (waits) parts.push(`${S.count(waits)} ${waits === 1 ? "waits" : "wait"}`);
-    const bad = rows.filter((row) => !["running", "waits", "long", "finished"].includes(row.state)).sort(S.worstFirst);
+    const bad = rows.filter((row) => row.named || !["running", "waits", "long", "finished"].includes(row.state)).sort(S.worstFirst);
     for (const row of bad.slice(0, 2)) parts.push(`rank ${row.rank} on ${row.node} ${row.words}`);
     if (bad.length > 2) parts.push(`${S.count(bad.length - 2)} more in trouble`);
     if (total > rows.length) parts.push(`${S.plural(total - rows.length, "rank")} unseen`);
