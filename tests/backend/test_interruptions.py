@@ -103,9 +103,13 @@ def test_a_hang_that_ends_in_deaths_and_the_gpu_behind_it_are_one_interruption()
     assert "rank 3 stands" in one["evidence"]
 
 
-def test_a_rank_that_was_done_before_the_others_is_no_trouble_of_the_network() -> None:
+@pytest.mark.parametrize(
+    "why",
+    ["it has finished, while the others still wait for it", "they have finished, while the others still wait for them"],
+)
+def test_ranks_that_were_done_before_the_others_are_no_trouble_of_the_network(why: str) -> None:
     hang = _hang(1_100.0, "peer_missing", state="resolved", resolved=1_140.0)
-    hang["evidence"]["why"] = "it has finished, while the others still wait for it"
+    hang["evidence"]["why"] = why
     one = _only(_story(hang))
     assert (one["category"], one["confidence"]) == ("software_bug", "medium")
 

@@ -95,7 +95,7 @@ def test_a_restart_is_brought_to_its_end_by_the_agent_that_follows_the_killed_on
         _kill_agent(job)
         state, detail = _the_answer(job)
         assert (state, detail.partition("; ")[0]) == ("acted", "the agent that began it ended in the middle")
-        assert "1 ranks are ended" in detail
+        assert "1 rank is ended" in detail
         assert (job.ranks[1].returncode, job.ranks[0].wait(5)) == (-signal.SIGTERM, -signal.SIGKILL)
         assert (job.folder / "plan.json").read_bytes() == plan
 

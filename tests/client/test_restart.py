@@ -81,6 +81,16 @@ def test_a_rank_that_does_not_listen_or_is_stopped_is_ended_all_the_same(tmp_pat
     assert (deaf.wait(5), stopped.wait(5)) == (-signal.SIGKILL, -signal.SIGTERM)
 
 
+def test_several_ranks_that_do_not_listen_are_told_as_several_and_one_as_one(tmp_path: Path, begin: Begin) -> None:
+    deaf = [begin(0, _DEAF), begin(1, _DEAF)]
+    detail = _carry_out(tmp_path, _command(grace_s=0.2))[1]
+    assert "2 ranks are ended in" in detail
+    assert detail.split("; ")[1] == "ranks 0, 1 only by SIGKILL after 0.2 s"
+    assert [rank.wait(5) for rank in deaf] == [-signal.SIGKILL, -signal.SIGKILL]
+    begin(2)
+    assert "1 rank is ended in" in _carry_out(tmp_path, _command(command_id="c-2"))[1]
+
+
 @pytest.mark.parametrize(
     ("started_ns", "segment", "change", "why"),
     [

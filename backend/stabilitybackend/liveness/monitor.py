@@ -308,7 +308,8 @@ class LivenessMonitor:
         dead = {watch.rank for watch in ranks if watch.state == "running" and not watch.alive}
         gone = sorted(dead - of_earlier_start(self._ranks.values(), visible))
         if gone:
-            return "crashed", f"The process of {name_ranks(gone)} is gone."
+            process, are = ("process", "is") if len(gone) == 1 else ("processes", "are")
+            return "crashed", f"The {process} of {name_ranks(gone)} {are} gone."
         lost_after_s = self.limits.agent_lost_s
         away = {name for name in self._agents.all if self._agents.is_lost(name, now, lost_after_s)}
         lost = {watch.agent for watch in ranks if watch.running and watch.agent in away}

@@ -38,17 +38,23 @@ def suspicions(scene: Scene) -> list[Suspicion]:
     for kind, judge in _KINDS:
         answer = judge(scene)
         if answer is not None and answer[0]:
-            found.append(Suspicion(kind, tuple(sorted(answer[0])), answer[1]))
+            ranks = tuple(sorted(answer[0]))
+            found.append(Suspicion(kind, ranks, answer[1] if len(ranks) == 1 else answer[-1]))
     return found
 
 
-_Answer = tuple[Iterable[int], str] | None
+#: Ranks, and the clause of one rank; then that of several, where it reads otherwise.
+_Answer = tuple[Iterable[int], str] | tuple[Iterable[int], str, str] | None
 
 
 def _recorder(scene: Scene) -> _Answer:
     front = scene.front
     if front.desync:
-        return front.odd, f"its collective is another one than that of the others: {front.desync}"
+        return (
+            front.odd,
+            f"its collective is another one than that of the others: {front.desync}",
+            f"their collectives are other ones than those of the others: {front.desync}",
+        )
     seen = {watch.rank for watch in (*scene.visible, *scene.over)}
     gone = [rank for rank in front.culprits if rank in seen]
     if not gone or len(gone) > len(seen) / 2:
@@ -59,19 +65,23 @@ def _recorder(scene: Scene) -> _Answer:
 
 def _stopped(scene: Scene) -> _Answer:
     ranks = [watch.rank for watch in scene.visible if scene.is_stopped(watch)]
-    return ranks, "its process is stopped (state T): SIGSTOP, a debugger or a frozen control group"
+    how = "(state T): SIGSTOP, a debugger or a frozen control group"
+    return ranks, f"its process is stopped {how}", f"their processes are stopped {how}"
 
 
 def _python_silent(scene: Scene) -> _Answer:
     silent = [watch for watch in scene.visible if watch.python_silent_s and not scene.is_stopped(watch)]
-    return _minority(scene, silent), (
-        "its Python gives no sign either: a call in C that holds the interpreter lock, or a process that gets no CPU"
-    )
+    how = "Python gives no sign either: a call in C that holds the interpreter lock, or a process that gets no CPU"
+    return _minority(scene, silent), f"its {how}", f"their {how}"
 
 
 def _over(scene: Scene) -> _Answer:
-    words = sorted({watch.state for watch in scene.over})
-    return [watch.rank for watch in scene.over], f"it has {' or '.join(words)}, while the others still wait for it"
+    words = " or ".join(sorted({watch.state for watch in scene.over}))
+    return (
+        [watch.rank for watch in scene.over],
+        f"it has {words}, while the others still wait for it",
+        f"they have {words}, while the others still wait for them",
+    )
 
 
 def _absent(scene: Scene) -> _Answer:
@@ -82,18 +92,26 @@ def _absent(scene: Scene) -> _Answer:
     waits = any(scene.where(watch) == "collective" for watch in scene.visible)
     if len(scene.never) > len(scene.visible) and not scene.not_back and not waits:
         return None
-    return scene.absent, "it has not called init(), and the others have not begun their first step"
+    others = "not called init(), and the others have not begun their first step"
+    return scene.absent, f"it has {others}", f"they have {others}"
 
 
 def _node(scene: Scene) -> _Answer:
     stood = scene.seen_to_stand_s
     ranks = [rank for rank, silent in scene.silent_s.items() if silent >= stood - SILENCE_LATER_S]
-    return ranks, "its node has said nothing since the others stand"
+    where = {watch.node for watch in (*scene.unseen, *scene.visible) if watch.rank in set(ranks)}
+    several = "their node has" if len(where) == 1 else "their nodes have"
+    said = "said nothing since the others stand"
+    return ranks, f"its node has {said}", f"{several} {said}"
 
 
 def _busy(scene: Scene) -> _Answer:
     busy = [watch for watch in scene.visible if scene.runs_python(watch)]
-    return _minority(scene, busy), "its main thread runs Python and uses the processor, the others wait"
+    return (
+        _minority(scene, busy),
+        "its main thread runs Python and uses the processor, the others wait",
+        "their main threads run Python and use the processor, the others wait",
+    )
 
 
 def _stack(scene: Scene) -> _Answer:
@@ -101,7 +119,11 @@ def _stack(scene: Scene) -> _Answer:
         return None
     seen = {watch.rank for watch in scene.visible}
     ranks = [rank for rank in scene.dump.odd() if rank in seen]
-    return (ranks if len(ranks) < len(seen) else []), "its stack is another one than that of the ranks that wait"
+    return (
+        ranks if len(ranks) < len(seen) else [],
+        "its stack is another one than that of the ranks that wait",
+        "their stacks are other ones than those of the ranks that wait",
+    )
 
 
 def _step(scene: Scene) -> _Answer:

@@ -43,6 +43,8 @@ _DOES = {
     "overdue": "is {place}",
     "node_lost": "is on a node that says nothing",
 }
+#: Words of a clause about one rank -> those about several.
+_SEVERAL = (("wait for it", "wait for them"), ("its Python", "their Python"))
 #: Class -> one sentence where no rank is to blame.
 _ALL = {
     "data_loader": "All that we see wait for data: the source that they share may be stuck.",
@@ -303,6 +305,10 @@ def _who(scene: Scene, verdict: Verdict) -> str:
     elif kind == "peer_missing":
         does += f", {place_of(first)}"
     if len(culprits) > 1:
+        for one, several in _SEVERAL:
+            does = does.replace(one, several)
+        if kind == "node_lost" and len(nodes_of(culprits)) > 1:
+            does = "is on nodes that say nothing"
         verb, _, rest = does.partition(" ")
         plural = {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s"))
         does = f"{plural} {rest}"

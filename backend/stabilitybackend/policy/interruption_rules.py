@@ -228,7 +228,9 @@ def _hung_first(stop: Stop) -> Judgement | None:
 
 
 def _of_hang(hang: Incident) -> Judgement | None:
-    if _cls(hang) == "peer_missing" and str(_ev(hang).get("why") or "").startswith("it has finished"):
+    if _cls(hang) == "peer_missing" and str(_ev(hang).get("why") or "").startswith(
+        ("it has finished", "they have finished")
+    ):
         return Judgement("software_bug", "medium", "A rank was done before the others: they have unequal data.")
     return _HANGS.get(_cls(hang))
 

@@ -43,7 +43,7 @@ def _hang(case: Case) -> dict[str, Any]:
     checks = (
         lit.COLLECTIVE_CHECKS if _verdict(case) in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
     )
-    if str(case.evidence.get("why") or "").startswith("it has finished"):
+    if str(case.evidence.get("why") or "").startswith(("it has finished", "they have finished")):
         return say("inspect", f"{_DONE_FIRST} The job does not end by itself.", sources=[lit.HANG_CAUSES])
     if action == "restart":
         text += _where(case)

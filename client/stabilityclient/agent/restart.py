@@ -86,7 +86,8 @@ def _of_before(command: Mapping[str, Any], node: str, living: list[Source]) -> t
         since = f"; {_named(living)} started since" if living else ""
         return "acted", f"the plan is written, and no rank that it was decided on lives here any more{since}"
     if command.get("over"):
-        return "failed", f"the plan is written, but {_named(meant)} of those that it was decided on lives: not ended"
+        live = "lives" if len(meant) == 1 else "live"
+        return "failed", f"the plan is written, but {_named(meant)} of those that it was decided on {live}: not ended"
     return None
 
 
@@ -172,8 +173,10 @@ class Restart:
         if left:
             return "failed", f"{'; '.join(target.why_alive() for target in left)[:400]} ({took})"
         killed = [str(target.source.info.rank) for target in targets if target.sent == signal.SIGKILL]
-        how = f"; rank {', '.join(killed)} only by SIGKILL after {grace_s:g} s" if killed else ""
-        return "acted", f"the plan is written, {len(targets)} ranks are ended in {took}{how}"
+        which = "rank" if len(killed) == 1 else "ranks"
+        how = f"; {which} {', '.join(killed)} only by SIGKILL after {grace_s:g} s" if killed else ""
+        ended = "1 rank is" if len(targets) == 1 else f"{len(targets)} ranks are"
+        return "acted", f"the plan is written, {ended} ended in {took}{how}"
 
     def ordered_end(self, source: Source) -> str | None:
         """Return the id of the command that ended a process, None where it ended otherwise."""

@@ -1,0 +1,118 @@
+"""What is said of several ranks reads as of several, and of one as of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stabilitybackend.detectors.contract import Finding
+from watched_job import Job
+
+STOPPED: dict[str, Any] = {"proc": {"state": "T", "cpu": 0.0}}
+
+
+def hang_of(job: Job, seconds: int = 15) -> Finding:
+    return [finding for finding in job.run(seconds, moving=False) if finding.kind == "hang"][-1]
+
+
+def trained() -> Job:
+    job = Job(nodes={"a": [0, 1], "b": [2, 3], "c": [4, 5]}, more={"proc": {"state": "S", "cpu": 0.0}})
+    job.run(60)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((1,), "Suspect: rank 1 (its process is stopped (state T)"),
+        ((1, 2), "Suspect: ranks 1, 2 (their processes are stopped (state T)"),
+    ],
+)
+def test_stopped_ranks(ranks: tuple[int, ...], said: str) -> None:
+    job = trained()
+    job.stuck = dict.fromkeys(ranks, STOPPED)
+    assert said in hang_of(job).text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((1,), "rank 1: it has finished, while the others still wait for it"),
+        ((1, 2), "ranks 1, 2: they have finished, while the others still wait for them"),
+    ],
+)
+def test_ranks_that_have_finished(ranks: tuple[int, ...], said: str) -> None:
+    job = trained()
+    for rank in ranks:
+        job.event("finish", rank)
+        job.stuck[rank] = {"alive": False, "state": "finished"}
+    assert said in hang_of(job).evidence["verdict"]["because"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said", "why"),
+    [
+        ({"b"}, "are on a node that says nothing for", "their node has said nothing"),
+        ({"b", "c"}, "are on nodes that say nothing for", "their nodes have said nothing"),
+    ],
+)
+def test_silent_nodes(nodes: set[str], said: str, why: str) -> None:
+    job = trained()
+    job.silent = nodes
+    hang = hang_of(job)
+    assert said in hang.text
+    assert why in hang.text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [((1,), "rank 1 (node a) gives no sign of its Python"),
+     ((1, 2), "rank 1 (node a) and rank 2 (node b) give no sign of their Python")],
+)  # fmt: skip
+def test_ranks_whose_python_is_silent(ranks: tuple[int, ...], said: str) -> None:
+    job = trained()
+    job.stuck = {rank: {"beat": job.beat} for rank in ranks}
+    assert said in hang_of(job).text.replace("Rank 1", "rank 1")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [((1,), "The process of rank 1 is gone."), ((1, 2), "The processes of ranks 1, 2 are gone.")],
+)
+def test_ranks_that_are_gone_in_the_runs_note(ranks: tuple[int, ...], said: str) -> None:
+    job = trained()
+    job.stuck = {rank: {"alive": False} for rank in ranks}
+    job.run(1, moving=False)
+    assert job.monitor.status(job.now) == ("crashed", said)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((1,), "Pulled down by it, by what it says: rank 1. Rank 1 died earlier by the clock of its node"),
+        ((1, 2), "Pulled down by it, by what they say: ranks 1, 2. "
+                 "Ranks 1, 2 died earlier by the clocks of their nodes"),
+    ],
+)  # fmt: skip
+def test_ranks_that_were_pulled_down(ranks: tuple[int, ...], said: str) -> None:
+    job = trained()
+    for rank in ranks:
+        job.dies(rank, time=job.now - 2.0, cause="signal", signal=15, signal_name="SIGTERM")
+    job.dies(4, cause="crash", signal=11, signal_name="SIGSEGV")
+    assert said in job.run(1, moving=False)[-1].text
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ({"c": [4]}, "We see nothing of rank 4: it may be the cause."),
+        ({"c": [4, 5]}, "We see nothing of ranks 4, 5: they may be the cause."),
+    ],
+)
+def test_ranks_that_are_not_seen(nodes: dict[str, list[int]], said: str) -> None:
+    job = Job(nodes={"a": [0, 1], "b": [2, 3]} | nodes)
+    job.run(60)
+    job.stuck[1] = {"phase": "data"}
+    job.silent = {"c"}
+    assert said in hang_of(job).text
