@@ -3,14 +3,16 @@
     stamped_train.py OUT STEPS_A_TURN [arguments of examples/multimodal/train.py]
 
 OUT.<rank> gets a ``Stamp`` a step, in the order of the steps; what that adds to a step is the same whatever the client
-does. With STEPS_A_TURN above 0 the run records for so many steps and is as if disabled for as many, in the order
-A B B A: neighbours differ in nothing else. Its heart, agent and server go on throughout.
+does. With STEPS_A_TURN above 0 the run records for so many steps and is as if disabled for as many; a seeded coin says
+which comes first, so that nothing with a period in the job can pass for us. Its heart, agent and server go on
+throughout.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import random
 import runpy
 import struct
 import sys
@@ -51,11 +53,16 @@ def main() -> None:
         run = init(*args, **settings)
         steps = run.steps
         parts, append = run._parts, run._append
+        coin, first = random.Random(1), True
 
         def stamped(*args: Any) -> Iterator[int]:
+            nonlocal first
             every = steps(*args)
             for number in itertools.count():
-                recorded = parts is not None and (not steps_a_turn or number // steps_a_turn % 4 in (1, 2))
+                if steps_a_turn and number % (2 * steps_a_turn) == 0:
+                    first = coin.random() < 0.5
+                begins = not steps_a_turn or number % (2 * steps_a_turn) < steps_a_turn
+                recorded = parts is not None and begins is first
                 if parts is not None:  # what init() sets, and leaves unset in a disabled run
                     run._parts, run._append = (parts, append) if recorded else (None, None)
                 os.write(out, _STAMP.pack(time.monotonic(), time.thread_time(), recorded))
