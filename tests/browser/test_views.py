@@ -181,6 +181,11 @@ def test_runs_are_chosen_in_the_list_and_laid_over_each_other(server: Server, op
     assert "from the fork" in page.inner_text("#compare-chart .tip b >> nth=0")
     search = page.evaluate("location.search")
     assert search == "?run=r-long&run=r-short&metric=loss&align=fork"
+    page.evaluate("document.querySelector('[data-remove=r-short]').dataset.same = 'yes'")
+    page.mouse.move(box["x"] + box["width"] / 3, box["y"] + 60)
+    page.mouse.move(5, 5)
+    wait_until(lambda: page.inner_text("#compare-cursor") == "", 10, "the pointer has left")
+    assert page.get_attribute("[data-remove=r-short]", "data-same") == "yes"  # a button that is replaced loses a click
     page.click("[data-remove=r-short]")
     assert page.evaluate("location.search") == "?run=r-long&metric=loss&align=fork"
 

@@ -10,7 +10,7 @@
     const x = page.plot.cursor === undefined ? null : page.plot.cursor;
     S.text(S.byId("compare-cursor"), x === null ? "" : `at ${page.plot.words(x)}`);
     const heads = ["Run", "Status", "Value under the pointer", "Newest", "Lowest", "Newest step", "Zero is at", "Rollbacks", ""];
-    const rows = page.ids.map((id) => {
+    const facts = page.ids.map((id) => {
       const run = page.all.find((one) => one.run_id === id) || {};
       const shown = page.runs.find((one) => one.run_id === id);
       const drawn = (page.plot.spec ? page.plot.spec.lines : []).find((line) => line.run === id);
@@ -21,26 +21,35 @@
       for (const value of drawn ? drawn.y : []) if (value !== null && (lowest === null || value < lowest)) lowest = value;
       let newest = drawn ? drawn.y.length - 1 : -1;
       while (newest >= 0 && drawn.y[newest] === null) newest -= 1;
-      const num = (words, strong) => S.h("td", { class: `num${strong ? " strong" : ""}` }, words);
-      return S.h(
-        "tr",
-        { data: { run: id } },
-        S.h("td", {}, S.h("i", { class: "swatch", style: { background: page.colour(id) } }), " ", S.h("a", { class: "run-link", href: `/runs/${encodeURIComponent(id)}` }, page.nameOf(id))),
-        S.h("td", {}, run.status ? S.h("span", { class: `pill ${S.tone(run.status)}` }, run.status) : ""),
-        num(point ? S.value(point.value) : "–", true),
-        num(newest >= 0 ? S.value(drawn.y[newest]) : "–"),
-        num(lowest === null ? "–" : S.value(lowest)),
-        num(S.count(run.last_step)),
-        num(zero),
-        num(S.count(run.rollbacks)),
-        S.h("td", { class: "num" }, S.h("button", { type: "button", class: "icon-button tiny", "aria-label": `Take ${page.nameOf(id)} out`, title: "Take it out", data: { remove: id }, on: { click: () => page.remove(id) } }, "×")),
-      );
+      return {
+        fixed: [id, page.nameOf(id), page.colour(id), run.status || ""],
+        words: [point ? S.value(point.value) : "–", newest >= 0 ? S.value(drawn.y[newest]) : "–", lowest === null ? "–" : S.value(lowest), S.count(run.last_step), zero, S.count(run.rollbacks)],
+      };
     });
-    S.fill(
-      place,
-      page.ids.length
-        ? S.h("table", { class: "table dense" }, S.h("thead", {}, S.h("tr", {}, heads.map((head, index) => S.h("th", { class: index > 1 ? "num" : "" }, head)))), S.h("tbody", {}, rows))
-        : S.h("div", { class: "nothing" }, "None yet."),
-    );
+    // Rows stay while only their numbers change: a button that is replaced under the pointer loses the click.
+    const key = JSON.stringify(facts.map((one) => one.fixed));
+    if (place.dataset.rows !== key) {
+      place.dataset.rows = key;
+      const rows = facts.map(({ fixed: [id, name, colour, status], words }) =>
+        S.h(
+          "tr",
+          { data: { run: id } },
+          S.h("td", {}, S.h("i", { class: "swatch", style: { background: colour } }), " ", S.h("a", { class: "run-link", href: `/runs/${encodeURIComponent(id)}` }, name)),
+          S.h("td", {}, status ? S.h("span", { class: `pill ${S.tone(status)}` }, status) : ""),
+          words.map((_, index) => S.h("td", { class: `num${index === 0 ? " strong" : ""}` })),
+          S.h("td", { class: "num" }, S.h("button", { type: "button", class: "icon-button tiny", "aria-label": `Take ${name} out`, title: "Take it out", data: { remove: id }, on: { click: () => page.remove(id) } }, "×")),
+        ),
+      );
+      S.fill(
+        place,
+        rows.length
+          ? S.h("table", { class: "table dense" }, S.h("thead", {}, S.h("tr", {}, heads.map((head, index) => S.h("th", { class: index > 1 ? "num" : "" }, head)))), S.h("tbody", {}, rows))
+          : S.h("div", { class: "nothing" }, "None yet."),
+      );
+    }
+    facts.forEach(({ words }, row) => {
+      const cells = place.querySelectorAll("tbody tr")[row].cells;
+      words.forEach((text, index) => S.text(cells[index + 2], text));
+    });
   };
 })();
