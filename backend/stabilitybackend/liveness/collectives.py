@@ -93,8 +93,14 @@ class Collective:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it in the shape of docs/api.md."""
-        name, joined = self.group.name, self.joined
-        return {"pg": name, "seq": self.number, "op": self.op, "joined": joined, "missing": self.missing}
+        return {
+            "pg": self.group.name,
+            "seq": self.number,
+            "op": self.op,
+            "joined": self.joined,
+            "missing": self.missing,
+            "unknown": self.unknown,
+        }
 
 
 @dataclass(slots=True)
