@@ -6,45 +6,14 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.contract import Finding
+from stood_job import C10D, PROBED, RUN, answered, stands, told, verdict
 from watched_job import START, Job, kinds, source, stack
 
-PROBED = {"pending": 5, "proc": {"state": "S", "cpu": 0.0, "wchan": "futex_wait"}, "can_dump": True, "world_size": 4}
-RUN = "/home/me/train.py"
-C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
-RENDEZVOUS = "/venv/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
 LOADER = "/venv/lib/python3.11/site-packages/torch/utils/data/dataloader.py"
 WAITS = stack((C10D, "all_reduce"), ("/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", "wrapper"),
               (RUN, "train"), (RUN, "<module>"))  # fmt: skip
 LOADS = stack(("/usr/lib/python3.11/queue.py", "get"), (LOADER, "_try_get_data"), (LOADER, "__next__"), (RUN, "train"))
 MINE = stack((RUN, "helper"), (RUN, "train"), (RUN, "<module>"))
-
-
-def stands(
-    wrong: dict[int, dict[str, Any]] | None = None, *, step_s: float = 0.5, seconds: int = 12, **job: Any
-) -> Job:
-    """Return a job of 4 ranks on 2 nodes that trained for a minute and then stood, some ranks as in `wrong`."""
-    nodes = job.pop("nodes", {"a": [0, 1], "b": [2, 3]})
-    made = Job(nodes=nodes, step_s=step_s, more=dict(PROBED), **job)
-    for _ in range(60):
-        made.more["pending"] += 1
-        made.run(1)
-    for rank, slot in (wrong or {}).items():
-        made.stuck[rank] = dict(slot)
-    made.run(seconds, moving=False)
-    return made
-
-
-def verdict(job: Job) -> dict[str, Any]:
-    hangs = [finding for finding in job.said if finding.kind == "hang"]
-    assert len({finding.key for finding in hangs}) == 1
-    found: dict[str, Any] = hangs[-1].evidence["verdict"]
-    return found
-
-
-def told(job: Job) -> tuple[str, list[int]]:
-    found = verdict(job)
-    return found["class"], found["culprits"]
 
 
 def all_joined(
@@ -174,13 +143,6 @@ def test_ranks_that_do_not_answer_are_not_waited_for_and_named() -> None:
     found = verdict(job)
     assert found["class"] == "collective_stuck"
     assert any(line.startswith("stacks of rank 1: no answer") for line in found["blind"])
-
-
-def answered(job: Job, answers: dict[int, dict[str, Any]]) -> Finding:
-    for rank, answer in answers.items():
-        job.answer(rank, **({"slot": {"phase": "backward"}} | answer))
-    job.run(1, moving=False)
-    return [finding for finding in job.said if finding.kind == "hang"][-1]
 
 
 def test_ranks_that_all_joined_one_collective_have_no_culprit() -> None:
@@ -359,52 +321,6 @@ def test_probes_that_flicker_do_not_change_the_verdict_every_second() -> None:
     for second in range(6):  # no dump has come yet
         job.stuck[2]["proc"] = {"state": "SD"[second % 2], "cpu": 0.0, "wchan": "0"}
         assert [f for f in job.run(1, moving=False) if f.evidence["verdict"]["class"] != "blocked"] == []
-
-
-def before_the_first_step(here: list[int], world: int, seconds: int = 12) -> Job:
-    """Return a job that waits in its start, of which only the ranks `here` have come."""
-    waiting = {"step": -1, "step_start": 0.0, "phase": "init", "expect_s": 6.0, "phase_start": START + 1.0}
-    job = Job(nodes={"a": here}, more={**PROBED, "world_size": world, **waiting})
-    job.run(seconds, moving=False)
-    return job
-
-
-JOINS = stack((RENDEZVOUS, "_create_c10d_store"), (C10D, "init_process_group"), (RUN, "main"))
-
-
-def test_before_the_first_step_the_ranks_that_never_came_are_the_missing_peers() -> None:
-    job = before_the_first_step([0, 1, 2], world=4)
-    assert told(job) == ("peer_missing", [3])
-    found = answered(job, {rank: {"stack": JOINS} for rank in (0, 1, 2)})
-    assert found.title == "The job hangs before its first step: rank 3 has not come"
-    assert found.text.startswith("Rank 3 has not come; the other 3 wait in init_process_group for ")
-    assert found.evidence["verdict"]["confidence"] == "high"
-    assert "may be the cause" not in found.text
-
-
-def test_where_few_ranks_report_the_others_are_suspects_only_once_one_is_seen_to_wait_for_them() -> None:
-    job = before_the_first_step([0], world=4)
-    assert told(job) == ("overdue", [0])
-    found = answered(job, {0: {"stack": JOINS}})
-    assert told(job) == ("peer_missing", [1, 2, 3])
-    assert found.evidence["verdict"]["confidence"] == "medium"
-    assert told(before_the_first_step([0], world=1)) == ("overdue", [0])
-
-
-def test_after_a_new_start_the_ranks_that_did_not_come_back_are_the_missing_peers() -> None:
-    job = stands({}, seconds=0)
-    for rank in range(4):
-        job.dies(rank)
-    job.run(3, moving=False)
-    job.start, job.nodes, job.stuck = 60_000_000_000, {"a": [0, 1], "b": [3]}, {}
-    job.more |= {"step": -1, "step_start": 0.0, "phase": "init", "expect_s": 6.0, "phase_start": job.now}
-    job.run(4, moving=False)
-    assert job.monitor.status(job.now) == ("running", "In init.")
-    job.run(12, moving=False)
-    assert told(job) == ("peer_missing", [2])
-    assert verdict(job)["confidence"] == "high"
-    assert verdict(job)["blind"][0] == "rank 2: not heard of since the job was started again"
-    assert job.monitor.status(job.now)[0] == "stalled"
 
 
 def test_ranks_that_never_reported_are_no_suspects_of_a_job_in_its_steps() -> None:

@@ -1,0 +1,54 @@
+"""Before the first step: ranks that do not come, in the first start of a job or in a later one."""
+
+from __future__ import annotations
+
+from stood_job import C10D, PROBED, RUN, answered, stands, told, verdict
+from watched_job import START, Job, stack
+
+RENDEZVOUS = "/venv/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
+
+
+def before_the_first_step(here: list[int], world: int, seconds: int = 12) -> Job:
+    """Return a job that waits in its start, of which only the ranks `here` have come."""
+    waiting = {"step": -1, "step_start": 0.0, "phase": "init", "expect_s": 6.0, "phase_start": START + 1.0}
+    job = Job(nodes={"a": here}, more={**PROBED, "world_size": world, **waiting})
+    job.run(seconds, moving=False)
+    return job
+
+
+JOINS = stack((RENDEZVOUS, "_create_c10d_store"), (C10D, "init_process_group"), (RUN, "main"))
+
+
+def test_before_the_first_step_the_ranks_that_never_came_are_the_missing_peers() -> None:
+    job = before_the_first_step([0, 1, 2], world=4)
+    assert told(job) == ("peer_missing", [3])
+    found = answered(job, {rank: {"stack": JOINS} for rank in (0, 1, 2)})
+    assert found.title == "The job hangs before its first step: rank 3 has not come"
+    assert found.text.startswith("Rank 3 has not come; the other 3 wait in init_process_group for ")
+    assert found.evidence["verdict"]["confidence"] == "high"
+    assert "may be the cause" not in found.text
+
+
+def test_where_few_ranks_report_the_others_are_suspects_only_once_one_is_seen_to_wait_for_them() -> None:
+    job = before_the_first_step([0], world=4)
+    assert told(job) == ("overdue", [0])
+    found = answered(job, {0: {"stack": JOINS}})
+    assert told(job) == ("peer_missing", [1, 2, 3])
+    assert found.evidence["verdict"]["confidence"] == "medium"
+    assert told(before_the_first_step([0], world=1)) == ("overdue", [0])
+
+
+def test_after_a_new_start_the_ranks_that_did_not_come_back_are_the_missing_peers() -> None:
+    job = stands({}, seconds=0)
+    for rank in range(4):
+        job.dies(rank)
+    job.run(3, moving=False)
+    job.start, job.nodes, job.stuck = 60_000_000_000, {"a": [0, 1], "b": [3]}, {}
+    job.more |= {"step": -1, "step_start": 0.0, "phase": "init", "expect_s": 6.0, "phase_start": job.now}
+    job.run(4, moving=False)
+    assert job.monitor.status(job.now) == ("running", "In init.")
+    job.run(12, moving=False)
+    assert told(job) == ("peer_missing", [2])
+    assert verdict(job)["confidence"] == "high"
+    assert verdict(job)["blind"][0] == "rank 2: not heard of since the job was started again"
+    assert job.monitor.status(job.now)[0] == "stalled"
