@@ -16,9 +16,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from server_process import ServerProcess, free_port
 
@@ -67,18 +68,22 @@ def _one(fault: Fault, number: int, url: str, folder: Path, hub: bool, world: in
     try:
         return _broken(fault, number, run_id, url, folder, hub, world)
     except NotTraining as error:
-        # Not a word about us: no rank came as far as its first step. Said, and tried once more.
+        # Not a word about us: no rank came as far as the fault. Said, and tried once more.
         print(f"launched again: {error}", flush=True)
         return _broken(fault, number, f"{run_id}-again", url, folder, hub, world)
 
 
 class NotTraining(Exception):
-    """A job did not come up."""
+    """A job did not come as far as its fault."""
 
 
 def _comes_up(url: str, run_id: str, home: Path, step: int) -> None:
+    _wait_for_ranks(lambda: (run_of(url, run_id).get("last_step") or 0) >= step, 90.0, f"{run_id} trains", home)
+
+
+def _wait_for_ranks(condition: Callable[[], Any], timeout_s: float, what: str, home: Path) -> None:
     try:
-        wait_for(lambda: (run_of(url, run_id).get("last_step") or 0) >= step, 90.0, f"{run_id} trains")
+        wait_for(condition, timeout_s, what)
     except SystemExit as error:
         said = (home / "ranks.log").read_text(errors="replace").strip().splitlines()[-3:]
         raise NotTraining(f"{error}; its ranks said: {' | '.join(said)[:600] or 'nothing'}") from error
@@ -99,7 +104,7 @@ def _broken(fault: Fault, number: int, run_id: str, url: str, folder: Path, hub:
             _comes_up(url, run_id, home, WARM_STEPS - 5)
             if fault.node or fault.lasts_s:
                 job.happen(own)
-            wait_for(lambda: job.happened, 60.0, f"{fault.name} happens")
+            _wait_for_ranks(lambda: job.happened, 60.0, f"{fault.name} happens in {run_id}", home)
             return judged(job, fault, url)
     finally:
         if own is not None:

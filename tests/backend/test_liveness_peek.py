@@ -67,6 +67,19 @@ def test_what_the_look_does_not_explain_is_told_at_once_with_its_stacks_and_not_
     assert [want.request for want in job.wanted] == [hang.evidence["verdict"]["dump"]]
 
 
+def test_a_look_at_one_standstill_says_nothing_of_the_next() -> None:
+    job = stands()
+    look(job, SAVES, WAITS)
+    job.run(5, moving=False)
+    job.lost_s += 37.0
+    job.run(3)
+    while len(job.wanted) < 2:  # what it stood before raised its budget
+        job.run(1, moving=False)
+    assert job.said == []
+    look(job, STUCK, WAITS)
+    assert [hang.state for hang in job.run(1, moving=False)] == ["open"]
+
+
 def test_without_an_answer_it_is_told_all_the_same() -> None:
     job = stands(seconds=44)
     assert kinds(job.said) == [("hang", "open")]

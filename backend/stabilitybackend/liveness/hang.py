@@ -95,7 +95,6 @@ class HangWatch:
         """
         if self.finding is None:
             if scene is None or not overdue or died or excused:
-                self._peek.forget()
                 return []
             if self._peek.holds(scene, now):
                 return []

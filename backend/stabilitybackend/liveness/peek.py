@@ -34,6 +34,8 @@ class Peek:
         self._dumps = dumps
         self._request = ""
         self._asked_at = 0.0
+        #: Who stands, and where: of another standstill the look says nothing.
+        self._place: frozenset[tuple[str, int, str]] = frozenset()
         self._wanted: list[DumpRequest] = []
         #: Ranks that ran Python before anybody was sent a signal (``Scene.busy``).
         self.busy: frozenset[int] | None = None
@@ -48,10 +50,6 @@ class Peek:
         request, self._request = self._request, ""
         return request, self._asked_at
 
-    def forget(self) -> None:
-        """The job moves: the next standstill is another one."""
-        self._request = ""
-
     def holds(self, scene: Scene, now: float) -> bool:
         """Say whether a standstill is not to be told yet; asks for stacks where they would tell.
 
@@ -60,6 +58,9 @@ class Peek:
             now: unix seconds.
         """
         behind = furthest_back(scene.visible) or scene.visible
+        place = frozenset((watch.source, watch.step, watch.phase) for watch in behind)
+        if place != self._place:
+            self._request, self._place = "", place
         if scene.stood_s >= LONG_FLOOR_S or any(watch.phase not in ("", AFTER_LOOP) for watch in behind):
             return False
         # Whoever is stopped, or whose Python gives no sign, is in no work.
