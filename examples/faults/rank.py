@@ -128,8 +128,9 @@ class Job:
         if self.plan["mark"]:
             path = Path(f"{self.plan['mark']}.{self.rank}")
             if not path.exists():
-                path.with_suffix(".part").write_text(repr(time.time()))
-                path.with_suffix(".part").replace(path)
+                part = Path(f"{path}.part")  # of this rank alone: with slow_all each one marks
+                part.write_text(repr(time.time()))
+                part.replace(path)
 
     # --- the faults, by their name in catalog.py ------------------------------------------------------------------
 
