@@ -46,7 +46,11 @@ class Server:
                 [sys.executable, "-m", "stabilitybackend.cli", *self._arguments], env=self._env, stdout=log, stderr=log
             )
         if wait:
-            wait_until(self.answers, 30, "the server answers")
+            try:
+                wait_until(self.answers, 30, "the server answers")
+            except AssertionError:
+                self.kill()  # nobody else will: a context that was not entered is not left
+                raise
         return self
 
     def answers(self) -> bool:
