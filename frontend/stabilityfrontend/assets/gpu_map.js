@@ -105,7 +105,7 @@
       });
       this.visible = true;
       this.seen = new IntersectionObserver((entries) => {
-        this.visible = entries.some((entry) => entry.isIntersecting);
+        this.visible = entries[entries.length - 1].isIntersecting; // earlier ones are over
         if (this.visible) this.draw();
       });
       this.seen.observe(S.byId("gpus-panel"));

@@ -118,7 +118,7 @@
       S.segmented(S.byId("ranks-order"), (value) => this.change("order", value));
       this.visible = true;
       this.seen = new IntersectionObserver((entries) => {
-        this.visible = entries.some((entry) => entry.isIntersecting);
+        this.visible = entries[entries.length - 1].isIntersecting; // earlier ones are over
         if (this.visible) this.draw();
       });
       this.seen.observe(S.byId("ranks-panel"));
