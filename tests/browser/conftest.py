@@ -3,6 +3,7 @@
 `chromium`    the browser of this module's tests. Where none is installed they are skipped at home and fail in CI.
 `open_page`   opens an address; at the end of the test fails if the page wrote an error to its console, threw, or asked
               another host for anything.
+`pages`       an empty page with our scripts for all tests of a module: each makes its own stage there.
 `scripts`     an empty page with our scripts and no server: for the laws of the store and of the words.
 """
 
@@ -112,6 +113,15 @@ def load_scripts(page: Page) -> None:
     # In one document: sixty questions to the browser took three times as long. The names are for the traces of errors.
     texts = (f"{script.read_text()}\n//# sourceURL={script.name}\n" for script in sorted(ASSETS.glob("*.js")))
     page.set_content("<body>" + "".join(f"<script>{text}</script>" for text in texts))
+
+
+@pytest.fixture(scope="module")
+def pages(chromium: Browser) -> Iterator[Page]:
+    """An empty page with our scripts in it. Every test makes its own stage there, so one page is enough."""
+    page = chromium.new_page()
+    load_scripts(page)
+    yield page
+    page.close()
 
 
 @pytest.fixture

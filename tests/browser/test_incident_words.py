@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browser.conftest import load_scripts
-
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 NASTY = "<img src=x onerror='window.pwned=1'>"
 GARBAGE: list[Any] = [None, 7, NASTY, [None, [1], "x"], {"a": None, "verdict": 3}]
@@ -35,15 +32,6 @@ STAGE = """
   };
   const show = (incident, dump) => draw(incident, dump) && document.body.innerText;
 """
-
-
-@pytest.fixture(scope="module")
-def pages(chromium: Browser) -> Iterator[Page]:
-    """An empty page with our scripts in it. Every test makes its own stage there, so one page is enough."""
-    page = chromium.new_page()
-    load_scripts(page)
-    yield page
-    page.close()
 
 
 def incident(**changes: Any) -> dict[str, Any]:

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from browser.conftest import load_scripts
 from browser.test_incident_words import STAGE, VERDICT, dump, incident, show
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
-
-@pytest.fixture(scope="module")
-def pages(chromium: Browser) -> Iterator[Page]:
-    """An empty page with our scripts in it. Every test makes its own stage there, so one page is enough."""
-    page = chromium.new_page()
-    load_scripts(page)
-    yield page
-    page.close()
+    from playwright.sync_api import Page
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -218,6 +219,11 @@ class DumpBook:
 
     def __init__(self) -> None:
         self._dumps: dict[str, Dump] = {}
+
+    @staticmethod
+    def request_id(run_id: str, key: str, now: float) -> str:
+        """Return the id of a look at what ``key`` names, at ``now`` (unix seconds): one a second."""
+        return "d-" + hashlib.sha256(f"{run_id}\0{key}\0{now:.0f}".encode()).hexdigest()[:16]
 
     def ask(self, request: DumpRequest, expected: Iterable[int], now: float) -> None:
         """Take note of what is ordered, and of the ranks that should answer."""

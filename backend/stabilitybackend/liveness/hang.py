@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -132,13 +131,13 @@ class HangWatch:
 
     def _request(self, key: str, now: float) -> str:
         """Return the id of a dump; it stands in the incident, where a restarted server finds it."""
-        return "d-" + hashlib.sha256(f"{self._run_id}\0{key}\0{now:.0f}".encode()).hexdigest()[:16]
+        return self._dumps.request_id(self._run_id, key, now)
 
     def _ask(self, request: str, scene: Scene, reason: str, now: float) -> None:
         want = DumpRequest(request, reason)
         self._asked_at = now
         self._wanted.append(want)
-        self._dumps.ask(want, [watch.rank for watch in (*scene.visible, *scene.unseen) if watch.running], now)
+        self._dumps.ask(want, scene.running, now)
 
     def _follow(self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float) -> list[Finding]:
         old = self.finding

@@ -7,8 +7,6 @@ said, at most as long as a declared phase may take that was never seen (``LONG_F
 
 from __future__ import annotations
 
-import hashlib
-
 from stabilitybackend.liveness.budgets import AFTER_LOOP, LONG_FLOOR_S
 from stabilitybackend.liveness.dumps import DUMP_WAIT_S, DumpBook, DumpRequest
 from stabilitybackend.liveness.scene import Scene
@@ -81,8 +79,8 @@ class Peek:
         return True
 
     def _ask(self, scene: Scene, now: float) -> None:
-        self._request = "d-" + hashlib.sha256(f"{self._run_id}\0peek\0{now:.0f}".encode()).hexdigest()[:16]
+        self._request = self._dumps.request_id(self._run_id, "peek", now)
         self._asked_at, self.busy = now, scene.all_busy()
         want = DumpRequest(self._request, "a rank stands in no phase: is it in a save or a validation?")
         self._wanted.append(want)
-        self._dumps.ask(want, [watch.rank for watch in (*scene.visible, *scene.unseen) if watch.running], now)
+        self._dumps.ask(want, scene.running, now)

@@ -90,6 +90,11 @@ class Scene:
     before_s: float = 0.0
 
     @property
+    def running(self) -> list[int]:
+        """Return the ranks whose processes run, seen or not: those that a look at stacks is expected of."""
+        return [watch.rank for watch in (*self.visible, *self.unseen) if watch.running]
+
+    @property
     def absent(self) -> list[int]:
         """Return the ranks that have not come, in this start of the job or ever."""
         return [*self.never, *self.not_back]

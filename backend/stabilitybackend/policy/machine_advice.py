@@ -50,9 +50,8 @@ def _hang(case: Case) -> dict[str, Any]:
     return say(action, text, checklist=checks, sources=[lit.HANG_CAUSES])
 
 
+#: Of a rank that has finished while the others wait for it.
 _DONE_FIRST = "The suspect is done and the others train on: give all ranks as many batches (drop_last, Join)."
-
-
 #: Of a rank that the others wait for before the first step. The variables are those of torch's rendezvous.
 _NOT_COME = (
     "Read the log of the rank that has not come: did its process start, does it still load, does its node reach"
