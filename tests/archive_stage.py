@@ -36,11 +36,17 @@ class Stage:
         self.redis = redis
         self.folder = folder
         self.now = 1_000.0
+        #: Parts whose writing was begun, merged ones too.
+        self.begun = 0
         self.manager = self._manager()
 
     def _manager(self) -> RunManager:
-        files = ArchiveFiles(open_location(self.folder), ByteCache(1 << 20), lambda: self.now)
+        files = ArchiveFiles(open_location(self.folder), ByteCache(1 << 20), lambda: self.now, self._token)
         return RunManager(self.redis, lambda: self.now, files, WINDOW_BYTES, Limits())
+
+    def _token(self) -> str:
+        self.begun += 1
+        return f"{self.begun:08x}"
 
     async def restart(self) -> None:
         await self.manager.stop()
@@ -59,11 +65,14 @@ class Stage:
         return worker
 
     async def archived(self, worker: RunWorker, parts: int) -> None:
-        """Wait until the run has at least so many parts and fits into its window."""
+        """Wait until the run fits into its window, at least so many parts were written and the archiver rests.
+
+        Written, not there: adjacent small parts become one as soon as there are enough of them.
+        """
 
         def done() -> bool:
             facts = worker.storage()
-            return facts["cold"]["parts"] >= parts and facts["hot"]["bytes"] <= WINDOW_BYTES
+            return self.begun >= parts and facts["hot"]["bytes"] <= WINDOW_BYTES and facts["state"] == "ok"
 
         await self.until(done, f"{parts} parts are written")
 

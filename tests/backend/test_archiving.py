@@ -105,10 +105,14 @@ async def test_a_segment_that_was_only_inferred_is_taken_back_after_it_was_archi
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["alive", "killed-meanwhile"])
-async def test_incidents_are_as_if_a_segment_that_was_taken_back_had_never_been(stage: Stage, killed: bool) -> None:
-    frames = as_frames(eventful_rows(declared=False), range(0, 1_000, 16))
+@pytest.mark.parametrize(("frame_steps", "merged"), [(16, True), (18, False)], ids=["in-one-part", "in-several-parts"])
+async def test_incidents_are_as_if_a_segment_that_was_taken_back_had_never_been(
+    stage: Stage, frame_steps: int, merged: bool, killed: bool
+) -> None:
+    frames = as_frames(eventful_rows(declared=False), range(0, 1_000, frame_steps))
     worker = await stage.send(*frames)
     await stage.archived(worker, 2)
+    assert (worker.storage()["cold"]["parts"] == 1) is merged
     for incident in worker.state.incidents.all():
         await worker.acknowledge(incident["incident_id"], "ada")
     before = {one["incident_id"]: one for one in worker.state.incidents.all()}
