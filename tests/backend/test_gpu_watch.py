@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -118,6 +119,32 @@ def test_an_error_of_the_application_blames_no_gpu_until_it_keeps_coming_on_the_
     assert "It came 4 times on this GPU" in [*again.values()][-1].text
 
 
+def test_a_bug_that_meets_all_gpus_at_each_start_blames_none_of_them(watch: GpuWatch, node: Node) -> None:
+    starts = [_told(watch, *(node.xid(gpu, 31, at + gpu) for gpu in range(8))) for at in range(10, 1_000, 90)]
+    assert {found.evidence["blames_hardware"] for told in starts for found in told.values()} == {False}
+
+
+def test_one_failure_of_a_program_is_one_however_many_lines_the_driver_writes(watch: GpuWatch, node: Node) -> None:
+    for at in range(10, 40, 5):
+        watch.event(node.sees(0, "xid", float(at), xid=13, source="nvml", repeats=500), 100)
+    assert [fault.suspected for fault in watch.faults] == [False]
+
+
+def test_a_gpu_suspected_first_is_acquitted_when_the_programs_fail_on_another_too(watch: GpuWatch, node: Node) -> None:
+    first = _told(watch, *(node.xid(0, 31, at) for at in (10.0, 100.0, 200.0, 300.0)))
+    assert [*first.values()][-1].evidence["blames_hardware"] is True
+    late = _told(watch, *(node.xid(1, 31, at) for at in (301.0, 320.0, 340.0)))
+    assert {found.evidence["blames_hardware"] for found in late.values()} == {False}
+    assert {found.evidence["gpu"]["index"] for found in late.values()} == {0, 1}
+
+
+def test_a_job_of_one_gpu_has_no_other_to_compare_it_with() -> None:
+    node, watch = Node(gpus=1), GpuWatch()
+    watch.event(node.inventory(0.0), 5)
+    found = _told(watch, *(node.xid(0, 31, at) for at in range(10, 1_000, 100)))
+    assert {one.evidence["blames_hardware"] for one in found.values()} == {False}
+
+
 @pytest.mark.parametrize("number", [13, 31, 45, 43, 68, 109])
 def test_no_application_xid_is_critical(watch: GpuWatch, node: Node, number: int) -> None:
     found = _told(watch, node.xid(0, number, 10.0))
@@ -199,6 +226,32 @@ def test_a_new_agent_that_sees_nothing_wrong_ends_the_fault_and_one_that_does_ke
     (over,) = watch.tick(1_000.0 + SEEN_AGAIN_AFTER_S)
     assert (over.state, over.evidence["gpu"]["index"]) == ("resolved", 1)
     assert [gpu["state"] for gpu in gpus_view(watch, [], lambda uuid: None)][:3] == ["ok", "ok", "sick"]
+
+
+@pytest.mark.parametrize("without", [[1], range(8)], ids=["one", "all"])
+def test_a_gpu_that_the_new_agent_does_not_count_is_not_well_until_it_is_there(
+    watch: GpuWatch, node: Node, without: Sequence[int]
+) -> None:
+    _told(watch, node.xid(1, 79, 10.0), node.sees(1, "lost", 11.0, "on", why="not counted"))
+    after = node.restarted()
+    watch.event(after.inventory(100.0, without=without), 100)
+    assert [*watch.tick(1_000.0), *watch.tick(1_000.0 + SEEN_AGAIN_AFTER_S), *watch.tick(90_000.0)] == []
+    watch.event(after.inventory(90_000.0), 100)
+    assert watch.tick(90_001.0) == []
+    (over,) = watch.tick(90_001.0 + SEEN_AGAIN_AFTER_S)
+    assert (over.state, over.evidence["gpu"]["index"]) == ("resolved", 1)
+
+
+def test_a_driver_that_hung_for_the_whole_node_is_over_when_a_new_agent_sees_its_gpus(
+    watch: GpuWatch, node: Node
+) -> None:
+    hangs = node.sees(0, "call_hangs", 10.0, "on", call="nvmlInit", seconds=45.0)
+    hangs["data"] |= {"uuid": None, "index": None, "bus_id": None, "name": None, "ranks": []}
+    _told(watch, hangs)
+    watch.event(node.restarted().inventory(100.0), 100)
+    watch.tick(1_000.0)
+    (over,) = watch.tick(1_000.0 + SEEN_AGAIN_AFTER_S)
+    assert (over.state, over.node) == ("resolved", "gpu-03")
 
 
 def test_a_fault_is_over_for_a_job_that_moved_to_other_gpus(watch: GpuWatch, node: Node) -> None:

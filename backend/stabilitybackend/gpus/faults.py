@@ -9,7 +9,7 @@ from stabilitybackend.detectors.contract import Finding, Severity
 from stabilitybackend.gpus.signs import RECOVERY_ACTIONS, Sign
 from stabilitybackend.gpus.xids import CATALOG, Family, XidClass, xid_of
 
-__all__ = ["APPLICATION_REPEATS", "GROUP_S", "Device", "Fault", "finding_of"]
+__all__ = ["APPLICATION_REPEATS", "BURST_S", "GROUP_S", "Device", "Fault", "finding_of", "keeps_to_one_gpu"]
 
 #: Signs of one GPU with less time between them are one fault, seconds. A bus loss brings its Xids within seconds, and
 #: the slowest poll of the agent is once a minute.
@@ -17,6 +17,11 @@ GROUP_S = 60.0
 #: An error of the application on one GPU more often than this in a run speaks for the hardware. Ours: NVIDIA's
 #: workflows for Xid 13 and 31 ask whether it stays with the GPU; a bug would meet any of them.
 APPLICATION_REPEATS = 3
+#: ... and more than so many times as often as on any other GPU of the run: a bug meets many of them.
+APPLICATION_SHARE = 2
+#: Errors of the application on one GPU with less time between them are one failure, seconds: an illegal access is told
+#: once for each multiprocessor that met it. No job starts again within it.
+BURST_S = 10.0
 #: The first repeats are told one by one, then every tenth.
 NAMED_REPEATS = 4
 #: Signs kept of one fault; the root stays.
@@ -43,6 +48,7 @@ class Device:
 
     Args:
         uuid: "" where the node could not tell any more. ranks: of the job that use it.
+        missing: its agent does not count it (any more); None: no agent ever did, only the kernel's log told of it.
     """
 
     node: str
@@ -53,6 +59,7 @@ class Device:
     serial: str = ""
     memory_mib: float | None = None
     ranks: list[int] = field(default_factory=list)
+    missing: bool | None = None
 
     @property
     def ident(self) -> str:
@@ -199,6 +206,15 @@ class Fault:
         before, known.count = known.count, known.count + sign.count
         known.last, known.lasts, known.facts, known.severity = sign.last, sign.lasts, sign.facts, sign.severity
         return news or known.count <= NAMED_REPEATS or known.count // 10 > before // 10
+
+
+def keeps_to_one_gpu(times: int, others: int) -> bool:
+    """Say whether programs fail on one GPU so often, and so seldom on others, that it is to be suspected.
+
+    Args:
+        times: failures on it. others: the most on any other GPU of the run.
+    """
+    return times > APPLICATION_REPEATS and times > APPLICATION_SHARE * others
 
 
 def finding_of(fault: Fault) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from stabilitybackend.gpus.faults import Device
@@ -22,7 +23,8 @@ def devices_of(node: str, data: Mapping[str, Any]) -> list[Device]:
     """Return the GPUs of a ``gpu_inventory`` event."""
     listed = data.get("gpus")
     gpus = listed if isinstance(listed, list) else []
-    return [place(node, gpu) for gpu in gpus[:MAX_GPUS_A_NODE] if isinstance(gpu, Mapping)]
+    found = [(place(node, gpu), gpu) for gpu in gpus[:MAX_GPUS_A_NODE] if isinstance(gpu, Mapping)]
+    return [replace(device, missing=gpu.get("missing") is True) for device, gpu in found]
 
 
 def place(node: str, data: Mapping[str, Any]) -> Device:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.gpus.faults import APPLICATION_REPEATS, GROUP_S, Device, Fault, finding_of
+from stabilitybackend.gpus.faults import BURST_S, GROUP_S, Device, Fault, finding_of, keeps_to_one_gpu
 from stabilitybackend.gpus.inventory import MAX_GPUS_A_NODE, bus_key, devices_of, place
 from stabilitybackend.gpus.signs import MAX_TEXT_CHARS, Sign, sign_of
 
@@ -40,10 +40,13 @@ class GpuWatch:
     def __init__(self) -> None:
         self._devices: dict[str, Device] = {}
         self._agents: dict[str, str] = {}
+        self._listed: dict[str, frozenset[str]] = {}  # node -> GPUs of its newest inventory
         self._holders: dict[int, str] = {}  # rank -> its GPU
         self._faults: dict[str, Fault] = {}
         self._symptoms: dict[tuple[str, str, float], Sign] = {}
-        self._application: dict[str, int] = {}
+        #: GPU -> how often programs failed on it, and when one last did.
+        self._application: dict[str, tuple[int, float]] = {}
+        #: GPU that is there again -> since when, and until when its agent may tell what is wrong with it.
         self._returned: dict[str, tuple[float, float | None]] = {}
         self.kernel_lines: list[dict[str, Any]] = []
         #: GPUs not followed because there were more than MAX_GPUS.
@@ -81,19 +84,24 @@ class GpuWatch:
         return self._seen(device, sign)
 
     def _inventory(self, node: str, source: str, data: Mapping[str, Any], time: float) -> list[Finding]:
-        for device in devices_of(node, data):
+        another, found = self._agents.get(node, source) != source, devices_of(node, data)
+        self._agents[node] = source
+        before, self._listed[node] = self._listed.get(node, frozenset()), frozenset(device.ident for device in found)
+        for gone in self._devices.keys() & (before - self._listed[node]):
+            self._devices[gone].missing = True
+        for device in found:
             if device.ident not in self._devices and len(self._devices) >= MAX_GPUS:
                 self.not_followed += 1
                 continue
+            known = self._devices.get(device.ident)
+            if not device.missing and (another or (known is not None and known.missing)):
+                self._returned[device.ident] = (time, None)
             self._devices[device.ident] = device
             for rank in device.ranks:
-                before = self._devices.get(self._holders.get(rank, ""))
-                if before is not None and before is not device:
-                    before.ranks = [other for other in before.ranks if other != rank]
+                held = self._devices.get(self._holders.get(rank, ""))
+                if held is not None and held is not device:
+                    held.ranks = [other for other in held.ranks if other != rank]
                 self._holders[rank] = device.ident
-        if self._agents.get(node, source) != source:
-            self._returned[node] = (time, None)
-        self._agents[node] = source
         told = []
         for fault in self._open():
             if fault.foreign and (ranks := self._ranks_on(fault)):
@@ -167,12 +175,25 @@ class GpuWatch:
         else:
             news = fault.add(ident, sign)
         if sign.cls == "application" and sign.family == "software":
-            self._application[ident] = self._application.get(ident, 0) + sign.count
-            if self._application[ident] > APPLICATION_REPEATS and not fault.suspected:
-                fault.suspected = news = True
+            times, last = self._application.get(ident, (0, -math.inf))
+            self._application[ident] = (times + (sign.first - last > BURST_S), max(last, sign.last))
+            news |= self._suspects(fault, ident)
             if fault.suspected:
-                fault.root.count = max(fault.root.count, self._application[ident])
-        return self._tell(fault) if news else []
+                fault.root.count = max(fault.root.count, self._application[ident][0])
+        return self._acquitted() + (self._tell(fault) if news else [])
+
+    def _suspects(self, fault: Fault, ident: str) -> bool:
+        """Suspect the hardware where programs fail on this GPU and hardly on another; return whether that is news."""
+        times = self._application[ident][0]
+        others = max((count for other, (count, _) in self._application.items() if other != ident), default=0)
+        used = [device for device in self._devices.values() if device.ranks] or [*self._devices.values()]
+        before, fault.suspected = fault.suspected, len(used) > 1 and keeps_to_one_gpu(times, others)
+        return before != fault.suspected
+
+    def _acquitted(self) -> list[Finding]:
+        """Tell of the suspects that are none any more, because programs fail on other GPUs as well by now."""
+        suspects = [(fault, ident) for fault in self._open() if fault.suspected for ident in fault.devices]
+        return [told for fault, ident in suspects if self._suspects(fault, ident) for told in self._tell(fault)]
 
     def _node_loss(self, device: Device, sign: Sign) -> Fault | None:
         """Return the loss of another GPU of the node within GROUP_S, with this one added to it."""
@@ -221,23 +242,31 @@ class GpuWatch:
     def tick(self, now: float) -> list[Finding]:
         """Return the faults that are over because nothing came any more. Call it about once a second."""
         told = []
-        for node, (since, until) in list(self._returned.items()):
+        for ident, (since, until) in list(self._returned.items()):
             if until is None:
-                self._returned[node] = (since, now + SEEN_AGAIN_AFTER_S)
+                self._returned[ident] = (since, now + SEEN_AGAIN_AFTER_S)
             elif not until - SEEN_AGAIN_AFTER_S <= now < until:
-                del self._returned[node]
-                told += self._seen_again(node, since)
+                del self._returned[ident]
+                told += self._seen_again(ident, since)
         for fault in self._open():
             resting = not fault.lasts and not fault.needs_reset
             if resting and now - fault.last > QUIET_S:
                 told += self._end(fault, f"Nothing more came for {QUIET_S / 60:.0f} min.")
         return told
 
-    def _seen_again(self, node: str, since: float) -> list[Finding]:
+    def _seen_again(self, ident: str, since: float) -> list[Finding]:
+        """A GPU is there and its agent had time to say what is wrong: end the faults that nobody told again.
+
+        Args:
+            since: when an agent that started anew, or a driver that was loaded, showed it, unix seconds of the node.
+        """
         told = []
         for fault in self._open():
-            there = all(self._devices.get(ident) is not None for ident in fault.devices)
-            if fault.node == node and there and fault.last < since:
+            known = [device for other in fault.devices if (device := self._devices.get(other)) is not None]
+            counted = [device.missing for device in known if device.missing is not None]
+            # A fault of GPUs that no agent ever counted is one of the node: any GPU that is there speaks for it.
+            its = ident in fault.devices if counted else fault.node == self._devices[ident].node
+            if its and not any(counted) and fault.last < since:
                 told += self._end(fault, "The GPU is there again, and the agent that started anew sees nothing wrong.")
         return told
 
@@ -304,7 +333,7 @@ class GpuWatch:
 
 
 _SAVED = (
-    "_devices", "_agents", "_holders", "_faults", "_symptoms", "_application", "_returned", "kernel_lines",
+    "_devices", "_agents", "_listed", "_holders", "_faults", "_symptoms", "_application", "_returned", "kernel_lines",
     "not_followed", "_newest_step",
 )  # fmt: skip
 
