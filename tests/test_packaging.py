@@ -15,6 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+#: Folders that work on an exported tree leaves in it.
+_LIES_ABOUT = {"__pycache__", ".venv", "build", "dist"}
 _PACKAGES = ("stabilityclient", "stabilitybackend", "stabilityalerting", "stabilityfrontend")
 
 
@@ -110,16 +112,18 @@ def test_the_wheel_holds_what_runs(folder: str, needed: list[str], tmp_path: Pat
     assert any(entry.endswith("licenses/LICENSE") for entry in names)
 
 
+def _sources(folder: Path) -> list[str]:
+    """Return what git tracks or would track; of a tree that git exported (it has no ``.git``) what lies there."""
+    if not (REPOSITORY / ".git").exists():
+        files = (path.relative_to(folder) for path in folder.rglob("*"))
+        return [str(file) for file in files if not _LIES_ABOUT.intersection(file.parts)]
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "."]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 def _copy_sources(folder: Path, to: Path) -> None:
-    """Copy what git tracks or would track, so that nothing that lies about gets into the wheel."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "."],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for name in listed.stdout.splitlines():
+    """Copy the sources, so that nothing that lies about gets into the wheel."""
+    for name in _sources(folder):
         if (folder / name).is_file():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             (to / name).write_bytes((folder / name).read_bytes())
