@@ -13,7 +13,7 @@ import sys
 import time
 
 from stabilityclient.boundary import MAILBOX_BYTES, map_counter
-from stabilityclient.recorder import read_recorder
+from stabilityclient.recorder import has_group, read_recorder
 from stabilityclient.slot import FLAG_RECORDER
 
 TYPE_CHECKING = False
@@ -95,6 +95,7 @@ class Probe:
         from stabilityclient.start import write_whole
 
         answer = {"n": number, "time": time.time(), "collectives": collectives, "why": why, "threads": threads}
+        answer["group"] = _in_group()
         write_whole(self._answer, json.dumps(answer).encode())
         if whole:
             self._slot.probe = number
@@ -103,6 +104,13 @@ class Probe:
     def close(self) -> None:
         """Unmap the counter."""
         self._map.close()
+
+
+def _in_group() -> bool:
+    try:
+        return has_group(sys.modules)
+    except Exception:
+        return True  # any version of torch may be there: what it says can't be read, and that is worth telling
 
 
 def python_stacks() -> str:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-__all__ = ["MAX_ACTIVE", "read_recorder"]
+__all__ = ["MAX_ACTIVE", "has_group", "read_recorder"]
 
 #: Longest dump that is parsed, bytes of JSON. An entry has about 500.
 MAX_DUMP_BYTES = 8 * 1024 * 1024
@@ -25,6 +25,16 @@ MAX_NAME_CHARS = 80
 _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 
+def has_group(modules: Mapping[str, Any]) -> bool:
+    """Return whether this process is in a process group of torch, so that a Flight Recorder could tell something.
+
+    Args:
+        modules: ``sys.modules``.
+    """
+    distributed = modules.get("torch.distributed")
+    return distributed is not None and bool(distributed.is_available() and distributed.is_initialized())
+
+
 def read_recorder(modules: Mapping[str, Any], now: float) -> tuple[dict[str, Any] | None, str | None]:
     """Return (what the recorder holds, None) or (None, why there is nothing), as ``collectives`` in docs/wire.md.
 
@@ -35,8 +45,7 @@ def read_recorder(modules: Mapping[str, Any], now: float) -> tuple[dict[str, Any
     """
     if "torch" not in modules:
         return None, "this process has not imported torch"
-    distributed = modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+    if not has_group(modules):
         return None, "torch.distributed has no process group here"
     inner = getattr(getattr(modules["torch"], "_C", None), "_distributed_c10d", None)
     calls = [getattr(inner, name) for name in _DUMPS if hasattr(inner, name)]

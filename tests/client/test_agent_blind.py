@@ -18,9 +18,10 @@ import pytest
 from gateway import Gateway
 from small_job import SmallJob
 
-from stabilityclient.agent.blind import MAX_NAMED, TWIN_S, SpoolDisk, grouped, twins
+from stabilityclient.agent.blind import MAX_NAMED, TWIN_S, SpoolDisk, blind_signals, grouped, twins
 from stabilityclient.agent.health import ClockWatch
 from stabilityclient.agent.sources import Source
+from stabilityclient.slot import SLOT_BYTES, STATE_FINISHED, STATE_LEFT, STATE_RUNNING, SlotView
 from stabilityclient.start import start_ticks
 from stabilityclient.wire import SourceInfo
 from waiting import wait_until
@@ -193,6 +194,16 @@ def test_a_restart_in_which_one_process_follows_the_other_is_no_second_job() -> 
     assert twins([_process(0, 1, 0.0), _process(0, 1, 1.0)], 200.0) == []  # init() called twice
     assert twins(both, 100.0 + TWIN_S / 2) == []
     assert [entry["why"].startswith("rank 0 has 2 living") for entry in twins(both, 101.0 + TWIN_S)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("state", "told"), [(STATE_RUNNING, ["rank 0: goodbye"]), (STATE_FINISHED, []), (STATE_LEFT, [])]
+)
+def test_that_a_rank_which_is_leaving_writes_no_stacks_is_no_trouble(state: int, told: list[str]) -> None:
+    rank = _process(0, 1, 0.0)
+    rank.slot = SlotView(bytes(SLOT_BYTES))
+    rank.slot.state = state
+    assert [entry["why"] for entry in blind_signals([rank], lambda source: "goodbye")] == told
 
 
 def test_ranks_with_one_trouble_are_one_entry() -> None:

@@ -326,6 +326,8 @@ def test_a_recorder_that_can_not_be_read_has_a_reason(tmp_path: Path) -> None:
     assert ([answer["collectives"] for answer in answers], err) == ([None] * len(reasons), "")
     for answer, why in zip(answers, reasons.values(), strict=True):
         assert why in answer["why"]
+    # Without a process group there is nothing that a recorder could tell.
+    assert [answer["group"] for answer in answers] == [False, False] + [True] * (len(reasons) - 2)
 
 
 def test_a_recorder_that_never_answers_stops_neither_the_heart_nor_the_end(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stabilityclient.agent.sources import Source
+from stabilityclient.slot import STATE_RUNNING
 from stabilityclient.spool import CHUNK_BYTES
 
 __all__ = [
@@ -66,9 +67,10 @@ def blind_ends(sources: list[Source]) -> list[BlindSpot]:
 
 
 def blind_signals(sources: list[Source], trouble: Callable[[Source], str]) -> list[BlindSpot]:
-    """Return which living ranks can't be made to write their stacks. Those without a readable slot are told as that."""
-    living = [source for source in sources if source.alive and source.slot is not None and not source.trouble]
-    troubles = [(source, why) for source in living if (why := trouble(source)) and "leaving" not in why]
+    """Return which running ranks can't be made to write stacks; those without a readable slot are told as that."""
+    readable = [(source, source.slot) for source in sources if source.alive and source.slot and not source.trouble]
+    running = [source for source, slot in readable if slot.state == STATE_RUNNING]  # who leaves takes the handler along
+    troubles = [(source, why) for source in running if (why := trouble(source))]
     return grouped("signals", troubles, "leave STABILITY_DUMP_SIGNAL at its default, and run job and agent as one user")
 
 

@@ -232,8 +232,9 @@ def _heart_trouble(look: _Look) -> str | None:
 
 
 def _recorder_trouble(look: _Look) -> str:
-    why = str(look.answer.get("why") or "")
-    return why if look.source.info.world_size > 1 and "Flight Recorder" in why else ""
+    """Return why the collectives of a rank are not seen though it is in a process group; empty elsewhere."""
+    told = look.source.info.world_size > 1 and look.answer.get("group") is True
+    return str(look.answer.get("why") or "") if told else ""
 
 
 def _slot_facts(source: Source) -> dict[str, Any]:
