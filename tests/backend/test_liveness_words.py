@@ -116,3 +116,27 @@ def test_ranks_that_are_not_seen(nodes: dict[str, list[int]], said: str) -> None
     job.stuck[1] = {"phase": "data"}
     job.silent = {"c"}
     assert said in hang_of(job).text
+
+
+@pytest.mark.parametrize(
+    ("stuck", "silent"),
+    [
+        ({1: STOPPED}, set()),
+        ({1: STOPPED, 2: STOPPED}, set()),
+        ({}, {"b"}),
+        ({1: {"phase": "data"}}, set()),
+        ({}, set()),
+    ],
+)
+def test_where_a_text_says_for_how_long_its_pieces_say_since_when(
+    stuck: dict[int, dict[str, Any]], silent: set[str]
+) -> None:
+    job = trained()
+    stood = job.now
+    job.stuck, job.silent = stuck, silent
+    verdict = hang_of(job).evidence["verdict"]
+    since = [one for one in verdict["parts"] if not isinstance(one, str)]
+    told = job.said[-1].score
+    words = "".join(one if isinstance(one, str) else f"{stood + told - one:.0f} s" for one in verdict["parts"])
+    assert (words, [round(one) for one in since]) == (verdict["text"], [round(stood)] * len(since))
+    assert len(since) == verdict["text"].count(" for ") > 0

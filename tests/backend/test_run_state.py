@@ -66,3 +66,13 @@ def test_steps_that_a_rollback_repeats_make_no_step_longer() -> None:
     (stretch,) = state.stretches.all()
     assert (stretch.first_step, stretch.last_step) == (1, 50)
     assert stretch.step_s == pytest.approx(0.1, rel=0.02)
+
+
+def test_a_run_says_in_a_field_that_two_processes_are_one_rank() -> None:
+    state, twin = RunState("run", lambda: 1010.0), {"what": "twins", "why": "rank 0 has two processes", "do": ""}
+    slot = {"rank": 0, "source": "r0-1-9", "alive": True, "state": "running", "pid": 9, "step": 5}
+    said = []
+    for time, blind in ((1008.0, []), (1009.0, [twin]), (1010.0, [])):
+        state.on_health(Health("a1", "n0", time, [dict(slot)], {"blind": blind}))
+        said.append(state.view()["twins"])
+    assert said == [False, True, False]

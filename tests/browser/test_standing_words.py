@@ -112,34 +112,149 @@ def test_a_dump_that_may_not_be_there_is_looked_for_among_those_that_are(
     assert paths == asked
 
 
-NOTE = """([run, incidents]) => {
-  const page = (note) => ({ ...run, run_id: "r 1", note });
-  return stability.noteOf(page(run.note), incidents);
-}"""
-DOUBLES = "Two living processes say that they are rank 0 of this run (pid 1 and pid 2)."
+NOTE = """([run, incidents]) => stability.noteOf({ ...run, run_id: "r 1" }, incidents)"""
+TWINS = "Two processes say that they are rank 0."
 
 
 @pytest.mark.parametrize(
-    ("status", "note", "open_", "tone", "leads_to"),
+    ("run", "open_", "tone", "leads_to"),
     [
-        ("stalled", "Rank 1 has not come.", ["agent_lost", "hang", "spike"], "warning", "hang"),
-        ("crashed", "Rank 1 is gone.", ["hang", "process_death"], "critical", "process_death"),
-        ("unreachable", "We see nothing.", ["hang", "agent_lost"], "warning", "agent_lost"),
-        ("stalled", "Rank 1 has not come.", ["spike", "straggler"], "warning", None),
-        ("running", DOUBLES, ["hang"], "warning", None),
-        ("finished", DOUBLES, [], "warning", None),
-        ("crashed", DOUBLES, [], "critical", None),
+        ({"status": "stalled", "note": "Rank 1 has not come."}, ["agent_lost", "hang", "spike"], "warning", "hang"),
+        ({"status": "crashed", "note": "Rank 1 is gone."}, ["hang", "process_death"], "critical", "process_death"),
+        ({"status": "unreachable", "note": "We see nothing."}, ["hang", "agent_lost"], "warning", "agent_lost"),
+        ({"status": "stalled", "note": "Rank 1 has not come."}, ["spike", "straggler"], "warning", None),
+        ({"status": "running", "note": TWINS, "twins": True}, ["hang"], "warning", None),
+        ({"status": "finished", "note": TWINS, "twins": True}, [], "warning", None),
+        ({"status": "crashed", "note": TWINS, "twins": True}, [], "critical", None),
     ],
 )
 def test_the_note_leads_to_the_incident_that_stops_the_job(
-    pages: Page, status: str, note: str, open_: list[str], tone: str, leads_to: str | None
+    pages: Page, run: dict[str, Any], open_: list[str], tone: str, leads_to: str | None
 ) -> None:
     incidents = [incident(kind=kind, incident_id=kind) for kind in open_]
     incidents.append(incident(kind="hang", incident_id="over", state="resolved", opened=1999.0))
-    found = pages.evaluate(NOTE, [{"status": status, "note": note}, incidents])
-    assert found == {"words": note, "tone": tone, "href": leads_to and f"/runs/r%201/incidents/{leads_to}"}
+    found = pages.evaluate(NOTE, [run, incidents])
+    assert found == {"words": run["note"], "tone": tone, "href": leads_to and f"/runs/r%201/incidents/{leads_to}"}
 
 
-@pytest.mark.parametrize("note", ["", "In eval."])
-def test_of_a_run_that_is_well_a_note_stays_under_the_pointer(pages: Page, note: str) -> None:
-    assert pages.evaluate(NOTE, [{"status": "running", "note": note}, []]) is None
+@pytest.mark.parametrize("note", ["", "In eval.", "Two living processes say that they are rank 0 of this run."])
+def test_of_a_run_that_is_well_a_note_stays_under_the_pointer_whatever_it_says(pages: Page, note: str) -> None:
+    assert pages.evaluate(NOTE, [{"status": "running", "note": note, "twins": False}, []]) is None
+
+
+#: As the server tells a hang: its text, and the text in pieces with since when for each "for how long".
+LASTING = VERDICT | {
+    "text": "Rank 5 is in data for 74 s; the other 7 wait in backward for 70 s.",
+    "parts": ["Rank 5 is in data for ", 1926.0, "; the other 7 wait in backward for ", 1930.0, "."],
+}
+HANG = incident(text=f"{LASTING['text']} A step takes 2 s.", evidence={"verdict": LASTING})
+#: Draws at two moments and returns what stands there; `Drawn` draws into the page what is given to it.
+TWICE = f"""([incident, run, words]) => {{ {STAGE}
+  const page = {{ ...pageOf(incident), run: {{ run_id: "r 1", ...run }}, incidents: () => [incident] }};
+  page.detectors = {{ list: [], of: () => null }};
+  document.body.innerHTML += '<div id="run-note"></div><div id="incidents"></div>';
+  const said = [2000, 5600].map((now) => {{
+    page.now = () => now;
+    S.drawIncidentTop(page);
+    S.drawIncidents(page, false);
+    S.drawNote(page, page.run);
+    return words.map((place) => document.querySelector(place)?.textContent);
+  }});
+  S.forgetRail();
+  return said; }}"""
+PLACES = [".verdict-words", ".verdict-line", "#run-note span", "#run-note"]
+
+
+def _said(pages: Page, one: dict[str, Any], note: str, places: list[str]) -> list[list[str]]:
+    found: list[list[str]] = pages.evaluate(TWICE, [one, {"status": "stalled", "note": note}, places])
+    return found
+
+
+def test_a_hang_says_everywhere_how_long_it_lasts_by_now_and_not_when_it_was_told(pages: Page) -> None:
+    at_once = "Rank 5 is in data for 1 min 14 s; the other 7 wait in backward for 1 min 10 s."
+    an_hour_later = "Rank 5 is in data for 1 h 01 min; the other 7 wait in backward for 1 h 01 min."
+    said = _said(pages, HANG, f"{HANG['text']} So do 2 more.", PLACES[:3])
+    assert said == [[words, words, f"{words} A step takes 2 s. So do 2 more."] for words in (at_once, an_hour_later)]
+
+
+def test_what_lasts_counts_on_in_its_place_and_a_link_keeps_its_focus(pages: Page) -> None:
+    found = pages.evaluate(
+        f"""([incident, run]) => {{ {STAGE}
+          const detectors = {{ list: [], of: () => null }};
+          const page = {{ ...pageOf(incident), incidents: () => [incident], detectors }};
+          document.body.innerHTML += '<div id="run-note"></div><div id="incidents"></div>';
+          const lasting = (now) => {{
+            page.now = () => now;
+            S.drawIncidents(page, false);
+            S.drawNote(page, {{ run_id: "r 1", ...run }});
+            return [...document.querySelectorAll(".lasts")];
+          }};
+          const before = lasting(2000);
+          document.querySelector("#run-note a").focus();
+          const after = lasting(2001);
+          S.forgetRail();
+          const same = after.every((part, at) => part === before[at] && part.getAttribute("aria-live") === "off");
+          const focus = document.activeElement === document.querySelector("#run-note a");
+          return [same, focus, after.map((part) => part.textContent)]; }}""",
+        [HANG | {"opened": -90_000.0}, {"status": "stalled", "note": HANG["text"]}],
+    )
+    assert found == [True, True, ["1 min 15 s", "1 min 11 s"] * 2]
+
+
+def test_a_note_that_comes_before_its_incident_counts_on_when_that_is_there(pages: Page) -> None:
+    said = pages.evaluate(
+        f"""([early, incident, run]) => {{ {STAGE}
+          document.body.innerHTML += '<div id="run-note"></div>';
+          return [early, incident].map((one) => {{
+            S.drawNote({{ now: () => 2010, incidents: () => [one] }}, {{ run_id: "r 1", ...run }});
+            return document.querySelector("#run-note span").textContent;
+          }}); }}""",
+        [incident(), HANG | {"version": 2}, {"status": "stalled", "note": LASTING["text"]}],
+    )
+    assert said == [LASTING["text"], "Rank 5 is in data for 1 min 24 s; the other 7 wait in backward for 1 min 20 s."]
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        incident(text="It stood.", state="resolved", resolved=1999.0, evidence={"verdict": LASTING}),
+        incident(evidence={"verdict": {**LASTING, "parts": []}}),
+        incident(evidence={"verdict": {**LASTING, "parts": {"a": 1}}}),
+        incident(evidence={"verdict": {name: value for name, value in LASTING.items() if name != "parts"}}),
+    ],
+    ids=["over", "no pieces", "nonsense", "an older server"],
+)
+def test_what_has_no_beginning_to_count_from_stays_as_it_was_told(pages: Page, one: dict[str, Any]) -> None:
+    assert _said(pages, one, "The job stands.", PLACES[:2]) == [[LASTING["text"]] * 2] * 2
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        ({"incident": 404, "run": 0}, "No incident has this id"),
+        ({"incident": 404, "run": 404}, "No run has this id"),
+        ({"incident": 422, "run": 422}, "No run has this id"),
+        ({"incident": 404, "run": 503}, "No incident has this id"),
+    ],
+)
+def test_whether_the_run_or_the_incident_is_missing_is_what_the_runs_own_answer_says(
+    pages: Page, statuses: dict[str, int], said: str
+) -> None:
+    heading = pages.evaluate(
+        f"""async (statuses) => {{ {STAGE}
+          document.body.innerHTML += '<div id="incident-main"></div><div id="incident-empty"></div>';
+          const answer = async (what) => {{
+            if (statuses[what]) throw Object.assign(new Error("in any words"), {{ status: statuses[what] }});
+            return {{}};
+          }};
+          const asked = {{ ...S.api }};
+          for (const what of ["incident", "run", "commands", "checkpoints", "health"]) S.api[what] = () => answer(what);
+          const page = Object.create(S.IncidentPage.prototype);
+          Object.assign(page, {{ id: "r", incidentId: "i", draw() {{}} }});
+          await page.fetch();
+          clearTimeout(page.again);
+          Object.assign(S.api, asked);
+          return document.querySelector("#incident-empty h2").textContent; }}""",
+        statuses,
+    )
+    assert heading == said

@@ -205,15 +205,15 @@ class AgentBook:
             agent, node = self.all.get(name), finding.node or ""
             if agent is not None and agent.seen_at > 0 and name not in lost:
                 anew = agent.started > number(finding.evidence.get("last_word"), float("inf"))
-                what = "It had died and was started again" if anew else "It had been cut off or stopped"
+                back, what = True, "It had died and was started again" if anew else "It had been cut off or stopped"
             elif node and node in speaking:
-                what = "It had died and another one was started"
+                back, what = True, "It had died and another one was started"
             elif node and name in self.all and node not in running:
-                what = "It has not come back, and its ranks are over"
+                back, what = False, "It has not come back, and its ranks are over"
             else:
                 continue
             del self._lost[name]
-            word = "does not reach us any more" if what.startswith("It has not") else "reaches us again"
+            word = "reaches us again" if back else "does not reach us any more"
             text = f"The agent on {node or name} {word}. {what}."
             verdict = {**(finding.evidence.get("verdict") or {}), "text": text}
             evidence = {**finding.evidence, "verdict": verdict, "was": what}

@@ -254,6 +254,8 @@ def _finding(
             "usual_step_s": usual,
             "suspects": verdict.ranks[:MAX_NAMED_RANKS],
             "why": verdict.why,
+            "finished": verdict.gone("finished")[:MAX_NAMED_RANKS],
+            "left": verdict.gone("left")[:MAX_NAMED_RANKS],
             "unseen_ranks": unseen[:MAX_NAMED_RANKS],
             "verdict": verdict.as_dict(decided_after_s, request),
             "ranks": {

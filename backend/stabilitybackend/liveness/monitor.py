@@ -24,6 +24,7 @@ from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, st
 from stabilitybackend.liveness.scene import Scene, of_earlier_start
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.standing import Allowance, Standing, budget_of
+from stabilitybackend.liveness.stored import finding_of
 
 #: Ranks followed per run; more are counted, not followed.
 MAX_RANKS = 20_000
@@ -74,11 +75,11 @@ class LivenessMonitor:
             elif incident["state"] != "open":
                 continue
             elif kind == "hang":
-                self._hang.load(_finding_of(incident))
+                self._hang.load(finding_of(incident))
             elif kind == "agent_lost":
-                self._agents.load(incident, _finding_of(incident))
+                self._agents.load(incident, finding_of(incident))
             elif kind == "straggler" and incident["evidence"].get("detector") == "liveness":
-                self._slow.load(_finding_of(incident))
+                self._slow.load(finding_of(incident))
 
     def saved(self) -> dict[str, Any]:
         """Return for ``restore`` what is known of the processes. Agents are not in it: they come by themselves."""
@@ -293,8 +294,11 @@ class LivenessMonitor:
     def status(self, now: float) -> tuple[str, str]:
         """Return the run's status word of ``docs/api.md`` and a note in plain words, empty when all is well."""
         status, note = self._status(now)
-        double = self._doubles.note_for(self.run_id, now) or self._agents.twins()
-        return status, " ".join(part for part in (note, double) if part)
+        return status, " ".join(part for part in (note, self.twins(now)) if part)
+
+    def twins(self, now: float) -> str:
+        """Return what is said of two living processes of one rank (two jobs under one run id), empty without any."""
+        return self._doubles.note_for(self.run_id, now) or self._agents.twins()
 
     def _status(self, now: float) -> tuple[str, str]:
         ranks = list(self._ranks.values())
@@ -374,24 +378,3 @@ class LivenessMonitor:
 
 def _gpu(watch: RankWatch) -> dict[str, Any]:
     return {} if watch.gpu is None else {"gpu": {name: watch.gpu.get(name) for name in ("index", "uuid")}}
-
-
-def _finding_of(incident: Mapping[str, Any]) -> Finding:
-    """Return the finding that an incident of this monitor was made of."""
-    evidence = incident["evidence"]
-    return Finding(
-        detector="liveness",
-        key=evidence["key"],
-        kind=incident["kind"],
-        state=incident["state"],
-        severity=incident["severity"],
-        title=incident["title"],
-        text=incident["text"],
-        onset_step=incident["onset_step"],
-        step=incident["step"],
-        now_step=evidence["now_step"],
-        rank=incident["rank"],
-        node=incident["node"],
-        score=incident["score"],
-        evidence={name: value for name, value in evidence.items() if name not in ("key", "detector", "now_step")},
-    )

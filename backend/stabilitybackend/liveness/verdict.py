@@ -55,6 +55,9 @@ _ALL = {
     "livelock": "Python runs on all of them, but no step is made.",
 }
 
+#: A text in pieces: a number stands where the text says for how long, and is since when, unix seconds.
+_Parts = list[str | float]
+
 __all__ = ["Verdict", "judge"]
 
 
@@ -63,7 +66,6 @@ class Verdict:
     """Attributes are the fields of a verdict in docs/api.md; ``why`` is the clause of the strongest evidence."""
 
     kind: str
-    text: str
     confidence: str
     culprits: list[RankWatch]
     ranks: list[int]
@@ -71,12 +73,25 @@ class Verdict:
     because: list[str] = field(default_factory=list)
     blind: list[str] = field(default_factory=list)
     since: float = 0.0
+    #: When the ranks were seen last: the text's durations end then, unix seconds.
+    seen_at: float = 0.0
+    parts: _Parts = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """Return the sentences for people, as of when the ranks were seen last."""
+        return "".join(one if isinstance(one, str) else f"{self.seen_at - one:.0f} s" for one in self.parts)
+
+    def gone(self, state: str) -> list[int]:
+        """Return the suspects that have left the job in order: ``finished`` (``run.finish()``), or ``left`` without."""
+        return [watch.rank for watch in self.culprits if watch.state == state]
 
     def as_dict(self, decided_after_s: float, dump: str | None) -> dict[str, Any]:
         """Return it in the shape of docs/api.md."""
         return {
             "class": self.kind,
             "text": self.text,
+            "parts": self.parts,
             "confidence": self.confidence,
             "culprits": self.ranks[:MAX_LISTED],
             "nodes": nodes_of(self.culprits)[:MAX_LISTED],
@@ -103,13 +118,14 @@ def judge(scene: Scene) -> Verdict:
     kind = _class(scene, top, culprits)
     if not scene.front.desync and scene.front.circle:
         kind = "desync"
-    verdict = Verdict(kind, "", _confidence(scene, found, kind), culprits, ranks, why="" if top is None else top.why)
+    verdict = Verdict(kind, _confidence(scene, found, kind), culprits, ranks, why="" if top is None else top.why)
     seen = set(scene.visible)
     stood = max((scene.stood_of(watch) for watch in culprits if watch in seen), default=scene.stood_s)
-    verdict.since = max(watch.seen_at for watch in scene.visible) - stood
+    verdict.seen_at = max(watch.seen_at for watch in scene.visible)
+    verdict.since = verdict.seen_at - stood
     verdict.because = _gpus(scene, ranks, verdict.since) + _because(scene, found, culprits, ranks)
     verdict.blind = _blind(scene)
-    verdict.text = _text(scene, verdict)
+    verdict.parts = _parts(scene, verdict)
     return verdict
 
 
@@ -272,26 +288,25 @@ def _blind(scene: Scene) -> list[str]:
     return blind
 
 
-def _text(scene: Scene, verdict: Verdict) -> str:
+def _parts(scene: Scene, verdict: Verdict) -> _Parts:
     culprits, kind = verdict.culprits, verdict.kind
     named = set(culprits)
     others = [watch for watch in scene.visible if watch not in named]
+    clauses: list[_Parts] = []
     if not culprits and verdict.ranks:
-        text = f"{name_ranks(verdict.ranks)} {'has' if len(verdict.ranks) == 1 else 'have'} not come"
+        clauses = [[f"{name_ranks(verdict.ranks)} {'has' if len(verdict.ranks) == 1 else 'have'} not come"]]
     elif culprits:
-        text = _who(scene, verdict)
-    else:
-        text = ""
-    waits = _waiting(scene, others, bool(text))
-    text = "; ".join(part for part in (text, waits) if part)
-    text = capital(text) + "."
+        clauses = [_who(scene, verdict)]
+    clauses += _waiting(scene, others, bool(clauses), verdict.seen_at)
+    end = "."
     if not verdict.ranks and kind in _ALL:
         told = kind != "collective_stuck" or scene.front.all_joined
-        text += f" {_ALL[kind] if told else 'Nothing that we see tells the ranks apart: no rank is a suspect yet.'}"
-    return text
+        end += f" {_ALL[kind] if told else 'Nothing that we see tells the ranks apart: no rank is a suspect yet.'}"
+    parts: _Parts = [one for clause in clauses for one in ("; ", *clause)][1:]
+    return [capital(str(parts[0])), *parts[1:], end] if parts else [end]
 
 
-def _who(scene: Scene, verdict: Verdict) -> str:
+def _who(scene: Scene, verdict: Verdict) -> _Parts:
     """Say what the culprits do: "rank 5 (node gpu-03, GPU 2) is in data for 74 s"."""
     culprits, kind = verdict.culprits, verdict.kind
     first = culprits[0]
@@ -313,17 +328,17 @@ def _who(scene: Scene, verdict: Verdict) -> str:
         plural = {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s"))
         does = f"{plural} {rest}"
     if first in scene.visible:
-        return f"{names} {does} for {max(scene.stood_of(watch) for watch in culprits):.0f} s"
+        return [f"{names} {does} for ", verdict.seen_at - max(scene.stood_of(watch) for watch in culprits)]
     silent = scene.silent_s.get(first.rank)
-    return f"{names} {does}" + (f" for {silent:.0f} s" if silent and kind == "node_lost" else "")
+    return [f"{names} {does} for ", verdict.seen_at - silent] if silent and kind == "node_lost" else [f"{names} {does}"]
 
 
-def _waiting(scene: Scene, others: Sequence[RankWatch], after: bool) -> str:
-    """Say where the other ranks wait: "the other 7 wait in all_reduce #1841 of default_pg"."""
+def _waiting(scene: Scene, others: Sequence[RankWatch], after: bool, seen_at: float) -> list[_Parts]:
+    """Say where the other ranks wait: "the other 7 wait in all_reduce #1841 of default_pg for 74 s"."""
     places: dict[str, list[RankWatch]] = {}
     for watch in others:
         places.setdefault(_waits_in(scene, watch), []).append(watch)
-    parts = []
+    clauses: list[_Parts] = []
     order = sorted(places.items(), key=lambda place: (-len(place[1]), place[1][0].rank))
     for place, there in order[:MAX_GROUPS]:
         verb = "waits" if len(there) == 1 else "wait"
@@ -331,10 +346,11 @@ def _waiting(scene: Scene, others: Sequence[RankWatch], after: bool) -> str:
             who = f"the other {len(there)}"
         else:
             who = name_ranks([watch.rank for watch in there])
-        parts.append(f"{who} {verb} {place} for {max(scene.stood_of(watch) for watch in there):.0f} s")
+        stood = max(scene.stood_of(watch) for watch in there)
+        clauses.append([f"{who} {verb} {place} for ", seen_at - stood])
     if len(order) > MAX_GROUPS:
-        parts.append(f"{sum(len(there) for _, there in order[MAX_GROUPS:])} more wait elsewhere")
-    return "; ".join(parts)
+        clauses.append([f"{sum(len(there) for _, there in order[MAX_GROUPS:])} more wait elsewhere"])
+    return clauses
 
 
 def _waits_in(scene: Scene, watch: RankWatch) -> str:

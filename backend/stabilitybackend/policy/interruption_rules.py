@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stabilitybackend.policy.goodbyes import finished_first
+
 __all__ = ["Judgement", "Stop", "judge"]
 
 Incident = Mapping[str, Any]
@@ -228,9 +230,7 @@ def _hung_first(stop: Stop) -> Judgement | None:
 
 
 def _of_hang(hang: Incident) -> Judgement | None:
-    if _cls(hang) == "peer_missing" and str(_ev(hang).get("why") or "").startswith(
-        ("it has finished", "they have finished")
-    ):
+    if _cls(hang) == "peer_missing" and finished_first(_ev(hang)):
         return Judgement("software_bug", "medium", "A rank was done before the others: they have unequal data.")
     return _HANGS.get(_cls(hang))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from stabilitybackend.policy import literature as lit
+from stabilitybackend.policy.goodbyes import finished_first
 from stabilitybackend.policy.suggestion import Case, over, say
 
 __all__ = ["MACHINE_RULES"]
@@ -43,7 +44,7 @@ def _hang(case: Case) -> dict[str, Any]:
     checks = (
         lit.COLLECTIVE_CHECKS if _verdict(case) in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
     )
-    if str(case.evidence.get("why") or "").startswith(("it has finished", "they have finished")):
+    if finished_first(case.evidence):
         return say("inspect", f"{_DONE_FIRST} The job does not end by itself.", sources=[lit.HANG_CAUSES])
     if action == "restart":
         text += _where(case)

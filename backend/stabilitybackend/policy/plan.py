@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stabilitybackend.policy.going_back import CURVE_KINDS
+from stabilitybackend.policy.goodbyes import left_in_order
 from stabilitybackend.policy.orders import Order, usable_checkpoint
 
 __all__ = ["EXIT_CODES", "MAX_FRUITLESS", "JobFacts", "make_plan"]
@@ -156,7 +157,8 @@ def _blamed(incidents: Iterable[Mapping[str, Any]], stopping: Sequence[Mapping[s
     blames: Counter[str] = Counter()
     for incident in incidents:
         verdict = _verdict(incident)
-        if verdict.get("class") not in _SOFTWARE_CLASSES and verdict.get("confidence") != "low":
+        machine = verdict.get("class") not in _SOFTWARE_CLASSES and not left_in_order(incident.get("evidence", {}))
+        if machine and verdict.get("confidence") != "low":
             blames.update(_names(verdict))
     return hard, {node for node in open_names if blames[node] >= _BLAMES}
 

@@ -369,12 +369,14 @@ class RunState:
 
     def view(self) -> dict[str, Any]:
         """Return what the points and the job's state add to a Run of docs/api.md."""
-        status, note = self.liveness.status(self._clock())
+        now = self._clock()
+        status, note = self.liveness.status(now)
         tree = self.fold.tree
         return {
             **self._summary.view(self.store, self.fold),
             "status": status,
             "note": note,
+            "twins": bool(self.liveness.twins(now)),
             "head": tree.head,
             "world_size": self.world.size,
             "world": self.world.view({agent["node"] for agent in self.agents.values() if agent["connected"]}),

@@ -7,8 +7,6 @@
   const ENDED = new Set(["finished", "offline"]);
   /** A finished command stays in the strip this long. */
   const STRIP_S = 20;
-  /** What the server says where two jobs share a run id: wrong however well it runs. */
-  const DOUBLES = /living processes/;
   /** Kinds that stop a job or the sight of it; and the one that a status speaks of. */
   const STOPPERS = ["process_death", "hang", "agent_lost", "gpu_fault"];
   const TOLD = { crashed: "process_death", stalled: "hang", unreachable: "agent_lost" };
@@ -73,7 +71,7 @@
   /** What stands under the header: `{words, tone, href}`; null while there is nothing that somebody has to know. */
   S.noteOf = function (run, incidents) {
     if (!run.note) return null;
-    const doubles = DOUBLES.test(run.note);
+    const doubles = run.twins === true; // two jobs share the run id: wrong however well it runs
     const well = run.status === "running" || run.status === "finished";
     if (well && !doubles) return null;
     const stopper = well ? null : S.stopper(run.status, incidents);
@@ -82,19 +80,25 @@
   };
 
   /** The note in its place. It is made anew only where it changed: a link keeps its focus. */
-  function drawNote(page, run) {
+  S.drawNote = function (page, run) {
     const place = S.byId("run-note");
-    const note = S.noteOf(run, page.incidents());
+    const incidents = page.incidents();
+    const note = S.noteOf(run, incidents);
     S.show(place, note !== null);
     if (!place || !note) return;
     S.cls(place, `note ${note.tone}`);
-    const key = `${note.href} ${note.words}`;
-    if (place.dataset.key === key) return;
+    const stopper = note.href && S.stopper(run.status, incidents);
+    const key = `${note.href} ${stopper && stopper.version} ${note.words}`;
+    if (place.dataset.key === key) {
+      S.tickLasting(place, page.now());
+      return;
+    }
+    const words = S.lastingWords(note.words, stopper, page.now());
     const link = place.querySelector("a");
-    if (link && note.href && link.getAttribute("href") === note.href) S.text(link.firstChild, note.words);
-    else S.fill(place, note.href ? S.h("a", { href: note.href }, S.h("span", {}, note.words), S.h("b", {}, "Open the incident")) : note.words);
+    if (link && note.href && link.getAttribute("href") === note.href) S.fill(link.firstChild, words);
+    else S.fill(place, note.href ? S.h("a", { href: note.href }, S.h("span", {}, ...words), S.h("b", {}, "Open the incident")) : words);
     place.dataset.key = key;
-  }
+  };
 
   S.drawHeader = function (page) {
     const { run, store } = page;
@@ -118,7 +122,7 @@
     // What was so when the server was last heard is no news.
     S.cls(status, `pill ${page.live.lost === null ? S.tone(run.status) : "calm"}`);
     S.title(status, run.note || "");
-    drawNote(page, run);
+    S.drawNote(page, run);
     S.text(S.byId("run-step"), S.count(page.lastStep()));
     const end = ["running", "stalled", "unreachable"].includes(run.status) ? page.now() : run.updated;
     S.text(S.byId("run-elapsed"), S.duration(Math.max(0, end - run.created)));

@@ -13,6 +13,9 @@
   /** Dumps offered in the list. */
   const DUMPS = 8;
 
+  /** Whether an error is an answer, and not the want of one. */
+  const refused = (error) => error.status >= 400 && error.status < 500;
+
   class IncidentPage {
     constructor(root, config) {
       this.root = root;
@@ -82,10 +85,11 @@
       this.fetching = true;
       this.unfetched = false;
       clearTimeout(this.again);
+      const asked = S.api.run(this.id);
       try {
         const [incident, run, commands, checkpoints, health] = await Promise.all([
           S.api.incident(this.id, this.incidentId),
-          S.api.run(this.id),
+          asked,
           S.api.commands(this.id),
           S.api.checkpoints(this.id),
           S.api.health(this.id),
@@ -100,8 +104,11 @@
         this.setIncident(incident);
       } catch (error) {
         if (this.gone) return;
-        if (error.status >= 400 && error.status < 500) this.setLost(error);
-        else this.trouble = error.message;
+        if (refused(error)) {
+          const known = await asked.then(() => true, (failure) => !refused(failure));
+          if (this.gone) return;
+          this.setLost(error, known);
+        } else this.trouble = error.message;
         this.unfetched = true;
       } finally {
         this.fetching = false;
@@ -249,14 +256,14 @@
       S.drawIncidentParts(this);
     }
 
-    /** There is no such incident, or no such run; `error` is what the server said, null when all is there. */
-    setLost(error) {
+    /** There is no such incident, or no such run; `error` is what the server said, null when all is there; `known`: the run is. */
+    setLost(error, known) {
       this.lost = error !== null;
       S.show(S.byId("incident-main"), !this.lost);
       const empty = S.byId("incident-empty");
       S.show(empty, this.lost);
       if (!this.lost) return;
-      const noRun = !/has no incident/.test(error.message); // what the server says where only the incident is missing
+      const noRun = !known;
       S.fill(
         empty,
         S.h(

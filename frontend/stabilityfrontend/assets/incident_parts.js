@@ -132,7 +132,7 @@
     const more = verdict && verdict.text && S.str(incident.text) && S.str(incident.text) !== verdict.text ? S.str(incident.text) : "";
     return [
       verdict && verdict.label && verdict.class !== "unknown" ? S.h("div", { class: "verdict-class" }, verdict.label.charAt(0).toUpperCase() + verdict.label.slice(1)) : null,
-      S.h("p", { class: "verdict-words" }, words || "The server says no more about it."),
+      S.h("p", { class: "verdict-words" }, ...S.lastingWords(words || "The server says no more about it.", incident, page.now())),
       facts,
       verdict && verdict.because.length ? S.h("div", { class: "because" }, S.h("h3", {}, "Because"), S.h("ul", {}, verdict.because.map((line) => S.h("li", {}, line)))) : null,
       verdict && verdict.blind.length ? S.h("div", { class: "not-seen" }, S.h("h3", {}, "Not visible"), S.h("ul", {}, verdict.blind.map((line) => S.h("li", {}, line)))) : null,
@@ -156,6 +156,7 @@
     S.cls(S.byId("incident-verdict"), `verdict panel ${incident.state === "open" ? S.severity(incident) : "closed"}`);
     const since = S.sinceOf(incident);
     const age = since === null ? "" : S.duration(Math.max(0, Math.floor((incident.state === "open" ? page.now() : incident.resolved || page.now()) - since)));
+    S.tickLasting(S.byId("incident-verdict"), page.now());
     S.text(page.root.querySelector(".since-age"), incident.state === "open" ? `, ${age} ago` : "");
     S.text(page.root.querySelector(".incident-age"), incident.state === "open" ? `for ${age}` : `lasted ${age}`);
   };

@@ -53,7 +53,7 @@
         },
       },
       S.h("div", { class: "incident-head" }, S.h("h3", {}, incident.title || S.words(incident.kind)), S.h("time", {}, S.age(page.now() - incident.opened))),
-      verdict && verdict.text ? S.h("p", { class: "verdict-line" }, verdict.text) : incident.text ? S.h("p", {}, incident.text) : null,
+      verdict && verdict.text ? S.h("p", { class: "verdict-line" }, ...S.lastingWords(verdict.text, incident, page.now())) : incident.text ? S.h("p", {}, incident.text) : null,
       facts(...where),
       S.evidence(page, incident, first),
       S.h(
@@ -104,7 +104,10 @@
     S.text(toggle, all ? "Fewer" : `All ${list.length}`);
     const shown = list.slice(0, all ? MOST : FEW);
     const key = JSON.stringify([page.ready, page.detectors.list.length, page.knownShown, known.length, page.evidenceFolds && [...page.evidenceFolds], [...shown, ...(page.knownShown ? known : [])].map((one) => [one.incident_id, one.version, one.state, one.acknowledged_by, one.dead, one.updated, S.age(page.now() - one.opened)])]);
-    if (keyOf.get(place) === key) return;
+    if (keyOf.get(place) === key) {
+      S.tickLasting(place, page.now());
+      return;
+    }
     keyOf.set(place, key);
     const focused = document.activeElement && place.contains(document.activeElement) ? { ...document.activeElement.dataset, id: document.activeElement.id } : null;
     // The newest alarm that is open shows all that is known of it: that is what people came for.

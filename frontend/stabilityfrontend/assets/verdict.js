@@ -84,6 +84,7 @@
       class: S.str(found.class),
       label: CLASSES[found.class] || S.words(S.str(found.class)),
       text: S.str(found.text),
+      parts: S.list(found.parts).filter((part) => typeof part === "string" || finite(part) !== null),
       confidence: CONFIDENCES[found.confidence] ? found.confidence : "",
       sure: CONFIDENCES[found.confidence] || "",
       culprits: S.ranksOf(found.culprits),
@@ -108,6 +109,25 @@
   S.sinceOf = (incident) => {
     const verdict = S.verdictOf(incident);
     return (verdict && verdict.since) || finite(S.record(incident.evidence).since) || finite(incident.opened);
+  };
+
+  const lasted = (seconds) => S.duration(Math.max(0, Math.floor(seconds)));
+
+  /**
+   * Words about an incident, as children of an element. A verdict says how long something lasts as of when it was told;
+   * where its text stands in the words, an open one's durations are elements of their own, which `S.tickLasting` keeps true.
+   */
+  S.lastingWords = function (words, incident, now) {
+    const verdict = incident && incident.state === "open" ? S.verdictOf(incident) : null;
+    const at = verdict && verdict.text && verdict.parts.length ? words.indexOf(verdict.text) : -1;
+    if (at < 0) return [words];
+    const parts = verdict.parts.map((part) => (typeof part === "string" ? part : S.h("span", { class: "lasts", data: { since: part }, "aria-live": "off" }, lasted(now - part))));
+    return [words.slice(0, at), ...parts, words.slice(at + verdict.text.length)];
+  };
+
+  /** Bring the durations of `S.lastingWords` within an element up to date. */
+  S.tickLasting = function (root, now) {
+    if (root) for (const part of root.querySelectorAll(".lasts")) S.text(part, lasted(now - Number(part.dataset.since)));
   };
 
   /** The beginning of a GPU's UUID: enough to tell eight apart. */

@@ -1,0 +1,96 @@
+"""Whom the others wait for because it left the job in order is known by fields, of old incidents by their words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stabilitybackend.policy.advice import suggest
+from stabilitybackend.policy.interruption_rules import Stop, judge
+from stabilitybackend.policy.plan import JobFacts, make_plan
+from watched_job import Job
+
+NOW = 1_000.0
+VERDICT = {"class": "peer_missing", "culprits": [3], "nodes": ["n1"], "confidence": "high", "text": "Rank 3 is gone."}
+#: How servers before the fields told it, word for word.
+OLD_WORDS = [
+    "it has finished, while the others still wait for it",
+    "they have finished, while the others still wait for them",
+    "they have finished or left, while the others still wait for them",
+]
+#: Evidence of ranks that were done first: as it is told now, in whatever words, and as it was stored before.
+DONE_FIRST = [{"finished": [3], "left": [], "why": "rank 3 was through"}, *({"why": words} for words in OLD_WORDS)]
+#: Evidence of ranks that were not, though words may sound like it.
+NOT_DONE = [
+    {"finished": [], "left": [], "why": OLD_WORDS[0]},
+    {"finished": [], "left": [3], "why": "it has left, while the others still wait for it"},
+    {"why": "it has left, while the others still wait for it"},
+    {"why": "never joined all_reduce #7 of default_pg, in which rank 0 waits"},
+    {},
+]
+
+
+def hang(evidence: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {
+        "incident_id": "i", "kind": "hang", "state": "open", "severity": "critical", "title": "The job hangs",
+        "opened": NOW, "onset_step": 100, "rank": 3, "node": "n1", "suggestion": None, "dead": False,
+    } | more | {"evidence": {"verdict": VERDICT, **evidence}}  # fmt: skip
+
+
+def advised(evidence: dict[str, Any]) -> str:
+    found = suggest(hang(evidence), [], 100, ())
+    assert found is not None
+    return str(found["text"])
+
+
+def excluded(evidence: dict[str, Any]) -> list[str]:
+    incidents = [hang(evidence), hang(evidence, incident_id="before", state="resolved")]
+    plan = make_plan("run", JobFacts("stalled", "", incidents, [], {"n0", "n1"}, 0), NOW + 99.0)
+    found: list[str] = plan["exclude_nodes"]
+    return found
+
+
+@pytest.mark.parametrize(("end", "state"), [("finish", "finished"), ("left", "left")])
+def test_a_hang_says_in_a_field_which_suspects_left_in_order(end: str, state: str) -> None:
+    job = Job(nodes={"a": [0, 1], "b": [2, 3]})
+    job.run(60)
+    job.event(end, 1)
+    job.stuck[1] = {"alive": False, "state": state}
+    (found,) = [one for one in job.run(15, moving=False) if one.kind == "hang"][-1:]
+    assert {name: found.evidence[name] for name in ("suspects", "finished", "left")} == {
+        "suspects": [1],
+        "finished": [],
+        "left": [],
+        state: [1],
+    }
+
+
+def test_of_a_rank_that_only_stands_no_field_says_that_it_left() -> None:
+    job = Job(nodes={"a": [0, 1], "b": [2, 3]})
+    job.run(60)
+    job.stuck[1] = {"phase": "data"}
+    (found,) = [one for one in job.run(15, moving=False) if one.kind == "hang"][-1:]
+    assert (found.evidence["suspects"], found.evidence["finished"], found.evidence["left"]) == ([1], [], [])
+
+
+@pytest.mark.parametrize("evidence", DONE_FIRST)
+def test_who_was_done_first_has_unequal_data_whatever_the_words(evidence: dict[str, Any]) -> None:
+    category = judge(Stop(hangs=[hang(evidence)])).category
+    assert ("as many batches" in advised(evidence), category) == (True, "software_bug")
+
+
+@pytest.mark.parametrize("evidence", NOT_DONE)
+def test_nobody_is_called_done_by_words_beside_a_field_or_by_other_words(evidence: dict[str, Any]) -> None:
+    category = judge(Stop(hangs=[hang(evidence)])).category
+    assert ("as many batches" in advised(evidence), category) == (False, "nccl_timeout")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "left_out"),
+    [*((one, []) for one in DONE_FIRST), (NOT_DONE[1], []), (NOT_DONE[2], []), (NOT_DONE[3], ["n1"])],
+)
+def test_a_node_is_not_left_out_because_its_rank_left_in_order_twice(
+    evidence: dict[str, Any], left_out: list[str]
+) -> None:
+    assert excluded(evidence) == left_out
