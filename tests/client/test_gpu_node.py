@@ -374,6 +374,19 @@ def test_a_node_without_the_library_says_so_and_tells_nothing_else(tmp_path: Pat
     assert node.all("row") + node.all("gpu") == []
 
 
+def test_what_a_gpu_says_where_it_has_no_value_is_no_value(watch: Callable[..., Node]) -> None:
+    node = watch(1)
+    node.wait_rows()
+    node.gpu[0].ecc_uncorrected, node.gpu[0].pcie_replays = 2**64 - 1, 2**64 - 1
+    node.gpu[0].temp, node.gpu[0].mem_temp = 255, 0
+    wait_until(lambda: not {name for name in node.wait_rows() if "temp" in name}, 15, "no temperature")
+    wait_until(lambda: node.wait_rows(8).keys() & {"gpu/0/util_pct"}, 15, "a slow look comes")
+    assert [row for row in node.all("row") if row.get("gpu/0/ecc_uncorrected", 0.0) > 0.0] == []
+    node.gpu[0].ecc_uncorrected, node.gpu[0].pcie_replays, node.gpu[0].temp, node.gpu[0].mem_temp = 0, 0, 55, 60
+    wait_until(lambda: "gpu/0/temp_c" in node.wait_rows(8), 15, "it says what it has again")
+    assert node.all("gpu") == []
+
+
 def test_slow_calls_are_measured_and_are_no_hang(watch: Callable[..., Node]) -> None:
     node = watch(2, before=lambda nvml: setattr(nvml.gpu[1], "slow_ms", 20))
     node.wait_rows(3)

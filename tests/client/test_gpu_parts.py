@@ -6,7 +6,14 @@ import pytest
 
 from stabilityclient.agent.gpu.budget import EVENTS_AT_ONCE, Budget
 from stabilityclient.agent.gpu.calls import Call, HangGuard, Hanging
-from stabilityclient.agent.gpu.changes import COUNTER_QUIET_S, LINK_BAD_WINDOWS, LINK_WINDOWS, Change, GpuChanges
+from stabilityclient.agent.gpu.changes import (
+    COUNTER_QUIET_S,
+    LINK_BAD_WINDOWS,
+    LINK_WINDOWS,
+    MAX_NEWS,
+    Change,
+    GpuChanges,
+)
 from stabilityclient.agent.gpu.looks import GpuFacts, GpuLook
 from stabilityclient.agent.gpu.mapping import device_for
 from stabilityclient.agent.gpu.rows import row_of
@@ -66,6 +73,14 @@ def test_corrected_errors_are_added_up_and_told_every_ten_minutes() -> None:
     assert events[0].facts["seconds"] == COUNTER_QUIET_S
 
 
+def test_a_counter_that_is_lower_once_was_read_wrongly_and_one_that_stays_lower_began_anew() -> None:
+    changes = GpuChanges()
+    counted = [5.0, 0.0, 5.0, 6.0, 2.0, 2.0, 3.0]
+    looks = [look(60.0 * at, ecc_uncorrected=value) for at, value in enumerate(counted)]
+    told_of = [(c.facts["added"], c.facts["total"]) for each in looks for c in changes.look(GPU, each)]
+    assert told_of == [(1.0, 6.0), (2.0, 2.0), (1.0, 3.0)]
+
+
 def test_a_link_is_bad_when_most_looks_see_new_errors_and_single_errors_are_daily_business() -> None:
     changes = GpuChanges()
     quiet = [look(60.0 * at, nvlink_errors=float(at // 3)) for at in range(60)]
@@ -99,11 +114,26 @@ def test_another_recovery_action_is_told_while_the_first_stands() -> None:
 
 def test_a_storm_is_cut_and_counted_and_no_end_is_told_of_what_was_not_told() -> None:
     changes = GpuChanges()
+    assert told(changes, look(0.0, remap_pending=1.0), look(0.0, remap_pending=0.0)) == [
+        ("remap_pending", "on"),
+        ("remap_pending", "off"),
+    ]
     xid = Change("xid", "event", {"xid": 31}, "")
-    assert sum(len(changes.told(xid, 0.0)) for _ in range(100)) == EVENTS_AT_ONCE
+    assert sum(len(changes.told(xid, 0.0)) for _ in range(100)) == 1 + EVENTS_AT_ONCE
     assert told(changes, look(0.0, remap_pending=1.0), look(1.0, remap_pending=0.0)) == []
     [after] = changes.told(xid, 10.0)
-    assert (after.facts["suppressed"], changes.suppressed) == (71, 71)
+    assert (after.facts["suppressed"], changes.suppressed) == (70, 70)
+
+
+def test_a_storm_of_many_errors_hides_no_other_and_is_bounded() -> None:
+    changes = GpuChanges()
+    storm = [Change("xid", "event", {"xid": number}, "") for number in (13, 31, 32, 43, 45, 69, 80, 94)]
+    heard = [len(changes.told(xid, 5.0 * at)) for at in range(60) for xid in storm]
+    assert sum(heard) < len(heard) / 2
+    assert [change.facts["xid"] for change in changes.told(Change("xid", "event", {"xid": 79}, ""), 299.0)] == [79]
+    assert told(changes, look(299.0, remap_failed=1.0)) == [("remap_failed", "on")]
+    many = [len(changes.told(Change("xid", "event", {"xid": number}, ""), 300.0)) for number in range(1_000, 2_000)]
+    assert sum(many) <= MAX_NEWS + EVENTS_AT_ONCE
 
 
 def test_a_budget_fills_again_with_time() -> None:

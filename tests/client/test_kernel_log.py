@@ -225,6 +225,15 @@ def test_a_flood_is_cut_and_counted(device: Path, clock: Clock) -> None:
     assert len(lines[0].text) == MAX_TEXT_CHARS
 
 
+def test_a_flood_of_one_error_hides_no_other(device: Path, clock: Clock) -> None:
+    log = clock.log(device)
+    flood = ["NVRM: Xid (PCI:0000:05:00): 31, pid=7, name=python, MMU Fault"] * (2 * MAX_LINES)
+    write(device, *flood, "NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.", *flood)
+    assert [line.xid for line in log.read()] == [31] * MAX_LINES + [79]
+    write(device, *[f"NVRM: Xid (PCI:0000:05:00): {xid}, ..." for xid in range(1_000, 2_000)])
+    assert len(log.read()) == 2 * MAX_LINES
+
+
 def test_a_look_at_a_long_log_is_bounded_and_the_next_goes_on(device: Path, clock: Clock) -> None:
     log = clock.log(device)
     write(device, *["of no interest " + "x" * 2_000] * (2 * MAX_BYTES // 2_000), "NVRM: Xid (PCI:0000:05:00): 79, end")

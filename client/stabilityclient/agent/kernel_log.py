@@ -22,7 +22,8 @@ KMSG = "/dev/kmsg"
 READ_BYTES = 16 * 1024
 #: Reads and bytes of one look: a log that is written faster than we look holds nothing up; the rest is for the next.
 MAX_READS, MAX_BYTES = 2_000, 1024 * 1024
-#: Lines that matter of one look; further ones are counted in ``dropped``. A dying disk writes thousands a second.
+#: Lines that matter of one look; of further ones those that say what none before them said, as many again, and the rest
+#: is counted in ``dropped``: a dying disk or a bad kernel writes thousands a second, and the cause is one among them.
 MAX_LINES = 200
 #: Bytes of an unfinished line from a file that is no kernel log.
 MAX_PARTIAL_BYTES = 64 * 1024
@@ -79,13 +80,16 @@ class KernelLog:
         before, self._seen = self._seen, self._now()
         behind = self._seen - self._uptime()  # unix time of boot, by the clocks of now
         lines: list[KernelLine] = []
+        said: set[tuple[object, ...]] = set()
         for record in self._records():
             line = self._reader.take(record)
             if line is None:
                 continue
-            if len(lines) >= MAX_LINES:
+            says = (line.what, line.bus_id, line.xid, line.pid)
+            if len(lines) >= MAX_LINES and (says in said or len(lines) >= 2 * MAX_LINES):
                 self.dropped += 1
                 continue
+            said.add(says)
             # The log's clock drifts from the wall clock by seconds in months; the line came between two looks of ours.
             lines.append(line._replace(time=min(max(line.time + behind, before), self._seen)))
         return lines

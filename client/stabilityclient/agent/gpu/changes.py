@@ -30,6 +30,10 @@ REPLAYS_A_MINUTE = 8.0
 #: Slow looks kept for the NVLink rule, and how many of them must have seen new errors: single ones are daily business.
 #: Source: NVIDIA Resiliency Extension, NVLinkWindowHealthCheck (a port is bad with more than 15 of the last 30).
 LINK_WINDOWS, LINK_BAD_WINDOWS, LINK_GOOD_WINDOWS = 30, 15, 5
+#: What was not told for so long is told even in a storm, seconds: the one Xid that matters comes among thousands.
+NEWS_S = 60.0
+#: Different things of one GPU whose last telling is remembered; there are some 170 Xids.
+MAX_NEWS = 256
 #: Utilisation in percent from which a PCIe link has to run at full speed: an idle GPU saves power there.
 BUSY_PCT = 50.0
 
@@ -69,10 +73,19 @@ class _Counter:
         self.value = value
         self.added = 0.0
         self.since = now
+        self._fell = False
 
     def take(self, value: float) -> float:
-        """Return what was added since the last value; a counter that went back began anew with its driver."""
-        step = max(0.0, value - self.value)
+        """Return what was added since the last value.
+
+        A counter that is lower in two looks began anew with its driver: all that it has is new. One that is lower in a
+        single look was read wrongly.
+        """
+        if value < self.value and not self._fell:
+            self._fell = True
+            return 0.0
+        self._fell = False
+        step = value if value < self.value else value - self.value
         self.value = value
         self.added += step
         return step
@@ -90,6 +103,7 @@ class GpuChanges:
         self._link_windows: deque[bool] = deque(maxlen=LINK_WINDOWS)
         self._times: dict[str, tuple[float, float]] = {}
         self._budget = Budget()
+        self._last: dict[str, float] = {}
         self._told: list[Change] = []
         self._now = 0.0
 
@@ -139,7 +153,7 @@ class GpuChanges:
     def told(self, change: Change, now: float) -> list[Change]:
         """Return a change that somebody else found (an Xid), unless there were too many."""
         self._begin(now)
-        self._tell(change.what, change.state, change.facts, change.text)
+        self._tell(change.what, change.state, change.facts, change.text, f"{change.what}:{change.facts.get('xid')}")
         return self._told
 
     # --- rules -----------------------------------------------------------------------------------------------------
@@ -248,6 +262,19 @@ class GpuChanges:
         self._now = now
         self._told = []
 
+    def _is_news(self, name: str) -> bool:
+        """Whether this was not told for a while; then it takes nothing from what a storm may use."""
+        last = self._last.get(name)
+        if last is None and len(self._last) >= MAX_NEWS:
+            oldest = min(self._last, key=lambda known: self._last[known])
+            if self._now - self._last[oldest] < NEWS_S:
+                return False
+            del self._last[oldest]
+        if last is not None and self._now - last < NEWS_S:
+            return False
+        self._last[name] = self._now
+        return True
+
     def _twice(self, name: str, seen: bool) -> bool:
         """Whether something sampled is so for the second look in a row, or is on and still so."""
         self._seen_twice[name] = self._seen_twice.get(name, 0) + 1 if seen else 0
@@ -284,15 +311,15 @@ class GpuChanges:
         name = name or what
         before = self._on.get(name)
         if on and (before is None or before[1] != value):
-            if self._tell(what, "on", facts, text):
+            if self._tell(what, "on", facts, text, name):
                 self._on[name] = (self._now if before is None else before[0], value)
         elif not on and before is not None:
             seconds = self._now - before[0]
-            if self._tell(what, "off", {"seconds": round(seconds, 1)} | facts, f"{over} after {seconds:.0f} s"):
+            if self._tell(what, "off", {"seconds": round(seconds, 1)} | facts, f"{over} after {seconds:.0f} s", name):
                 del self._on[name]
 
-    def _tell(self, what: str, state: str, facts: dict[str, Any], text: str) -> bool:
-        more = self._budget.take(self._now)
+    def _tell(self, what: str, state: str, facts: dict[str, Any], text: str, name: str = "") -> bool:
+        more = 0 if self._is_news(f"{name or what} {state}") else self._budget.take(self._now)
         if more is None:
             return False
         self._told.append(Change(what, state, facts | {"suppressed": more} if more else facts, text))

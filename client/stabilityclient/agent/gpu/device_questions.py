@@ -16,6 +16,8 @@ __all__ = ["Device", "DriverGone", "error_code", "error_text"]
 _MIB = 1024 * 1024
 #: NVLinks of one GPU (NVML_NVLINK_MAX_LINKS of nvidia-ml-py 13.615).
 MAX_LINKS = 36
+#: Temperature from which a sensor tells nonsense, degrees: every GPU switches itself off long before.
+MAX_TEMP_C = 150.0
 #: Return codes of NVML (nvml.h, nvmlReturn_t).
 _INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND = 2, 3, 4, 13
 _GPU_IS_LOST, _RESET_REQUIRED, _VERSION, _DEPRECATED, _GPU_NOT_FOUND = 15, 16, 25, 26, 28
@@ -104,6 +106,9 @@ class Device:
         if not self._number("throttle_reasons", "nvmlDeviceGetCurrentClocksEventReasons"):
             self._number("throttle_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons")  # drivers before 535
         self._fields(look, {name: (number, 0) for name, number in CHEAP_FIELDS.items()})
+        for sensor in ("temp_c", "mem_temp_c"):
+            if not 0.0 < values.get(sensor, 1.0) < MAX_TEMP_C:
+                del values[sensor]  # 0 and 255 are what a sensor says that can't be read
 
     def _dear(self, look: GpuLook) -> None:
         values = look.values

@@ -49,6 +49,8 @@ PORT_FIELDS: tuple[int, ...] = (
 
 #: Member of the value's union for each value type (NVML_VALUE_TYPE_DOUBLE 0 to _UNSIGNED_SHORT 6).
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+#: What NVML says in a value's place where there is none: NVML_VALUE_NOT_AVAILABLE (-1), as 32 and 64 bits without sign.
+_NOT_AVAILABLE = frozenset({0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF})
 
 
 class FieldAnswers(NamedTuple):
@@ -70,5 +72,7 @@ def read_fields(names: list[str], answers: Any) -> FieldAnswers:
         if answer.nvmlReturn != 0:
             errors[name] = int(answer.nvmlReturn)
         elif 0 <= answer.valueType < len(_MEMBERS):
-            values[name] = float(getattr(answer.value, _MEMBERS[answer.valueType]))
+            value = getattr(answer.value, _MEMBERS[answer.valueType])
+            if value not in _NOT_AVAILABLE:
+                values[name] = float(value)
     return FieldAnswers(values, errors)
