@@ -21,7 +21,7 @@ from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.naming import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
-from stabilitybackend.liveness.scene import Scene, of_earlier_start
+from stabilitybackend.liveness.scene import Scene, is_of_larger_start, of_earlier_start
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.standing import Allowance, Standing, budget_of
 from stabilitybackend.liveness.stored import finding_of
@@ -213,6 +213,8 @@ class LivenessMonitor:
         if type(rank) is not int or not 0 <= rank <= MAX_RANK:
             return
         source = str((data if of_agent else event).get("source") or "")
+        if rank not in self._ranks and is_of_larger_start(rank, source, self._ranks.values()):
+            return  # late word of a job that runs on fewer ranks by now
         watch = self._watch_of(rank, source) if source else self._ranks.get(rank)
         if watch is None:
             return  # of a process that a newer one has replaced
@@ -243,6 +245,9 @@ class LivenessMonitor:
         self._gpu_faults = gpu_faults
         self._first_tick = min(self._first_tick, now)
         usual_step_s = self._budgets.usual_step_s
+        for watch in [watch for watch in self._ranks.values() if not watch.running]:
+            if is_of_larger_start(watch.rank, watch.source, self._ranks.values()):
+                del self._ranks[watch.rank]
         visible = self._visible(now)
         found = self._deaths.news(self._newest_step(), now, self._hang.finding)
         over = bool(self._ranks) and not any(watch.running for watch in self._ranks.values())

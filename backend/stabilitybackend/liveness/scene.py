@@ -30,7 +30,7 @@ _STARTS_APART_NS = 30_000_000_000
 #: Files of debuggers in which a main thread waits for its user.
 _DEBUGGER = re.compile(r"(?:^|/)(?:bdb|pdb)\.py$|/(?:debugpy|ipdb|pudb|pydevd[^/]*)/")
 
-__all__ = ["Scene", "is_data", "of_earlier_start"]
+__all__ = ["Scene", "is_data", "is_of_larger_start", "of_earlier_start"]
 
 
 def is_data(phase: str) -> bool:
@@ -53,6 +53,22 @@ def of_earlier_start(ranks: Iterable[RankWatch], visible: Sequence[RankWatch]) -
     oldest = min(start_of(watch.source) for watch in visible) - _STARTS_APART_NS
     over = [watch for watch in ranks if not watch.running]
     return {watch.rank for watch in over if watch.first_step_done or start_of(watch.source) < oldest}
+
+
+def is_of_larger_start(rank: int, source: str, ranks: Iterable[RankWatch]) -> bool:
+    """Say whether a process is of an earlier start of the job, which had more ranks than the one that runs now.
+
+    Such a rank does not come back, and the job misses nobody. While any rank runs that the newest start does not have,
+    two starts run at once and nothing is known.
+
+    Args:
+        rank, source: of the process. ranks: the newest process of each rank.
+    """
+    running = [watch for watch in ranks if watch.running and watch.world_size]
+    newest = max(running, key=lambda watch: start_of(watch.source), default=None)
+    if newest is None or rank < newest.world_size or start_of(source) >= start_of(newest.source):
+        return False
+    return all(watch.rank < newest.world_size for watch in running)
 
 
 @dataclass
