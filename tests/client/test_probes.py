@@ -368,11 +368,12 @@ def test_a_real_recorder_says_what_a_group_has_done(tmp_path: Path) -> None:
         + "import torch.distributed as dist, torch, json\nfrom stabilityclient.recorder import read_recorder\n"
         + f"dist.init_process_group('gloo', init_method='file://{tmp_path}/meet', rank=0, world_size=1)\n"
         + "dist.all_reduce(torch.ones(4)); dist.all_reduce(torch.ones(4))\n"
-        # Gloo notes the completion on a thread of its own, a moment after the call has returned.
+        # Gloo notes the completion on a thread of its own, a moment after the call has returned; group and call apart.
         + "end = time.monotonic() + 10\n"
         + "while True:\n"
         + "    said = read_recorder(sys.modules, time.time())\n"
-        + "    if said[0]['pgs'][0]['completed'] == 2 or time.monotonic() > end: break\n"
+        + "    over = said[0]['pgs'][0]['completed'] == 2 and not said[0]['active']\n"
+        + "    if over or time.monotonic() > end: break\n"
         + "    time.sleep(0.01)\n"
         + "print(json.dumps(said)); run.finish()",
         TORCH_FR_BUFFER_SIZE="100",
