@@ -20,6 +20,10 @@ export STABILITY_RUN_ID="$run"
 # Nodes that were not there before have no plan on their disk: all read this one, where there is one.
 export STABILITY_PLAN="$plan"
 excluded=
+# What jobs of this run before us left out; none of it is in our allocation.
+before=${EXCLUDED:-}
+# A plan names who is suspect now: a node that was left out is forgotten there once the job trains without it. Add up.
+together() { python3 -c 'import sys; print(",".join(sorted({n for names in sys.argv[1:] for n in names.split(",") if n})))' "$@"; }
 
 while true; do
     head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | grep -vxF -f <(tr ',' '\n' <<<"${excluded:-/}") | head -n 1)
@@ -33,7 +37,8 @@ while true; do
     stabilityboard plan "$run" --wait 60 --output "$plan"
     case $? in
         40) ;;
-        41) excluded=$(python3 -c 'import json, sys; print(",".join(json.load(open(sys.argv[1]))["exclude_nodes"]))' "$plan") ;;
+        41) named=$(python3 -c 'import json, sys; print(",".join(json.load(open(sys.argv[1]))["exclude_nodes"]))' "$plan")
+            excluded=$(together "$excluded" "$named") ;;
         42) exit 42 ;;          # a human has to look: stay out of the queue
         *) exit "$code" ;;      # nothing known: end as the job did
     esac
@@ -42,6 +47,7 @@ while true; do
     if [ "$left" -lt "$need" ]; then
         # Not enough good nodes here: into the queue again, without them. A job that runs can't be told to avoid a
         # node, so it is a new job; the run is the same, because its id is.
-        exec sbatch ${excluded:+--exclude="$excluded"} "$here/slurm.sh" "$run" "$checkpoints"
+        export EXCLUDED=$(together "$before" "$excluded")
+        exec sbatch ${EXCLUDED:+--exclude="$EXCLUDED"} "$here/slurm.sh" "$run" "$checkpoints"
     fi
 done

@@ -12,17 +12,23 @@ import pytest
 _RECIPES = Path(__file__).parents[2] / "examples" / "supervise"
 #: Each stand-in writes down how it was called; these lines say what it answers.
 _ANSWERS = {
-    "srun": '[ -e "$LOG.again" ] && exit 0; touch "$LOG.again"; exit 1',
     "sbatch": "exit 0",
     "scontrol": 'printf "n1\\nn2\\nn3\\n"',
-    "torchrun": '[ -e "$LOG.again" ] && exit 0; touch "$LOG.again"; exit 1',
 }
 
 
-def _launch(folder: Path, script: str, plan_exit: int, excluded: list[str], **env: str) -> tuple[int, list[str]]:
+def _launch(folder: Path, script: str, plan_exit: int, *plans: list[str], **env: str) -> tuple[int, list[str]]:
+    """Run a recipe until it ends; the job ends badly once for each of ``plans``, the nodes that each leaves out."""
     log = folder / "calls"
-    plan = json.dumps({"exclude_nodes": excluded})
-    answers = _ANSWERS | {"stabilityboard": f"[ $# -ge 6 ] && echo '{plan}' > \"$6\"; exit {plan_exit}"}
+    for at, excluded in enumerate(plans):
+        (folder / f"plan-{at}").write_text(json.dumps({"exclude_nodes": excluded}))
+    asked = f"asked=$(ls '{folder}' | grep -c ^asked); touch '{folder}'/asked-$asked"
+    fails = f'[ $(grep -c "^$(basename $0) " "$LOG") -gt {len(plans)} ]'
+    answers = _ANSWERS | {
+        "srun": fails,
+        "torchrun": fails,
+        "stabilityboard": f"{asked}; [ $# -ge 6 ] && cat '{folder}'/plan-$asked > \"$6\"; exit {plan_exit}",
+    }
     for name, answer in answers.items():
         (folder / name).write_text(f'#!/bin/sh\necho "{name} $*" >> "$LOG"\n{answer}\n')
         (folder / name).chmod(0o755)
@@ -49,6 +55,19 @@ def test_slurm_goes_on_with_a_spare_in_the_same_allocation(tmp_path: Path) -> No
     assert ["--exclude=n1" in start for start in starts] == [False, True]
     assert starts[1].startswith("srun --nodes=2")
     assert "--rdzv-endpoint n2:29500" in starts[1]
+
+
+def test_slurm_does_not_take_back_a_node_that_an_earlier_plan_left_out(tmp_path: Path) -> None:
+    code, calls = _launch(tmp_path, "slurm.sh", 41, ["n1"], ["n3"], **_SLURM, NEED="1")
+    assert code == 0
+    starts = [call for call in calls if call.startswith(("srun", "sbatch"))]
+    assert [call.split("--exclude=")[-1].split()[0] for call in starts[1:]] == ["n1", "n1,n3"]
+
+
+def test_slurm_queues_the_job_without_what_the_jobs_before_it_left_out(tmp_path: Path) -> None:
+    code, calls = _launch(tmp_path, "slurm.sh", 41, ["n2"], **_SLURM, EXCLUDED="n8")
+    assert code == 0
+    assert calls[-1].startswith("sbatch --exclude=n2,n8 ")
 
 
 @pytest.mark.parametrize(("script", "env"), [("slurm.sh", _SLURM), ("torchrun.sh", {})], ids=["slurm", "torchrun"])
