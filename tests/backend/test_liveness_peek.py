@@ -17,6 +17,7 @@ SAVES = stack((f"{TORCH}/serialization.py", "save"), (RUN, "keep_it"), (RUN, "ma
 VALIDATES = stack((f"{TORCH}/nn/modules/linear.py", "forward"), (RUN, "evaluate"), (RUN, "main"))
 UPLOADS = stack(("/usr/lib/python3.11/ssl.py", "read"), (RUN, "upload"), (RUN, "main"))
 WAITS = stack((f"{TORCH}/distributed/distributed_c10d.py", "barrier"), (RUN, "evaluate"), (RUN, "main"))
+LOADS = stack(("/usr/lib/python3.11/multiprocessing/queues.py", "get"), (RUN, "evaluate"), (RUN, "main"))
 STUCK = stack((RUN, "helper"), (RUN, "train"), (RUN, "__init__"))
 
 
@@ -47,6 +48,50 @@ def test_a_save_or_a_validation_that_nobody_declared_is_no_hang_while_it_may_las
     assert looks == pytest.approx((LONG_FLOOR_S - 35) / AGAIN_S, abs=1.5)
     job.run(15, moving=False)
     assert kinds(job.said) == [("hang", "open")]
+
+
+@pytest.mark.parametrize("inside", [LOADS, WAITS])
+def test_a_validation_whose_main_threads_go_on_is_no_hang_though_a_look_finds_it_waiting(inside: str) -> None:
+    job = stands(seconds=0)
+    for second in range(120):
+        job.more["pending"] = 7 + second
+        if len(job.wanted) > second // 60:
+            look(job, inside, inside)
+        job.run(1, moving=False)
+    assert (job.said, len(job.wanted)) == ([], 2)
+    job.run(int(AGAIN_S), moving=False)  # now it stands
+    look(job, inside, inside)
+    assert kinds(job.run(2, moving=False)) == [("hang", "open")]
+
+
+def test_who_waits_for_a_batch_that_never_comes_is_no_lively_validation() -> None:
+    job = stands(seconds=0)
+    for second in range(40):
+        job.more["pending"] = 7 + second // 5  # torch's loader looks after its workers each 5 s
+        if job.wanted:
+            look(job, LOADS, LOADS)
+        job.run(1, moving=False)
+    assert kinds(job.said)[:1] == [("hang", "open")]
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "long"),
+    [
+        (RUN, "train_and_evaluate", False),
+        (RUN, "setup_and_train", False),
+        (RUN, "evaluate_train_set", True),
+        (RUN, "checkpoint_forward", False),
+        ("/venv/lib/python3.11/site-packages/transformers/trainer.py", "evaluation_loop", True),
+        ("/venv/lib/python3.11/site-packages/lightning/pytorch/loops/evaluation_loop.py", "run", True),
+        ("/venv/lib/python3.11/site-packages/transformers/trainer.py", "_inner_training_loop", False),
+        ("/venv/lib/python3.11/site-packages/requests/api.py", "save", False),
+    ],
+)
+def test_a_loop_that_also_evaluates_is_no_validation_and_that_of_a_framework_is_one(
+    file: str, function: str, long: bool
+) -> None:
+    frames = main_thread(stack((RUN, "helper"), (file, function), (RUN, "main")))
+    assert in_long_work(frames, classify(frames), outside=False) is long
 
 
 def test_who_gets_stuck_in_a_validation_is_told_at_the_next_look() -> None:

@@ -47,6 +47,42 @@ def test_ranks_that_never_log_are_no_hang_while_one_does(phase: str) -> None:
     assert [one.rank for one in job.run(3, moving=False)] == [2]
 
 
+@pytest.mark.parametrize("seconds", [4, 60])
+def test_a_job_in_which_only_rank_0_logs_hangs_within_a_minute_after_its_first_rows_too(seconds: int) -> None:
+    job = Job(nodes={"a": [0, 1]}, more={"phase": "", "phase_start": 0.0})
+    job.stuck[1] = QUIET
+    for _ in range(seconds):
+        job.run(1)
+        job.monitor.logged(0, source(0), job.step, job.now)
+    (hang,) = job.run(55, moving=False)[:1]
+    assert (hang.kind, hang.onset_step, f"at step {job.step}" in hang.title) == ("hang", job.step, True)
+    assert "before the first step" not in hang.text
+    assert "behind the others by a step" not in str(hang.evidence["verdict"]["because"])
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_of_ranks_that_declare_phases_and_tell_no_steps_the_earliest_phase_is_the_suspect(late: int) -> None:
+    job = Job(nodes={"a": [0, 1, 2, 3]})
+    for second in range(30):
+        moved = {"step": -1, "step_start": 0.0, "phase_start": START + second}
+        job.stuck = dict.fromkeys((1, 2, 3), moved)
+        job.run(1)
+    job.stuck[late] = {**job.stuck.get(late, {}), "phase": "data"}
+    (hang,) = [one for one in job.run(30, moving=False) if one.kind == "hang"][:1]
+    assert (hang.onset_step, hang.evidence["verdict"]["culprits"]) == (job.step, [late])
+
+
+def test_a_rank_that_shows_its_first_step_late_is_taken_at_its_word_from_then_on() -> None:
+    job = Job(nodes={"a": [0, 1, 2, 3]})
+    job.stuck[2] = QUIET | {"phase": "forward"}
+    job.run(20)
+    job.stuck = {}
+    job.run(20)
+    stood = job.step
+    job.stuck[2] = {"step": stood, "step_start": job.now, "phase_start": job.now}
+    assert [hang.onset_step for hang in job.run(15)][:1] == [stood]
+
+
 def test_ranks_that_log_one_step_in_fifty_are_neither_a_hang_nor_to_blame_for_one() -> None:
     job = Job(nodes={"a": [0, 1, 2, 3]}, step_s=1.0, more={"phase": "", "phase_start": 0.0})
     assert _run(job, 470, dict.fromkeys((1, 2, 3), 50)) == []

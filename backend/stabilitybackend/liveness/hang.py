@@ -113,7 +113,7 @@ class HangWatch:
         return self._follow(scene, overdue, budget, now) if overdue else []
 
     def _open(self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float) -> Finding:
-        step = min(watch.step for watch in scene.tellers)
+        step = scene.step
         key = f"hang:{step}:{scene.visible[0].source}"
         request, looked_at = self._peek.taken()
         self._opened_at, self._answers = now, -1

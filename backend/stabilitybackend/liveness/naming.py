@@ -33,7 +33,7 @@ def place_of(watch: RankWatch) -> str:
     """Return "in data" or "at step 12"."""
     if watch.phase:
         return f"in {watch.phase}"
-    if watch.sparse:
+    if watch.sparse or watch.stepless:
         return "at a step that is not told"
     return f"at step {watch.step}" if watch.step >= 0 else "before the first step"
 

@@ -37,6 +37,8 @@ class Peek:
         self._wanted: list[DumpRequest] = []
         #: Ranks that ran Python before anybody was sent a signal (``Scene.busy``).
         self.busy: frozenset[int] | None = None
+        #: Ranks whose main threads went on then (``RankWatch.lively``).
+        self._lively: frozenset[int] = frozenset()
 
     def wants(self) -> list[DumpRequest]:
         """Return the dumps to order, once each."""
@@ -68,7 +70,10 @@ class Peek:
         if self._request and dump is not None and (dump.complete or now - self._asked_at >= DUMP_WAIT_S):
             stacks = [(watch, dump.stack_of(watch.rank)) for watch in behind]
             explained = any(
-                stack is not None and in_long_work(stack.frames, stack.where, outside=watch.phase == AFTER_LOOP)
+                stack is not None
+                and in_long_work(
+                    stack.frames, stack.where, outside=watch.phase == AFTER_LOOP, lively=watch.rank in self._lively
+                )
                 for watch, stack in stacks
             )
             if not explained or now - self._asked_at < AGAIN_S:
@@ -81,6 +86,7 @@ class Peek:
     def _ask(self, scene: Scene, now: float) -> None:
         self._request = self._dumps.request_id(self._run_id, "peek", now)
         self._asked_at, self.busy = now, scene.all_busy()
+        self._lively = frozenset(watch.rank for watch in scene.visible if watch.lively)
         want = DumpRequest(self._request, "a rank stands in no phase: is it in a save or a validation?")
         self._wanted.append(want)
         self._dumps.ask(want, scene.running, now)

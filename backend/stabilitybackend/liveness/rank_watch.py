@@ -13,6 +13,9 @@ from stabilitybackend.liveness.limits import Limits
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
 BEAT_STOPPED_AFTER_S = 5.0
+#: Weight of one word in the share of those in which the main thread had run, and the share from which it is lively.
+LIVELY_FADE = 0.1
+LIVELY_SHARE = 0.4
 #: Agents report once a second. After a longer silence the first word may be of before it: what it shows as a standstill
 #: counts only when the second word shows it too, seconds.
 GAP_S = 3.0
@@ -82,6 +85,8 @@ class RankWatch:
     stands: Seen = field(default_factory=Seen)
     #: It does not tell each step: the others made several while it stood (``standing.py``).
     sparse: bool = False
+    #: It told no step though the others made several: where it is in a step only its phase says (``standing.py``).
+    stepless: bool = False
     #: How often it was seen to move.
     moves: int = 0
     agent: str = ""
@@ -115,6 +120,8 @@ class RankWatch:
     _beat_since: tuple[float, float] = (0.0, 0.0)
     _pending: int = -1
     _pending_since: tuple[float, float] = (0.0, 0.0)
+    #: Share of the newest words in which the main thread had run Python since the word before.
+    _main_ran: float = 0.0
     _first_seen: float = 0.0
     _step_seen: float = 0.0
     _looks: int = 0
@@ -150,6 +157,15 @@ class RankWatch:
     def main_silent_s(self) -> float | None:
         """Seconds for which the main thread had run no Python (the pending calls), None where that is not known."""
         return self._for(self._pending_since) if self._pending >= 0 else None
+
+    @property
+    def lively(self) -> bool:
+        """Whether the main thread has run Python again and again of late, though it told no progress.
+
+        One that waits for a batch or a rank that never comes does not, or once in 5 s: torch's loaders look after their
+        workers so often.
+        """
+        return self._main_ran >= LIVELY_SHARE
 
     def observe(
         self, slot: Mapping[str, Any], agent: str, node: str, at: float, clock: float, now: float
@@ -204,12 +220,15 @@ class RankWatch:
             stood = self._for(self._since, now)
             self._stood_s = min(stood, self._stood_s + GAP_S) if gap else stood
         self.step, self.phase, self._step_start, self._phase_start = step, phase, step_start, phase_start
+        self.stepless &= step < 0
         beat = int(number(slot.get("beat"), -1))
         if first or beat != self._beat:
             self._beat, self._beat_since = beat, (now, at)
         elif gap:
             self._beat_since = (max(self._beat_since[0], now - GAP_S), self._beat_since[1])
         pending = slot.get("pending")
+        ran = type(pending) is int and pending != self._pending
+        self._main_ran += (ran - self._main_ran) * LIVELY_FADE
         if type(pending) is int and (first or pending != self._pending):
             self._pending, self._pending_since = pending, (now, at)
         self.seen_at = now

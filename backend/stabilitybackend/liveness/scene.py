@@ -25,12 +25,12 @@ _DATA_PHASES = frozenset(
 )
 
 #: Processes whose starts lie further apart belong to different starts of the job, nanoseconds.
-_STARTS_APART_NS = 30_000_000_000
+STARTS_APART_NS = 30_000_000_000
 
 #: Files of debuggers in which a main thread waits for its user.
 _DEBUGGER = re.compile(r"(?:^|/)(?:bdb|pdb)\.py$|/(?:debugpy|ipdb|pudb|pydevd[^/]*)/")
 
-__all__ = ["Scene", "is_data", "is_of_larger_start", "of_earlier_start"]
+__all__ = ["STARTS_APART_NS", "Scene", "is_data", "is_of_larger_start", "of_earlier_start"]
 
 
 def is_data(phase: str) -> bool:
@@ -50,7 +50,7 @@ def of_earlier_start(ranks: Iterable[RankWatch], visible: Sequence[RankWatch]) -
     """
     if not visible or any(watch.step >= 0 for watch in visible):
         return set()
-    oldest = min(start_of(watch.source) for watch in visible) - _STARTS_APART_NS
+    oldest = min(start_of(watch.source) for watch in visible) - STARTS_APART_NS
     over = [watch for watch in ranks if not watch.running]
     return {watch.rank for watch in over if watch.first_step_done or start_of(watch.source) < oldest}
 
@@ -134,6 +134,13 @@ class Scene:
     def tellers(self) -> list[RankWatch]:
         """Return the visible ranks that tell each step; all where none does."""
         return [watch for watch in self.visible if not watch.sparse] or self.visible
+
+    @property
+    def step(self) -> int:
+        """Return the step at which the job stands, -1 before its first one; who told none yet may only not tell it."""
+        told = [watch.step for watch in self.tellers if not watch.stepless]
+        later = [watch.step for watch in self.tellers if watch.step >= 0 and watch.first_step_done]
+        return min([step for step in told if step >= 0] if later else told, default=-1)
 
     def stood_of(self, watch: RankWatch) -> float:
         """Return for how long a rank has stood, seconds; one that does not tell each step no longer than the others."""

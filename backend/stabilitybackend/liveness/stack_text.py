@@ -68,6 +68,17 @@ _LOOPS = ("/asyncio/", "/selectors.py", "/concurrent/futures/")
 #: Installed code that is not the job's own.
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3")
 
+#: Frameworks whose loop is the job's: their saves and validations, by the words of a function or of its file.
+_FRAMEWORKS = (
+    "/accelerate/", "/composer/", "/deepspeed/", "/fastai/", "/ignite/", "/lightning/", "/megatron/", "/mmengine/",
+    "/nemo/", "/pytorch_lightning/", "/torchtitan/", "/torchtune/", "/transformers/", "/trl/", "/ultralytics/",
+)  # fmt: skip
+_SAVES_OR_VALIDATES = frozenset({"eval", "evaluate", "evaluation", "save", "validate", "validation"})
+#: What else a name says does not count where it is that of the loop itself (``train_and_eval``), or of a part of each
+#: step: ``checkpoint_forward`` stores no checkpoint.
+_LOOP = frozenset({"finetune", "fit", "pretrain", "train"})
+_IN_A_STEP = frozenset({"activation", "backward", "forward", "gradient", "recompute"})
+
 __all__ = ["Frame", "Where", "classify", "collective_of", "in_long_work", "main_thread"]
 
 
@@ -135,17 +146,19 @@ def classify(frames: Sequence[Frame], phase: str = "") -> Where:
     return _by_phase("native", phase)
 
 
-def in_long_work(frames: Sequence[Frame], where: Where, *, outside: bool) -> bool:
-    """Say whether a main thread is in work that may take long, a save or a validation, and waits for no other rank.
+def in_long_work(frames: Sequence[Frame], where: Where, *, outside: bool, lively: bool = False) -> bool:
+    """Say whether a main thread is in work that may take long, a save or a validation, and is not stuck in it.
 
     Args:
         frames: innermost first. where: ``classify`` of them.
         outside: it has left the loop of its steps: anything else may be long there.
+        lively: it runs Python again and again: what it waits for, data or another rank, comes.
     """
-    if not frames or where in ("collective", "data"):
+    if not frames or (where in ("collective", "data") and not lively):
         return False
-    own = (frame for frame in frames[:DEPTH] if _is_own(frame.file) and not frame.function.startswith("__"))
-    return outside or where == "checkpoint" or any(is_long(frame.function) for frame in own)
+    if where == "checkpoint" or any(_is_long_work(frame.file, frame.function) for frame in frames[:DEPTH]):
+        return True
+    return outside and where not in ("collective", "data")
 
 
 def collective_of(frames: Sequence[Frame]) -> str:
@@ -174,6 +187,18 @@ def _where(file: str, function: str) -> Where | None:
 def _is_own(file: str) -> bool:
     path = file.replace("\\", "/")
     return not path.startswith("<") and not any(part in path for part in _INSTALLED)
+
+
+@lru_cache(maxsize=8_192)
+def _is_long_work(file: str, function: str) -> bool:
+    """Say whether a function saves or validates, by its name: one of the job, or of a framework that trains for it."""
+    path, words = file.replace("\\", "/"), function.lower().split("_")
+    if _is_own(path):
+        loop = words[0] in _LOOP or ("and" in words and not _LOOP.isdisjoint(words))
+        return is_long(function) and not (loop or function.startswith("__")) and _IN_A_STEP.isdisjoint(words)
+    return any(part in path for part in _FRAMEWORKS) and not _SAVES_OR_VALIDATES.isdisjoint(
+        (*words, *path.rpartition("/")[2].removesuffix(".py").split("_"))
+    )
 
 
 @lru_cache(maxsize=8_192)

@@ -64,6 +64,9 @@ class Standing:
         self._front = 0
         #: Rank -> when it moved last, and how often the newest step had grown by then.
         self._marks: dict[int, tuple[float, int]] = {}
+        #: Steps by which the newest step has grown, and by how many it had when each rank's process was seen first.
+        self._made = 0
+        self._made_before: dict[str, int] = {}
 
     def look(self, visible: Collection[RankWatch], now: float) -> None:
         """Take note of who moved since the last call, and set ``sparse`` of each rank that is seen now."""
@@ -72,9 +75,14 @@ class Standing:
         if newest < self._newest:
             self._marks.clear()  # the job went back
         self._front += newest > self._newest
+        self._made += max(0, newest - self._newest) if self._newest >= 0 else 0
         self._newest = newest
         marks = {}
+        self._made_before = {w.source: self._made_before.get(w.source, self._made) for w in visible if w.step < 0}
         for watch in fresh:
+            if watch.step < 0 and self._made - self._made_before[watch.source] > PASSED_AFTER:
+                # It makes its steps with the others and tells none: a loop of run.steps() would have shown one.
+                watch.stepless = watch.first_step_done = True
             moved_at, front = self._marks.get(watch.rank, (0.0, self._front))
             if moved_at == 0.0:
                 marks[watch.rank] = (watch.moved_at, self._front)
@@ -86,6 +94,7 @@ class Standing:
             else:
                 marks[watch.rank] = (watch.moved_at, self._front)
                 watch.sparse = passed
+            watch.sparse |= watch.stepless and not watch.phase
         self._marks = marks
 
     def overdue(

@@ -127,8 +127,8 @@ def _stack(scene: Scene) -> _Answer:
 
 
 def _step(scene: Scene) -> _Answer:
-    told = scene.tellers
-    last = min(watch.step for watch in told)
+    told = [watch for watch in scene.tellers if not watch.stepless]
+    last = min((watch.step for watch in told), default=-1)
     behind = [watch for watch in told if watch.step == last]
     return ([watch.rank for watch in behind] if len(behind) < len(told) else []), "behind the others by a step"
 
@@ -138,8 +138,7 @@ def furthest_back(visible: Sequence[RankWatch]) -> list[RankWatch]:
     told = [watch for watch in visible if not watch.sparse]
     if not told:
         return []
-    step = min(watch.step for watch in told)
-    there = [watch for watch in told if watch.step == step]
+    there = _least_step(told)
     phases = {watch.phase for watch in there}
     if len(phases) == 1:
         return there if len(there) < len(told) else []
@@ -150,9 +149,14 @@ def furthest_back(visible: Sequence[RankWatch]) -> list[RankWatch]:
     return [watch for watch in there if watch.phase == first]
 
 
+def _least_step(told: Sequence[RankWatch]) -> list[RankWatch]:
+    """Return the ranks of the least step, and those that may be at it because they tell none."""
+    step = min((watch.step for watch in told if not watch.stepless), default=-1)
+    return [watch for watch in told if watch.stepless or watch.step == step]
+
+
 def _phase(scene: Scene) -> _Answer:
-    step = min(watch.step for watch in scene.tellers)
-    there = [watch for watch in scene.tellers if watch.step == step]
+    there = _least_step(scene.tellers)
     phases = {watch.phase for watch in there}
     if len(phases) < 2:
         return None
