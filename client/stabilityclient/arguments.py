@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MAX_STEP", "cut", "plain", "step_of"]
+__all__ = ["MAX_STEP", "cut", "cut_inside", "gist", "plain", "step_of"]
 
 #: Largest step: what a browser's double still holds exactly. The same number as in wire.py.
 MAX_STEP = 2**53 - 1
@@ -54,6 +54,29 @@ def cut(text: object, chars: int) -> str:
     given = text if isinstance(text, str) else str(text)
     given = given.encode("utf-8", "replace").decode()  # half a surrogate pair can't be sent
     return given if len(given) <= chars else f"{given[: chars - 40]}... ({len(given)} characters)"
+
+
+def cut_inside(text: object, chars: int) -> str:
+    """Return ``text`` as ``cut`` does, but with its end: that of a traceback says what went wrong."""
+    given = cut(text, 2**31)
+    if len(given) <= chars:
+        return given
+    mark = f" ... ({len(given)} characters) ... "
+    kept = max(0, chars - len(mark))
+    return given[: kept - kept // 2] + mark + given[len(given) - kept // 2 :]
+
+
+def gist(text: str) -> str:
+    """Return what an exception's message says in a line: of a traceback in it the lines around it.
+
+    A DataLoader tells "Caught ValueError in DataLoader worker process 0.", some 30 lines, and then what was wrong.
+    """
+    head, found, trace = text.partition("Traceback (most recent call last):")
+    if not found:
+        return " ".join(text.split()) if "\n" in text else text
+    before = [line.strip() for line in head.splitlines() if line.strip() and line.strip() != "Original"]
+    after = [line.strip() for line in trace.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    return " ".join((*before[:1], *after[-1:])) or " ".join(text.split())
 
 
 def plain(value: Any) -> Any:

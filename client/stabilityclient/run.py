@@ -8,7 +8,7 @@ from _operator import index  # the same as operator.index, without the module's 
 from time import time
 
 from stabilityclient import hooks
-from stabilityclient.arguments import MAX_STEP, cut, step_of
+from stabilityclient.arguments import MAX_STEP, cut, cut_inside, gist, step_of
 from stabilityclient.delivery import await_delivery
 from stabilityclient.errors import RefusedError
 from stabilityclient.intake import Intake
@@ -352,10 +352,10 @@ class Run:
         if parts is None:
             return
         try:
-            kind, text = type(error).__name__, cut(str(error), MAX_TEXT_CHARS)
+            kind, text = type(error).__name__, cut_inside(str(error), MAX_TEXT_CHARS)
             self._event("exception", self._current_step(), {"type": kind, "message": text})
             parts.heart.publish()
-            parts.slot.set_state(STATE_EXCEPTION, f"{kind}: {text}")
+            parts.slot.set_state(STATE_EXCEPTION, f"{kind}: {gist(text)}")
             self._outcome = "exception"
         except Exception:  # the process is ending with the user's exception: ours must not cover it
             self._guard.swallowed += 1

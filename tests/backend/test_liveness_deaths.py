@@ -275,3 +275,51 @@ def test_a_job_that_trained_again_after_its_hang_and_is_killed_then_did_not_hang
     job.run(20)
     assert kinds(job.said)[-1] == ("hang", "resolved")
     assert ended(job, 0, 1, 2, 3).severity == "critical"
+
+
+def test_an_exit_code_that_comes_after_the_slot_said_left_is_the_death_that_the_others_follow_from() -> None:
+    job = trained()
+    job.stuck[1] = {"state": "left"}
+    job.run(2, moving=False)
+    job.event("exception", 0, {"type": "RuntimeError", "message": "gloo: Connection closed by peer"})
+    job.dies(0, cause="exception", exit_code=1)
+    job.dies(1, cause="exit_code", exit_code=3)
+    said = last(job)
+    assert (said.title, said.evidence["verdict"]["culprits"]) == ("Rank 1 ended with exit code 3", [1])
+    job.stuck[1] = {"state": "left", "alive": False}
+    job.run(60, moving=False)
+    assert job.monitor.status(job.now)[0] == "crashed"
+
+
+def test_who_dies_without_having_told_a_step_is_said_to_have_died_at_the_step_of_its_job() -> None:
+    job = Job()
+    job.stuck[1] = {"step": -1, "step_start": 0.0}
+    job.run(30)
+    data = {"source": source(1), "rank": 1, "pid": 101, "cause": "exit_code", "exit_code": 5}
+    job.monitor.event({"type": "process_death", "time": job.now, "step": None, "data": data}, None, job.now)
+    (said,) = job.monitor.tick(job.now)
+    assert f"exit code 5 while the job was at step {job.step}" in said.text
+    assert (said.onset_step, said.step) == (job.step, job.step)
+
+
+def test_an_exception_of_a_loaders_worker_says_what_was_wrong_and_not_its_traceback() -> None:
+    lines = "".join(f'  File "loader.py", line {at}, in fetch\n    data = [self.dataset[i]]\n' for at in range(60))
+    head = "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+    job = trained()
+    job.event("exception", 1, {"type": "ValueError", "message": f"{head}{lines}ValueError: corrupt shard-0031.tar\n"})
+    said = last(job)
+    told = "ValueError: Caught ValueError in DataLoader worker process 0. ValueError: corrupt shard-0031.tar."
+    assert told in said.text
+    assert "corrupt shard-0031.tar" in said.evidence["exception"]["message"]
+
+
+@pytest.mark.parametrize("message", ["NCCL: Watchdog caught collective operation timeout", "gloo: Timed out waiting"])
+def test_who_gave_up_waiting_is_no_sure_culprit_and_the_hang_before_it_is_named(message: str) -> None:
+    job = hanging()
+    job.event("exception", 0, {"type": "RuntimeError", "message": message})
+    said = next(one for one in job.run(1, moving=False) if one.kind == "process_death")
+    assert said.evidence["verdict"]["confidence"] == "medium"
+    assert f"the job hung before, at step {job.step}: rank 1 (node a) in data." in said.text
+    job = trained()
+    job.event("exception", 0, {"type": "RuntimeError", "message": message})
+    assert "what it waited for did not come" in last(job).text

@@ -20,7 +20,7 @@ PASSED_ON = (
 )  # fmt: skip
 CAUSES = frozenset({"oom_kill", "signal", "crash", "exit_code", "exception", "unknown"})
 
-__all__ = ["STOPPED_BY_HAND", "cause_of", "ended_together", "from_outside", "is_cascade", "root_of"]
+__all__ = ["STOPPED_BY_HAND", "cause_of", "ended_together", "from_outside", "is_cascade", "passes_on", "root_of"]
 
 
 def root_of(by_time: list[dict[str, Any]]) -> dict[str, Any]:
@@ -51,6 +51,11 @@ def is_cascade(death: Mapping[str, Any]) -> bool:
     if death.get("signal_name") == "SIGABRT" and any(word in fatal for word in ("nccl", "gloo", "watchdog")):
         return True
     return death.get("signal_name") in LAUNCHER_SIGNALS
+
+
+def passes_on(death: Mapping[str, Any]) -> bool:
+    """Say whether a process ended itself because others did not come: by what it says, it is no cause of theirs."""
+    return is_cascade(death) and not (death.get("signal_name") in LAUNCHER_SIGNALS and not death.get("exception"))
 
 
 def from_outside(death: Mapping[str, Any]) -> bool:

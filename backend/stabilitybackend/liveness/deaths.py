@@ -12,10 +12,12 @@ from stabilitybackend.liveness.death_causes import (
     ended_together,
     from_outside,
     is_cascade,
+    passes_on,
     root_of,
 )
 from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, capital, name_ranks
 from stabilitybackend.liveness.rank_watch import number, start_of
+from stabilityclient.arguments import cut_inside, gist
 
 #: Deaths described one by one in the evidence of one incident; all are counted.
 MAX_DESCRIBED = 16
@@ -194,8 +196,7 @@ class DeathWatch:
         hung = self._ended_hung(by_time[0]["time"])
         severity: Severity = "info" if by_hand else ("warning" if over or hung else "critical")
         rank, cause = first["rank"], cause_of(first)
-        # A process that lived for less than a beat told no step.
-        where = f"at step {first['step']}" if first["step"] >= 0 else "before it told a step"
+        where = _where(first)
         if first.get("last_phase"):
             where += f", in {first['last_phase']}"
         together = ended_together(by_time) or (hung is not None and len(by_time) > 1)
@@ -208,9 +209,8 @@ class DeathWatch:
         else:
             text = f"{capital(seat)} ended {where}" if cause == "exception" else f"{_how(seat, cause, first)} {where}"
         if exception and not by_hand:
-            text += f": {exception.get('type', 'an exception')}: {_cut(exception.get('message', ''))}".removesuffix(
-                ": "
-            )
+            said = gist(str(exception.get("message", "")))
+            text += f": {exception.get('type', 'an exception')}: {_cut(said)}".removesuffix(": ")
         elif first.get("evidence") and cause == "unknown":  # else it says the same, and stands in the verdict
             text += f" ({_say(first['evidence'])})"
         text += "."
@@ -218,8 +218,11 @@ class DeathWatch:
             text += f" The job hung before, {hung['title']}; somebody or its launcher ended it."
         elif together:
             text += " None of them died of itself: a scheduler, a launcher or a person ended the job."
-        elif pulled_down:
-            text += f" {_pulled(first, pulled_down, self._more)}"
+        else:
+            if passes_on(first):
+                why = f"the job hung before, {self._hung['title']}" if self._hung else "what it waited for did not come"
+                text += f" It need not be the cause: {why}."
+            text += f" {_pulled(first, pulled_down, self._more)}" if pulled_down else ""
         # The first death seen names the incident, also when one that was earlier is reported later.
         named = next((d for d in by_time if self._key == f"process_death:{d['source']}"), first)
         title = _how(f"rank {rank}", cause, first)
@@ -236,8 +239,8 @@ class DeathWatch:
             severity=severity,
             title=f"Rank {rank} was stopped by hand" if by_hand else title,
             text=over + " " + text if over else text,
-            onset_step=named["step"],
-            step=named["step"],
+            onset_step=_step_of(named),
+            step=_step_of(named),
             now_step=self._told_step,
             rank=None if together else rank,
             node=None if together else first["node"] or None,
@@ -326,10 +329,11 @@ def _verdict(
     certain = cause in ("oom_kill", "crash", "exception", "exit_code") or (cause == "signal" and first.get("signal"))
     heard = number(first.get("heard"))
     alone = not others or min(death["time"] for death in others) - first["time"] > 1.0
+    sure = not passes_on(first) and (alone or not is_cascade(first))
     return {
         "class": cause,
         "text": text,
-        "confidence": "high" if certain and (alone or not is_cascade(first)) else ("medium" if certain else "low"),
+        "confidence": "high" if certain and sure else ("medium" if certain else "low"),
         "culprits": [] if together else [first["rank"]],
         "nodes": [first["node"]] if first["node"] and not together else [],
         "gpus": [{"rank": first["rank"], "node": first["node"], **gpu}]
@@ -353,7 +357,17 @@ def _bounded(fact: Any) -> Any:
         return {str(name)[:MAX_FACT_CHARS]: _bounded(one) for name, one in list(fact.items())[:MAX_FACT_ENTRIES]}
     if isinstance(fact, list | tuple):
         return [_bounded(one) for one in fact[:MAX_FACT_ENTRIES]]
-    return fact[:MAX_FACT_CHARS] if isinstance(fact, str) else fact
+    return cut_inside(fact, MAX_FACT_CHARS) if isinstance(fact, str) else fact
+
+
+def _where(death: Mapping[str, Any]) -> str:
+    """Say at which step; a process that lived for less than a beat told none, and in many jobs only rank 0 does."""
+    told = "before it told a step" if _step_of(death) < 0 else f"while the job was at step {_step_of(death)}"
+    return f"at step {death['step']}" if death["step"] >= 0 else told
+
+
+def _step_of(death: Mapping[str, Any]) -> int:
+    return max(int(death["step"]), int(number(death.get("job_step"), -1)))
 
 
 def _step(event: Mapping[str, Any]) -> int:

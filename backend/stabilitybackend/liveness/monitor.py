@@ -21,7 +21,7 @@ from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.naming import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
-from stabilitybackend.liveness.scene import Scene, is_of_larger_start, of_earlier_start
+from stabilitybackend.liveness.scene import STARTS_APART_NS, Scene, is_of_larger_start, of_earlier_start
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.standing import Allowance, Standing, budget_of
 from stabilitybackend.liveness.stored import finding_of
@@ -229,14 +229,15 @@ class LivenessMonitor:
             watch.state = "left"
         elif kind == "exception":
             watch.state = "exception"
-            facts = {"exception": dict(data), **_gpu(watch)}
+            facts = {"exception": dict(data), **self._facts_of(watch)}
             if not data.get("ordered"):  # by a restart: no trouble of its own, what it was ordered for is told already
                 self._deaths.add(watch.source, rank, node, event, facts, now)
-        elif kind == "process_death" and watch.state not in ("finished", "left"):
+        elif kind == "process_death" and watch.state != "finished":
+            # Its slot may have said "left" before: sys.exit(3) runs the hooks of the exit first, the code comes last.
             watch.dead, watch.alive = True, False
             facts = {name: data[name] for name in FACTS if data.get(name) is not None}
             if not data.get("ordered"):
-                self._deaths.add(watch.source, rank, node, event, {**facts, **_gpu(watch)}, now)
+                self._deaths.add(watch.source, rank, node, event, {**facts, **self._facts_of(watch)}, now)
 
     # --- what is said --------------------------------------------------------------------------------------------
 
@@ -377,9 +378,12 @@ class LivenessMonitor:
         ]
         return sorted(fresh, key=lambda watch: watch.rank)
 
+    def _facts_of(self, watch: RankWatch) -> dict[str, Any]:
+        """Return what is known of a process that died beside what is told: its GPU, and the step of its job."""
+        since = start_of(watch.source) - STARTS_APART_NS
+        near = [one.step for one in self._ranks.values() if start_of(one.source) >= since]
+        gpu = {} if watch.gpu is None else {"gpu": {name: watch.gpu.get(name) for name in ("index", "uuid")}}
+        return {**gpu, "job_step": max(near)} if watch.step < 0 <= max(near, default=-1) else gpu
+
     def _newest_step(self) -> int:
         return max((watch.step for watch in self._ranks.values()), default=-1)
-
-
-def _gpu(watch: RankWatch) -> dict[str, Any]:
-    return {} if watch.gpu is None else {"gpu": {name: watch.gpu.get(name) for name in ("index", "uuid")}}
