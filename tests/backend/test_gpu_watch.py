@@ -80,6 +80,12 @@ def test_what_the_driver_asks_for_counts_more_than_the_table(watch: GpuWatch, no
     assert "NVIDIA's driver itself asks: reboot the node." in _only(found).text
 
 
+def test_a_gpu_that_may_end_its_work_before_its_reset_stops_nothing(watch: GpuWatch, node: Node) -> None:
+    found = _only(_told(watch, node.xid(1, 63, 10.0), node.sees(1, "recovery_action", 40.0, "on", action=4)))
+    assert (found.severity, found.evidence["class"]) == ("warning", "reset")
+    assert "NVIDIA's driver itself asks: let its work end, then reset the GPU." in found.text
+
+
 def test_a_fault_that_needs_a_reset_is_over_when_the_driver_asks_for_nothing_any_more(
     watch: GpuWatch, node: Node
 ) -> None:
@@ -87,6 +93,29 @@ def test_a_fault_that_needs_a_reset_is_over_when_the_driver_asks_for_nothing_any
     assert watch.tick(10_000.0) == []
     found = _told(watch, node.sees(1, "recovery_action", 90.0, "off", action=0))
     assert _only(found).state == "resolved"
+
+
+@pytest.mark.parametrize(
+    ("signs", "root", "family"),
+    [
+        ([("xid", {"xid": 31}), ("lost", {})], "lost", "bus"),
+        ([("xid", {"xid": 31}), ("ecc_uncorrected", {"added": 1})], "ecc_uncorrected", "hbm"),
+        ([("xid", {"xid": 63}), ("xid", {"xid": 79})], "xid:79", "bus"),
+        ([("xid", {"xid": 63}), ("nvlink", {"down": [2]})], "nvlink:down", "link"),
+        ([("xid", {"xid": 44}), ("xid", {"xid": 119})], "xid:119", "processor"),
+        ([("xid", {"xid": 95}), ("xid", {"xid": 79}), ("lost", {})], "xid:95", "hbm"),
+        ([("lost", {}), ("xid", {"xid": 63})], "xid:63", "hbm"),
+        ([("remap_pending", {}), ("xid", {"xid": 13})], "remap_pending", "hbm"),
+        ([("recovery_action", {"action": 1}), ("xid", {"xid": 109})], "xid:109", "software"),
+    ],
+)
+def test_a_fault_is_called_by_what_the_hardware_says_and_by_the_grave_before_the_harmless(
+    watch: GpuWatch, node: Node, signs: list[tuple[str, dict[str, Any]]], root: str, family: str
+) -> None:
+    for at, (what, facts) in enumerate(signs):
+        watch.event(node.sees(2, what, 10.0 + 5 * at, "event" if what == "xid" else "on", **facts), 100)
+    (fault,) = watch.faults
+    assert (fault.root.name, fault.family) == (root, family)
 
 
 def test_gpus_of_one_node_that_go_together_are_one_fault_of_the_node(watch: GpuWatch, node: Node) -> None:

@@ -108,13 +108,9 @@ class Fault:
 
     @property
     def root(self) -> Sign:
-        """Return the sign that tells what it is: the first Xid of the hardware, else the first one that is no symptom,
-        else the gravest sign that came first."""
-        xids = [sign for sign in self.signs.values() if sign.xid not in (None, 154) and sign.cls != "symptom"]
-        if xids:
-            return min(xids, key=lambda sign: (sign.family == "software", sign.first))
-        causes = [sign for sign in self.signs.values() if sign.what not in FOLLOWERS] or list(self.signs.values())
-        return max(causes, key=lambda sign: (_SEVERITIES.index(sign.severity), -sign.first))
+        """Return the sign that tells what it is: what the hardware says before what programs meet, what stops the job
+        before what is only known, an Xid before other signs, the first before later ones."""
+        return min(self.signs.values(), key=lambda sign: (_depth(sign), -_SEVERITIES.index(sign.severity), sign.first))
 
     @property
     def family(self) -> Family:
@@ -206,6 +202,22 @@ class Fault:
         before, known.count = known.count, known.count + sign.count
         known.last, known.lasts, known.facts, known.severity = sign.last, sign.lasts, sign.facts, sign.severity
         return news or known.count <= NAMED_REPEATS or known.count // 10 > before // 10
+
+
+def _depth(sign: Sign) -> int:
+    """Return how near a sign is to the root of its fault, 0 the nearest."""
+    if sign.cls == "symptom" or sign.xid == 154:
+        return 7
+    if sign.xid is not None and sign.family != "software":
+        return 0 if sign.severity == "critical" else 2
+    if sign.xid is not None:
+        return 4
+    if sign.what in FOLLOWERS:
+        # A GPU that is gone is no error of the program whose Xid came first; what its driver asks for may be one.
+        return 3 if sign.what in ("lost", "reset_required") else 6
+    if sign.severity == "critical":
+        return 1
+    return 3 if sign.cls in _NEEDS_RESET else 5
 
 
 def keeps_to_one_gpu(times: int, others: int) -> bool:

@@ -25,12 +25,15 @@ MAX_REPEATS = 1_000_000
 RECOVERY_ACTIONS: Mapping[int, tuple[XidClass, str]] = {
     1: ("reset", "reset the GPU"),
     2: ("reboot", "reboot the node"),
-    3: ("drain", "take the GPU out of peer-to-peer traffic"),
-    4: ("drain", "let its work end, then reset the GPU"),
+    3: ("reset", "let peer-to-peer traffic end, then reset the GPU if it still asks for that"),
+    4: ("reset", "let its work end, then reset the GPU"),
     5: ("reset", "recover the IMEX domain (memory sharing between nodes)"),
     6: ("reset", "reset the GPU's bus"),
     7: ("reboot", "reboot the system"),
 }
+#: Drain and reset: NVIDIA tells it of contained memory errors (manual of nvidia-smi, GPU Recovery Action). Work that
+#: did not meet the error goes on and may start again; the reset is for the next stop.
+_WHEN_DRAINED = 4
 #: Corrected memory errors from which they are worth a warning, count since the driver was loaded.
 #: Source: Meta's GPU cluster monitoring (facebookresearch/gcm, its NVML health check).
 CORRECTED_MANY = 50_000_000
@@ -126,7 +129,7 @@ def _judged(what: str, facts: Mapping[str, Any]) -> tuple[XidClass, Family, Seve
     if what == "recovery_action":
         action = _number(facts, "action")
         cls, words = RECOVERY_ACTIONS.get(int(action or 0), ("reset", f"recovery action {action}"))
-        return cls, "gpu", "critical", f"the driver asks: {words}"
+        return cls, "gpu", "warning" if action == _WHEN_DRAINED else "critical", f"the driver asks: {words}"
     if what == "throttle":
         return _throttle(str(facts.get("reason") or ""), _share(facts))
     if what == "ecc_corrected":
