@@ -323,3 +323,14 @@ def test_who_gave_up_waiting_is_no_sure_culprit_and_the_hang_before_it_is_named(
     job = trained()
     job.event("exception", 0, {"type": "RuntimeError", "message": message})
     assert "what it waited for did not come" in last(job).text
+
+
+def test_of_a_rank_that_waited_for_one_that_was_over_the_text_names_that_one() -> None:
+    job = trained()
+    job.event("finish", 1)
+    job.stuck[1] = {"state": "finished", "alive": False}
+    job.run(2, moving=False)
+    job.event("exception", 0, {"type": "RuntimeError", "message": "gloo: Connection closed by peer"})
+    said = last(job)
+    assert "It need not be the cause: rank 1 was over before." in said.text
+    assert said.evidence["deaths"][0]["over_before"] == [1]

@@ -76,6 +76,11 @@ def test_any_text_and_any_cut_is_read_without_harm(noise: str, cut: int) -> None
         ([(f"{TORCH}/cuda/__init__.py", "synchronize"), (RUN, "train")], "", "native"),
         ([(RUN, "helper"), (RUN, "train")], "forward", "user"),
         ([(f"{PYTHON}/threading.py", "wait"), (f"{PYTHON}/threading.py", "join"), (RUN, "train")], "", "idle"),
+        ([(f"{PYTHON}/selectors.py", "select"), (f"{PYTHON}/asyncio/base_events.py", "_run_once")], "", "idle"),
+        ([(f"{PYTHON}/selectors.py", "select"), (f"{PYTHON}/subprocess.py", "_communicate"),
+          (f"{PYTHON}/subprocess.py", "communicate"), (RUN, "upload")], "", "user"),
+        ([(f"{PYTHON}/subprocess.py", "_try_wait"), (f"{PYTHON}/subprocess.py", "wait"), (RUN, "upload")], "", "user"),
+        ([(f"{PYTHON}/selectors.py", "select"), (RUN, "serve")], "", "user"),
     ],
 )  # fmt: skip
 def test_what_the_main_thread_does_is_told_by_its_frames(calls: list[tuple[str, str]], phase: str, where: str) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from stabilitybackend.liveness.budgets import AFTER_LOOP, LONG_FLOOR_S
+from stabilitybackend.liveness.naming import place_of
 from stabilitybackend.liveness.peek import AGAIN_S
+from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.stack_text import classify, in_long_work, main_thread
 from watched_job import START, Job, kinds, stack
 
@@ -112,6 +114,14 @@ def test_what_the_look_does_not_explain_is_told_at_once_with_its_stacks_and_not_
     assert [want.request for want in job.wanted] == [hang.evidence["verdict"]["dump"]]
 
 
+def test_the_line_of_the_job_that_led_to_where_a_rank_waits_is_named() -> None:
+    job = stands()
+    look(job, stack(("/usr/lib/python3.11/selectors.py", "select"), (RUN, "fetch")), WAITS)
+    (hang,) = job.run(1, moving=False)
+    told = "rank 0: its main thread is in select (selectors.py:10), from fetch (train.py:10)"
+    assert told in hang.evidence["verdict"]["because"]
+
+
 def test_a_look_at_one_standstill_says_nothing_of_the_next() -> None:
     job = stands()
     look(job, SAVES, WAITS)
@@ -137,7 +147,9 @@ def test_behind_the_loop_only_waiting_for_others_is_a_hang() -> None:
     assert job.said == []
     job = stands(AFTER_LOOP)
     look(job, WAITS, WAITS)
-    assert kinds(job.run(1, moving=False)) == [("hang", "open")]
+    (hang,) = job.run(1, moving=False)
+    assert (hang.kind, AFTER_LOOP in hang.title + hang.text) == ("hang", False)
+    assert place_of(RankWatch(0, "r0", phase=AFTER_LOOP)) == "behind its loop of steps"
 
 
 @pytest.mark.parametrize(

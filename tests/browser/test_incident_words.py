@@ -96,9 +96,17 @@ def test_before_the_first_step_no_step_is_named(pages: Page) -> None:
     ranks = {"0": {"step": -1, "phase": "init", "stood_s": 23.0, "node": "a"}}
     early = incident(onset_step=-1, step=-1, evidence={"ranks": ranks, "verdict": {"since": 1940.0}})
     text = pages.evaluate(f"(one) => {{ {STAGE} return show(one); }}", early)
-    assert "none yet" in text
+    assert "none told" in text
     assert "−1" not in text
     assert "-1" not in text
+
+
+def test_an_exception_that_quotes_a_traceback_keeps_its_lines(pages: Page) -> None:
+    message = "Caught KeyError in worker 0.\nOriginal Traceback (most recent call last):\n  File a.py\nKeyError: 'x'\n"
+    death = {"rank": 1, "node": "a", "exception": {"type": "KeyError", "message": message}}
+    show(pages, incident(kind="process_death", evidence={"deaths": [death]}))
+    lines = str(pages.locator(".death .lines").text_content()).splitlines()
+    assert lines == [f"KeyError: {message.splitlines()[0]}", *message.splitlines()[1:]]
 
 
 def test_the_odd_group_comes_first_and_says_where_it_is_the_others_what_they_wait_in(pages: Page) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding, Severity
+from stabilitybackend.liveness.budgets import AFTER_LOOP
 from stabilitybackend.liveness.death_causes import (
     STOPPED_BY_HAND,
     cause_of,
@@ -168,6 +169,15 @@ class DeathWatch:
             self._forget()
         return found
 
+    def _before(self, death: Mapping[str, Any]) -> str:
+        """Say what was before the death of a rank that gave up waiting."""
+        if self._hung:
+            return f"the job hung before, {self._hung['title']}"
+        over = death.get("over_before") or []
+        if over:
+            return f"{name_ranks(over)} {'was' if len(over) == 1 else 'were'} over before"
+        return "what it waited for did not come"
+
     def _forget(self) -> None:
         self._deaths, self._more, self._hung, self._more_by_itself = {}, 0, None, False
 
@@ -197,7 +207,7 @@ class DeathWatch:
         severity: Severity = "info" if by_hand else ("warning" if over or hung else "critical")
         rank, cause = first["rank"], cause_of(first)
         where = _where(first)
-        if first.get("last_phase"):
+        if first.get("last_phase") and first["last_phase"] != AFTER_LOOP:
             where += f", in {first['last_phase']}"
         together = ended_together(by_time) or (hung is not None and len(by_time) > 1)
         signals = ", ".join(sorted({str(d["signal_name"]) for d in by_time if d.get("signal_name")}))
@@ -220,8 +230,7 @@ class DeathWatch:
             text += " None of them died of itself: a scheduler, a launcher or a person ended the job."
         else:
             if passes_on(first):
-                why = f"the job hung before, {self._hung['title']}" if self._hung else "what it waited for did not come"
-                text += f" It need not be the cause: {why}."
+                text += f" It need not be the cause: {self._before(first)}."
             text += f" {_pulled(first, pulled_down, self._more)}" if pulled_down else ""
         # The first death seen names the incident, also when one that was earlier is reported later.
         named = next((d for d in by_time if self._key == f"process_death:{d['source']}"), first)

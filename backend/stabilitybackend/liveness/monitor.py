@@ -19,7 +19,7 @@ from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
 from stabilitybackend.liveness.gpu_facts import broken_gpus
 from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
-from stabilitybackend.liveness.naming import name_ranks
+from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
 from stabilitybackend.liveness.scene import STARTS_APART_NS, Scene, is_of_larger_start, of_earlier_start
 from stabilitybackend.liveness.slow_ranks import SlowRanks
@@ -379,11 +379,14 @@ class LivenessMonitor:
         return sorted(fresh, key=lambda watch: watch.rank)
 
     def _facts_of(self, watch: RankWatch) -> dict[str, Any]:
-        """Return what is known of a process that died beside what is told: its GPU, and the step of its job."""
+        """Return what is known of who died beside what is told: its GPU, the step of its job, ranks that were over."""
         since = start_of(watch.source) - STARTS_APART_NS
-        near = [one.step for one in self._ranks.values() if start_of(one.source) >= since]
+        started = [one for one in self._ranks.values() if start_of(one.source) >= since]
+        near = [one.step for one in started]
         gpu = {} if watch.gpu is None else {"gpu": {name: watch.gpu.get(name) for name in ("index", "uuid")}}
-        return {**gpu, "job_step": max(near)} if watch.step < 0 <= max(near, default=-1) else gpu
+        over = [one.rank for one in started if one.state in ("finished", "left") and one is not watch]
+        told = {"over_before": sorted(over)[:MAX_NAMED_RANKS]} if over else {}
+        return {**gpu, **told, "job_step": max(near)} if watch.step < 0 <= max(near, default=-1) else {**gpu, **told}
 
     def _newest_step(self) -> int:
         return max((watch.step for watch in self._ranks.values()), default=-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from stabilitybackend.liveness.budgets import AFTER_LOOP
 from stabilitybackend.liveness.rank_watch import RankWatch
 
 #: Ranks named one by one in a text; of the others only the number is told.
@@ -32,7 +33,7 @@ def seat_of(watch: RankWatch) -> str:
 def place_of(watch: RankWatch) -> str:
     """Return "in data" or "at step 12"."""
     if watch.phase:
-        return f"in {watch.phase}"
+        return "behind its loop of steps" if watch.phase == AFTER_LOOP else f"in {watch.phase}"
     if watch.sparse or watch.stepless:
         return "at a step that is not told"
     return f"at step {watch.step}" if watch.step >= 0 else "before the first step"

@@ -63,8 +63,8 @@ _BY_FUNCTION: tuple[tuple[re.Pattern[str], Where], ...] = (
 )  # fmt: skip
 #: Files whose frames only say that the thread waits; what for stands further out.
 _WAITING = ("/threading.py", "/selectors.py", "/multiprocessing/connection.py", "/socket.py", "/subprocess.py")
-#: Further files of Python's event loops: a main thread that rests there has nothing to do.
-_LOOPS = ("/asyncio/", "/selectors.py", "/concurrent/futures/")
+#: Files of Python's event loops: a main thread that rests there has nothing to do.
+_LOOPS = ("/asyncio/", "/concurrent/futures/")
 #: Installed code that is not the job's own.
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3")
 
@@ -79,7 +79,7 @@ _SAVES_OR_VALIDATES = frozenset({"eval", "evaluate", "evaluation", "save", "vali
 _LOOP = frozenset({"finetune", "fit", "pretrain", "train"})
 _IN_A_STEP = frozenset({"activation", "backward", "forward", "gradient", "recompute"})
 
-__all__ = ["Frame", "Where", "classify", "collective_of", "in_long_work", "main_thread"]
+__all__ = ["Frame", "Where", "calls_of", "classify", "collective_of", "in_long_work", "main_thread"]
 
 
 class Frame(NamedTuple):
@@ -139,7 +139,7 @@ def classify(frames: Sequence[Frame], phase: str = "") -> Where:
         if where is not None:
             return where
     inner = frames[0].file.replace("\\", "/")
-    if any(part in inner for part in _LOOPS) or all(_waits(frame.file) for frame in frames[:2]):
+    if _rests([frame.file.replace("\\", "/") for frame in frames[:3]]):
         return _by_phase("idle", phase)
     if _is_own(inner) or _waits(inner):
         return _by_phase("user", phase)
@@ -168,6 +168,25 @@ def collective_of(frames: Sequence[Frame]) -> str:
         if inside and not frame.function.startswith(("_", "wrap", "wait")):
             return frame.function
     return ""
+
+
+def calls_of(frames: Sequence[Frame]) -> str:
+    """Return the innermost call and the job's own that led to it: "select (selectors.py:415), from main (a.py:3)"."""
+    own = next((frame for frame in frames if _is_own(frame.file)), frames[0])
+    calls = [f"{at.function} ({at.file.split('/')[-1]}:{at.line})" for at in (frames[0], own)]
+    return ", from ".join(dict.fromkeys(calls))
+
+
+def _rests(files: Sequence[str]) -> bool:
+    """Say whether a main thread leaves the work to others: in an event loop, or at the end of a thread.
+
+    Whoever waits for a child (``subprocess.run``) or at a pipe is at the job's own call, though that polls, too.
+    """
+    polls = files[0].endswith("/selectors.py")
+    looks = files[1:] if polls else files[:1]
+    return any(part in file for part in _LOOPS for file in looks) or all(
+        file.endswith("/threading.py") for file in files[:2]
+    )
 
 
 def _by_phase(where: Where, phase: str) -> Where:

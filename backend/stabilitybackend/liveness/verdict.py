@@ -12,7 +12,7 @@ from typing import Any
 from stabilitybackend.liveness.naming import capital, gpus_of, name_ranks, nodes_of, place_of, seat_of
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.scene import RUNS_PYTHON_S, Scene, is_data
-from stabilitybackend.liveness.stack_text import collective_of
+from stabilitybackend.liveness.stack_text import calls_of, collective_of
 from stabilitybackend.liveness.suspicion import Suspicion, suspicions
 
 #: Culprits, reasons and blind spots listed in a verdict.
@@ -219,9 +219,7 @@ def _because(
         because += _probes(scene, watch)
         stack = None if scene.dump is None else scene.dump.stack_of(watch.rank)
         if stack is not None:
-            at = stack.frames[0]
-            file = at.file.split("/")[-1]
-            because.append(f"rank {watch.rank}: its main thread is in {at.function} ({file}:{at.line})")
+            because.append(f"rank {watch.rank}: its main thread is in {calls_of(stack.frames)}")
     if scene.front.desync:
         because.append(scene.front.desync)
     if scene.front.circle:

@@ -51,7 +51,7 @@ _CUDA_OOM = re.compile(
 _DISK = re.compile(r"Input/output error|Errno 5\]|Stale file handle|Read-only file system|No space left", re.I)
 _DEPENDENCY = re.compile(
     r"ModuleNotFoundError|ImportError|ConnectionRefused|HTTPError|HTTPSConnection|Name or service not known|"
-    r"Temporary failure in name resolution|SSLError|botocore|S3|gcsfs|huggingface\.co", re.I,
+    r"Temporary failure in name resolution|SSLError|botocore|\bS3\b|gcsfs|huggingface\.co", re.I,
 )  # fmt: skip
 
 
@@ -188,6 +188,8 @@ def _said(stop: Stop) -> Judgement | None:
             continue
         for pattern, judgement in _WORDS:
             if pattern.search(text):
+                if judgement.category in ("nccl_timeout", "network_switch_cable") and _first(death).get("over_before"):
+                    return _UNEQUAL
                 return judgement
         if kind and kind != "KeyboardInterrupt":
             return Judgement(
@@ -231,7 +233,7 @@ def _hung_first(stop: Stop) -> Judgement | None:
 
 def _of_hang(hang: Incident) -> Judgement | None:
     if _cls(hang) == "peer_missing" and finished_first(_ev(hang)):
-        return Judgement("software_bug", "medium", "A rank was done before the others: they have unequal data.")
+        return _UNEQUAL
     return _HANGS.get(_cls(hang))
 
 
@@ -256,6 +258,7 @@ def _vanished(stop: Stop) -> Judgement | None:
 
 
 _RULES = (_by_hand, _gpu, _oom, _kernel, _hung_first, _said, _signalled, _hung, _vanished)
+_UNEQUAL = Judgement("software_bug", "medium", "A rank was done before the others: they have unequal data.")
 _SILENT = Judgement(
     "unknown", "low",
     "A node went silent: power supply, chassis, network card, maintenance or its kernel look the same from here.",

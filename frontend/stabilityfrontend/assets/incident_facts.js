@@ -77,6 +77,12 @@
     return Object.entries(S.record(record)).slice(0, LISTED).map(([name, value]) => `${S.words(name)} ${S.str(value) || JSON.stringify(value)}`).join(" · ");
   }
 
+  /** An exception in its own lines: those of a DataLoader quote a traceback. */
+  function exceptionPart(exception) {
+    const text = [S.str(exception.type), S.whole(exception.message || exception.text).trim()].filter(Boolean).join(": ");
+    return text.includes("\n") ? S.h("span", { class: "lines" }, text) : text;
+  }
+
   /** One death: `{node, rank, ...}` as the agent told it, or the whole evidence of an older server. */
   function deathPart(found, several, told) {
     const death = { ...S.record(found.evidence), ...found };
@@ -88,7 +94,7 @@
       ["Signal", signal],
       ["Exit code", S.str(death.exit_code)],
       ["Out of memory", S.str(S.record(death.oom).line) ? S.h("span", {}, S.str(death.oom.line), S.str(death.oom.source) ? S.h("span", { class: "sub" }, ` (${S.str(death.oom.source)})`) : null) : nested(death.oom)],
-      ["Exception", [S.str(exception.type), S.str(exception.message || exception.text)].filter(Boolean).join(": ")],
+      ["Exception", exceptionPart(exception)],
       ["Last phase", S.str(death.last_phase)],
       ["What was seen", told.includes(S.str(death.text)) ? "" : S.str(death.text)],
       ["Known by", HOWS[death.how] || S.words(S.str(death.how))],
@@ -274,7 +280,7 @@
             "tr",
             { class: line.ranks.some((rank) => guilty.has(rank)) ? "suspect" : "" },
             S.h("td", { class: "strong" }, line.ranks.length === 1 ? String(line.ranks[0]) : `${S.count(line.ranks.length)}: ${S.rankRanges(line.ranks, 3)}`),
-            S.h("td", { class: "num" }, line.step !== null && line.step < 0 ? "none yet" : S.count(line.step)),
+            S.h("td", { class: "num" }, line.step !== null && line.step < 0 ? "none told" : S.count(line.step)),
             S.h("td", {}, line.phase || "–"),
             S.h("td", { class: "num" }, line.seconds === null ? "–" : S.duration(line.seconds)),
             S.h("td", { title: line.missing || null }, PROCESS_STATES[line.state] || line.state || (line.missing ? "not seen" : "–")),

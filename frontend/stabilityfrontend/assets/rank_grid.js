@@ -85,7 +85,7 @@
     const proc = [slot.proc ? `${slot.proc} (${PROC[slot.proc] || "unknown"})` : "", slot.cpu === null ? "" : `${Math.round(100 * slot.cpu)} % of a core`, slot.wchan ? `in ${slot.wchan}` : ""].filter(Boolean).join(", ");
     return [
       ["", row.words],
-      ["step", slot.step === null ? "" : slot.step < 0 ? "none yet" : `${S.count(slot.step)}${row.lag ? `, ${S.count(row.lag)} behind` : ""}`],
+      ["step", slot.step === null ? "" : slot.step < 0 ? "none told" : `${S.count(slot.step)}${row.lag ? `, ${S.count(row.lag)} behind` : ""}`],
       ["phase", slot.phase ? `${slot.phase}${row.phaseS === null ? "" : ` for ${S.duration(row.phaseS)}`}` : ""],
       ["budget", slot.budget_s === null ? "" : `${S.duration(slot.budget_s)}${slot.expect_s ? `, declared ${S.duration(slot.expect_s)}` : ""}`],
       ["beat", !slot.alive ? "" : row.beatS === null ? "moves" : `stands for ${S.duration(row.beatS)}`],
