@@ -21,7 +21,7 @@ from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
-from stabilitybackend.liveness.scene import STARTS_APART_NS, Scene, is_of_larger_start, of_earlier_start
+from stabilitybackend.liveness.scene import STARTS_APART_NS, JobStart, Scene, of_earlier_start, of_larger_start
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.standing import Allowance, Standing, budget_of
 from stabilitybackend.liveness.stored import finding_of
@@ -59,6 +59,8 @@ class LivenessMonitor:
         self._excused_until = 0.0
         self._first_tick = math.inf
         self._gpu_faults: Iterable[Mapping[str, Any]] = ()
+        #: Of the job, as its frames tell it.
+        self.newest_start = JobStart(0.0, 0)
         #: Slots and events that did not have the fields of docs/wire.md.
         self.bad_slots = 0
         #: Ranks not followed because there were more than MAX_RANKS.
@@ -142,6 +144,8 @@ class LivenessMonitor:
         if type(rank) is not int or not 0 <= rank <= MAX_RANK or not isinstance(source, str) or not source:
             raise ValueError(f"rank {rank!r} of source {source!r}")
         watch = self._ranks.get(rank)
+        if watch is None and slot.get("alive") is False and self.newest_start.left_out(rank, source):
+            return
         if watch is None or watch.source != source:
             watch = self._other_process(slot, watch, now)
             if watch is None:
@@ -213,7 +217,9 @@ class LivenessMonitor:
         if type(rank) is not int or not 0 <= rank <= MAX_RANK:
             return
         source = str((data if of_agent else event).get("source") or "")
-        if rank not in self._ranks and is_of_larger_start(rank, source, self._ranks.values()):
+        watch = self._ranks.get(rank)
+        seen = watch is not None and watch.running and now - watch.seen_at <= SILENT_AFTER_S
+        if not seen and self.newest_start.left_out(rank, source):
             return  # late word of a job that runs on fewer ranks by now
         watch = self._watch_of(rank, source) if source else self._ranks.get(rank)
         if watch is None:
@@ -246,9 +252,6 @@ class LivenessMonitor:
         self._gpu_faults = gpu_faults
         self._first_tick = min(self._first_tick, now)
         usual_step_s = self._budgets.usual_step_s
-        for watch in [watch for watch in self._ranks.values() if not watch.running]:
-            if is_of_larger_start(watch.rank, watch.source, self._ranks.values()):
-                del self._ranks[watch.rank]
         visible = self._visible(now)
         found = self._deaths.news(self._newest_step(), now, self._hang.finding)
         over = bool(self._ranks) and not any(watch.running for watch in self._ranks.values())
@@ -307,6 +310,7 @@ class LivenessMonitor:
         return self._doubles.note_for(self.run_id, now) or self._agents.twins()
 
     def _status(self, now: float) -> tuple[str, str]:
+        visible = self._visible(now)
         ranks = list(self._ranks.values())
         death = self._deaths.open_finding(self._newest_step())
         if death is not None:
@@ -314,7 +318,6 @@ class LivenessMonitor:
         if ranks and all(watch.state in ("finished", "left") for watch in ranks):
             left = [watch.rank for watch in ranks if watch.state == "left"]
             return "finished", f"{name_ranks(left)} ended without run.finish()." if left else ""
-        visible = self._visible(now)
         dead = {watch.rank for watch in ranks if watch.state == "running" and not watch.alive}
         gone = sorted(dead - of_earlier_start(self._ranks.values(), visible))
         if gone:
@@ -368,7 +371,7 @@ class LivenessMonitor:
         return watch
 
     def _visible(self, now: float) -> list[RankWatch]:
-        """Return the running ranks whose slots we see now, by rank."""
+        """Return the running ranks whose slots we see now, by rank; forget those that the job has no more."""
         lost_after_s = self.limits.agent_lost_s
         here = {name for name in self._agents.all if not self._agents.is_lost(name, now, lost_after_s)}
         fresh = [
@@ -376,6 +379,8 @@ class LivenessMonitor:
             for watch in self._ranks.values()
             if watch.agent in here and watch.running and not watch.trouble and watch.seen_at
         ]
+        for rank in of_larger_start(self._ranks.values(), fresh, self.newest_start):
+            del self._ranks[rank]
         return sorted(fresh, key=lambda watch: watch.rank)
 
     def _facts_of(self, watch: RankWatch) -> dict[str, Any]:

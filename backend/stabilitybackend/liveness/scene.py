@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from stabilitybackend.liveness.collectives import Wavefront
 from stabilitybackend.liveness.dumps import Dump
@@ -30,7 +30,18 @@ STARTS_APART_NS = 30_000_000_000
 #: Files of debuggers in which a main thread waits for its user.
 _DEBUGGER = re.compile(r"(?:^|/)(?:bdb|pdb)\.py$|/(?:debugpy|ipdb|pudb|pydevd[^/]*)/")
 
-__all__ = ["STARTS_APART_NS", "Scene", "is_data", "is_of_larger_start", "of_earlier_start"]
+__all__ = ["STARTS_APART_NS", "Scene", "is_data", "of_earlier_start", "of_larger_start"]
+
+
+class JobStart(NamedTuple):
+    """A start of the job: when, unix seconds by its node's clock, and on how many ranks; 0, 0 where none is known."""
+
+    started: float
+    ranks: int
+
+    def left_out(self, rank: int, source: str) -> bool:
+        """Say whether a process is of an earlier start, and of a rank that this one does not have."""
+        return rank >= self.ranks and start_of(source) / 1e9 < self.started
 
 
 def is_data(phase: str) -> bool:
@@ -55,20 +66,18 @@ def of_earlier_start(ranks: Iterable[RankWatch], visible: Sequence[RankWatch]) -
     return {watch.rank for watch in over if watch.first_step_done or start_of(watch.source) < oldest}
 
 
-def is_of_larger_start(rank: int, source: str, ranks: Iterable[RankWatch]) -> bool:
-    """Say whether a process is of an earlier start of the job, which had more ranks than the one that runs now.
+def of_larger_start(ranks: Iterable[RankWatch], visible: Iterable[RankWatch], newest: JobStart) -> list[int]:
+    """Return the ranks of an earlier start of the job which the newest one does not have: they do not come back.
 
-    Such a rank does not come back, and the job misses nobody. While any rank runs that the newest start does not have,
-    two starts run at once and nothing is known.
+    While any rank is seen that the newest start does not have, two starts run at once and nothing is known.
 
     Args:
-        rank, source: of the process. ranks: the newest process of each rank.
+        ranks: the newest process of each rank. visible: those of them that run and are seen.
+        newest: the newest start of the job.
     """
-    running = [watch for watch in ranks if watch.running and watch.world_size]
-    newest = max(running, key=lambda watch: start_of(watch.source), default=None)
-    if newest is None or rank < newest.world_size or start_of(source) >= start_of(newest.source):
-        return False
-    return all(watch.rank < newest.world_size for watch in running)
+    if any(watch.rank >= newest.ranks for watch in visible):
+        return []
+    return [watch.rank for watch in ranks if newest.left_out(watch.rank, watch.source)]
 
 
 @dataclass

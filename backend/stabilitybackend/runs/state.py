@@ -98,6 +98,7 @@ class RunState:
         """
         changes = Changes()
         self.world.seen(frame.source)
+        self.liveness.newest_start = self.world.newest_start
         for change in self.fold.each(frame):
             if isinstance(change, Placed):
                 self._placed(change, changes, replayed)
@@ -328,6 +329,7 @@ class RunState:
         self.stretches.restore(saved["stretches"])
         self._summary.restore(saved["summary"])
         self.world.restore(saved["world"])
+        self.liveness.newest_start = self.world.newest_start
         self._pace.restore(saved["pace"])
         self._gpu_notes = dict(saved["gpu_notes"])
 

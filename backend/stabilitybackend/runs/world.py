@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stabilitybackend.liveness.rank_watch import start_of
+from stabilitybackend.liveness.scene import JobStart
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["MAX_LAUNCHES", "Launch", "World", "left_nodes", "newest_starts"]
@@ -88,6 +89,11 @@ class World:
         gpus = [gpu for gpu in data.get("gpus") or () if isinstance(gpu, Mapping)]
         if node in self._gpus or len(self._gpus) < MAX_NODES:
             self._gpus[node] = sum(1 for gpu in gpus if gpu.get("ranks")) or len(gpus)
+
+    @property
+    def newest_start(self) -> JobStart:
+        """Return when the newest launch began, and on how many ranks."""
+        return JobStart(self._newest, self.size if self._newest else 0)
 
     def launches(self) -> list[Launch]:
         """Return the launches, oldest first."""
