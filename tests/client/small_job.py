@@ -92,6 +92,12 @@ class SmallJob:
         stdin.close()
         self.ranks[rank].stdin = None
 
+    def wait_in(self, rank: int) -> None:
+        """Wait until a rank has printed ``in``: what it was sent has brought it where the test wants it."""
+        stdout = self.ranks[rank].stdout
+        assert stdout is not None
+        assert stdout.readline() == "in\n"
+
     def health_now(self) -> list[dict[str, Any]]:
         """Return the ranks of the newest Health message."""
         return self.gateway.healths[-1].ranks if self.gateway.healths else []

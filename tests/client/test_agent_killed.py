@@ -19,9 +19,13 @@ from stabilityclient.agent.restart import started_ns
 from stabilityclient.plan import PLAN_VERSION
 from waiting import until, wait_until
 
-_HOLDS_THE_LOCK = "import ctypes\ndef holding():\n    while True: ctypes.PyDLL(None).sleep(600)\nholding()"
+#: Each says ``in`` when it is there: before that it obeys and answers as any rank.
+_HOLDS_THE_LOCK = (
+    "import ctypes\nsleep = ctypes.PyDLL(None).sleep\n"
+    "def holding():\n    print('in', flush=True)\n    while True: sleep(600)\nholding()"
+)
 #: Leaves the interpreter's lock to its heart, which starts the next agent.
-_RESTS = "def resting():\n    while True: time.sleep(600)\nresting()"
+_RESTS = "def resting():\n    print('in', flush=True)\n    while True: time.sleep(600)\nresting()"
 _DEAF = f"import signal\nsignal.signal(signal.SIGTERM, lambda *_: None)\n{_RESTS}"
 
 
@@ -73,7 +77,9 @@ def _the_answer(job: SmallJob) -> tuple[str, str]:
 def test_a_look_is_taken_again_by_the_agent_that_follows_the_killed_one(agents: Path) -> None:
     with _gateway() as gateway, SmallJob(agents, gateway, 2) as job:
         job.do(0, _RESTS)
+        job.wait_in(0)
         job.do(1, _HOLDS_THE_LOCK)  # a look waits for its heart, for seconds
+        job.wait_in(1)
         gateway.send(_order("dump_stacks"))
         _wait_begun(job)
         assert gateway.store.events("stacks", None) == []
@@ -88,7 +94,7 @@ def test_a_restart_is_brought_to_its_end_by_the_agent_that_follows_the_killed_on
     with _gateway() as gateway, SmallJob(agents, gateway, 2) as job:
         job.do(0, _DEAF)
         job.do(1, _RESTS)
-        job.wait_health(lambda ranks, state: ranks[0]["proc"]["state"] == "S", "rank 0 is deaf")
+        job.wait_in(0)
         gateway.send(_restart(job, grace_s=3.0))
         job.ranks[1].wait(20)
         plan = (job.folder / "plan.json").read_bytes()
@@ -104,7 +110,7 @@ def test_a_restart_is_not_repeated_on_the_job_that_has_come_up_since(agents: Pat
     with _gateway() as gateway:
         with SmallJob(agents, gateway, 1) as job:
             job.do(0, _DEAF)
-            job.wait_health(lambda ranks, state: ranks[0]["proc"]["state"] == "S", "the rank is deaf")
+            job.wait_in(0)
             gateway.send(_restart(job, grace_s=60.0))
             wait_until((job.folder / "plan.json").exists, 20, "the plan is written")
             _wait_begun(job)

@@ -188,6 +188,7 @@ raise ValueError("the weights are gone")
         )
         _, err = job.communicate(timeout=20)
         wait_until(lambda: server.store.events("process_death"), 10, "the death is told")
+        wait_until(lambda: server.store.events("exception"), 10, "the rank's own last word is there")
         store = server.store
     assert "ValueError: the weights are gone" in err  # Python's own report stays
     assert store.events("exception")[0].data == {"type": "ValueError", "message": "the weights are gone"}

@@ -14,6 +14,7 @@ import stabilityclient
 DEFAULTS = {
     "start": 1,  # first step
     "stop": 60,  # first step that is not run
+    "enough": "",  # file; the steps end where a rank finds it, wherever that is
     "period_s": 0.01,
     "declare": {},  # after step (as text) -> step to go back to, once each
     "checkpoints": "",  # folder; a checkpoint every 10 steps
@@ -66,8 +67,12 @@ def main() -> None:
                 run.rolled_back(to_step=back, reason="the job decided", lr_scale=0.5)
                 step = back
                 break
+            if plan["enough"] and os.path.exists(plan["enough"]):
+                plan["stop"] = step + 1
+                break
         first = step + 1
-    print(json.dumps({"loaded": loaded, "outcome": run.finish() if plan["finish"] else None}), flush=True)
+    outcome = run.finish() if plan["finish"] else None
+    print(json.dumps({"loaded": loaded, "last": step, "outcome": outcome}), flush=True)
 
 
 main()
