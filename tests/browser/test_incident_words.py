@@ -234,6 +234,17 @@ def test_a_gpus_fault_says_what_was_seen_what_nvidia_asks_for_and_what_it_did_be
     assert pages.get_attribute("#incident-gpu a", "href") == "/runs/r-0/incidents/i-0"
 
 
+def test_of_a_fault_of_several_gpus_each_sign_says_whose_it_is(pages: Page) -> None:
+    gpus = [{"uuid": f"GPU-{index}", "index": index, "name": "H100", "node": "gpu-03"} for index in (4, 6)]
+    signs = [{"gpu": f"GPU-{index}", "what": "lost", "text": "NVML does not count it any more"} for index in (4, 6)]
+    words = pages.evaluate(
+        f"([incident]) => {{ {STAGE} const page = pageOf(incident, null);"
+        "S.drawIncidentParts(page); return document.querySelector('#incident-gpu table').innerText; }",
+        [incident(kind="gpu_fault", evidence={"gpu": gpus[0], "gpus": gpus, "signs": signs})],
+    )
+    assert [f"GPU {index} NVML does not count it any more" in words for index in (4, 6)] == [True, True]
+
+
 def test_a_node_that_the_plan_leaves_out_is_ticked_and_used_again_once_somebody_unticks_it(pages: Page) -> None:
     before, after = pages.evaluate(
         "async () => {"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
 
 #: Ranks as `[rank, overrides]` on nodes of eight, looked at at 1000.
-ROWS = """([ranks, silent, named]) => {
+ROWS = """([ranks, silent, named, world]) => {
   const health = new stability.Health();
   const agents = new Map();
   for (const [rank, more] of ranks) {
@@ -30,7 +30,7 @@ ROWS = """([ranks, silent, named]) => {
   health.fill([...agents.values()]);
   const open = { kind: "hang", state: "open", evidence: { verdict: { culprits: named } } };
   const over = { kind: "hang", state: "resolved", evidence: { verdict: { culprits: [0] } } };
-  const page = { health, now: () => 1000, stepSeconds: () => 1, incidents: () => [open, over] };
+  const page = { health, now: () => 1000, stepSeconds: () => 1, incidents: () => [open, over], worldSize: () => world };
   const rows = stability.rankRows(page);
   const said = stability.rankSummary(rows, ranks.length);
   const [states, words] = [rows.map((row) => row.state), rows.map((row) => row.words)];
@@ -67,8 +67,23 @@ def rows(
     ranks: int = 16,
     silent: tuple[str, ...] = (),
     named: tuple[int, ...] = (),
+    world: int | None = None,
 ) -> Any:
-    return scripts.evaluate(ROWS, [[[rank, more.get(rank, {})] for rank in range(ranks)], list(silent), list(named)])
+    listed = [[rank, more.get(rank, {})] for rank in range(ranks)]
+    return scripts.evaluate(ROWS, [listed, list(silent), list(named), ranks if world is None else world])
+
+
+@pytest.mark.parametrize(("seen", "left"), [(False, 4), (True, 16)])
+def test_ranks_that_a_job_on_fewer_ranks_has_no_more_are_no_ranks_that_are_gone(
+    scripts: Page, seen: bool, left: int
+) -> None:
+    now = {rank: {"source": f"r{rank}-f-9"} for rank in range(4)}
+    before = {rank: {"step": 900, "alive": False} for rank in range(4, 8)} | ({5: {}} if seen else {})
+
+    said = rows(scripts, now | before, silent=("gpu-002",), world=4)
+
+    assert len(said["states"]) == left
+    assert said["states"][:4] == ["running"] * 4
 
 
 def test_the_rank_furthest_back_stands_and_all_others_wait_for_it(scripts: Page) -> None:

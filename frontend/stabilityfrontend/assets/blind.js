@@ -12,6 +12,7 @@
     signals: "stacks by signal",
     gpu: "GPUs",
     gpu_events: "GPU events",
+    gpu_ecc: "GPU memory errors",
     slot: "ranks' slots",
     spool: "spool",
     exit_status: "exit codes",

@@ -133,8 +133,9 @@
 
   const gpuLine = (gpu, node) => [S.finite(gpu.index) === null ? "" : `GPU ${gpu.index}`, S.str(gpu.node) || S.str(node), S.str(gpu.name), S.rankWords(gpu.ranks)].filter(Boolean).join(" · ");
 
-  /** What was seen of the GPU, sign by sign, the first one first. */
-  function signTable(signs) {
+  /** What was seen of the GPUs, sign by sign, the first one first; of several it is said which one each is of. */
+  function signTable(signs, gpus) {
+    const whose = (sign) => gpus.length > 1 && gpus.find((gpu) => S.str(gpu.uuid) && gpu.uuid === sign.gpu);
     return S.h(
       "table",
       { class: "table dense signs" },
@@ -147,7 +148,7 @@
             "tr",
             {},
             S.h("td", { title: S.finite(sign.first) === null ? null : S.moment(sign.first) }, S.finite(sign.first) === null ? "–" : S.clock(sign.first)),
-            S.h("td", { class: "words" }, S.finite(sign.xid) === null || /^Xid /.test(S.str(sign.text)) ? null : S.h("b", {}, `Xid ${sign.xid} `), S.str(sign.text) || S.words(S.str(sign.what)), S.str(sign.said) && S.str(sign.said) !== S.str(sign.text) && !/^Xid \d+$/.test(S.str(sign.said)) ? S.h("div", { class: "sub" }, `“${S.str(sign.said)}”`) : null),
+            S.h("td", { class: "words" }, whose(sign) && S.finite(whose(sign).index) !== null ? S.h("b", {}, `GPU ${whose(sign).index} `) : null, S.finite(sign.xid) === null || /^Xid /.test(S.str(sign.text)) ? null : S.h("b", {}, `Xid ${sign.xid} `), S.str(sign.text) || S.words(S.str(sign.what)), S.str(sign.said) && S.str(sign.said) !== S.str(sign.text) && !/^Xid \d+$/.test(S.str(sign.said)) ? S.h("div", { class: "sub" }, `“${S.str(sign.said)}”`) : null),
             S.h("td", { class: "num" }, sign.on === true ? "lasts" : S.count(S.finite(sign.count) || 1)),
           ),
         ),
@@ -203,7 +204,7 @@
         ["NVIDIA's catalog", action(evidence.nvidia_action), "What NVIDIA's catalog of Xids tells to do about the first one"],
         ["Before", history || (fault && known !== undefined ? "nothing else is on record of this GPU" : "")],
       ]),
-      signs.length || xids.length ? signTable(signs.length ? signs : xids) : null,
+      signs.length || xids.length ? signTable(signs.length ? signs : xids, gpus) : null,
       S.str(evidence.source) && fault ? S.h("p", { class: "source sub" }, `Source: ${S.str(evidence.source)}.`) : null,
     ];
   };

@@ -92,12 +92,22 @@
         if (!known || newer(row, known)) found.set(slot.rank, row);
       }
     }
+    leave(found, page.worldSize ? page.worldSize() : 0);
     const rows = [...found.values()].sort((a, b) => a.rank - b.rank);
     for (const row of rows) row.state = stateOf(row);
     lags(rows, page.stepSeconds());
     blame(rows, named(page));
     return rows;
   };
+
+  /** Forget ranks of an earlier start that the job has no more, unless one is seen: then two jobs run at once. */
+  function leave(found, world) {
+    const more = world ? [...found.values()].filter((row) => row.rank >= world) : [];
+    if (!more.length || more.some((row) => ["running", "over", "long"].includes(stateOf(row)))) return;
+    let newest = 0;
+    for (const row of found.values()) newest = Math.max(newest, startOf(row.slot.source));
+    for (const row of more) if (startOf(row.slot.source) < newest) found.delete(row.rank);
+  }
 
   /** The ranks that open verdicts name. */
   function named(page) {
