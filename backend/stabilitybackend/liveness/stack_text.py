@@ -79,7 +79,7 @@ _SAVES_OR_VALIDATES = frozenset({"eval", "evaluate", "evaluation", "save", "vali
 _LOOP = frozenset({"finetune", "fit", "pretrain", "train"})
 _IN_A_STEP = frozenset({"activation", "backward", "forward", "gradient", "recompute"})
 
-__all__ = ["Frame", "Where", "calls_of", "classify", "collective_of", "in_long_work", "main_thread"]
+__all__ = ["Frame", "Where", "calls_of", "classify", "collective_of", "in_long_work", "main_thread", "own_call"]
 
 
 class Frame(NamedTuple):
@@ -171,10 +171,17 @@ def collective_of(frames: Sequence[Frame]) -> str:
 
 
 def calls_of(frames: Sequence[Frame]) -> str:
-    """Return the innermost call and the job's own that led to it: "select (selectors.py:415), from main (a.py:3)"."""
-    own = next((frame for frame in frames if _is_own(frame.file)), frames[0])
-    calls = [f"{at.function} ({at.file.split('/')[-1]}:{at.line})" for at in (frames[0], own)]
-    return ", from ".join(dict.fromkeys(calls))
+    """Return the innermost call, and the job's own that led to it: "select (selectors.py:415), from main (a.py:3)"."""
+    return ", from ".join(dict.fromkeys((_call(frames[0]), own_call(frames))))
+
+
+def own_call(frames: Sequence[Frame]) -> str:
+    """Return the innermost call of the job's own code, of any code where a stack has none: "main (a.py:3)"."""
+    return _call(next((frame for frame in frames if _is_own(frame.file)), frames[0]))
+
+
+def _call(frame: Frame) -> str:
+    return f"{frame.function} ({frame.file.split('/')[-1]}:{frame.line})"
 
 
 def _rests(files: Sequence[str]) -> bool:

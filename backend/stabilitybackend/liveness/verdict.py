@@ -12,7 +12,7 @@ from typing import Any
 from stabilitybackend.liveness.naming import capital, gpus_of, name_ranks, nodes_of, place_of, seat_of
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.scene import RUNS_PYTHON_S, Scene, is_data
-from stabilitybackend.liveness.stack_text import calls_of, collective_of
+from stabilitybackend.liveness.stack_text import calls_of, collective_of, own_call
 from stabilitybackend.liveness.suspicion import Suspicion, suspicions
 
 #: Culprits, reasons and blind spots listed in a verdict.
@@ -310,13 +310,14 @@ def _who(scene: Scene, verdict: Verdict) -> _Parts:
     first = culprits[0]
     many = len(culprits) > MAX_SEATS
     names = name_ranks(verdict.ranks) if many else " and ".join(seat_of(watch) for watch in culprits)
-    does = _DOES.get(kind, "is {place}").format(place=place_of(first))
+    place = _place(scene, first)
+    does = _DOES.get(kind, "is {place}").format(place=place)
     if kind == "data_loader" and not is_data(first.phase):
-        does = f"waits for data, {place_of(first)}"
+        does = f"waits for data, {place}"
     if kind == "peer_missing" and first.state in ("finished", "left"):
         does = "has finished" if first.state == "finished" else "has left without run.finish()"
     elif kind == "peer_missing":
-        does += f", {place_of(first)}"
+        does += f", {place}"
     if len(culprits) > 1:
         for one, several in _SEVERAL:
             does = does.replace(one, several)
@@ -349,6 +350,14 @@ def _waiting(scene: Scene, others: Sequence[RankWatch], after: bool, seen_at: fl
     if len(order) > MAX_GROUPS:
         clauses.append([f"{sum(len(there) for _, there in order[MAX_GROUPS:])} more wait elsewhere"])
     return clauses
+
+
+def _place(scene: Scene, watch: RankWatch) -> str:
+    """Say where a rank is; of one that tells neither step nor phase the job's own innermost call does."""
+    stack = None if scene.dump is None else scene.dump.stack_of(watch.rank)
+    if stack is None or watch.phase or not (watch.sparse or watch.stepless):
+        return place_of(watch)
+    return f"in {own_call(stack.frames)}"
 
 
 def _waits_in(scene: Scene, watch: RankWatch) -> str:
