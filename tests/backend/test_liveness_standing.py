@@ -49,6 +49,7 @@ def test_ranks_that_never_log_are_no_hang_while_one_does(phase: str) -> None:
     assert "Rank 2 (node a) waits for data, in next_batch (loader.py:10) for" in hang.text
 
 
+@pytest.mark.parametrize("seconds", [4, 60])
 def test_a_job_in_which_only_rank_0_logs_hangs_within_a_minute_after_its_first_rows_too(seconds: int) -> None:
     job = Job(nodes={"a": [0, 1]}, more={"phase": "", "phase_start": 0.0})
     job.stuck[1] = QUIET
