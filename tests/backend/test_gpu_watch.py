@@ -303,6 +303,17 @@ def test_a_condition_that_ends_ends_its_fault(watch: GpuWatch, node: Node) -> No
     assert _only(_told(watch, node.sees(0, "throttle", 900.0, "off", **hot))).state == "resolved"
 
 
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("lost", "It answers again"), ("reset_required", "It needs no reset"), ("nvlink", "The condition is over")],
+)
+def test_the_end_of_a_fault_says_what_ended(watch: GpuWatch, node: Node, what: str, words: str) -> None:
+    facts = {"down": [1]} if what == "nvlink" else {}
+    _told(watch, node.sees(0, what, 10.0, "on", **facts))
+    over = _only(_told(watch, node.sees(0, what, 20.0, "off", **facts)))
+    assert (over.state, over.text.startswith(words)) == ("resolved", True)
+
+
 def test_what_is_told_of_a_fault_never_seems_older_than_what_was_told_before(watch: GpuWatch, node: Node) -> None:
     first = _only(_told(watch, node.xid(0, 48, 10.0), step=1_000))
     after_rollback = _only(_told(watch, node.sees(0, "recovery_action", 20.0, "on", action=1), step=500))

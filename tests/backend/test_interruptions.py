@@ -125,6 +125,14 @@ def test_a_fault_of_the_gpu_of_the_rank_that_died_is_the_cause(family: str, cate
     assert _only(_story(_death(1_101.0), _fault(1_095.0, family)))["category"] == category
 
 
+def test_the_first_line_of_the_evidence_is_what_the_category_rests_on() -> None:
+    warm = _fault(1_090.0, "thermal", (5,), severity="warning", title="GPU 5 is warm")
+    other = _fault(1_092.0, "processor", (7,), title="GPU 7 does not answer")
+    one = _only(_story(warm, other, _death(1_101.0), _fault(1_095.0, "bus", title="GPU 3 is off the bus")))
+    assert (one["category"], one["evidence"][0]) == ("faulty_gpu", "GPU 3 is off the bus")
+    assert set(one["evidence"][1:]) == {"GPU 5 is warm", "GPU 7 does not answer", "rank 3 died"}
+
+
 @pytest.mark.parametrize(
     "fault",
     [

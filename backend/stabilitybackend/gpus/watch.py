@@ -228,13 +228,12 @@ class GpuWatch:
             if known is None or not known.lasts:
                 continue
             known.lasts, known.last = False, max(known.last, sign.last)
-            healed = sign.what in ("recovery_action", "lost", "reset_required")
+            healed = _HEALED.get(sign.what)
             waits = any(s.xid is not None and s.severity == "critical" for s in fault.signs.values())
-            if fault.lasts or (waits and not healed):
+            if fault.lasts or (waits and healed is None):
                 told += self._tell(fault)
             else:
-                words = "The driver asks for nothing any more" if healed else "The condition is over"
-                told += self._end(fault, f"{words}: {device.label} of {device.node} is back.")
+                told += self._end(fault, f"{healed or 'The condition is over'}: {device.label} of {device.node} is back.")
         return told
 
     # --- the clock ------------------------------------------------------------------------------------------------
@@ -332,6 +331,12 @@ class GpuWatch:
             setattr(self, name, saved[name])
 
 
+#: Conditions whose end says that the GPU was reset or came back, to what is said of it.
+_HEALED = {
+    "recovery_action": "The driver asks for nothing any more",
+    "lost": "It answers again",
+    "reset_required": "It needs no reset any more",
+}
 _SAVED = (
     "_devices", "_agents", "_listed", "_holders", "_faults", "_symptoms", "_application", "_returned", "kernel_lines",
     "not_followed", "_newest_step",

@@ -148,12 +148,13 @@ def _gpu(stop: Stop) -> Judgement | None:
         return Judgement(
             "io_expansion_board", "low",
             "Several GPUs of one node went at once: board, power supply and chassis look the same from here.",
+            [_line(fault)],
         )  # fmt: skip
     category = _OF_FAMILY.get(str(_ev(fault).get("family")), "faulty_gpu")
     unsure = "" if close else "The faulty GPU is not the one of the rank that stopped first: the two may be unrelated."
     if _ev(fault).get("family") == "link":
         unsure = "An NVLink error can come from the GPU, the board or a switch. " + unsure
-    return Judgement(category, confidence, unsure.strip())
+    return Judgement(category, confidence, unsure.strip(), [_line(fault)])
 
 
 def _oom(stop: Stop) -> Judgement | None:
