@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -257,32 +256,6 @@ def test_a_new_agent_that_sees_nothing_wrong_ends_the_fault_and_one_that_does_ke
     assert [gpu["state"] for gpu in gpus_view(watch, [], lambda uuid: None)][:3] == ["ok", "ok", "sick"]
 
 
-@pytest.mark.parametrize("without", [[1], range(8)], ids=["one", "all"])
-def test_a_gpu_that_the_new_agent_does_not_count_is_not_well_until_it_is_there(
-    watch: GpuWatch, node: Node, without: Sequence[int]
-) -> None:
-    _told(watch, node.xid(1, 79, 10.0), node.sees(1, "lost", 11.0, "on", why="not counted"))
-    after = node.restarted()
-    watch.event(after.inventory(100.0, without=without), 100)
-    assert [*watch.tick(1_000.0), *watch.tick(1_000.0 + SEEN_AGAIN_AFTER_S), *watch.tick(90_000.0)] == []
-    watch.event(after.inventory(90_000.0), 100)
-    assert watch.tick(90_001.0) == []
-    (over,) = watch.tick(90_001.0 + SEEN_AGAIN_AFTER_S)
-    assert (over.state, over.evidence["gpu"]["index"]) == ("resolved", 1)
-
-
-def test_a_driver_that_hung_for_the_whole_node_is_over_when_a_new_agent_sees_its_gpus(
-    watch: GpuWatch, node: Node
-) -> None:
-    hangs = node.sees(0, "call_hangs", 10.0, "on", call="nvmlInit", seconds=45.0)
-    hangs["data"] |= {"uuid": None, "index": None, "bus_id": None, "name": None, "ranks": []}
-    _told(watch, hangs)
-    watch.event(node.restarted().inventory(100.0), 100)
-    watch.tick(1_000.0)
-    (over,) = watch.tick(1_000.0 + SEEN_AGAIN_AFTER_S)
-    assert (over.state, over.node) == ("resolved", "gpu-03")
-
-
 def test_a_fault_is_over_for_a_job_that_moved_to_other_gpus(watch: GpuWatch, node: Node) -> None:
     _told(watch, node.xid(1, 48, 10.0))
     found = _told(watch, Node("gpu-99", first_rank=16).inventory(500.0))
@@ -301,17 +274,6 @@ def test_a_condition_that_ends_ends_its_fault(watch: GpuWatch, node: Node) -> No
     _told(watch, node.sees(0, "throttle", 10.0, "on", **hot))
     assert watch.tick(100_000.0) == []
     assert _only(_told(watch, node.sees(0, "throttle", 900.0, "off", **hot))).state == "resolved"
-
-
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [("lost", "It answers again"), ("reset_required", "It needs no reset"), ("nvlink", "The condition is over")],
-)
-def test_the_end_of_a_fault_says_what_ended(watch: GpuWatch, node: Node, what: str, words: str) -> None:
-    facts = {"down": [1]} if what == "nvlink" else {}
-    _told(watch, node.sees(0, what, 10.0, "on", **facts))
-    over = _only(_told(watch, node.sees(0, what, 20.0, "off", **facts)))
-    assert (over.state, over.text.startswith(words)) == ("resolved", True)
 
 
 def test_what_is_told_of_a_fault_never_seems_older_than_what_was_told_before(watch: GpuWatch, node: Node) -> None:

@@ -108,9 +108,15 @@ class GpuWatch:
                 next(iter(fault.devices.values())).ranks = ranks
                 told += self._tell(fault)
             moved = all(self._holders.get(rank, "") not in {*fault.devices, ""} for rank in fault.ranks)
-            if fault.ranks and moved and fault.last < time:
+            # A new agent does not know whose the GPU was that it does not see: by its place the rank gets another one.
+            guessed = fault.node == node and any(self._is_missing(ident) for ident in fault.devices)
+            if fault.ranks and moved and not guessed and fault.last < time:
                 told += self._end(fault, "The job runs on other GPUs now; this one is as it was left.")
         return told
+
+    def _is_missing(self, ident: str) -> bool:
+        device = self._devices.get(ident)
+        return device is not None and device.missing is True
 
     def _ranks_on(self, fault: Fault) -> list[int]:
         devices = (self._devices.get(ident) for ident in fault.devices)
@@ -233,7 +239,9 @@ class GpuWatch:
             if fault.lasts or (waits and healed is None):
                 told += self._tell(fault)
             else:
-                told += self._end(fault, f"{healed or 'The condition is over'}: {device.label} of {device.node} is back.")
+                told += self._end(
+                    fault, f"{healed or 'The condition is over'}: {device.label} of {device.node} is back."
+                )
         return told
 
     # --- the clock ------------------------------------------------------------------------------------------------
