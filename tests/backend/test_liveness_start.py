@@ -65,6 +65,21 @@ def test_a_job_that_comes_up_on_fewer_ranks_runs_and_finishes_without_those_that
     assert job.monitor.status(job.now) == ("finished", "")
 
 
+def test_a_death_is_over_when_the_job_goes_on_without_the_ranks_that_died() -> None:
+    job = Job(nodes={"a": [0, 1], "b": [2, 3]})
+    job.run(10)
+    job.silent = {"a"}  # its node is lost, the launcher ends the others and starts two ranks on node b
+    job.dies(2)
+    job.dies(3)
+    job.run(5, moving=False)
+    job.start, job.nodes, job.stuck = 60_000_000_000, {"b": [0, 1]}, {}
+    job.monitor.newest_start = JobStart(60.0, 2)
+    (over,) = [found for found in job.run(60) if found.kind == "process_death"]
+    assert (over.state, "is none of its ranks any more" in over.text) == ("resolved", True)
+    assert job.monitor.status(job.now) == ("running", "")
+    assert [found.title for found in job.said if found.state == "open"][1:] == []
+
+
 def test_another_process_under_the_runs_id_takes_no_rank_from_a_job_that_runs() -> None:
     job = Job(nodes={"a": [0, 1, 2, 3]})
     job.run(10)

@@ -266,3 +266,21 @@ def test_marks_on_several_lines_are_as_high_as_a_finger_and_lie_in_the_lane(
     assert all(before[1] < after[0] for before, after in pairwise(marks))
     assert lane[0] < marks[0][0]
     assert marks[-1][1] < lane[1]
+
+
+def test_a_mark_of_a_gpus_fault_names_the_xid_that_its_title_names(scripts: Page) -> None:
+    words = scripts.evaluate(
+        """() => {
+      document.body.innerHTML = "<div class='health-lane' id='health-lane'></div>";
+      const fault = { kind: "gpu_fault", state: "open", onset_step: 500, opened: 900, evidence: { xids: [13, 79] } };
+      const named = { ...fault, incident_id: "a", title: "GPU 0 of n: Xid 79: the GPU has fallen off the bus" };
+      const lane = new stability.HealthLane({
+        id: "r", view: () => ({ incidents: [named] }), forkList: [], lastStep: () => 1000, now: () => 1000,
+        settings: { x: "step" }, derived: { ready: () => false },
+      });
+      lane.draw({ place: (step) => step }, [0, 1000], 60, 500);
+      return document.querySelector("a.lane-mark").innerText;
+    }"""
+    )
+
+    assert "Xid 79" in words

@@ -128,7 +128,7 @@ class DeathWatch:
         """Take note that a process is alive; one that is newer than a dead one of its rank ends the incident.
 
         Args:
-            rank, source, step: of the process. time: unix seconds.
+            rank, source, step: of the process, "" where the job came up without this rank. time: unix seconds.
             newer: it is known to be newer, whatever its id says (a clock was put back between the two starts).
         """
         death = self._deaths.get(rank)
@@ -137,7 +137,8 @@ class DeathWatch:
         if newer or start_of(source) >= start_of(str(death["source"])):
             self._over_at = max(self._over_at, time)
             self._newest_start = max(self._newest_start, start_of(source))
-            self._runs_again = f"The job runs again: rank {rank} has a new process, at step {max(step, 0)}."
+            how = f"has a new process, at step {max(step, 0)}" if source else "is none of its ranks any more"
+            self._runs_again = f"The job runs again: rank {rank} {how}."
 
     def open_finding(self, now_step: int) -> Finding | None:
         """Return how the open death reads now, or None."""

@@ -381,6 +381,7 @@ class LivenessMonitor:
         ]
         for rank in of_larger_start(self._ranks.values(), fresh, self.newest_start):
             del self._ranks[rank]
+            self._deaths.runs_again(rank, "", -1, now, newer=True)
         return sorted(fresh, key=lambda watch: watch.rank)
 
     def _facts_of(self, watch: RankWatch) -> dict[str, Any]:

@@ -33,6 +33,8 @@
   function gpuWords(incident) {
     const evidence = object(incident.evidence);
     const xids = Array.isArray(evidence.xids) ? evidence.xids.filter((one) => number(one) !== null) : [];
+    const root = /\bXid \d+/.exec(typeof incident.title === "string" ? incident.title : "");
+    if (root) return root[0]; // not the first one that came: that may be a symptom
     if (xids.length) return `Xid ${xids[0]}`;
     const what = typeof evidence.what === "string" ? evidence.what : "";
     return what === "throttle" ? "throttled" : what ? `GPU ${S.words(what)}`.slice(0, 18) : "GPU";
