@@ -24,9 +24,10 @@ def test_every_point_is_stored_once_while_server_redis_and_agent_are_killed(
     seconds: float, tmp_path: Path, free_port: int
 ) -> None:
     server = Server(tmp_path / "data", free_port, {"STABILITY_WINDOW_MIB": str(WINDOW_MIB)})
+    enough = tmp_path / "enough"  # the job outlives the last kill, however long the server takes to come up again
     with (
         server,
-        Ranks("two_ranks.py", [str(seconds), "0.005"], url=server.url, folder=tmp_path / "spool", run_id="r") as job,
+        Ranks("two_ranks.py", [str(enough), "0.005"], url=server.url, folder=tmp_path / "spool", run_id="r") as job,
     ):
         begin = time.monotonic()
         for at, victim in ((0.1, "server"), (0.3, "redis"), (0.45, "server"), (0.6, "agent"), (0.75, "server")):
@@ -38,6 +39,8 @@ def test_every_point_is_stored_once_while_server_redis_and_agent_are_killed(
                 os.kill(server.redis_pid(), signal.SIGKILL)
             else:
                 os.kill(agent_pid(tmp_path / "spool", "r"), signal.SIGKILL)
+        _sleep_until(begin + seconds)
+        enough.touch()
         outputs = job.outputs()
         rows = [int(lines[0]) for lines in outputs]
         stored = server.wait_for(
