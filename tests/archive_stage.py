@@ -54,14 +54,14 @@ class Stage:
         self.manager = self._manager()
 
     async def send(self, *frames: Frame) -> RunWorker:
-        """Store frames and wait until the worker has folded them."""
+        """Store frames and wait until the worker has folded them and stored what follows from them."""
         await self.manager._index.register(HELLO, self.now)
         worker = await self.manager.get("run-1")
         async with Ingest(self.redis) as ingest:
             for frame in frames:
                 await ingest.append("run-1", frame.source, frame.first_seq, frame.last_seq, encode_message(frame))
         last: Any = (await self.redis.xinfo_stream(KEYS.frames))["last-generated-id"]
-        await self.until(lambda: worker.cursor == last.decode(), "the worker has read everything")
+        await self.until(lambda: worker._stored_to == last.decode(), "the worker has stored all that follows")
         return worker
 
     async def archived(self, worker: RunWorker, parts: int) -> None:

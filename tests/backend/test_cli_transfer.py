@@ -103,6 +103,7 @@ def test_an_export_of_an_imported_run_is_not_imported_into_it(
 ) -> None:
     at = ("--url", server.url)
     assert program("import", write_log(tmp_path / "log.jsonl"), "--run-id", "run", *at)[0] == 0
+    server.wait_for("/runs/run", lambda r: r["status"] == "finished", "all of it is read")
     assert program("export", "run", "--to", tmp_path / "run.parquet", *at)[0] == 0
     before = server.get("/runs/run/segments")
     assert program("import", tmp_path / "run.parquet", *at)[0] == 1
@@ -267,6 +268,7 @@ def test_an_export_is_written_into_a_pipe_and_through_a_link_and_replaces_neithe
     server: RunningServer, program: Program, tmp_path: Path
 ) -> None:
     assert program("import", write_log(tmp_path / "log.jsonl"), "--run-id", "run", "--url", server.url)[0] == 0
+    server.wait_for("/runs/run", lambda r: r["status"] == "finished", "all of it is read")
     pipe, link, file = tmp_path / "pipe", tmp_path / "link.jsonl", tmp_path / "file.jsonl"
     os.mkfifo(pipe)
     link.symlink_to(file)
@@ -287,6 +289,7 @@ def test_standard_output_on_a_full_disk_is_one_line_of_trouble(
     server: RunningServer, program: Program, tmp_path: Path
 ) -> None:
     assert program("import", write_log(tmp_path / "log.jsonl"), "--run-id", "run", "--url", server.url)[0] == 0
+    server.wait_for("/runs/run", lambda r: r["status"] == "finished", "all of it is read")
     command = [sys.executable, "-m", "stabilitybackend.cli", "export", "run", "--to", "-", "--url", server.url]
     with Path("/dev/full").open("wb") as full:
         left = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)

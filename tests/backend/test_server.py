@@ -248,10 +248,26 @@ class Browser:
         return await self.next("hello")
 
     async def next(self, *kinds: str) -> dict[str, Any]:
-        while True:
-            message: dict[str, Any] = json.loads(await asyncio.wait_for(self._socket.recv(), 10))
-            if message["type"] in kinds:
-                return message
+        async with asyncio.timeout(30):  # over all messages: without news a ping comes every 5 s
+            while True:
+                message: dict[str, Any] = json.loads(await self._socket.recv())
+                if message["type"] in kinds:
+                    return message
+
+    async def first(self, *kinds: str) -> dict[str, dict[str, Any]]:
+        """Return the first message of each kind: those of frames that were read at once have another order."""
+        seen: dict[str, dict[str, Any]] = {}
+        while len(seen) < len(kinds):
+            message = await self.next(*kinds)
+            seen.setdefault(message["type"], message)
+        return seen
+
+    async def blocks(self, last_step: int) -> list[dict[str, Any]]:
+        """Return all blocks of points up to the one that ends with a step; one message has those of many frames."""
+        found: list[dict[str, Any]] = []
+        while not found or found[-1]["steps"][-1] != last_step:
+            found += (await self.next("points"))["blocks"]
+        return found
 
 
 async def test_a_browser_sees_points_a_fork_and_a_checkpoint_as_they_arrive(server: RunningServer) -> None:
@@ -261,13 +277,11 @@ async def test_a_browser_sees_points_a_fork_and_a_checkpoint_as_they_arrive(serv
         browser = Browser(socket)
         await browser.subscribe("run-1")
         await _send(agent, job.rows([2, 3], {"loss": [1.5, math.nan]}))
-        points = await browser.next("points")
-        while points["blocks"][0]["steps"] != [2, 3]:
-            points = await browser.next("points")
-        assert points["blocks"][0]["values"] == {"loss": [1.5, "NaN"]}
+        newest = (await browser.blocks(last_step=3))[-1]
+        assert (newest["steps"], newest["values"]) == ([2, 3], {"loss": [1.5, "NaN"]})
         await _send(agent, job.event("checkpoint", 2, path="c/2"), job.rolled_back(2, "k"))
-        assert (await browser.next("checkpoint"))["checkpoint"]["step"] == 2
-        assert (await browser.next("segments"))["head"] == 1
+        told = await browser.first("checkpoint", "segments")
+        assert (told["checkpoint"]["checkpoint"]["step"], told["segments"]["head"]) == (2, 1)
 
 
 async def test_a_new_checkpoint_sends_itself_and_none_of_the_old_ones(server: RunningServer) -> None:
@@ -298,10 +312,8 @@ async def test_a_browser_that_was_away_gets_what_it_missed_or_is_told_to_fetch_a
         async with connect(server.live_url) as socket:
             browser = Browser(socket)
             await browser.subscribe("run-1", cursor)
-            missed: list[int] = []
-            while 3 not in missed:
-                missed += (await browser.next("points"))["blocks"][0]["steps"]
-            assert missed == [2, 3]
+            missed = await browser.blocks(last_step=3)
+            assert [step for block in missed for step in block["steps"]] == [2, 3]
 
 
 @pytest.mark.parametrize("cursor", ["99999999999999-0", "garbage", "", "-1-0"])
