@@ -19,7 +19,6 @@ from stabilitybackend.redis_link import make_redis
 from stabilitybackend.redis_server.binary import bundled_binary
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import SourceInfo
-from waiting import until
 
 KEYS = RunKeys("run-1")
 SOURCE = SourceInfo("r0-1", rank=0, world_size=2, node="n0", pid=7, started=1.5)
@@ -145,7 +144,7 @@ async def test_what_is_answered_as_stored_survives_a_killed_server(tmp_path: Pat
     with EmbeddedRedis(tmp_path, server=bundled_binary()) as server:
         redis = make_redis(server.url)
         async with Ingest(redis) as ingest:
-            stored = 0
+            stored, reached = 0, {200: asyncio.Event(), 600: asyncio.Event()}
 
             async def store_more() -> None:
                 nonlocal stored
@@ -153,19 +152,17 @@ async def test_what_is_answered_as_stored_survives_a_killed_server(tmp_path: Pat
                     try:
                         await ingest.append("run-1", SOURCE, stored + 1, stored + 1, b"m" * 100)
                         stored += 1
+                        if stored in reached:
+                            reached[stored].set()
                     except Unavailable:
                         await asyncio.sleep(0.01)
 
             storing = asyncio.create_task(store_more())
-            for threshold in (200, 600):
-
-                async def reached(threshold: int = threshold) -> bool:
-                    return stored >= threshold
-
-                await until(reached, 10, f"{threshold} frames are stored")
+            for frames in reached.values():  # the next frame is on its way when we hear of it
+                await asyncio.wait_for(frames.wait(), 30)
                 assert server.pid is not None
                 os.kill(server.pid, signal.SIGKILL)
-            await asyncio.wait_for(storing, 20)
+            await asyncio.wait_for(storing, 60)
         assert server.restarts == 2
         assert ingest.failed >= 1
         assert await stored_ranges(redis) == [(seq, seq) for seq in range(1, 2001)]
