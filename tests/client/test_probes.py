@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from spooled import child
-from stuck_rank import STATES
+from stuck_rank import STATES, usual_state
 
 from stabilityclient.slot import SlotView, read_slot
 from waiting import wait_until
@@ -60,8 +60,7 @@ class _Rank:
         return seen
 
     def look(self) -> tuple[SlotView, str]:
-        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
-        return self.slot(), stat.rpartition(")")[2].split()[0]
+        return self.slot(), usual_state(self.process.pid)
 
 
 @pytest.fixture(scope="module")
