@@ -63,6 +63,23 @@ def test_every_end_is_told_soon_with_its_cause_and_a_good_one_is_not(agents: Pat
         assert len(gateway.store.events("process_death", None)) == len(_ENDS)
 
 
+#: A rank whose main thread is gone while another one lives on: its process is still to end, with code 5.
+_ENDS_SLOWLY = """
+import ctypes, platform, threading
+number = 60 if platform.machine() == "x86_64" else 93  # exit() of one thread, in Linux's numbers
+threading.Thread(target=lambda: (time.sleep(0.7), os._exit(5))).start()
+ctypes.CDLL(None).syscall(number, 0)
+"""
+
+
+def test_an_agent_with_nothing_left_to_deliver_stays_for_the_end_of_a_process_that_takes_a_while(agents: Path) -> None:
+    with Gateway() as gateway, SmallJob(agents, gateway, 1) as job:
+        wait_until(lambda: gateway.store.steps(0) == [1, 2, 3], 10, "all is delivered")
+        job.do(0, _ENDS_SLOWLY)
+        (death,) = job.wait_events("process_death", 1)
+        assert (death.data["cause"], death.data["exit_code"]) == ("exit_code", 5)
+
+
 @pytest.fixture
 def small_group() -> Iterator[Path]:
     """A memory control group of 96 MiB, v1 or v2, where the machine lets us make one."""

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stabilityclient.agent.sources import Source
 from stabilityclient.agent.storable import storable
 from stabilityclient.arguments import MAX_STEP
 from stabilityclient.spool import MAX_SET_NAMES, SpoolWriter
@@ -104,6 +105,13 @@ class OwnSource:
     def waiting(self) -> int:
         """Events that wait for room."""
         return len(self._waiting)
+
+    def confirmed(self, read: Source | None) -> bool:
+        """Say whether all that was told is confirmed; ``read`` is this source as it is delivered, None before that.
+
+        What is appended after the reader's last look is no record that it knows of.
+        """
+        return not self._waiting and (self._spool is None or (read is not None and read.acked >= self._spool.last_seq))
 
     def close(self) -> None:
         """Unmap; the files stay."""

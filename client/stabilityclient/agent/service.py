@@ -232,7 +232,7 @@ class Agent:
 
     def _job_over(self) -> bool:
         ranks = self._sources.ranks()
-        return bool(ranks) and all(source.final for source in ranks) and not self._orders.busy
+        return bool(ranks) and all(source.over for source in ranks) and not self._orders.busy
 
     def _verdict(self) -> str | None:
         """Return how the agent ends, None while it goes on."""
@@ -246,7 +246,7 @@ class Agent:
             return None
         if self._over_since is None:
             self._over_since = now
-        if all(source.delivered for source in self._sources) and not self._own.waiting:
+        if all(source.delivered for source in self._sources) and self._own.confirmed(self._sources.get(self._own.name)):
             # A rank of a restart may have come in the meantime.
             return None if self._sources.discover() else "done"
         if self._uplink.refused or now - self._over_since > self._drain_s:

@@ -80,6 +80,14 @@ class Source:
         """Whether everything that was written is confirmed."""
         return self.drained and not self.in_flight and self.acked >= self.reader.next_seq - 1
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing is to come of a rank: no record, and when its process is dead no word of how it ended.
+
+        One whose files make trouble is not waited for.
+        """
+        return self.final and (self.alive or self.ended is not None or self.trouble is not None)
+
     def rewind(self, expected_seq: int) -> None:
         """Send again from ``expected_seq``: forget what is in flight."""
         self.in_flight.clear()
