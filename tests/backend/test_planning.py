@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpu_events import Node
 from job import Job
 from stabilitybackend.policy.orders import Order
 from stabilitybackend.policy.plan import MAX_FRUITLESS
@@ -66,3 +67,36 @@ def test_deaths_that_the_restart_brings_are_no_incident_and_those_after_it_are()
     assert [i["kind"] for i in state.incidents.all()] == []
     _comes_up_and_dies(state, 2)
     assert [i["kind"] for i in state.incidents.all()] == ["process_death"]
+
+
+def test_a_plan_waits_for_the_last_words_of_a_job_that_died_they_may_name_its_gpu() -> None:
+    now = 3000.0
+    state = RunState("run", lambda: now)
+    job, node = Job(), Node("n0", gpus=2)
+    for frame in (job.rows(range(1, 11)), node.frame(node.inventory(now))):
+        state.apply(frame, replayed=False)
+    state.tick()
+    state.apply(job.event("exception", 10, type="RuntimeError", message="CUDA error"), replayed=False)
+    assert plan_of(state, now)["action"] == "wait"
+    now += 1.0
+    state.tick()
+    early = plan_of(state, now)
+    assert (early["action"], early["exit_code"], early["verdict"]["class"]) == ("wait", 0, "exception")
+    state.apply(node.frame(node.xid(0, 79, now)), replayed=False)
+    now += 3.0
+    state.tick()
+    plan = plan_of(state, now)
+    assert (plan["action"], plan["exclude_nodes"], plan["exit_code"]) == ("relaunch_without", ["n0"], 41)
+
+
+def test_a_server_that_is_late_plans_nothing_from_a_death_that_it_has_not_told() -> None:
+    now = 3000.0
+    state = RunState("run", lambda: now)
+    job = Job()
+    state.apply(job.rows(range(1, 11)), replayed=False)
+    state.apply(job.event("exception", 10, type="ValueError", message="bad batch"), replayed=False)
+    now += 60.0
+    assert plan_of(state, now)["action"] == "wait"
+    state.tick()
+    now += 3.0
+    assert plan_of(state, now)["action"] == "relaunch"

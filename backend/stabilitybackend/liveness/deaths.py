@@ -12,11 +12,20 @@ from stabilitybackend.liveness.death_causes import (
     cause_of,
     ended_together,
     from_outside,
-    is_cascade,
     passes_on,
     root_of,
 )
-from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, capital, name_ranks
+from stabilitybackend.liveness.death_words import (
+    cut,
+    gpu_words,
+    how_it_died,
+    pulled,
+    say,
+    step_of,
+    verdict_of,
+    where_it_was,
+)
+from stabilitybackend.liveness.naming import capital, name_ranks
 from stabilitybackend.liveness.rank_watch import number, start_of
 from stabilityclient.arguments import cut_inside, gist
 
@@ -27,22 +36,15 @@ MAX_REMEMBERED = 4_096
 #: Characters and entries of one fact that an agent tells of a death.
 MAX_FACT_CHARS = 2_000
 MAX_FACT_ENTRIES = 16
-#: Characters of an exception's message or of the agent's words in a text.
-MAX_SAID_CHARS = 300
 #: Word of a death may come so long after its process was seen to be gone, and the hang with it was over, seconds.
 WORD_S = 5.0
+#: No plan is made from deaths before so long after the newest: the first rank that is told dead need not be the cause,
+#: and kernel, driver and the other ranks have their say within it.
+LAST_WORDS_S = 3.0
 #: Facts of a ``process_death`` event that are kept (docs/wire.md).
 FACTS = (
     "pid", "last_phase", "evidence", "cause", "signal", "signal_name", "exit_code", "oom", "fatal", "how",
 )  # fmt: skip
-
-#: How an agent knows the end of a process (``how`` of docs/wire.md), in words.
-KNOWN_BY = {
-    "pidfd": "by its exit status, which the kernel kept",
-    "zombie": "by its exit status, read before its launcher asked",
-    "kernel log": "by the kernel's log",
-    "slot": "by what it wrote down before it ended",
-}
 
 __all__ = ["FACTS", "DeathWatch"]
 
@@ -68,11 +70,26 @@ class DeathWatch:
         self._hung: dict[str, Any] | None = None
         #: One of the deaths that are not described was not by a signal from outside.
         self._more_by_itself = False
+        #: A process was seen or told to be over since ``news`` was asked, and when it was asked after the last one.
+        self._ended = False
+        self._ended_at = float("-inf")
 
     @property
     def is_open(self) -> bool:
         """True while the job is dead and no process of it has started anew."""
         return bool(self._deaths) and self._runs_again is None
+
+    def ended(self) -> None:
+        """Take note that a process was seen or told to be over."""
+        self._ended = True
+
+    def is_settled(self, now: float) -> bool:
+        """Say whether all that is known was told by ``news``, and nothing more of the dead is to be expected.
+
+        Args:
+            now: unix seconds of the clock that ``news`` is asked by; clocks of nodes differ.
+        """
+        return not (self._ended or self._changed) and not 0.0 <= now - self._ended_at < LAST_WORDS_S
 
     def knows(self, source: str) -> bool:
         """Say whether this process is known to be dead."""
@@ -151,6 +168,8 @@ class DeathWatch:
             now_step: newest step of the run. now: unix seconds.
             hang: the open one: a job that hangs is ended by somebody, or by its launcher.
         """
+        if self._ended:
+            self._ended, self._ended_at = False, now
         if hang is not None:
             self._hang, self._hang_at = _short(hang), now
         if not self._deaths:
@@ -207,23 +226,24 @@ class DeathWatch:
         hung = self._ended_hung(by_time[0]["time"])
         severity: Severity = "info" if by_hand else ("warning" if over or hung else "critical")
         rank, cause = first["rank"], cause_of(first)
-        where = _where(first)
+        at = where_it_was(first)
         if first.get("last_phase") and first["last_phase"] != AFTER_LOOP:
-            where += f", in {first['last_phase']}"
+            at += f", in {first['last_phase']}"
         together = ended_together(by_time) or (hung is not None and len(by_time) > 1)
         signals = ", ".join(sorted({str(d["signal_name"]) for d in by_time if d.get("signal_name")}))
-        seat = f"rank {rank}" + (f" (node {first['node']}{_gpu_words(first)})" if first["node"] else "")
+        seat = f"rank {rank}" + (f" (node {first['node']}{gpu_words(first)})" if first["node"] else "")
         if by_hand:
-            text = f"{capital(seat)} was stopped by hand (Ctrl-C) {where}"
+            text = f"{capital(seat)} was stopped by hand (Ctrl-C) {at}"
         elif together:
-            text = f"{len(by_time)} ranks were ended from outside by {signals} {where}"
+            text = f"{len(by_time)} ranks were ended from outside by {signals} {at}"
         else:
-            text = f"{capital(seat)} ended {where}" if cause == "exception" else f"{_how(seat, cause, first)} {where}"
+            text = f"{capital(seat)} ended" if cause == "exception" else how_it_died(seat, cause, first)
+            text += f" {at}"
         if exception and not by_hand:
             said = gist(str(exception.get("message", "")))
-            text += f": {exception.get('type', 'an exception')}: {_cut(said)}".removesuffix(": ")
+            text += f": {exception.get('type', 'an exception')}: {cut(said)}".removesuffix(": ")
         elif first.get("evidence") and cause == "unknown":  # else it says the same, and stands in the verdict
-            text += f" ({_say(first['evidence'])})"
+            text += f" ({say(first['evidence'])})"
         text += "."
         if hung is not None:
             text += f" The job hung before, {hung['title']}; somebody or its launcher ended it."
@@ -232,10 +252,10 @@ class DeathWatch:
         else:
             if passes_on(first):
                 text += f" It need not be the cause: {self._before(first)}."
-            text += f" {_pulled(first, pulled_down, self._more)}" if pulled_down else ""
+            text += f" {pulled(first, pulled_down, self._more)}" if pulled_down else ""
         # The first death seen names the incident, also when one that was earlier is reported later.
         named = next((d for d in by_time if self._key == f"process_death:{d['source']}"), first)
-        title = _how(f"rank {rank}", cause, first)
+        title = how_it_died(f"rank {rank}", cause, first)
         if together:
             title = f"The job {'hung and ' if hung else ''}was ended from outside by {signals}"
         elif hung is not None:
@@ -249,8 +269,8 @@ class DeathWatch:
             severity=severity,
             title=f"Rank {rank} was stopped by hand" if by_hand else title,
             text=over + " " + text if over else text,
-            onset_step=_step_of(named),
-            step=_step_of(named),
+            onset_step=step_of(named),
+            step=step_of(named),
             now_step=self._told_step,
             rank=None if together else rank,
             node=None if together else first["node"] or None,
@@ -260,7 +280,7 @@ class DeathWatch:
                 "not_described": self._more,
                 "exception": exception or None,
                 "hung": hung,
-                "verdict": _verdict(first, pulled_down, cause, text, together, hung),
+                "verdict": verdict_of(first, pulled_down, cause, text, together, hung),
             },
         )
 
@@ -277,90 +297,6 @@ def _short(hang: Finding) -> dict[str, Any]:
     }
 
 
-def _how(who: str, cause: str, death: Mapping[str, Any]) -> str:
-    """Say how a process died, without an end: "Rank 1 was killed by the kernel for memory (OOM)"."""
-    who = who[:1].upper() + who[1:]
-    name = death.get("signal_name") or (f"signal {death['signal']}" if death.get("signal") else "a signal")
-    code = death.get("exit_code")
-    return {
-        "oom_kill": f"{who} was killed by the kernel for memory (OOM)",
-        "signal": f"{who} was killed from outside by {name}",
-        "crash": f"{who} crashed with {name}",
-        "exception": f"{who} ended with {(death.get('exception') or {}).get('type') or 'an exception'}",
-        "exit_code": f"{who} ended with exit code {code}" if code is not None else f"{who} ended with an exit code",
-    }.get(cause, f"The process of {who[:1].lower() + who[1:]} died")
-
-
-def _gpu_words(death: Mapping[str, Any]) -> str:
-    gpu = death.get("gpu")
-    return f", GPU {gpu['index']}" if isinstance(gpu, Mapping) and gpu.get("index") is not None else ""
-
-
-def _pulled(first: Mapping[str, Any], others: list[dict[str, Any]], more: int) -> str:
-    after = [death["rank"] for death in others]
-    shown = ", ".join(str(rank) for rank in after[:MAX_NAMED_RANKS])
-    rest = more + len(after) - min(len(after), MAX_NAMED_RANKS)
-    earlier = [death["rank"] for death in others if death["time"] < first["time"]]
-    text = f"{'Also' if earlier else 'After it'} died: {'rank' if len(after) == 1 else 'ranks'} {shown}"
-    text += f" and {rest} more." if rest else "."
-    cascade = [death["rank"] for death in others if is_cascade(death)]
-    if cascade:
-        text += f" Pulled down by it, by what {'it says' if len(cascade) == 1 else 'they say'}: {name_ranks(cascade)}."
-    if earlier:
-        clock = "the clock of its node" if len(earlier) == 1 else "the clocks of their nodes"
-        text += f" {capital(name_ranks(earlier))} died earlier by {clock}, but only passed on an end."
-    return text
-
-
-def _verdict(
-    first: Mapping[str, Any],
-    others: list[dict[str, Any]],
-    cause: str,
-    text: str,
-    together: bool,
-    hung: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Return the verdict, in the shape of docs/api.md."""
-    because = [] if hung is None else [f"the job hung before: {hung['title']}"]
-    blind = []
-    if first.get("evidence"):
-        because.append(_say(first["evidence"]))
-    if first.get("how") and first["how"] != "none":
-        because.append(f"known {KNOWN_BY.get(first['how'], 'by ' + _cut(first['how']))}")
-    if first.get("fatal"):
-        because.append(f"its last words: {_cut(first['fatal'])}")
-    oom = first.get("oom")
-    if isinstance(oom, Mapping):
-        because.append(_cut(oom.get("text") or ", ".join(f"{name} {value}" for name, value in oom.items())))
-    because += [f"rank {death['rank']} died {_apart(death['time'] - first['time'])}" for death in others[:8]]
-    if cause == "unknown":
-        blind.append("how the process ended: nobody who could read its exit status told")
-    gpu = first.get("gpu")
-    certain = cause in ("oom_kill", "crash", "exception", "exit_code") or (cause == "signal" and first.get("signal"))
-    heard = number(first.get("heard"))
-    alone = not others or min(death["time"] for death in others) - first["time"] > 1.0
-    sure = not passes_on(first) and (alone or not is_cascade(first))
-    return {
-        "class": cause,
-        "text": text,
-        "confidence": "high" if certain and sure else ("medium" if certain else "low"),
-        "culprits": [] if together else [first["rank"]],
-        "nodes": [first["node"]] if first["node"] and not together else [],
-        "gpus": [{"rank": first["rank"], "node": first["node"], **gpu}]
-        if isinstance(gpu, Mapping) and not together
-        else [],
-        "because": because,
-        "blind": blind,
-        "since": first["time"],
-        "decided_after_s": round(max(0.0, heard - first["time"]), 1) if heard else None,
-        "dump": None,
-    }
-
-
-def _apart(seconds: float) -> str:
-    return f"{abs(seconds):.1f} s {'later' if seconds >= 0 else 'earlier'}"
-
-
 def _bounded(fact: Any) -> Any:
     """Return a fact of an agent within bounds: it stands in the incident's evidence."""
     if isinstance(fact, Mapping):
@@ -370,27 +306,5 @@ def _bounded(fact: Any) -> Any:
     return cut_inside(fact, MAX_FACT_CHARS) if isinstance(fact, str) else fact
 
 
-def _where(death: Mapping[str, Any]) -> str:
-    """Say at which step; a process that lived for less than a beat told none, and in many jobs only rank 0 does."""
-    told = "before it told a step" if _step_of(death) < 0 else f"while the job was at step {_step_of(death)}"
-    return f"at step {death['step']}" if death["step"] >= 0 else told
-
-
-def _step_of(death: Mapping[str, Any]) -> int:
-    return max(int(death["step"]), int(number(death.get("job_step"), -1)))
-
-
 def _step(event: Mapping[str, Any]) -> int:
     return int(number(event.get("step"), -1))
-
-
-def _say(evidence: object) -> str:
-    """Return what the agent saw, in its own words where it has some."""
-    if isinstance(evidence, Mapping):
-        text = evidence.get("text") or ", ".join(f"{name} {value}" for name, value in evidence.items())
-        return _cut(text)
-    return _cut(evidence)
-
-
-def _cut(text: object) -> str:
-    return str(text)[:MAX_SAID_CHARS]

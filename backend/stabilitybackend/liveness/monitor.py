@@ -16,6 +16,7 @@ from stabilitybackend.liveness.budgets import Budgets, Seen
 from stabilitybackend.liveness.deaths import FACTS, DeathWatch
 from stabilitybackend.liveness.doubles import Doubles
 from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
+from stabilitybackend.liveness.ending import how_it_ended
 from stabilitybackend.liveness.gpu_facts import broken_gpus
 from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
@@ -154,8 +155,11 @@ class LivenessMonitor:
             self.bad_slots += 1  # twice in one message: the first one counts
             return
         before, first = watch.place, watch.seen_at == 0.0
+        ran = watch.running
         watch.observe(slot, agent, node, clock, told, now)
         if not watch.running:
+            if ran:
+                self._deaths.ended()
             return
         if watch.in_long_phase and not watch.trouble and watch.stood_s <= self._budget_of(watch):
             self._excused_until = now
@@ -229,7 +233,9 @@ class LivenessMonitor:
         node = watch.node or str(event.get("node") or "")
         if kind == "start":
             self._deaths.runs_again(rank, watch.source, watch.step, time)
-        elif kind == "finish":
+            return
+        self._deaths.ended()
+        if kind == "finish":
             watch.state = "finished"
         elif kind == "left":
             watch.state = "left"
@@ -305,6 +311,10 @@ class LivenessMonitor:
         status, note = self._status(now)
         return status, " ".join(part for part in (note, self.twins(now)) if part)
 
+    def is_settled(self, now: float) -> bool:
+        """Say whether nothing more is to be expected of processes that ended."""
+        return self._deaths.is_settled(now)
+
     def twins(self, now: float) -> str:
         """Return what is said of two living processes of one rank (two jobs under one run id), empty without any."""
         return self._doubles.note_for(self.run_id, now) or self._agents.twins()
@@ -312,17 +322,9 @@ class LivenessMonitor:
     def _status(self, now: float) -> tuple[str, str]:
         visible = self._visible(now)
         ranks = list(self._ranks.values())
-        death = self._deaths.open_finding(self._newest_step())
-        if death is not None:
-            return "crashed", death.text
-        if ranks and all(watch.state in ("finished", "left") for watch in ranks):
-            left = [watch.rank for watch in ranks if watch.state == "left"]
-            return "finished", f"{name_ranks(left)} ended without run.finish()." if left else ""
-        dead = {watch.rank for watch in ranks if watch.state == "running" and not watch.alive}
-        gone = sorted(dead - of_earlier_start(self._ranks.values(), visible))
-        if gone:
-            process, are = ("process", "is") if len(gone) == 1 else ("processes", "are")
-            return "crashed", f"The {process} of {name_ranks(gone)} {are} gone."
+        ended = how_it_ended(ranks, visible, self._deaths.open_finding(self._newest_step()))
+        if ended is not None:
+            return ended
         lost_after_s = self.limits.agent_lost_s
         away = {name for name in self._agents.all if self._agents.is_lost(name, now, lost_after_s)}
         lost = {watch.agent for watch in ranks if watch.running and watch.agent in away}

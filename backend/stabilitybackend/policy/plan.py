@@ -58,6 +58,8 @@ class JobFacts:
         incidents, checkpoints: in the shapes of docs/api.md, newest first.
         nodes: of the job's ranks.
         fruitless: newest launches in a row that made no progress.
+        settled: False while the last words of a job that ended may still be on their way: the first rank that is told
+            dead need not be the cause.
     """
 
     status: str
@@ -66,6 +68,7 @@ class JobFacts:
     checkpoints: Sequence[Mapping[str, Any]]
     nodes: Collection[str]
     fruitless: int
+    settled: bool = True
 
 
 def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None) -> dict[str, Any]:
@@ -182,6 +185,8 @@ def _action(
     if job.status == "unreachable":
         return ("wait", job.note)
     if job.status == "crashed":
+        if not job.settled:
+            return ("wait", f"{_why(cause, job)} Its last words may still be on their way.")
         if job.fruitless >= MAX_FRUITLESS:
             return (
                 "stop",

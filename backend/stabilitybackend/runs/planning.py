@@ -35,5 +35,6 @@ def plan_of(state: RunState, now: float, order: Order | None = None) -> dict[str
     checkpoints = state.checkpoints()
     nodes = {agent["node"] for agent in state.agents.values() if agent.get("ranks")}
     incidents = state.incidents.all()
-    job = JobFacts(status, note, incidents, checkpoints, nodes, state.world.fruitless(checkpoints))
+    fruitless, settled = state.world.fruitless(checkpoints), state.liveness.is_settled(now)
+    job = JobFacts(status, note, incidents, checkpoints, nodes, fruitless, settled)
     return make_plan(state.run_id, job, now, order)

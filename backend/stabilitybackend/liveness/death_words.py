@@ -1,0 +1,129 @@
+"""What is said of the death of a process, and the verdict on it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stabilitybackend.liveness.death_causes import is_cascade, passes_on
+from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, capital, name_ranks
+from stabilitybackend.liveness.rank_watch import number
+
+#: Characters of an exception's message or of the agent's words in a text.
+MAX_SAID_CHARS = 300
+
+#: How an agent knows the end of a process (``how`` of docs/wire.md), in words.
+KNOWN_BY = {
+    "pidfd": "by its exit status, which the kernel kept",
+    "zombie": "by its exit status, read before its launcher asked",
+    "kernel log": "by the kernel's log",
+    "slot": "by what it wrote down before it ended",
+}
+
+__all__ = ["cut", "gpu_words", "how_it_died", "pulled", "say", "step_of", "verdict_of", "where_it_was"]
+
+
+def how_it_died(who: str, cause: str, death: Mapping[str, Any]) -> str:
+    """Say how a process died, without an end: "Rank 1 was killed by the kernel for memory (OOM)"."""
+    who = who[:1].upper() + who[1:]
+    name = death.get("signal_name") or (f"signal {death['signal']}" if death.get("signal") else "a signal")
+    code = death.get("exit_code")
+    return {
+        "oom_kill": f"{who} was killed by the kernel for memory (OOM)",
+        "signal": f"{who} was killed from outside by {name}",
+        "crash": f"{who} crashed with {name}",
+        "exception": f"{who} ended with {(death.get('exception') or {}).get('type') or 'an exception'}",
+        "exit_code": f"{who} ended with exit code {code}" if code is not None else f"{who} ended with an exit code",
+    }.get(cause, f"The process of {who[:1].lower() + who[1:]} died")
+
+
+def gpu_words(death: Mapping[str, Any]) -> str:
+    gpu = death.get("gpu")
+    return f", GPU {gpu['index']}" if isinstance(gpu, Mapping) and gpu.get("index") is not None else ""
+
+
+def pulled(first: Mapping[str, Any], others: list[dict[str, Any]], more: int) -> str:
+    after = [death["rank"] for death in others]
+    shown = ", ".join(str(rank) for rank in after[:MAX_NAMED_RANKS])
+    rest = more + len(after) - min(len(after), MAX_NAMED_RANKS)
+    earlier = [death["rank"] for death in others if death["time"] < first["time"]]
+    text = f"{'Also' if earlier else 'After it'} died: {'rank' if len(after) == 1 else 'ranks'} {shown}"
+    text += f" and {rest} more." if rest else "."
+    cascade = [death["rank"] for death in others if is_cascade(death)]
+    if cascade:
+        text += f" Pulled down by it, by what {'it says' if len(cascade) == 1 else 'they say'}: {name_ranks(cascade)}."
+    if earlier:
+        clock = "the clock of its node" if len(earlier) == 1 else "the clocks of their nodes"
+        text += f" {capital(name_ranks(earlier))} died earlier by {clock}, but only passed on an end."
+    return text
+
+
+def verdict_of(
+    first: Mapping[str, Any],
+    others: list[dict[str, Any]],
+    cause: str,
+    text: str,
+    together: bool,
+    hung: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the verdict, in the shape of docs/api.md."""
+    because = [] if hung is None else [f"the job hung before: {hung['title']}"]
+    blind = []
+    if first.get("evidence"):
+        because.append(say(first["evidence"]))
+    if first.get("how") and first["how"] != "none":
+        because.append(f"known {KNOWN_BY.get(first['how'], 'by ' + cut(first['how']))}")
+    if first.get("fatal"):
+        because.append(f"its last words: {cut(first['fatal'])}")
+    oom = first.get("oom")
+    if isinstance(oom, Mapping):
+        because.append(cut(oom.get("text") or ", ".join(f"{name} {value}" for name, value in oom.items())))
+    because += [f"rank {death['rank']} died {_apart(death['time'] - first['time'])}" for death in others[:8]]
+    if cause == "unknown":
+        blind.append("how the process ended: nobody who could read its exit status told")
+    gpu = first.get("gpu")
+    certain = cause in ("oom_kill", "crash", "exception", "exit_code") or (cause == "signal" and first.get("signal"))
+    heard = number(first.get("heard"))
+    alone = not others or min(death["time"] for death in others) - first["time"] > 1.0
+    sure = not passes_on(first) and (alone or not is_cascade(first))
+    return {
+        "class": cause,
+        "text": text,
+        "confidence": "high" if certain and sure else ("medium" if certain else "low"),
+        "culprits": [] if together else [first["rank"]],
+        "nodes": [first["node"]] if first["node"] and not together else [],
+        "gpus": [{"rank": first["rank"], "node": first["node"], **gpu}]
+        if isinstance(gpu, Mapping) and not together
+        else [],
+        "because": because,
+        "blind": blind,
+        "since": first["time"],
+        "decided_after_s": round(max(0.0, heard - first["time"]), 1) if heard else None,
+        "dump": None,
+    }
+
+
+def _apart(seconds: float) -> str:
+    return f"{abs(seconds):.1f} s {'later' if seconds >= 0 else 'earlier'}"
+
+
+def where_it_was(death: Mapping[str, Any]) -> str:
+    """Say at which step; a process that lived for less than a beat told none, and in many jobs only rank 0 does."""
+    told = "before it told a step" if step_of(death) < 0 else f"while the job was at step {step_of(death)}"
+    return f"at step {death['step']}" if death["step"] >= 0 else told
+
+
+def step_of(death: Mapping[str, Any]) -> int:
+    return max(int(death["step"]), int(number(death.get("job_step"), -1)))
+
+
+def say(evidence: object) -> str:
+    """Return what the agent saw, in its own words where it has some."""
+    if isinstance(evidence, Mapping):
+        text = evidence.get("text") or ", ".join(f"{name} {value}" for name, value in evidence.items())
+        return cut(text)
+    return cut(evidence)
+
+
+def cut(text: object) -> str:
+    return str(text)[:MAX_SAID_CHARS]
