@@ -62,6 +62,14 @@ def test_a_job_in_which_only_rank_0_logs_hangs_within_a_minute_after_its_first_r
     assert "behind the others by a step" not in str(hang.evidence["verdict"]["because"])
 
 
+def test_a_rank_that_tells_no_steps_has_no_budget_that_a_page_could_hold_against_it() -> None:
+    job = Job(nodes={"a": [0, 1]}, more={"phase": "", "phase_start": 0.0})
+    job.stuck[1] = QUIET
+    job.run(120)
+    assert job.monitor.budget_s(0, source(0)) == 30.0
+    assert job.monitor.budget_s(1, source(1)) is None
+
+
 @pytest.mark.parametrize("late", [0, 1])
 def test_of_ranks_that_declare_phases_and_tell_no_steps_the_earliest_phase_is_the_suspect(late: int) -> None:
     job = Job(nodes={"a": [0, 1, 2, 3]})

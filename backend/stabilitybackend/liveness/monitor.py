@@ -24,7 +24,7 @@ from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
 from stabilitybackend.liveness.scene import STARTS_APART_NS, JobStart, Scene, of_earlier_start, of_larger_start
 from stabilitybackend.liveness.slow_ranks import SlowRanks
-from stabilitybackend.liveness.standing import Allowance, Standing, budget_of
+from stabilitybackend.liveness.standing import Allowance, Standing, budget_of, has_pace
 from stabilitybackend.liveness.stored import finding_of
 
 #: Ranks followed per run; more are counted, not followed.
@@ -354,9 +354,9 @@ class LivenessMonitor:
         return "running", f"In {', '.join(long)}." if long else ""
 
     def budget_s(self, rank: int, source: str) -> float | None:
-        """Return how long a process may stand where it is, seconds; None where it is not the rank's newest."""
+        """Return how long a process may stand where it is, seconds; None for an older one, or one without a pace."""
         watch = self._ranks.get(rank)
-        return self._budget_of(watch) if watch is not None and watch.source == source else None
+        return self._budget_of(watch) if watch is not None and watch.source == source and has_pace(watch) else None
 
     def _watch_of(self, rank: int, source: str) -> RankWatch | None:
         """Return the state of a process, None for one that a newer process of its rank has replaced."""

@@ -19,7 +19,7 @@ PASSED_AFTER = 3
 #: Moves of a rank that does not tell each step below which its own pace is not known.
 FEW_MOVES = 8
 
-__all__ = ["Allowance", "Standing", "budget_of"]
+__all__ = ["Allowance", "Standing", "budget_of", "has_pace"]
 
 
 class Allowance:
@@ -50,6 +50,11 @@ def budget_of(watch: RankWatch, budgets: Budgets, limits: Limits) -> float:
     return budgets.of(
         _declared(watch), watch.expect_s, limits, first_step_done=watch.first_step_done, stand_s=watch.stands.longest_s
     )
+
+
+def has_pace(watch: RankWatch) -> bool:
+    """Say whether a rank's own pace is known: not of one that tells no steps, or told a few at its start."""
+    return watch.in_long_phase or not watch.sparse or watch.moves >= FEW_MOVES
 
 
 def _declared(watch: RankWatch) -> str:
@@ -120,8 +125,8 @@ class Standing:
                     overdue.append(watch)
                 else:
                     excused = True
-            elif watch.sparse and watch.moves < FEW_MOVES:
-                continue  # it tells no steps, or told a few at its start: its pace is not known
+            elif not has_pace(watch):
+                continue
             elif stood > budget_s and watch.seen_at - excused_until > budget_s:
                 overdue.append(watch)
                 watch.sparse = False  # longer than its own pace: where it stands counts
