@@ -21,7 +21,7 @@ OpenPage = Callable[..., "Page"]
 #: A phone, held upright.
 PHONE = {"width": 390, "height": 844}
 #: An agent leaves with its test: nobody waits for what it still had to send.
-QUICK = {"STABILITY_DRAIN_S": "1"}
+QUICK = {"STABILITY_DRAIN_S": "10"}
 
 
 @pytest.fixture(scope="module")

@@ -112,7 +112,7 @@ def stuttered(tmp_path: Path, free_port: int) -> Iterator[Server]:
     server = Server(tmp_path / "data", free_port)
     with (
         server,
-        Ranks(JOB, [], url=server.url, folder=tmp_path / "spool", run_id=RUN, world_size=1, STABILITY_DRAIN_S="1"),
+        Ranks(JOB, [], url=server.url, folder=tmp_path / "spool", run_id=RUN, world_size=1, STABILITY_DRAIN_S="10"),
     ):
         server.wait_for(f"/runs/{RUN}", lambda run: run["last_step"] == 80, "step 80 is there")
         yield server

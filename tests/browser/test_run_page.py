@@ -19,7 +19,7 @@ OpenPage = Callable[..., "Page"]
 JOB = str(Path(__file__).parent / "spiking_job.py")
 RUN = "r-browser"
 #: An agent leaves with its test: nobody waits for what it still had to send.
-QUICK = {"STABILITY_DRAIN_S": "1"}
+QUICK = {"STABILITY_DRAIN_S": "10"}
 
 #: What the large chart shows, read from what Plotly drew.
 DRAWN = """() => {

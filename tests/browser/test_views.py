@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(folder / "data", port) as server:
         jobs = [
             Ranks(
-                JOB, [str(steps)], url=server.url, folder=folder / run, run_id=run, world_size=1, STABILITY_DRAIN_S="2"
+                JOB, [str(steps)], url=server.url, folder=folder / run, run_id=run, world_size=1, STABILITY_DRAIN_S="10"
             )
             for run, steps in RUNS.items()
         ]
@@ -198,7 +198,7 @@ def test_the_page_of_a_run_that_comes_later_shows_it_and_is_live(
 ) -> None:
     page = open_page(f"{server.url}/runs/r-later", quiet=False)
     page.wait_for_selector("#run-empty:not([hidden])")
-    with Ranks(JOB, ["120"], url=server.url, folder=tmp_path, run_id="r-later", world_size=1, STABILITY_DRAIN_S="2"):
+    with Ranks(JOB, ["120"], url=server.url, folder=tmp_path, run_id="r-later", world_size=1, STABILITY_DRAIN_S="10"):
         server.wait_for("/runs/r-later", lambda run: run.get("last_step") == 120, "the run is there")
         # It looks again by itself every few seconds; nobody has to wait for that here.
         page.evaluate("stability.page.feed.sync()")
