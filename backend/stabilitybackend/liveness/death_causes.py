@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from stabilitybackend.liveness.naming import MAX_NAMED_RANKS
+from stabilitybackend.liveness.rank_watch import RankWatch, start_of
+from stabilitybackend.liveness.scene import STARTS_APART_NS
 
 #: Exceptions by which people stop a job on purpose.
 STOPPED_BY_HAND = frozenset({"KeyboardInterrupt"})
@@ -20,7 +24,16 @@ PASSED_ON = (
 )  # fmt: skip
 CAUSES = frozenset({"oom_kill", "signal", "crash", "exit_code", "exception", "unknown"})
 
-__all__ = ["STOPPED_BY_HAND", "cause_of", "ended_together", "from_outside", "is_cascade", "passes_on", "root_of"]
+__all__ = [
+    "STOPPED_BY_HAND",
+    "cause_of",
+    "ended_together",
+    "from_outside",
+    "is_cascade",
+    "known_beside",
+    "passes_on",
+    "root_of",
+]
 
 
 def root_of(by_time: list[dict[str, Any]]) -> dict[str, Any]:
@@ -64,6 +77,28 @@ def from_outside(death: Mapping[str, Any]) -> bool:
     if isinstance(exception, Mapping) and exception:
         return exception.get("type") in STOPPED_BY_HAND
     return death.get("cause") == "signal" and death.get("signal_name") in OUTSIDE_SIGNALS
+
+
+def known_beside(dead: RankWatch, ranks: Iterable[RankWatch]) -> dict[str, Any]:
+    """Return what is known of a process beside what is told of its death.
+
+    Args:
+        dead: the process. ranks: the newest process of each rank.
+
+    Returns:
+        ``gpu`` of the process, ``over_before``: ranks of its start that had finished or left, and where it told no step
+        ``job_step``: the newest one of its start.
+    """
+    since = start_of(dead.source) - STARTS_APART_NS
+    started = [one for one in ranks if start_of(one.source) >= since]
+    over = sorted(one.rank for one in started if one.state in ("finished", "left") and one is not dead)
+    newest = max((one.step for one in started), default=-1)
+    found: dict[str, Any] = {"over_before": over[:MAX_NAMED_RANKS]} if over else {}
+    if dead.gpu is not None:
+        found["gpu"] = {name: dead.gpu.get(name) for name in ("index", "uuid")}
+    if dead.step < 0 <= newest:
+        found["job_step"] = newest
+    return found
 
 
 def cause_of(death: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.agents import SILENT_AFTER_S, AgentBook
 from stabilitybackend.liveness.budgets import Budgets, Seen
+from stabilitybackend.liveness.death_causes import known_beside
 from stabilitybackend.liveness.deaths import FACTS, DeathWatch
 from stabilitybackend.liveness.doubles import Doubles
 from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
@@ -20,9 +21,9 @@ from stabilitybackend.liveness.ending import how_it_ended
 from stabilitybackend.liveness.gpu_facts import broken_gpus
 from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
-from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_ranks
+from stabilitybackend.liveness.naming import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
-from stabilitybackend.liveness.scene import STARTS_APART_NS, JobStart, Scene, of_earlier_start, of_larger_start
+from stabilitybackend.liveness.scene import JobStart, Scene, of_earlier_start, of_larger_start
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.standing import Allowance, Standing, budget_of, has_pace
 from stabilitybackend.liveness.stored import finding_of
@@ -241,7 +242,7 @@ class LivenessMonitor:
             watch.state = "left"
         elif kind == "exception":
             watch.state = "exception"
-            facts = {"exception": dict(data), **self._facts_of(watch)}
+            facts = {"exception": dict(data), **known_beside(watch, self._ranks.values())}
             if not data.get("ordered"):  # by a restart: no trouble of its own, what it was ordered for is told already
                 self._deaths.add(watch.source, rank, node, event, facts, now)
         elif kind == "process_death" and watch.state != "finished":
@@ -249,7 +250,9 @@ class LivenessMonitor:
             watch.dead, watch.alive = True, False
             facts = {name: data[name] for name in FACTS if data.get(name) is not None}
             if not data.get("ordered"):
-                self._deaths.add(watch.source, rank, node, event, {**facts, **self._facts_of(watch)}, now)
+                self._deaths.add(
+                    watch.source, rank, node, event, {**facts, **known_beside(watch, self._ranks.values())}, now
+                )
 
     # --- what is said --------------------------------------------------------------------------------------------
 
@@ -385,16 +388,6 @@ class LivenessMonitor:
             del self._ranks[rank]
             self._deaths.runs_again(rank, "", -1, now, newer=True)
         return sorted(fresh, key=lambda watch: watch.rank)
-
-    def _facts_of(self, watch: RankWatch) -> dict[str, Any]:
-        """Return what is known of who died beside what is told: its GPU, the step of its job, ranks that were over."""
-        since = start_of(watch.source) - STARTS_APART_NS
-        started = [one for one in self._ranks.values() if start_of(one.source) >= since]
-        near = [one.step for one in started]
-        gpu = {} if watch.gpu is None else {"gpu": {name: watch.gpu.get(name) for name in ("index", "uuid")}}
-        over = [one.rank for one in started if one.state in ("finished", "left") and one is not watch]
-        told = {"over_before": sorted(over)[:MAX_NAMED_RANKS]} if over else {}
-        return {**gpu, **told, "job_step": max(near)} if watch.step < 0 <= max(near, default=-1) else {**gpu, **told}
 
     def _newest_step(self) -> int:
         return max((watch.step for watch in self._ranks.values()), default=-1)
