@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MAX_STEP", "cut", "cut_inside", "gist", "plain", "step_of"]
+__all__ = ["MAX_STEP", "cut", "cut_inside", "gist", "plain", "step_of", "trace_of"]
 
 #: Largest step: what a browser's double still holds exactly. The same number as in wire.py.
 MAX_STEP = 2**53 - 1
@@ -19,6 +19,8 @@ MAX_STEP = 2**53 - 1
 MAX_DEPTH = 12
 #: Values in free data, at most.
 MAX_VALUES = 20_000
+#: Characters kept of a traceback, of both its ends: servers keep 2,000 of a fact.
+MAX_TRACE_CHARS = 1_900
 #: Longest text in free data, characters: the server takes 100,000.
 MAX_PLAIN_CHARS = 10_000
 
@@ -77,6 +79,16 @@ def gist(text: str) -> str:
     before = [line.strip() for line in head.splitlines() if line.strip() and line.strip() != "Original"]
     after = [line.strip() for line in trace.splitlines() if line.strip() and not line.startswith((" ", "\t"))]
     return " ".join((*before[:1], *after[-1:])) or " ".join(text.split())
+
+
+def trace_of(error: BaseException) -> str:
+    """Return where an exception came from, as Python prints it, without its message; empty where that can't be told."""
+    try:
+        import traceback
+
+        return cut_inside("".join(traceback.format_tb(error.__traceback__)), MAX_TRACE_CHARS)
+    except Exception:  # no memory is left, a source file is no text: the exception itself is told all the same
+        return ""
 
 
 def plain(value: Any) -> Any:

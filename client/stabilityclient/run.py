@@ -8,7 +8,7 @@ from _operator import index  # the same as operator.index, without the module's 
 from time import time
 
 from stabilityclient import hooks
-from stabilityclient.arguments import MAX_STEP, cut, cut_inside, gist, step_of
+from stabilityclient.arguments import MAX_STEP, cut, cut_inside, gist, step_of, trace_of
 from stabilityclient.delivery import await_delivery
 from stabilityclient.errors import RefusedError
 from stabilityclient.intake import Intake
@@ -353,7 +353,8 @@ class Run:
             return
         try:
             kind, text = type(error).__name__, cut_inside(str(error), MAX_TEXT_CHARS)
-            self._event("exception", self._current_step(), {"type": kind, "message": text})
+            data = {"type": kind, "message": text, "traceback": trace_of(error)}
+            self._event("exception", self._current_step(), data)
             parts.heart.publish()
             parts.slot.set_state(STATE_EXCEPTION, f"{kind}: {gist(text)}")
             self._outcome = "exception"

@@ -8,7 +8,7 @@ import pytest
 from gateway import Gateway
 from spooled import child
 
-from stabilityclient.arguments import cut_inside, gist
+from stabilityclient.arguments import MAX_TRACE_CHARS, cut_inside, gist, trace_of
 from waiting import wait_until
 
 
@@ -25,6 +25,22 @@ from waiting import wait_until
 )  # fmt: skip
 def test_a_message_that_quotes_a_traceback_is_told_by_its_outer_lines(message: str, line: str) -> None:
     assert gist(message) == line
+
+
+def _deeper(calls: int) -> None:
+    if not calls:
+        raise KeyError("image")
+    _deeper(calls - 1)
+
+
+@pytest.mark.parametrize("calls", [0, 300])
+def test_where_an_exception_came_from_is_told_at_its_end_whatever_its_depth(calls: int) -> None:
+    with pytest.raises(KeyError) as found:
+        _deeper(calls)
+    trace = trace_of(found.value)
+    assert trace.endswith('raise KeyError("image")\n')
+    assert "in _deeper" in trace
+    assert len(trace) <= MAX_TRACE_CHARS
 
 
 @pytest.mark.parametrize("chars", [60, 61, 99])
