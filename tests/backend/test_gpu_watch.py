@@ -75,7 +75,8 @@ def test_the_same_gpu_may_have_two_faults_and_two_gpus_never_share_one(watch: Gp
 
 def test_what_the_driver_asks_for_counts_more_than_the_table(watch: GpuWatch, node: Node) -> None:
     found = _told(watch, node.xid(1, 48, 10.0), node.sees(1, "recovery_action", 40.0, "on", action=2))
-    assert _only(found).evidence["class"] == "reboot"
+    asked = {name: _only(found).evidence[name] for name in ("class", "recovery_action", "driver_asks")}
+    assert asked == {"class": "reboot", "recovery_action": 2, "driver_asks": "reboot the node"}
     assert "NVIDIA's driver itself asks: reboot the node." in _only(found).text
 
 

@@ -183,6 +183,7 @@ def test_several_gpus_of_a_node_that_go_at_once_are_not_called_faulty_gpus() -> 
         ({"exception": {"type": "RuntimeError", "message": "size mismatch for blocks3.weight"}}, "software_bug"),
         ({"exception": {"type": "RuntimeError", "message": "PutObject to S3 failed"}}, "dependency"),
         ({"exception": {"type": "OSError", "message": "[Errno 5] Input/output error"}}, "ssd"),
+        ({"exception": {"type": "OSError", "message": "[Errno 28] No space left on device"}}, "software_bug"),
         ({"exception": {"type": "HTTPError", "message": "503 of huggingface.co"}}, "dependency"),
         ({"cause": "exit_code", "exit_code": 1}, "software_bug"),
         ({}, "unknown"),

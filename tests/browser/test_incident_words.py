@@ -219,7 +219,7 @@ def test_garbage_in_any_field_leaves_a_page(pages: Page, kind: str) -> None:
 def test_a_gpus_fault_says_what_was_seen_what_nvidia_asks_for_and_what_it_did_before(pages: Page) -> None:
     evidence = {
         "gpu": {"uuid": "GPU-1", "index": 2, "name": "H100", "node": "gpu-03", "bus_id": "4F:00"}, "class": "reset",
-        "recovery_action": "gpu_reset", "nvidia_action": "RESET_GPU",
+        "recovery_action": 1, "driver_asks": "reset the GPU", "nvidia_action": "RESET_GPU",
         "signs": [{"what": "xid", "xid": 95, "text": "uncontained memory error", "first": 1940.0, "count": 2}],
     }  # fmt: skip
     fault = {"run_id": "r-0", "run_name": "old", "incident_id": "i-0", "time": 100.0, "title": "row remap pending"}
@@ -229,7 +229,7 @@ def test_a_gpus_fault_says_what_was_seen_what_nvidia_asks_for_and_what_it_did_be
         "S.drawIncidentParts(page); return document.getElementById('incident-gpu').innerText; }",
         [incident(kind="gpu_fault", evidence=evidence), known],
     )
-    for expected in ("GPU 2 · gpu-03 · H100", "Xid 95", "uncontained memory error", "reset gpu", "2 faults on record"):
+    for expected in ("GPU 2 · gpu-03 · H100", "Xid 95", "uncontained memory error", "reset gpu", "reset the GPU", "2 faults on record"):
         assert expected in words, expected
     assert pages.get_attribute("#incident-gpu a", "href") == "/runs/r-0/incidents/i-0"
 

@@ -259,6 +259,7 @@ def finding_of(fault: Fault) -> Finding:
             "what": root.what,
             "xids": fault.xids,
             "recovery_action": fault.action,
+            "driver_asks": RECOVERY_ACTIONS.get(fault.action or 0, (None, None))[1],
             "nvidia_action": None if root.xid is None else xid_of(root.xid).action,
             "ranks": ranks,
             "foreign": fault.foreign,

@@ -48,7 +48,8 @@ _GPU_GONE = re.compile(
 _CUDA_OOM = re.compile(
     r"CUDA out of memory|OutOfMemoryError|std::bad_alloc|Cannot allocate memory|^MemoryError", re.I | re.M
 )
-_DISK = re.compile(r"Input/output error|Errno 5\]|Stale file handle|Read-only file system|No space left", re.I)
+_DISK = re.compile(r"Input/output error|Errno 5\]|Stale file handle|Read-only file system", re.I)
+_FULL = re.compile(r"No space left|Errno 28\]|Disk quota exceeded|Errno 122\]", re.I)
 _DEPENDENCY = re.compile(
     r"ModuleNotFoundError|ImportError|ConnectionRefused|HTTPError|HTTPSConnection|Name or service not known|"
     r"Temporary failure in name resolution|SSLError|botocore|\bS3\b|gcsfs|huggingface\.co", re.I,
@@ -304,10 +305,8 @@ _WORDS: tuple[tuple[re.Pattern[str], Judgement], ...] = (
             "A connection broke: a rank that died elsewhere, a network card, a switch, a cable look alike from here.",
         ),
     ),
-    (
-        _DISK,
-        Judgement("ssd", "medium", "A file could not be read or written: disk, network storage or a full volume."),
-    ),
+    (_FULL, Judgement("software_bug", "medium", "A volume is full: checkpoints or logs that nobody removes.")),
+    (_DISK, Judgement("ssd", "medium", "A file could not be read or written: disk or network storage.")),
     (_DEPENDENCY, Judgement("dependency", "low", "Something that the job needs did not answer.")),
 )
 

@@ -200,7 +200,7 @@
         ["UUID", gpus.length === 1 && S.str(gpu.uuid) ? S.h("code", {}, S.str(gpu.uuid)) : ""],
         ["Bus", gpus.length === 1 && S.str(gpu.bus_id) ? S.h("code", {}, S.str(gpu.bus_id)) : ""],
         ["Class", S.str(evidence.class) ? S.h("span", {}, S.h("b", {}, S.str(evidence.class)), CLASSES[evidence.class] ? `: ${CLASSES[evidence.class]}` : "") : ""],
-        ["The driver asks", action(evidence.recovery_action), "NVML's own recovery action for this GPU"],
+        ["The driver asks", S.str(evidence.driver_asks), "NVML's own recovery action for this GPU"],
         ["NVIDIA's catalog", action(evidence.nvidia_action), "What NVIDIA's catalog of Xids tells to do about the first one"],
         ["Before", history || (fault && known !== undefined ? "nothing else is on record of this GPU" : "")],
       ]),

@@ -147,7 +147,8 @@
       const air = Math.max(0.02, 0.08 * (b - a));
       return [a - air, b + air];
     }
-    const air = (high - low || Math.abs(high) * 0.1 || 1) * 0.08;
+    // About a constant there is room, so that its ticks have few digits: 0.0010, not 0.001005.
+    const air = high > low ? 0.08 * (high - low) : 0.25 * Math.abs(high) || 0.08;
     // A quantity that is never below zero gets no axis below zero.
     return [low >= 0 && low - air < 0 ? Math.min(0, low) : low - air, high + air];
   };
