@@ -10,6 +10,9 @@ shift 2
 here=$(dirname "$0")
 mkdir -p "$checkpoints"
 export STABILITY_RUN_ID="$run"
+# Or torchrun lets the ranks of every start meet in one store, and a rank may read the address that another one had in
+# the start before: they hang, or are refused (pytorch/pytorch#135712).
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 
 while true; do
     torchrun --standalone --nproc-per-node "${RANKS:-2}" --max-restarts "${MAX_RESTARTS:-3}" \

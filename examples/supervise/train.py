@@ -1,6 +1,7 @@
 """A job that comes up again where its plan says; ``torchrun.sh`` and ``slurm.sh`` start it.
 
-    STABILITY_RUN_ID=my-run torchrun --nproc-per-node 2 --max-restarts 3 train.py --checkpoints DIR
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # or a second start may read the first one's addresses and hang
+    STABILITY_RUN_ID=my-run torchrun --standalone --nproc-per-node 2 --max-restarts 3 train.py --checkpoints DIR
 
 ``--hang-at STEP`` lets rank 1 stand still there, in its first life only: order a restart and see it come back.
 """
@@ -23,11 +24,12 @@ import stabilityclient
 def main() -> None:
     """Train a small model on all ranks, from the plan's checkpoint, else from the newest one, else from the start."""
     options = _options()
-    # A start may hang, too, before anybody watches it: then it fails after this time, and the launcher tries again.
-    dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout_s))
-    rank = dist.get_rank()
-    plan = _same_on_all_ranks(stabilityclient.read_plan() if rank == 0 else None)
-    run = stabilityclient.init(project="supervise", name="supervise", config=vars(options) | {"plan": plan})
+    # First of all, so that a start in which a rank never comes is seen, too.
+    run = stabilityclient.init(project="supervise", name="supervise", config=vars(options))
+    with run.phase("init"):
+        dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout_s))
+        rank = dist.get_rank()
+        plan = _same_on_all_ranks(stabilityclient.read_plan() if rank == 0 else None)
 
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 1)
