@@ -98,6 +98,16 @@ def test_a_node_that_is_silent_while_the_others_stand_is_lost(phase: str) -> Non
     assert verdict(job)["nodes"] == ["b"]
 
 
+def test_a_rank_that_stands_in_its_data_is_named_beside_a_silent_node() -> None:
+    job = stands({}, seconds=0, nodes={"a": [0, 1, 4], "b": [2, 3]})
+    job.stuck[1] = {"phase": "data", "phase_start": job.now}
+    job.run(1)
+    job.silent = {"b"}
+    job.run(12, moving=False)
+    assert told(job) == ("node_lost", [2, 3])
+    assert "beside it: rank 1: still in data, the others are further on" in verdict(job)["because"]
+
+
 def test_one_sentence_names_rank_node_gpu_seconds_and_what_the_others_wait_in() -> None:
     job = stands({}, seconds=0, nodes={"gpu-02": [0, 1, 2, 3], "gpu-03": [4, 5, 6, 7]})
     job.stuck[5] = {"phase": "data", "phase_start": job.now, "gpu": {"index": 2, "uuid": "GPU-5"}}

@@ -135,6 +135,15 @@ def test_a_silent_node_that_the_verdict_names_is_red(scripts: Page) -> None:
     assert said["tones"] == ["warning", *[""] * 7, "critical"]
 
 
+def test_who_is_seen_to_be_furthest_back_stands_beside_a_silent_node_that_the_verdict_names(scripts: Page) -> None:
+    late = {"step_start": 925, "phase_start": 925, "phase": "data"}
+    standing = {rank: late if rank == 3 else WAITS for rank in range(8)}
+    said = rows(scripts, standing, ranks=9, silent=("gpu-002",), named=(8,))
+
+    assert said["states"] == [*["waits"] * 3, "over", *["waits"] * 4, "unheard"]
+    assert said["words"][0] == "waits for rank 8, in backward for 1 min 14 s"
+
+
 def test_a_verdict_on_a_rank_that_runs_again_blames_nobody(scripts: Page) -> None:
     assert rows(scripts, {0: WAITS}, ranks=2, named=(1,))["states"] == ["over", "running"]
 

@@ -205,6 +205,14 @@ def _against(found: Sequence[Suspicion]) -> list[Suspicion]:
     return [one for one in found if one.kind in (*_STRONG, "stack") and named.isdisjoint(one.ranks)]
 
 
+def _beside(scene: Scene, found: Sequence[Suspicion]) -> list[Suspicion]:
+    """Return who is seen to stand in its data while a silent node is suspected: no other node keeps it there."""
+    if not found or found[0].kind != "node":
+        return []
+    data = {watch.rank for watch in scene.visible if is_data(watch.phase)}
+    return [one for one in found if one.kind in ("step", "phase") and data.issuperset(one.ranks)]
+
+
 # --- words ---------------------------------------------------------------------------------------------------------
 
 
@@ -213,6 +221,7 @@ def _because(
 ) -> list[str]:
     because = [f"{name_ranks(one.ranks)}: {one.why}" for one in found if set(one.ranks) & set(ranks)]
     because += [f"against it: {name_ranks(one.ranks)}: {one.why}" for one in _against(found)]
+    because += [f"beside it: {name_ranks(one.ranks)}: {one.why}" for one in _beside(scene, found)]
     for watch in culprits[:MAX_SEATS]:
         if watch not in scene.visible:
             continue

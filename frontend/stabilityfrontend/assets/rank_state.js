@@ -127,32 +127,40 @@
     }
   }
 
+  /** Those of `rows` that are furthest back in the order of steps and phases; none where that is not the few. */
+  function furthestBack(rows) {
+    const place = (row) => (row.slot.step ?? -1) * 16 + (ORDER.includes(row.slot.phase) ? ORDER.indexOf(row.slot.phase) : 8);
+    let least = Infinity;
+    for (const row of rows) least = Math.min(least, place(row));
+    const last = new Set(rows.filter((row) => place(row) === least));
+    return last.size <= rows.length / 2 ? last : new Set();
+  }
+
   /** Who stands and who only waits: as an open verdict says; else those furthest back are whom the others wait for. */
   function blame(rows, culprits) {
     const standing = rows.filter((row) => row.state === "over" || (["running", "behind"].includes(row.state) && row.stoodS > STANDS_S));
     const over = standing.filter((row) => row.state === "over");
     if (over.length && culprits.size && judged(rows, over, culprits)) return;
     if (over.length < 2) return;
-    const gone = rows.some((row) => row.state === "dead" || row.state === "unheard");
-    const place = (row) => (row.slot.step ?? -1) * 16 + (ORDER.includes(row.slot.phase) ? ORDER.indexOf(row.slot.phase) : 8);
-    let least = Infinity;
-    for (const row of standing) least = Math.min(least, place(row));
-    const last = standing.filter((row) => place(row) === least);
     // A rank that is gone or not heard is whom all others wait for; else the few who are furthest back, if they are few.
-    const few = last.length <= standing.length / 2;
-    if (!few && !gone) return;
-    for (const row of over) if (!few || place(row) !== least) row.state = "waits";
+    const gone = rows.some((row) => row.state === "dead" || row.state === "unheard");
+    const last = furthestBack(standing);
+    if (last.size || gone) for (const row of over) if (!last.has(row)) row.state = "waits";
   }
 
-  /** As the verdict says, which knows stacks and collectives; false where none that it names is in trouble any more. */
+  /**
+   * As the verdict says, which knows stacks and collectives; false where none that it names is in trouble any more.
+   * Where it names none that is seen, the few who are seen to be furthest back stand all the same.
+   */
   function judged(rows, over, culprits) {
     const guilty = rows.filter((row) => culprits.has(row.rank) && (row.state !== "running" || row.stoodS > STANDS_S));
     const whom = S.rankWords(guilty.map((row) => row.rank), 3);
+    const beside = guilty.every((row) => row.state === "unheard") ? furthestBack(over) : new Set();
     for (const row of guilty) {
       row.named = true;
       if (row.state === "running" || row.state === "behind") row.state = "over";
     }
-    if (guilty.length) for (const row of over.filter((one) => !one.named)) [row.state, row.whom] = ["waits", whom];
+    if (guilty.length) for (const row of over.filter((one) => !one.named && !beside.has(one))) [row.state, row.whom] = ["waits", whom];
     return guilty.length > 0;
   }
 
