@@ -108,6 +108,15 @@ def test_a_rank_that_stands_in_its_data_is_named_beside_a_silent_node() -> None:
     assert "beside it: rank 1: still in data, the others are further on" in verdict(job)["because"]
 
 
+def test_of_a_group_whose_ranks_are_not_told_nobody_is_said_to_be_there() -> None:
+    job = stands({})
+    for rank in range(4):
+        job.answer(rank, stack=WAITS, **({} if rank else {"collectives": all_joined(1, pg="1", ranks=())}))
+    job.run(2, moving=False)
+    said = [line for line in verdict(job)["because"] if "1 rank joined" in line]
+    assert said == ["all_reduce #1 of default_pg: 1 rank joined, the other ranks of its group are not known"]
+
+
 def test_one_sentence_names_rank_node_gpu_seconds_and_what_the_others_wait_in() -> None:
     job = stands({}, seconds=0, nodes={"gpu-02": [0, 1, 2, 3], "gpu-03": [4, 5, 6, 7]})
     job.stuck[5] = {"phase": "data", "phase_start": job.now, "gpu": {"index": 2, "uuid": "GPU-5"}}

@@ -234,7 +234,9 @@ def _because(
     if scene.front.circle:
         because.append(f"{name_ranks(scene.front.circle)} wait for each other in different process groups")
     for one in scene.front.stuck[:MAX_GROUPS]:
-        lacking = f"missing: {name_ranks(one.missing)}" if one.missing else "nobody is missing"
+        told = one.group.ranks or len(one.joined) > 1
+        nobody = "nobody is missing" if told else "the other ranks of its group are not known"
+        lacking = f"missing: {name_ranks(one.missing)}" if one.missing else nobody
         if one.unknown:
             lacking += f"; not known of {name_ranks(one.unknown)}"
         joined = len(one.joined)
