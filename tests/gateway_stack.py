@@ -21,6 +21,7 @@ from stabilitybackend.auth import Authenticator, KeyRing
 from stabilitybackend.cli.serving import server_config
 from stabilitybackend.redis_link import make_redis
 from stabilityclient.wire import (
+    Ack,
     EventBlock,
     Frame,
     Health,
@@ -179,3 +180,22 @@ class RawAgent:
     async def ask(self, message: Message | bytes | str) -> Message:
         await self.send(message)
         return await self.receive()
+
+    async def next(self, kind: type[Message]) -> Any:
+        """Wait for the next message of a kind; others are passed over."""
+        while True:
+            message = await asyncio.wait_for(self.receive(), 10)
+            if isinstance(message, kind):
+                return message
+
+    async def store(self, *frames: Frame) -> None:
+        """Send frames and wait until each is stored."""
+        for one in frames:
+            await self.send(one)
+            answer = await self.next(Ack)
+            assert (answer.source, answer.last_seq) == (one.source.source, one.last_seq)
+
+    async def begin(self, *frames: Frame) -> None:
+        """Say hello to ``run-1`` with the source of these frames, and store them."""
+        await self.hello("run-1", sources=[frames[0].source] if frames else [])
+        await self.store(*frames)

@@ -31,11 +31,12 @@ def wait_until(condition: Callable[[], T], timeout_s: float, what: str) -> T:
         time.sleep(min(_LONGEST_PAUSE_S, max(_PAUSE_S, _SHARE * waited)))
 
 
-async def until(condition: Callable[[], Awaitable[T]], timeout_s: float, what: str) -> T:
-    """Like ``wait_until`` for a condition that is awaited; the event loop runs on in between."""
+async def until(condition: Callable[[], Awaitable[T] | T], timeout_s: float, what: str) -> T:
+    """Like ``wait_until``, for a condition that may be awaited; the event loop runs on in between."""
     started = time.monotonic()
     while True:
-        value = await condition()
+        found = condition()
+        value: T = await found if isinstance(found, Awaitable) else found
         if value:
             return value
         waited = time.monotonic() - started

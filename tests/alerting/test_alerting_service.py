@@ -1,4 +1,4 @@
-"""From the stream to the receiver: real Redis, a real receiver on a socket, and a process that is killed."""
+"""From the stream to the receiver: real Redis and a real receiver on a socket."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
+from incident_events import SLACK_PATH, STREAM, incident, publish, settled
 from stabilityalerting import AlertingService, Patience, RecordingSink, Sink
 from stabilityalerting import service as service_module
 from stabilityalerting.pagerduty import PagerDutySink
@@ -24,36 +21,7 @@ from stabilityalerting.slack import SlackSink
 from stabilityalerting.webhook import WebhookSink, verify
 from waiting import until
 
-STREAM = "sb:{run-1}:incident_events"
 QUICK = Patience(first_s=0.02, longest_s=0.1, per_second=1e3, burst=1000)
-SLACK_PATH = "/services/T000/B000/slack-secret"
-
-
-def incident(number: int = 1, version: int = 1, **changes: Any) -> dict[str, Any]:
-    return {
-        "incident_id": f"i-{number}",
-        "run_id": "run-1",
-        "version": version,
-        "kind": "spike",
-        "severity": "warning",
-        "state": "open",
-        "title": f"Loss spike at step {100 * number}",
-        "text": "The loss rose from 2 to <3>.",
-        "onset_step": 100 * number,
-        "metric": "loss",
-        "rank": None,
-        "node": None,
-        "opened": 1_700_000_000.0,
-        "updated": 1_700_000_000.0,
-        "dead": False,
-        "suggestion": {"action": "roll_back", "to_step": 50, "text": "Roll back to step 50.", "source": "x"},
-        "something_new": {"is": "passed over"},
-    } | changes
-
-
-async def publish(redis: Redis, *incidents: dict[str, Any]) -> None:
-    for event in incidents:
-        await redis.xadd(STREAM, {"i": json.dumps(event)})
 
 
 @contextlib.asynccontextmanager
@@ -71,22 +39,6 @@ async def alerting(
     finally:
         stop.set()
         await task
-
-
-async def settled(redis: Redis, group: str, events: int) -> None:
-    """Wait until the group has read and acknowledged all events of the stream."""
-
-    async def done() -> bool:
-        if not await redis.exists(STREAM):
-            return False
-        for found in await redis.xinfo_groups(STREAM):
-            if found["name"] == group.encode():
-                newest = (await redis.xinfo_stream(STREAM))["last-generated-id"]
-                all_read = found["last-delivered-id"] == newest
-                return bool(all_read and found["pending"] == 0 and await redis.xlen(STREAM) == events)
-        return False
-
-    await until(done, 10, f"{group} has done {events} events")
 
 
 def changes(sink: RecordingSink) -> list[tuple[str, str, str]]:
@@ -286,7 +238,7 @@ async def test_a_receiver_that_is_away_does_not_hold_up_the_others(redis: Redis,
     async with alerting(redis, [away, SlackSink(receiver.url + SLACK_PATH)]) as service:
         await publish(redis, incident(1), incident(2))
         await settled(redis, "alerting:slack", 2)
-        await until(lambda: _true(service.status()["counts"]["webhook"].get("retries", 0) > 0), 5, "it is tried again")
+        await until(lambda: service.status()["counts"]["webhook"].get("retries", 0) > 0, 5, "it is tried again")
     assert len(receiver.received) == 2
 
 
@@ -325,13 +277,9 @@ async def test_without_a_receiver_the_service_idles_and_says_so(redis: Redis, ca
     caplog.set_level(logging.INFO, "stabilityalerting")
     async with alerting(redis, []) as service:
         await publish(redis, incident())
-        await until(lambda: _true(bool(caplog.records)), 5, "it says so")
+        await until(lambda: bool(caplog.records), 5, "it says so")
         assert service.status()["sinks"] == []
     assert "no receiver is set up" in caplog.text
-
-
-async def _true(value: bool) -> bool:
-    return value
 
 
 async def test_of_two_processes_only_one_sends(redis: Redis) -> None:
@@ -371,108 +319,7 @@ async def test_no_secret_is_in_logs_errors_or_reprs(
         await publish(redis, incident(1), incident(2))
         await settled(redis, "alerting:slack", 2)
         await settled(redis, "alerting:pagerduty", 2)
-        await until(lambda: _true(service.status()["counts"]["webhook"].get("retries", 0) > 1), 5, "it is tried")
+        await until(lambda: service.status()["counts"]["webhook"].get("retries", 0) > 1, 5, "it is tried")
         shown = caplog.text + repr(service.status()) + repr([slack, pager, hook])
     for secret in ("slack-secret", "routing-secret", "hook-secret"):
         assert secret not in shown
-
-
-class Process:
-    """An alerting process of its own, with Slack, PagerDuty and the webhook at one receiver."""
-
-    def __init__(self, redis_url: str, url: str, longest_s: float = 0.2) -> None:
-        env = {
-            **os.environ,
-            "STABILITY_SLACK_WEBHOOK_URL": url + SLACK_PATH,
-            "STABILITY_PAGERDUTY_ROUTING_KEY": "key",
-            "STABILITY_PAGERDUTY_URL": url + "/v2/enqueue",
-            "STABILITY_WEBHOOK_URL": url + "/hook",
-            "STABILITY_WEBHOOK_SECRET": "secret",
-        }
-        script = Path(__file__).with_name("alerting_process.py")
-        self.process = subprocess.Popen([sys.executable, str(script), redis_url, str(longest_s), STREAM], env=env)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-async def test_after_a_kill_at_any_moment_nothing_is_told_twice_and_nothing_is_missing(
-    redis: Redis, redis_url: str, receiver: Any, capfd: pytest.CaptureFixture[str]
-) -> None:
-    first = Process(redis_url, receiver.url)
-    try:
-        await publish(redis, *(incident(i) for i in range(10)))
-        await until(lambda: _true(len(receiver.received) >= 12), 20, "some messages arrive")
-    finally:
-        first.kill()
-    await publish(redis, *(incident(i, 2, state="resolved") for i in range(10)))
-    second = Process(redis_url, receiver.url)
-    try:
-        for group in ("slack", "pagerduty", "webhook"):
-            await settled(redis, f"alerting:{group}", 20)
-    finally:
-        second.kill()
-    slack = [request.json["text"] for request in receiver.received if request.path == SLACK_PATH]
-    assert len(slack) == len(set(slack))
-    # Slack may miss the one message whose mark left and which itself did not; then the next process says so.
-    said = capfd.readouterr().err.count("is not sent again")
-    assert 20 - said <= len(slack) <= 20
-    assert said <= 1
-    hooks = {request.headers["idempotency-key"] for request in receiver.received if request.path == "/hook"}
-    assert len(hooks) == 20
-    pages = {(r.json["dedup_key"], r.json["event_action"]) for r in receiver.received if r.path == "/v2/enqueue"}
-    assert len(pages) == 20
-
-
-async def test_a_kill_between_the_request_and_the_answer_repeats_nothing_to_slack(
-    redis: Redis, redis_url: str, receiver: Any
-) -> None:
-    receiver.answering.clear()
-    first = Process(redis_url, receiver.url)
-    try:
-        await publish(redis, incident(1))
-        await until(lambda: _true(len(receiver.received) == 3), 20, "all three requests are under way")
-    finally:
-        first.kill()
-    receiver.answering.set()
-    second = Process(redis_url, receiver.url)
-    try:
-        await publish(redis, incident(1, 2, state="resolved"))
-        for group in ("slack", "pagerduty", "webhook"):
-            await settled(redis, f"alerting:{group}", 2)
-    finally:
-        second.kill()
-    by_path: dict[str, list[str]] = {}
-    for request in receiver.received:
-        said = request.headers.get("idempotency-key") or request.json.get("event_action") or request.json["text"]
-        by_path.setdefault(request.path, []).append(said)
-    title, where = "Loss spike at step 100", "(run run-1)"
-    assert by_path == {
-        SLACK_PATH: [f":warning: {title}: roll back to step 50 {where}", f":white_check_mark: Over: {title} {where}"],
-        "/v2/enqueue": ["trigger", "trigger", "resolve"],
-        "/hook": ["i-1-1-opened", "i-1-1-opened", "i-1-2-resolved"],
-    }
-
-
-async def test_a_kill_while_a_retry_waits_loses_nothing(redis: Redis, redis_url: str, receiver: Any) -> None:
-    receiver.script = [(503, {"Retry-After": "60"})] * 3
-    first = Process(redis_url, receiver.url, longest_s=60.0)
-    try:
-        await publish(redis, incident(1))
-        await until(lambda: _true(len(receiver.received) == 3), 20, "each receiver has refused once")
-        await until(lambda: _no_mark(redis), 20, "the marks are taken back")
-    finally:
-        first.kill()
-    second = Process(redis_url, receiver.url)
-    try:
-        for group in ("slack", "pagerduty", "webhook"):
-            await settled(redis, f"alerting:{group}", 1)
-    finally:
-        second.kill()
-    assert sorted(request.path for request in receiver.received[3:]) == sorted([SLACK_PATH, "/v2/enqueue", "/hook"])
-
-
-async def _no_mark(redis: Redis) -> bool:
-    records = [json.loads(await redis.get(key)) async for key in redis.scan_iter("*:told:*")]
-    return len(records) == 3 and all(record["sending"] is None for record in records)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ from stabilityclient.wire import Ack, CommandMessage, Health
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
     return program_in(tmp_path, monkeypatch, capsys)
-
-
-@pytest.fixture
-def server(redis_url: str, tmp_path: Path) -> Iterator[RunningServer]:
-    with RunningServer(redis_url, tmp_path / "server") as running:
-        yield running
 
 
 async def _deliver(agent: RawAgent, *frames: object) -> None:

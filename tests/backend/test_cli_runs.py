@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,12 +31,6 @@ run.finish()
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
     return program_in(tmp_path, monkeypatch, capsys)
-
-
-@pytest.fixture
-def server(redis_url: str, tmp_path: Path) -> Iterator[RunningServer]:
-    with RunningServer(redis_url, tmp_path / "server") as running:
-        yield running
 
 
 async def deliver(agent: RawAgent, *frames: Frame) -> None:

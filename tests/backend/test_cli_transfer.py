@@ -32,12 +32,6 @@ def program(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], 
     return program_in(tmp_path, monkeypatch, capfd)
 
 
-@pytest.fixture
-def server(redis_url: str, tmp_path: Path) -> Iterator[RunningServer]:
-    with RunningServer(redis_url, tmp_path / "server") as running:
-        yield running
-
-
 def write_log(path: Path, steps: int = 40) -> Path:
     """Two ranks; back from 40 to 20 and on to 60; a NaN, an infinity."""
     rows: list[dict[str, Any]] = []

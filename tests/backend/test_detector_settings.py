@@ -6,7 +6,7 @@ import asyncio
 import math
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,6 @@ async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
     stage = Stage(redis, tmp_path / "archive")
     yield stage
     await stage.manager.stop()
-
-
-@pytest.fixture
-def server(redis_url: str, tmp_path: Path) -> Iterator[RunningServer]:
-    with RunningServer(redis_url, tmp_path) as running:
-        yield running
 
 
 def spiky(job: Job, first: int, last: int, *spikes: int) -> list[Frame]:

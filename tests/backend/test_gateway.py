@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import random
-import signal
 import struct
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +15,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from gateway_stack import SOURCE, RawAgent, RecordingServices, RunningGateway, event_frame, frame, points
 from stabilitybackend.auth import KeyRing
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.redis_link import make_redis
-from stabilitybackend.redis_server.binary import bundled_binary
-from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import (
     MAX_NAME_CHARS,
     MAX_STEP,
@@ -382,46 +375,3 @@ async def test_a_page_of_another_site_can_not_open_the_socket(gateway: RunningGa
     with pytest.raises(InvalidStatus) as refused:
         await RawAgent(gateway.url, origin="https://example.org").__aenter__()
     assert refused.value.response.status_code == 403
-
-
-async def test_frames_are_busy_while_redis_is_away_and_stored_once_when_it_is_back(tmp_path: Path) -> None:
-    with EmbeddedRedis(tmp_path, server=bundled_binary()) as server, RunningGateway(server.url) as gateway:
-        async with RawAgent(gateway.url) as agent:
-            await agent.hello()
-            assert await agent.ask(frame(1, [1.0])) == Ack(SOURCE.source, 1)
-            assert server.pid is not None
-            os.kill(server.pid, signal.SIGKILL)
-            answers = [await agent.ask(frame(2, [2.0]))]
-
-            async def stored() -> bool:
-                if answers[-1] == Ack(SOURCE.source, 2):
-                    return True
-                answers.append(await agent.ask(frame(2, [2.0])))
-                return False
-
-            await until(stored, 10, "the frame is stored")
-            assert {answer.code for answer in answers[:-1] if isinstance(answer, Error)} <= {"busy"}
-        redis = make_redis(server.url)
-        assert [fields[b"a"] for _, fields in await redis.xrange(KEYS.frames)] == [b"1", b"2"]
-        await redis.aclose()
-
-
-async def test_a_redis_that_is_down_for_good_costs_busy_answers_and_not_the_connection(tmp_path: Path) -> None:
-    server = EmbeddedRedis(tmp_path, server=bundled_binary())
-    server.start()
-    with RunningGateway(server.url) as gateway:
-        async with RawAgent(gateway.url) as agent:
-            await agent.hello()
-            server.stop()
-            for seq in range(1, 21):
-                await agent.send(frame(seq, [1.0]))
-            errors = [await asyncio.wait_for(agent.receive(), 10) for _ in range(20)]
-            assert {error.code for error in errors if isinstance(error, Error)} == {"busy"}
-            assert not any(isinstance(error, Ack) for error in errors)
-            server.start()
-
-            async def first_is_stored() -> bool:
-                return await agent.ask(frame(1, [1.0])) == Ack(SOURCE.source, 1)
-
-            await until(first_is_stored, 10, "the first frame is stored after Redis is back")
-    server.stop()

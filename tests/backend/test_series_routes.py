@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from gateway_stack import RawAgent
 from job import Job
 from server_stack import RunningServer
 from stabilityclient.wire import Ack, Frame
-
-
-@pytest.fixture
-def server(redis_url: str, tmp_path: Path) -> Iterator[RunningServer]:
-    with RunningServer(redis_url, tmp_path) as running:
-        yield running
 
 
 async def _feed(server: RunningServer, run_id: str, agent: RawAgent, *frames: Frame) -> None:

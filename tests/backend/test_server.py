@@ -3,50 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
 
 from gateway_stack import RawAgent
 from job import Job
 from server_stack import RunningServer
 from stabilitybackend.auth import KeyRing
 from stabilitybackend.redis_link import make_redis
-from stabilityclient.wire import Ack, CommandMessage, Frame, Health, Message
-
-
-@pytest.fixture
-def server(redis_url: str, tmp_path: Path) -> Iterator[RunningServer]:
-    with RunningServer(redis_url, tmp_path) as running:
-        yield running
-
-
-async def _send(agent: RawAgent, *frames: Frame) -> None:
-    """Send frames and wait until each is stored."""
-    for frame in frames:
-        await agent.send(frame)
-        answer = await _next(agent, Ack)
-        assert (answer.source, answer.last_seq) == (frame.source.source, frame.last_seq)
-
-
-async def _next(agent: RawAgent, kind: type[Message]) -> Any:
-    while True:
-        message = await asyncio.wait_for(agent.receive(), 10)
-        if isinstance(message, kind):
-            return message
-
-
-async def _ready(server: RunningServer, agent: RawAgent, *frames: Frame) -> None:
-    await agent.hello("run-1", sources=[frames[0].source] if frames else [])
-    await _send(agent, *frames)
-    last = sum(f.last_seq - f.first_seq + 1 for f in frames)
-    assert last
+from stabilityclient.wire import CommandMessage, Health
 
 
 def _steps(server: RunningServer, **params: Any) -> list[tuple[int, bool, list[int]]]:
@@ -57,7 +26,7 @@ def _steps(server: RunningServer, **params: Any) -> list[tuple[int, bool, list[i
 async def test_points_and_a_rollback_come_out_of_the_series_call(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:
-        await _ready(server, agent, job.rows(range(1, 11)), job.rolled_back(5, "k", reason="spike"), job.rows([6, 7]))
+        await agent.begin(job.rows(range(1, 11)), job.rolled_back(5, "k", reason="spike"), job.rows([6, 7]))
         await asyncio.to_thread(
             server.wait_for,
             "/runs/run-1",
@@ -81,7 +50,7 @@ async def test_a_segment_that_was_only_inferred_is_taken_back_and_stays_so(redis
     job = Job()
     with RunningServer(redis_url, tmp_path) as server:
         async with RawAgent(server.agent_url) as agent:
-            await _ready(server, agent, job.rows(range(1, 11)), job.rows(range(1, 5)), job.rows([11, 12]))
+            await agent.begin(job.rows(range(1, 11)), job.rows(range(1, 5)), job.rows([11, 12]))
             await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 12, "step 12 is there")
             assert server.get("/runs/run-1/segments")["head"] == 1
             assert server.get("/runs/run-1")["rollbacks"] == 1
@@ -96,7 +65,7 @@ async def test_a_segment_that_was_only_inferred_is_taken_back_and_stays_so(redis
 async def test_non_finite_values_come_out_as_words(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:
-        await _ready(server, agent, job.rows([1, 2, 3, 4], {"loss": [1.0, math.nan, math.inf, -math.inf]}))
+        await agent.begin(job.rows([1, 2, 3, 4], {"loss": [1.0, math.nan, math.inf, -math.inf]}))
         await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 4, "step 4 is there")
         (series,) = server.get("/runs/run-1/series", metric="loss")["series"]
         assert series["values"] == [1.0, "NaN", "Infinity", "-Infinity"]
@@ -106,7 +75,7 @@ async def test_a_restarted_server_has_the_same_run(redis_url: str, tmp_path: Pat
     job = Job()
     with RunningServer(redis_url, tmp_path) as server:
         async with RawAgent(server.agent_url) as agent:
-            await _ready(server, agent, job.rows(range(1, 11)), job.rolled_back(5, "k"), job.rows([6, 7]))
+            await agent.begin(job.rows(range(1, 11)), job.rolled_back(5, "k"), job.rows([6, 7]))
             await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 7, "step 7 is there")
         before = (_steps(server, view="all"), server.get("/runs/run-1/segments"))
     with RunningServer(redis_url, tmp_path) as server:
@@ -119,7 +88,7 @@ async def test_an_incident_is_told_once_however_often_the_server_restarts(redis_
     values = [2.0 + 0.01 * (i % 3) for i in range(150)] + [6.0] * 20
     with RunningServer(redis_url, tmp_path) as server:
         async with RawAgent(server.agent_url) as agent:
-            await _ready(server, agent, job.rows(range(1, 171), {"loss": values}))
+            await agent.begin(job.rows(range(1, 171), {"loss": values}))
             found = await asyncio.to_thread(
                 server.wait_for, "/runs/run-1/incidents", lambda r: r["incidents"], "the spike is an incident"
             )
@@ -136,7 +105,7 @@ async def test_a_spike_names_the_data_set_that_carries_it(server: RunningServer)
     calm = [2.0 + 0.01 * (i % 3) for i in range(150)]
     values = {"loss": calm + [4.0] * 5, "loss/code": calm + [7.0] * 5, "loss/prose": calm + [2.1] * 5}
     async with RawAgent(server.agent_url) as agent:
-        await _ready(server, agent, job.rows(range(1, 156), values))
+        await agent.begin(job.rows(range(1, 156), values))
         found = await asyncio.to_thread(
             server.wait_for, "/runs/run-1/incidents", lambda r: r["incidents"], "the spike is an incident"
         )
@@ -146,13 +115,13 @@ async def test_a_spike_names_the_data_set_that_carries_it(server: RunningServer)
 async def test_a_rollback_ordered_over_http_reaches_the_agent_and_its_states_come_back(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:
-        await _ready(server, agent, job.rows(range(1, 11)), job.event("checkpoint", 5, path="c/5"), job.rows([11]))
+        await agent.begin(job.rows(range(1, 11)), job.event("checkpoint", 5, path="c/5"), job.rows([11]))
         await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 11, "step 11 is there")
         answer = server.client.post(
             "/api/v1/runs/run-1/commands", json={"kind": "rollback", "to_step": 5, "seed": 7, "reason": "spike"}
         )
         assert answer.status_code == 201
-        command = (await _next(agent, CommandMessage)).command
+        command = (await agent.next(CommandMessage)).command
         assert (command["command_id"], command["to_step"], command["checkpoint"]) == (
             answer.json()["command_id"],
             5,
@@ -183,7 +152,7 @@ async def test_a_rollback_ordered_over_http_reaches_the_agent_and_its_states_com
 async def test_an_agent_that_comes_back_is_told_of_the_command_that_waits(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:
-        await _ready(server, agent, job.rows(range(1, 11)))
+        await agent.begin(job.rows(range(1, 11)))
         await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 10, "step 10 is there")
         ordered = server.client.post("/api/v1/runs/run-1/commands", json={"kind": "rollback", "to_step": 5}).json()
     async with RawAgent(server.agent_url) as agent:
@@ -195,7 +164,7 @@ async def test_an_agent_that_comes_back_is_told_of_the_command_that_waits(server
 async def test_the_same_idempotency_key_gives_the_same_command(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:
-        await _ready(server, agent, job.rows(range(1, 11)))
+        await agent.begin(job.rows(range(1, 11)))
         await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 10, "step 10 is there")
         body = {"kind": "rollback", "to_step": 5, "idempotency_key": "click-1"}
         ids = {server.client.post("/api/v1/runs/run-1/commands", json=body).json()["command_id"] for _ in range(3)}
@@ -216,7 +185,7 @@ async def test_the_same_idempotency_key_gives_the_same_command(server: RunningSe
 async def test_a_bad_order_is_answered_422_naming_the_field(server: RunningServer, body: Any, named: str) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:
-        await _ready(server, agent, job.rows(range(1, 11)))
+        await agent.begin(job.rows(range(1, 11)))
         await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 10, "step 10 is there")
         answer = server.client.post("/api/v1/runs/run-1/commands", json=body)
         assert answer.status_code == 422
@@ -237,109 +206,10 @@ def test_a_bad_query_is_422_naming_the_parameter(server: RunningServer) -> None:
             assert named in answer.json()["error"]["message"]
 
 
-class Browser:
-    """A live subscription."""
-
-    def __init__(self, socket: ClientConnection) -> None:
-        self._socket = socket
-
-    async def subscribe(self, run_id: str | None, cursor: str | None = None) -> dict[str, Any]:
-        await self._socket.send(json.dumps({"type": "subscribe", "run_id": run_id, "cursor": cursor}))
-        return await self.next("hello")
-
-    async def next(self, *kinds: str) -> dict[str, Any]:
-        async with asyncio.timeout(30):  # over all messages: without news a ping comes every 5 s
-            while True:
-                message: dict[str, Any] = json.loads(await self._socket.recv())
-                if message["type"] in kinds:
-                    return message
-
-    async def first(self, *kinds: str) -> dict[str, dict[str, Any]]:
-        """Return the first message of each kind: those of frames that were read at once have another order."""
-        seen: dict[str, dict[str, Any]] = {}
-        while len(seen) < len(kinds):
-            message = await self.next(*kinds)
-            seen.setdefault(message["type"], message)
-        return seen
-
-    async def blocks(self, last_step: int) -> list[dict[str, Any]]:
-        """Return all blocks of points up to the one that ends with a step; one message has those of many frames."""
-        found: list[dict[str, Any]] = []
-        while not found or found[-1]["steps"][-1] != last_step:
-            found += (await self.next("points"))["blocks"]
-        return found
-
-
-async def test_a_browser_sees_points_a_fork_and_a_checkpoint_as_they_arrive(server: RunningServer) -> None:
-    job = Job()
-    async with RawAgent(server.agent_url) as agent, connect(server.live_url) as socket:
-        await _ready(server, agent, job.rows([1]))
-        browser = Browser(socket)
-        await browser.subscribe("run-1")
-        await _send(agent, job.rows([2, 3], {"loss": [1.5, math.nan]}))
-        newest = (await browser.blocks(last_step=3))[-1]
-        assert (newest["steps"], newest["values"]) == ([2, 3], {"loss": [1.5, "NaN"]})
-        await _send(agent, job.event("checkpoint", 2, path="c/2"), job.rolled_back(2, "k"))
-        told = await browser.first("checkpoint", "segments")
-        assert (told["checkpoint"]["checkpoint"]["step"], told["segments"]["head"]) == (2, 1)
-
-
-async def test_a_new_checkpoint_sends_itself_and_none_of_the_old_ones(server: RunningServer) -> None:
-    job = Job()
-    async with RawAgent(server.agent_url) as agent, connect(server.live_url) as socket:
-        await _ready(server, agent, *(job.event("checkpoint", step, path=f"c/{step}") for step in range(1, 6)))
-        await asyncio.to_thread(
-            server.wait_for, "/runs/run-1/checkpoints", lambda r: len(r["checkpoints"]) == 5, "five are there"
-        )
-        browser = Browser(socket)
-        await browser.subscribe("run-1")
-        await _send(agent, job.event("checkpoint", 6, path="c/6"), job.rows([7]))
-        told = []
-        while (message := await browser.next("checkpoint", "points"))["type"] == "checkpoint":
-            told.append(message["checkpoint"]["step"])
-        assert told == [6]
-
-
-async def test_a_browser_that_was_away_gets_what_it_missed_or_is_told_to_fetch_again(server: RunningServer) -> None:
-    job = Job()
-    async with RawAgent(server.agent_url) as agent:
-        await _ready(server, agent, job.rows([1]))
-        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 1, "step 1 is there")
-        async with connect(server.live_url) as socket:
-            cursor = (await Browser(socket).subscribe("run-1"))["cursor"]
-        await _send(agent, job.rows([2]), job.rows([3]))
-        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 3, "step 3 is there")
-        async with connect(server.live_url) as socket:
-            browser = Browser(socket)
-            await browser.subscribe("run-1", cursor)
-            missed = await browser.blocks(last_step=3)
-            assert [step for block in missed for step in block["steps"]] == [2, 3]
-
-
-@pytest.mark.parametrize("cursor", ["99999999999999-0", "garbage", "", "-1-0"])
-async def test_a_cursor_that_this_run_never_had_means_fetch_again(server: RunningServer, cursor: str) -> None:
-    job = Job()
-    async with RawAgent(server.agent_url) as agent:
-        await _ready(server, agent, job.rows([1]))
-        await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 1, "step 1 is there")
-        async with connect(server.live_url) as socket:
-            browser = Browser(socket)
-            await browser.subscribe("run-1", cursor)
-            assert (await browser.next("reset", "points"))["type"] == "reset"
-
-
-async def test_a_wrong_subscription_is_answered_and_the_next_one_works(server: RunningServer) -> None:
-    async with connect(server.live_url) as socket:
-        for garbage in ("{", '"x"', '{"type":"subscribe","run_id":7}', '{"type":"subscribe","run_id":"none"}'):
-            await socket.send(garbage)
-            assert json.loads(await socket.recv())["type"] == "error"
-        assert (await Browser(socket).subscribe(None))["cursor"] is None
-
-
 async def test_what_the_job_alerts_is_an_incident_until_somebody_acknowledges_it(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:
-        await _ready(server, agent, job.rows([1]), job.event("alert", 1, title="disk", text="95 %", severity="info"))
+        await agent.begin(job.rows([1]), job.event("alert", 1, title="disk", text="95 %", severity="info"))
         found = await asyncio.to_thread(
             server.wait_for, "/runs/run-1/incidents", lambda r: r["incidents"], "the alert is an incident"
         )
@@ -355,8 +225,8 @@ async def test_health_shows_the_ranks_and_what_is_known_of_gpus(server: RunningS
     job, monitor = Job(), Job()
     monitor.info.rank, monitor.info.source = None, "a1"
     async with RawAgent(server.agent_url) as agent:
-        await _ready(server, agent, job.rows([1]))
-        await _send(agent, monitor.event("gpu_note", visible=False, text="no GPU visible here: no driver"))
+        await agent.begin(job.rows([1]))
+        await agent.store(monitor.event("gpu_note", visible=False, text="no GPU visible here: no driver"))
         slot = {"rank": 0, "source": "r0-1", "pid": 1, "alive": True, "state": 0, "step": 2, "phase": "forward"}
         await agent.send(Health("a1", "n0", 1000.0, [slot]))
         found = await asyncio.to_thread(

@@ -11,7 +11,7 @@ from gateway import Store
 
 from stabilityclient.agent.importer import frames
 
-__all__ = ["child", "stored"]
+__all__ = ["child", "spools", "stored"]
 
 
 def stored(folder: str | Path | None) -> Store:
@@ -21,6 +21,11 @@ def stored(folder: str | Path | None) -> Store:
     for frame in frames(folder):
         store.add(frame)
     return store
+
+
+def spools(folder: str | Path | None) -> list[Path]:
+    """Return the files of a run folder that a server has not confirmed."""
+    return list(Path(str(folder)).glob("sources/*/*.spool"))
 
 
 def child(code: str, **environ: str) -> subprocess.Popen[str]:
