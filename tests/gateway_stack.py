@@ -183,10 +183,10 @@ class RawAgent:
 
     async def next(self, kind: type[Message]) -> Any:
         """Wait for the next message of a kind; others are passed over."""
-        while True:
-            message = await asyncio.wait_for(self.receive(), 10)
-            if isinstance(message, kind):
-                return message
+        async with asyncio.timeout(30):  # over all messages: on a loaded machine an order takes long to come
+            while not isinstance(message := await self.receive(), kind):
+                pass
+        return message
 
     async def store(self, *frames: Frame) -> None:
         """Send frames and wait until each is stored."""
@@ -195,7 +195,7 @@ class RawAgent:
             answer = await self.next(Ack)
             assert (answer.source, answer.last_seq) == (one.source.source, one.last_seq)
 
-    async def begin(self, *frames: Frame) -> None:
-        """Say hello to ``run-1`` with the source of these frames, and store them."""
-        await self.hello("run-1", sources=[frames[0].source] if frames else [])
+    async def begin(self, *frames: Frame, run_id: str = "run-1") -> None:
+        """Say hello with the source of these frames, and store them."""
+        await self.hello(run_id, sources=[frames[0].source])
         await self.store(*frames)

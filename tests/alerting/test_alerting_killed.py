@@ -36,6 +36,15 @@ class Process:
         self.process.wait()
 
 
+async def all_done(redis: Redis, process: Process, events: int) -> None:
+    """Let a process do all events of the stream for each receiver, then end it."""
+    try:
+        for group in ("slack", "pagerduty", "webhook"):
+            await settled(redis, f"alerting:{group}", events)
+    finally:
+        process.kill()
+
+
 async def test_after_a_kill_at_any_moment_nothing_is_told_twice_and_nothing_is_missing(
     redis: Redis, redis_url: str, receiver: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -46,12 +55,7 @@ async def test_after_a_kill_at_any_moment_nothing_is_told_twice_and_nothing_is_m
     finally:
         first.kill()
     await publish(redis, *(incident(i, 2, state="resolved") for i in range(10)))
-    second = Process(redis_url, receiver.url)
-    try:
-        for group in ("slack", "pagerduty", "webhook"):
-            await settled(redis, f"alerting:{group}", 20)
-    finally:
-        second.kill()
+    await all_done(redis, Process(redis_url, receiver.url), 20)
     slack = [request.json["text"] for request in receiver.received if request.path == SLACK_PATH]
     assert len(slack) == len(set(slack))
     # Slack may miss the one message whose mark left and which itself did not; then the next process says so.
@@ -103,12 +107,7 @@ async def test_a_kill_while_a_retry_waits_loses_nothing(redis: Redis, redis_url:
         await until(lambda: _no_mark(redis), 20, "the marks are taken back")
     finally:
         first.kill()
-    second = Process(redis_url, receiver.url)
-    try:
-        for group in ("slack", "pagerduty", "webhook"):
-            await settled(redis, f"alerting:{group}", 1)
-    finally:
-        second.kill()
+    await all_done(redis, Process(redis_url, receiver.url), 1)
     assert sorted(request.path for request in receiver.received[3:]) == sorted([SLACK_PATH, "/v2/enqueue", "/hook"])
 
 

@@ -13,7 +13,7 @@ from job import Job
 from program import Program, program_in
 from server_stack import RunningServer
 from stabilitybackend.policy.plan import EXIT_CODES
-from stabilityclient.wire import Ack, CommandMessage, Health
+from stabilityclient.wire import CommandMessage, Health
 
 
 @pytest.fixture
@@ -21,20 +21,12 @@ def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     return program_in(tmp_path, monkeypatch, capsys)
 
 
-async def _deliver(agent: RawAgent, *frames: object) -> None:
-    for frame in frames:
-        await agent.send(frame)  # type: ignore[arg-type]
-        while not isinstance(await agent.receive(), Ack):
-            pass
-
-
 async def test_the_exit_code_says_what_a_launcher_does_and_the_file_is_the_plan(
     server: RunningServer, program: Program, tmp_path: Path
 ) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:
-        await agent.hello("run-1", sources=[job.info])
-        await _deliver(agent, job.rows(range(1, 11)), job.event("checkpoint", 5, path="c/5"))
+        await agent.begin(job.rows(range(1, 11)), job.event("checkpoint", 5, path="c/5"))
         await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 10, "step 10 is there")
         assert (await asyncio.to_thread(program, "plan", "run-1", "--url", server.url))[0] == EXIT_CODES["none"]
         await asyncio.to_thread(
@@ -43,7 +35,7 @@ async def test_the_exit_code_says_what_a_launcher_does_and_the_file_is_the_plan(
             lambda r: r["action"] == "relaunch" and r["checkpoint"] == {"step": 5, "path": "c/5"},
             "a restart would start from the checkpoint",
         )
-        await _deliver(agent, job.event("exception", 10, type="ValueError", message="bad batch"))
+        await agent.store(job.event("exception", 10, type="ValueError", message="bad batch"))
         file = tmp_path / "plan.json"
         code, out, _ = await asyncio.to_thread(
             program, "plan", "run-1", "--url", server.url, "--wait", "10", "--json", "--output", file
@@ -70,7 +62,7 @@ async def test_a_restart_is_followed_until_the_job_is_back(server: RunningServer
     job = Job()
     async with RawAgent(server.agent_url) as agent:
         await agent.hello("run-1", agent="a1-1", sources=[job.info])
-        await _deliver(agent, job.rows(range(1, 11)))
+        await agent.store(job.rows(range(1, 11)))
         ranks = [{"rank": 0, "source": job.info.source, "alive": True, "state": "running", "time": 1.0}]
         await agent.send(Health("a1-1", job.info.node, 1.0, ranks, {}))
         await asyncio.to_thread(
@@ -81,12 +73,9 @@ async def test_a_restart_is_followed_until_the_job_is_back(server: RunningServer
                 program, "restart", "run-1", "--exclude", "n7", "--grace", "0", "--timeout", "20", "--url", server.url
             )
         )
-        message = await agent.receive()
-        while not isinstance(message, CommandMessage):
-            message = await agent.receive()
-        command = message.command
+        command = (await agent.next(CommandMessage)).command
         back = Job(start=2)
-        await _deliver(agent, back.rows([3, 4, 5]))
+        await agent.store(back.rows([3, 4, 5]))
         code, out, err = await asked
     assert (code, err) == (0, "")
     assert command["plan"]["exclude_nodes"] == ["n7"]

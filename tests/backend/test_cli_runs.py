@@ -15,7 +15,7 @@ from gateway_stack import RawAgent
 from job import Job
 from program import Program, program_in
 from server_stack import RunningServer
-from stabilityclient.wire import Ack, CommandMessage, Frame
+from stabilityclient.wire import CommandMessage
 
 #: What a user's offline script is: 50 steps, two of them not finite.
 _OFFLINE_JOB = """
@@ -33,32 +33,20 @@ def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     return program_in(tmp_path, monkeypatch, capsys)
 
 
-async def deliver(agent: RawAgent, *frames: Frame) -> None:
-    for frame in frames:
-        await agent.send(frame)
-        answer = await agent.receive()
-        while not isinstance(answer, Ack):
-            answer = await agent.receive()
-
-
 async def obey(agent: RawAgent, job: Job) -> None:
     """Do what a job does that is ordered back."""
-    message = await agent.receive()
-    while not isinstance(message, CommandMessage):
-        message = await agent.receive()
-    command = message.command
+    command = (await agent.next(CommandMessage)).command
     words = {"command_id": command["command_id"], "attempt": command["attempt"]}
     for state in ("ready", "acted"):
-        await deliver(agent, job.event("command", command["apply_at_step"], state=state, **words))
-    await deliver(agent, job.rolled_back(command["to_step"], command["command_id"], command_id=command["command_id"]))
-    await deliver(agent, job.rows([command["to_step"] + 1]))
+        await agent.store(job.event("command", command["apply_at_step"], state=state, **words))
+    await agent.store(job.rolled_back(command["to_step"], command["command_id"], command_id=command["command_id"]))
+    await agent.store(job.rows([command["to_step"] + 1]))
 
 
 async def test_a_rollback_is_followed_until_its_first_new_point(server: RunningServer, program: Program) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:
-        await agent.hello("run-1", sources=[job.info])
-        await deliver(agent, job.rows(range(1, 11)), job.event("checkpoint", 5, path="c/5"), job.rows([11]))
+        await agent.begin(job.rows(range(1, 11)), job.event("checkpoint", 5, path="c/5"), job.rows([11]))
         await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 11, "step 11 is there")
         job_obeys = asyncio.create_task(obey(agent, job))
         order = ("rollback", "run-1", "--to-step", "5", "--lr-scale", "0.5", "--reason", "spike", "--url", server.url)
@@ -81,8 +69,7 @@ async def test_runs_shows_what_the_server_has(server: RunningServer, program: Pr
     job = Job()
     assert (await asyncio.to_thread(program, "runs", "--url", server.url))[1] == f"no runs yet at {server.url}\n"
     async with RawAgent(server.agent_url) as agent:
-        await agent.hello("run-1", sources=[job.info])
-        await deliver(agent, job.rows([1, 2], {"loss": [2.0, float("nan")]}))
+        await agent.begin(job.rows([1, 2], {"loss": [2.0, float("nan")]}))
         await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == 2, "step 2 is there")
         code, out, _ = await asyncio.to_thread(program, "runs", "--url", server.url)
     assert code == 0

@@ -23,7 +23,7 @@ from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.routes import trial
 from stabilitybackend.runs.detector_settings import MAX_CHANGES
 from stabilitybackend.runs.worker import RunWorker
-from stabilityclient.wire import Ack, Frame, encode_message
+from stabilityclient.wire import Frame, encode_message
 from waiting import wait_until
 
 DEAF = {"spike": {"sensitivity": 0.0}}
@@ -177,13 +177,8 @@ async def test_of_two_servers_the_last_word_stands_and_the_other_takes_it_up_whe
 
 
 async def _sent(server: RunningServer, *frames: Frame, last_step: int) -> None:
-    job_info = frames[0].source
     async with RawAgent(server.agent_url) as agent:
-        await agent.hello("run-1", sources=[job_info])
-        for frame in frames:
-            await agent.send(frame)
-            while not isinstance(await asyncio.wait_for(agent.receive(), 10), Ack):
-                pass
+        await agent.begin(*frames)
     await asyncio.to_thread(server.wait_for, "/runs/run-1", lambda r: r["last_step"] == last_step, f"step {last_step}")
 
 

@@ -8,15 +8,6 @@ from typing import Any
 from gateway_stack import RawAgent
 from job import Job
 from server_stack import RunningServer
-from stabilityclient.wire import Ack, Frame
-
-
-async def _feed(server: RunningServer, run_id: str, agent: RawAgent, *frames: Frame) -> None:
-    """Send frames and wait until the run shows the last of their steps."""
-    for frame in frames:
-        await agent.send(frame)
-        while not isinstance(await asyncio.wait_for(agent.receive(), 10), Ack):
-            pass
 
 
 async def _until(server: RunningServer, run_id: str, step: int) -> None:
@@ -31,13 +22,12 @@ def _refused(server: RunningServer, path: str, **params: Any) -> tuple[int, str]
 async def test_a_browser_reads_history_once_and_then_only_news(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:
-        await agent.hello("run-1", sources=[job.info])
-        await _feed(server, "run-1", agent, job.rows(range(1, 101)), job.rolled_back(50, "k"), job.rows([51, 52]))
+        await agent.begin(job.rows(range(1, 101)), job.rolled_back(50, "k"), job.rows([51, 52]))
         await _until(server, "run-1", 52)
         first = server.get("/runs/run-1/series", metric="loss", view="all", points=20)
         assert first["complete"]
         assert {s["level"] for s in first["series"]} == {first["level"]} != {0}
-        await _feed(server, "run-1", agent, job.rows([53, 54]))
+        await agent.store(job.rows([53, 54]))
         await _until(server, "run-1", 54)
         ask = {"metric": "loss", "points": 20, "x": "time", "smooth": 0.9}
         news = server.get("/runs/run-1/series", cursor=first["cursor"], **ask)
@@ -52,8 +42,7 @@ async def test_a_browser_reads_history_once_and_then_only_news(server: RunningSe
 async def test_wrong_parameters_are_answered_with_422_and_what_is_expected(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent:
-        await agent.hello("run-1", sources=[job.info])
-        await _feed(server, "run-1", agent, job.rows([1, 2]))
+        await agent.begin(job.rows([1, 2]))
         await _until(server, "run-1", 2)
     path = "/runs/run-1/series"
     assert _refused(server, path, metric="loss", view="segment:3") == (
@@ -68,8 +57,8 @@ async def test_runs_are_compared_by_their_forks_and_who_is_missing_is_named(serv
     for run_id, fork in (("run-a", 5), ("run-b", 8)):
         job = Job()
         async with RawAgent(server.agent_url) as agent:
-            await agent.hello(run_id, sources=[job.info])
-            await _feed(server, run_id, agent, job.rows(range(1, 11)), job.rolled_back(fork, "k"), job.rows([fork + 1]))
+            frames = (job.rows(range(1, 11)), job.rolled_back(fork, "k"), job.rows([fork + 1]))
+            await agent.begin(*frames, run_id=run_id)
             await _until(server, run_id, fork + 1)
     found = server.get("/compare", run=["run-a", "run-b"], metric="loss", align="fork")
     assert [(r["run_id"], r["fork_step"], r["series"][-1]["xs"]) for r in found["runs"]] == [

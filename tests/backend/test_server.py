@@ -1,4 +1,4 @@
-"""What goes in at the agents' door comes out of the API, the live feed and the commands: real server, real Redis."""
+"""What goes in at the agents' door comes out of the API and the commands: real server, real Redis."""
 
 from __future__ import annotations
 

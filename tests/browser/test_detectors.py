@@ -13,7 +13,6 @@ import pytest
 from gateway_stack import RawAgent
 from job import Job
 from ports import free_port
-from stabilityclient.wire import Ack
 from stack.processes import Server
 from waiting import wait_until
 
@@ -42,10 +41,7 @@ async def _send(url: str) -> None:
     job, steps = Job(), range(1, 501)
     losses = [9.0 if any(at <= s < at + 6 for at in SPIKES) else 2.0 + 0.01 * math.sin(s) for s in steps]
     async with RawAgent(url) as agent:
-        await agent.hello("r", sources=[job.info])
-        await agent.send(job.rows(steps, {"loss": losses}))
-        while not isinstance(await asyncio.wait_for(agent.receive(), 10), Ack):
-            pass
+        await agent.begin(job.rows(steps, {"loss": losses}), run_id="r")
 
 
 def settings(server: Server) -> Any:
