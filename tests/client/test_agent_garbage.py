@@ -169,6 +169,15 @@ def test_a_death_is_told_once_though_the_agent_is_killed_right_after(run_folder:
     assert len(stored(run_folder).events("process_death", None)) == 1
 
 
+async def test_a_rank_that_the_hello_names_is_watched_before_the_next_look(run_folder: Path) -> None:
+    home = _rank(run_folder, os.getpid())
+    agent = Agent(run_folder, {"STABILITY_KMSG": str(run_folder / "none")})
+    assert [source.source for source in agent._hello().sources] == [home.name]
+    source = agent._sources.get(home.name)
+    assert source is not None
+    assert agent._deaths.descriptor(source) is not None
+
+
 def test_the_end_of_a_process_that_opened_the_run_twice_is_told_once(run_folder: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     for started in (1, 2):

@@ -159,27 +159,32 @@ class Agent:
         self._looks += 1
         self._sources.discover()
         self._read_kernel()
-        own = self._own.name
         for source in self._sources:
-            if not source.is_rank:
-                source.final = source.info.source != own or self._job_over()
-                continue
-            try:
-                self._look_at(source)
-            except Exception as error:  # whatever lies in one folder, the other ranks are not to suffer from it
-                source.trouble = f"the agent fails with it: {type(error).__name__}: {error}"[:300]
-                self._log.say(f"{source.info.source}: {source.trouble}")
+            self._look_at(source)
         self._deaths.look()
         self._own.flush()
         self._janitor.sweep(self._sources)
 
+    def _discover(self) -> bool:
+        """Find new sources; a rank is watched from here on, as it may die before the next look."""
+        fresh = self._sources.discover()
+        for source in fresh:
+            self._look_at(source)
+        return bool(fresh)
+
     def _look_at(self, source: Source) -> None:
+        if not source.is_rank:
+            source.final = source.info.source != self._own.name or self._job_over()
+            return
         was_final = source.final
-        if self._deaths.descriptor(source) is None or self._finishing_until or self._looks % QUIET_LOOKS == 0:
-            source.observe()
-        if source.final and not was_final:
-            self._dirty = True
-        self._look_after(source)
+        try:
+            if self._deaths.descriptor(source) is None or self._finishing_until or self._looks % QUIET_LOOKS == 0:
+                source.observe()
+            self._dirty |= source.final and not was_final
+            self._look_after(source)
+        except Exception as error:  # whatever lies in one folder, the other ranks are not to suffer from it
+            source.trouble = f"the agent fails with it: {type(error).__name__}: {error}"[:300]
+            self._log.say(f"{source.info.source}: {source.trouble}")
 
     def _read_kernel(self) -> None:
         lines = self._kernel.read()
@@ -225,10 +230,9 @@ class Agent:
 
     def _opened_again(self, source: Source) -> bool:
         """Whether the same process called ``init()`` again: its end is told once, by its newest source."""
-        same = [
-            each for each in self._sources.ranks() if (each.info.pid, each.ticks) == (source.info.pid, source.ticks)
-        ]
-        return any(each.info.started > source.info.started for each in same)
+        process, started = (source.info.pid, source.ticks), source.info.started
+        ranks = self._sources.ranks()
+        return any((each.info.pid, each.ticks) == process and each.info.started > started for each in ranks)
 
     def _job_over(self) -> bool:
         ranks = self._sources.ranks()
@@ -248,7 +252,7 @@ class Agent:
             self._over_since = now
         if all(source.delivered for source in self._sources) and self._own.confirmed(self._sources.get(self._own.name)):
             # A rank of a restart may have come in the meantime.
-            return None if self._sources.discover() else "done"
+            return None if self._discover() else "done"
         if self._uplink.refused or now - self._over_since > self._drain_s:
             return "left"
         return None
@@ -256,10 +260,9 @@ class Agent:
     # --- telling -------------------------------------------------------------------------------------------------
 
     def _hello(self) -> Hello:
-        self._sources.discover()
-        return make_hello(
-            self._facts or read_json(str(self._folder / "run.json")), self._own.name, self._node, self._sources
-        )
+        self._discover()
+        facts = self._facts or read_json(str(self._folder / "run.json"))
+        return make_hello(facts, self._own.name, self._node, self._sources)
 
     def _say_health(self) -> Health:
         for source in self._sources:
