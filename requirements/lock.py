@@ -19,6 +19,7 @@ _OURS = frozenset({"stabilityboard", "stabilityclient"})
 _TESTS = (
     "hypothesis",
     "import-linter",
+    "lightning",
     "flask-cors",
     "moto[s3]",
     "mypy",
