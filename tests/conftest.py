@@ -14,8 +14,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -30,7 +28,6 @@ sys.path.insert(0, str(Path(__file__).parent / "nvml"))
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-_START_TIMEOUT_S = 10.0
 #: Folders whose tests start training jobs, servers and pages.
 _LONG = {"examples", "stack", "browser"}
 
@@ -105,34 +102,7 @@ def _embedded(folder: Path) -> Iterator[str]:
 
 
 def _tcp(folder: Path) -> Iterator[str]:
-    from redis import Redis
-    from redis.exceptions import ConnectionError
+    from plain_redis import PlainRedis
 
-    from ports import free_port as free_tcp_port
-    from waiting import wait_until
-
-    binary = shutil.which("redis-server")
-    if binary is None:
-        message = "no redis-server on the PATH: install Redis >= 6.2 to run the tests on it too"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    port = free_tcp_port()
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder)]
-    process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"redis://127.0.0.1:{port}"
-
-    def answers() -> bool:
-        assert process.poll() is None, "redis-server ended at once"
-        with Redis.from_url(url) as client:
-            try:
-                return bool(client.ping())
-            except ConnectionError:
-                return False
-
-    try:
-        wait_until(answers, _START_TIMEOUT_S, "redis-server answers")
-        yield url
-    finally:
-        process.kill()
-        process.wait()
+    with PlainRedis(folder) as server:
+        yield server.url

@@ -52,6 +52,10 @@ from stabilityfrontend import attach
 __all__ = ["create_app"]
 
 MIB = 1024 * 1024
+#: Redis connections for storing frames (one writer) and for what comes before: keys, and an agent's numbers.
+DOOR_CONNECTIONS = 8
+#: Redis connections of alerting: each receiver waits on one and notes what it told on another.
+ALARM_CONNECTIONS = 16
 
 _log = logging.getLogger(__name__)
 
@@ -64,9 +68,12 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         redis_url: the Redis or Valkey that holds the runs (the embedded one's, where that is used).
     """
     redis = make_redis(redis_url)
-    ring = KeyRing(redis)
+    # Connections of their own: whoever reads much must not keep frames from being stored or keys from being known.
+    door = make_redis(redis_url, connections=DOOR_CONNECTIONS)
+    alarm = make_redis(redis_url, connections=ALARM_CONNECTIONS)
+    ring = KeyRing(door)
     authenticator = Authenticator(ring, key_needed=settings.beyond_loopback)
-    ingest = Ingest(redis)
+    ingest = Ingest(door)
     files = ArchiveFiles(open_location(settings.archive), ByteCache(int(settings.cache_mib * MIB)), time.time)
     limits = Limits(
         hang_floor_s=settings.hang_floor_s,
@@ -84,7 +91,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         ingest.start()
         await manager.start()
         stop = asyncio.Event()
-        alerts = asyncio.create_task(alerting_service(redis, settings).run(stop), name="alerting")
+        alerts = asyncio.create_task(alerting_service(alarm, settings).run(stop), name="alerting")
         others: list[asyncio.Task[None]] = []
         if settings.retention_days is not None:
             others.append(asyncio.create_task(keeper.follow(settings.retention_days), name="retention"))
@@ -96,7 +103,8 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
             await end(alerts, *others)
             await manager.stop()
             await ingest.stop()
-            await redis.aclose()
+            for client in (alarm, door, redis):
+                await client.aclose()
 
     app = FastAPI(
         title="Stabilityboard",

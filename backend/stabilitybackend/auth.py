@@ -24,6 +24,7 @@ from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsErr
 from stabilitybackend.keys import API_KEYS, API_KEYS_USED
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.settings import Settings, is_loopback
+from stabilitybackend.tasks import SingleFlight
 
 __all__ = [
     "COOKIE",
@@ -189,6 +190,8 @@ class Authenticator:
         self._clock = clock
         self._keys: dict[str, ApiKey] = {}
         self._read_at = float("-inf")
+        #: A thousand agents may come back at once: the keys are read for all of them together.
+        self._reading = SingleFlight(self._read_keys)
         self._marked: dict[str, float] = {}
 
     async def authenticate(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> Identity:
@@ -233,13 +236,17 @@ class Authenticator:
         now = self._clock()
         if not 0 <= now - self._read_at < CACHE_S:
             try:
-                self._keys = {key.key_id: key for key in await self._ring.list()}
-                self._read_at = now
+                await self._reading.result()
             except Unavailable:
                 if self._read_at == float("-inf"):
                     raise
                 _LOG.debug("Redis is away: the keys read %.0f s ago still count", now - self._read_at)
         return self._keys
+
+    async def _read_keys(self) -> None:
+        now = self._clock()  # of before the answer: a key that is revoked meanwhile is not late
+        self._keys = {key.key_id: key for key in await self._ring.list()}
+        self._read_at = now
 
     async def _mark_used(self, key: ApiKey) -> None:
         now = self._clock()

@@ -6,11 +6,11 @@ One place decides on time limits, retries and reply shapes, so that all parts se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import (
@@ -38,6 +38,8 @@ CONNECT_TIMEOUT_S = 3.0
 MAX_BLOCK_MS = 2000
 #: Most connections of one client. Each waiting XREAD holds one.
 MAX_CONNECTIONS = 512
+#: Seconds that a call waits for one of them; only a Redis that hardly answers makes it as long.
+POOL_WAIT_S = 10.0
 #: One more try at once: a pooled connection to a restarted server is dead, a new one works.
 _RETRIES = 1
 _RETRY_FIRST_S = 0.02
@@ -58,50 +60,91 @@ _AWAY = (
 _AWAY_WORDS = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "LOADING", "OOM", "READONLY", "CLUSTERDOWN")
 
 
-def make_redis(url: str) -> Redis:
+def make_redis(url: str, *, connections: int = MAX_CONNECTIONS) -> Redis:
     """Return a client for ``url`` (``redis://``, ``rediss://``, ``unix://``). It connects on first use.
 
     All writes of this product may be sent twice without harm, which is why a retry is safe here.
+
+    Args:
+        connections: most of them; a call that finds none free waits for one. Each client has its own, so that the
+            calls of one can't starve those of another.
     """
-    return Redis.from_url(
+    pool = BlockingConnectionPool.from_url(
         url,
         protocol=2,
         decode_responses=False,
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
         health_check_interval=_HEALTH_CHECK_S,
-        max_connections=MAX_CONNECTIONS,
+        max_connections=connections,
+        timeout=POOL_WAIT_S,
         retry=Retry(ExponentialBackoff(cap=_RETRY_MAX_S, base=_RETRY_FIRST_S), _RETRIES),
         client_name="stabilityboard",
     )
+    return Redis.from_pool(pool)
 
 
 async def check_server(redis: Redis, url: str) -> str:
     """Return the server's name and version, for example ``valkey 9.1.2``.
 
     Raises:
-        RedisStartError: it can't be reached, refuses us, or is older than 6.2.
+        RedisStartError: it can't be reached, refuses us, is older than 6.2, or can't hold our keys: a node of a
+            cluster, a Sentinel, a replica.
     """
+    place = shown_url(url)
     try:
         info = await redis.info("server")
+        _check_mode(info, place)
+        _check_role(await redis.info("replication"), place)
     except AuthenticationError as error:
         raise RedisStartError(
-            f"Redis at {shown_url(url)} refused the login: {error}", hint="put user and password into --redis-url"
+            f"Redis at {place} refused the login: {error}", hint="put user and password into --redis-url"
         ) from error
     except (RedisError, OSError) as error:
         raise RedisStartError(
-            f"Redis at {shown_url(url)} can't be reached: {error}",
+            f"Redis at {place} can't be reached: {error}",
             hint="start it, correct --redis-url, or leave --redis-url out to use the embedded server",
+        ) from error
+    except (TypeError, ValueError) as error:  # redis-py hands what stands behind the URL's "?" to its connections
+        raise RedisStartError(
+            f"Redis at {place} can't be used with the options behind the '?' of its URL: {error}",
+            hint="leave them out of --redis-url, or correct them",
         ) from error
     flavour = str(info.get("server_name") or "redis")
     version = str(info.get("valkey_version") or info.get("redis_version") or "0")
     if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) < OLDEST_VERSION:
         oldest = ".".join(map(str, OLDEST_VERSION))
         raise RedisStartError(
-            f"{flavour} at {shown_url(url)} is version {version}, expected {oldest} or newer",
+            f"{flavour} at {place} is version {version}, expected {oldest} or newer",
             hint="upgrade it, or leave --redis-url out to use the embedded server",
         )
     return f"{flavour} {version}"
+
+
+def _check_mode(info: Mapping[str, object], place: str) -> None:
+    mode = str(info.get("redis_mode") or info.get("server_mode") or "standalone")
+    if mode == "cluster":
+        raise RedisStartError(
+            f"Redis at {place} is a node of a Redis Cluster, expected a single server or the primary of replicas: "
+            "a cluster is not supported yet",
+            hint="start a Redis or Valkey with cluster-enabled no and name it with --redis-url, or leave --redis-url "
+            "out to use the embedded server",
+        )
+    if mode == "sentinel":
+        raise RedisStartError(
+            f"Redis at {place} is a Sentinel, which holds no data: expected the server that it watches",
+            hint="ask it with: redis-cli -p PORT sentinel get-master-addr-by-name NAME, and give that address to "
+            "--redis-url",
+        )
+
+
+def _check_role(info: Mapping[str, object], place: str) -> None:
+    if info.get("role") == "slave":
+        primary = f"{info.get('master_host')}:{info.get('master_port')}"
+        raise RedisStartError(
+            f"Redis at {place} is a replica of {primary}, expected a server that takes writes and keeps them",
+            hint=f"give the address of its primary to --redis-url (redis://{primary})",
+        )
 
 
 def as_unavailable(error: BaseException) -> Unavailable | None:

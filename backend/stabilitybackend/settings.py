@@ -45,6 +45,13 @@ _NUMBERS = {
 }
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
+#: Schemes of several servers behind one address, and what to do instead.
+_REDIS_MANY = {
+    "redis+cluster": "a Redis Cluster is not supported yet; use one server (cluster-enabled no)",
+    "rediss+cluster": "a Redis Cluster is not supported yet; use one server (cluster-enabled no)",
+    "redis+sentinel": "Sentinel is not supported yet; name the primary that it watches",
+    "rediss+sentinel": "Sentinel is not supported yet; name the primary that it watches",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +102,8 @@ class Settings:
             raise _wrong("host", self.host, "an address or host name such as 127.0.0.1 or 0.0.0.0")
         if not 0 <= self.port <= 65535:
             raise _wrong("port", self.port, "a number from 0 to 65535")
-        if self.redis_url is not None and urlsplit(self.redis_url).scheme not in _REDIS_SCHEMES:
-            # The URL may hold a password: only its scheme is shown.
-            scheme = urlsplit(self.redis_url).scheme or "none"
-            raise _wrong("redis_url", f"scheme {scheme}", "redis://host:port, rediss://host:port or unix:///path")
+        if self.redis_url is not None:
+            _check_redis_url(self.redis_url)
         if not MIN_WINDOW_MIB <= self.window_mib < float("inf"):
             raise _wrong("window_mib", self.window_mib, f"MiB, {MIN_WINDOW_MIB} or more, for example 32")
         if not 0 <= self.cache_mib < float("inf"):
@@ -179,6 +184,31 @@ def _default_data_dir(env: Mapping[str, str]) -> Path:
     base = env.get("XDG_DATA_HOME", "")
     root = Path(base) if base.startswith("/") else Path(env.get("HOME") or Path.home()) / ".local" / "share"
     return root / "stabilityboard"
+
+
+def _check_redis_url(url: str) -> None:
+    """Refuse an address that no single Redis can have. It may hold a password: never the whole of it is shown."""
+    one = "redis://host:port, rediss://host:port or unix:///path"
+    scheme = url.partition(":")[0] if "://" in url else "none"
+    if scheme in _REDIS_MANY:
+        raise _wrong("redis_url", f"scheme {scheme}", f"{one}: {_REDIS_MANY[scheme]}")
+    if scheme not in _REDIS_SCHEMES:
+        raise _wrong("redis_url", f"scheme {scheme}", one)
+    try:
+        parts = urlsplit(url)
+        if "," in parts.netloc.rpartition("@")[2] or parts.netloc.count("@") > 1:
+            raise _wrong("redis_url", "several addresses", f"one: {one}; of a primary and its replicas the primary's")
+        if scheme == "unix":
+            if not parts.path:
+                raise _wrong("redis_url", "unix:// without a path", "the path of a socket: unix:///path")
+            return
+        if parts.port == 0:  # asking for the port reads it
+            raise ValueError
+    except ValueError:
+        raise _wrong("redis_url", "no address that can be read", f"{one}, the port a number from 1 to 65535") from None
+    database = parts.path.strip("/")
+    if database and not database.isdecimal():
+        raise _wrong("redis_url", f"database {database}", "a number: redis://host:port/0")
 
 
 def _wrong(name: str, given: object, expected: str) -> SettingsError:

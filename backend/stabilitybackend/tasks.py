@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
 
-__all__ = ["end", "in_thread"]
+__all__ = ["SingleFlight", "end", "in_thread"]
 
 T = TypeVar("T")
 
 #: Pause between two requests to end, seconds.
 _AGAIN_S = 1.0
+
+
+class SingleFlight(Generic[T]):
+    """Does one piece of work once for all who ask for it at the same time.
+
+    Args:
+        work: what to do; who asks while it is being done gets the same result, or the same error.
+    """
+
+    def __init__(self, work: Callable[[], Awaitable[T]]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+
+    async def result(self) -> T:
+        """Return what the work that is under way returns; begin it where none is. Who is cancelled stops nobody."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._do())
+            self._task.add_done_callback(self._over)
+        return await asyncio.shield(self._task)
+
+    async def _do(self) -> T:
+        return await self._work()
+
+    def _over(self, task: asyncio.Task[T]) -> None:
+        self._task = None
+        if not task.cancelled():
+            task.exception()  # looked at: perhaps nobody waits any more
 
 
 async def end(*tasks: asyncio.Task[Any] | None) -> None:

@@ -123,7 +123,7 @@ async def test_a_run_with_an_agent_stays_however_long_it_is_silent(stage: Stage)
 
     async def send(command: object) -> None: ...
 
-    await (await stage.manager.get("hangs")).agent_connected("a1", "n0", send)
+    await (await stage.manager.get("hangs")).agent_connected(Hello("hangs", "a1", "n0", "0.1.0"), send)
     stage.now = 40.0
     found = await stage.retention.apply(30.0, who="ada")
     assert [run["deleted"] for run in found] in ([], [False])

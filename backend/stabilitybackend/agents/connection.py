@@ -17,6 +17,7 @@ from stabilitybackend.agents.frame_checks import check_data, check_frame
 from stabilitybackend.agents.ingest import Duplicate, Gap, Outcome, Stored
 from stabilitybackend.errors import AgentGone, BadRequest, Unavailable
 from stabilitybackend.keys import check_run_id, check_source_id
+from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.tasks import end
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
@@ -100,6 +101,7 @@ class AgentConnection:
         for how in ends:
             if isinstance(how, AgentGone | WebSocketDisconnect | asyncio.CancelledError) or how is None:
                 continue
+            how = as_unavailable(how) or how
             if not isinstance(how, Unavailable):
                 _LOG.error("run %s: the connection ended on a defect of ours", self._run_id, exc_info=how)
             text = how.message if isinstance(how, Unavailable) else "the server made a mistake; see its log"

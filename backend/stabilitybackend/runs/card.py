@@ -7,8 +7,9 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.index import RunIndex, announced
 from stabilitybackend.runs.live import Channel
+from stabilityclient.wire import Hello
 
 __all__ = ["RunCard"]
 
@@ -49,10 +50,9 @@ class RunCard:
         """Return whether the index still has the run."""
         return await self._index.exists(self._run_id)
 
-    async def rename(self) -> None:
-        """Take over the name, project and config that an agent has just stored."""
-        stored = await self._index.stored(self._run_id)
-        self._shown |= {name: stored[name] for name in ("name", "project", "config")}
+    def rename(self, hello: Hello) -> None:
+        """Take over the name, project and config that an agent announced and the index has stored."""
+        self._shown = {**self._shown, **announced(hello)}
 
     @property
     def names(self) -> dict[str, str]:

@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from stabilitybackend.keys import RUNS, RunKeys
 from stabilityclient.wire import Hello
 
-__all__ = ["RunIndex"]
+__all__ = ["RunIndex", "announced"]
 
 #: Runs listed at once; older ones are found by their id.
 MAX_LISTED = 500
@@ -21,6 +21,16 @@ _EMPTY_VIEW: dict[str, Any] = {
     "ranks": [], "metrics": [], "open_incidents": 0, "rollbacks": 0, "agents": 0,
     "twins": False,
 }  # fmt: skip
+
+
+def announced(hello: Hello) -> dict[str, Any]:
+    """Return what an agent says of its run, project, name and config, as ``RunIndex.stored`` has it afterwards."""
+    said = {"project": hello.project, "name": hello.name, "config": orjson.loads(_config(hello))}
+    return {name: value for name, value in said.items() if value}
+
+
+def _config(hello: Hello) -> bytes:
+    return orjson.dumps(hello.config, option=orjson.OPT_NON_STR_KEYS)
 
 
 class RunIndex:
@@ -34,11 +44,11 @@ class RunIndex:
         keys = RunKeys(hello.run_id)
         pipe = self._redis.pipeline(transaction=True)
         pipe.hsetnx(keys.meta, "created", repr(now))
-        for name, value in (("project", hello.project), ("name", hello.name)):
-            if value:
-                pipe.hset(keys.meta, name, value)
+        facts = {name: value for name, value in (("project", hello.project), ("name", hello.name)) if value}
         if hello.config:
-            pipe.hset(keys.meta, "config", orjson.dumps(hello.config, option=orjson.OPT_NON_STR_KEYS))
+            facts["config"] = _config(hello).decode()
+        if facts:
+            pipe.hset(keys.meta, mapping=facts)  # type: ignore[arg-type]
         await pipe.execute()
         await self._redis.zadd(RUNS, {hello.run_id: now}, nx=True)
 

@@ -230,7 +230,7 @@ class RunManager:
         self._check_stays(hello.run_id)
         with redis_errors():
             await self._index.register(hello, self._clock())
-        return await self._worker(hello.run_id).agent_connected(hello.agent, hello.node, send)
+        return await self._worker(hello.run_id).agent_connected(hello, send)
 
     async def agent_disconnected(self, run_id: str, agent: str) -> None:
         """Note that an agent is gone."""

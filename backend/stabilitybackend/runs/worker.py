@@ -32,7 +32,7 @@ from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.taking import take
 from stabilitybackend.runs.undoing import undoable
 from stabilitybackend.tasks import end
-from stabilityclient.wire import Health
+from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunWorker"]
 
@@ -277,14 +277,14 @@ class RunWorker:
 
     # --- agents and people ---------------------------------------------------------------------------------------
 
-    async def agent_connected(self, agent: str, node: str, send: Send) -> list[dict[str, Any]]:
+    async def agent_connected(self, hello: Hello, send: Send) -> list[dict[str, Any]]:
         """Note an agent; return the commands that wait for it."""
-        state = await self.ready()
+        state, agent, node = await self.ready(), hello.agent, hello.node
         self._sends[agent] = send
         known = state.agents.setdefault(agent, {"agent": agent, "node": node, "time": self._clock(), "ranks": []})
         known["connected"] = True
         state.liveness.agent_connected(agent, self._clock())
-        await self._card.rename()
+        self._card.rename(hello)
         return state.commands.waiting()
 
     def agent_disconnected(self, agent: str) -> None:

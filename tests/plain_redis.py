@@ -1,0 +1,74 @@
+"""A ``redis-server`` of the machine on a TCP port of its own, with the options that a test asks for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import TracebackType
+
+import pytest
+from redis import Redis
+from redis.exceptions import ConnectionError
+
+from ports import free_port
+from waiting import wait_until
+
+__all__ = ["PlainRedis"]
+
+_START_TIMEOUT_S = 10.0
+
+
+class PlainRedis:
+    """Runs while the context lasts; where none is installed the test is skipped at home and fails in CI.
+
+    Args:
+        folder: its working folder.
+        options: further options of the command line, ``--cluster-enabled yes`` for example.
+        sentinel: it is one, and watches nothing.
+    """
+
+    def __init__(self, folder: Path, *options: str, sentinel: bool = False) -> None:
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}"
+        kind = ["--save", "", "--appendonly", "no"]
+        if sentinel:
+            (folder / "sentinel.conf").touch()  # it wants to write down there what it learns
+            kind = [str(folder / "sentinel.conf"), "--sentinel"]
+        self._command = [*_binary(), *kind, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder)]
+        self._command += options
+        self._process: subprocess.Popen[bytes]
+
+    def __enter__(self) -> PlainRedis:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_until(self._answers, _START_TIMEOUT_S, "redis-server answers")
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, "redis-server ended at once"
+        with Redis.from_url(self.url) as client:
+            try:
+                return bool(client.ping())
+            except ConnectionError:
+                return False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def _binary() -> list[str]:
+    binary = shutil.which("redis-server")
+    if binary is not None:
+        return [binary]
+    message = "no redis-server on the PATH: install Redis >= 6.2 to run the tests on it too"
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
