@@ -174,16 +174,31 @@
     return { type: "line", xref: "x", yref: "paper", x0: step, x1: step, y0: 0, y1: height, layer: "below", opacity, line: { color, width, dash } };
   }
 
+  /** Bands that lie over each other add up to this many; more of them look like this many, so that the curve is seen. */
+  const DEEP = 4;
+
   /**
    * The same shapes as few paths: all that look alike become one. Plotly spends more on each shape than on a line of
-   * five hundred points, and forty incidents would otherwise cost more than the curve.
+   * five hundred points, and forty incidents would otherwise cost more than the curve. Within one path what overlaps is
+   * filled once, so bands over each other are in paths of their own.
    */
   S.mergeShapes = function (shapes) {
     const groups = new Map();
-    for (const shape of shapes) {
+    const free = new Map();
+    const bands = shapes.filter((one) => one.type === "rect").sort((a, b) => a.x0 - b.x0);
+    for (const shape of [...bands, ...shapes.filter((one) => one.type !== "rect")]) {
       const { x0, x1, y0, y1 } = shape;
-      const look = { fillcolor: shape.fillcolor || "rgba(0,0,0,0)", opacity: shape.opacity, layer: shape.layer || "above", line: shape.line };
-      const key = JSON.stringify(look);
+      const look = { fillcolor: shape.fillcolor || "rgba(0,0,0,0)", fillrule: "nonzero", opacity: shape.opacity, layer: shape.layer || "above", line: shape.line };
+      const same = JSON.stringify(look);
+      let level = 0;
+      if (shape.type === "rect") {
+        if (!free.has(same)) free.set(same, new Array(DEEP).fill(-Infinity));
+        const ends = free.get(same);
+        level = ends.findIndex((end) => x0 >= end);
+        if (level < 0) level = DEEP - 1;
+        ends[level] = Math.max(ends[level], x1);
+      }
+      const key = `${level} ${same}`;
       const part = shape.type === "rect" ? `M${x0},${y0}L${x1},${y0}L${x1},${y1}L${x0},${y1}Z` : `M${x0},${y0}L${x1},${y1}`;
       if (groups.has(key)) groups.get(key).path += part;
       else groups.set(key, { type: "path", xref: "x", yref: "paper", ...look, path: part });
