@@ -30,18 +30,26 @@ KEYS = RunKeys("run-1")
 
 
 class Stage:
-    """A run manager on a real Redis, and frames that come in through the ingest. ``restart`` is a new process."""
+    """A run manager on a real Redis, and frames that come in through the ingest. ``restart`` is a new process.
 
-    def __init__(self, redis: Redis, folder: Path) -> None:
+    Args:
+        redis: a real server.
+        folder: of the archive. restart_folder: of what a restart begins with; None keeps nothing for it.
+    """
+
+    def __init__(self, redis: Redis, folder: Path, restart_folder: Path | None = None) -> None:
         self.redis = redis
         self.folder = folder
+        self.restart_folder = restart_folder
         self.now = 1_000.0
         #: Parts whose writing was begun, merged ones too.
         self.begun = 0
         self.manager = self._manager()
 
     def _manager(self) -> RunManager:
-        files = ArchiveFiles(open_location(self.folder), ByteCache(1 << 20), lambda: self.now, self._token)
+        files = ArchiveFiles(
+            open_location(self.folder), ByteCache(1 << 20), lambda: self.now, self._token, self.restart_folder
+        )
         return RunManager(self.redis, lambda: self.now, files, WINDOW_BYTES, Limits())
 
     def _token(self) -> str:

@@ -74,7 +74,8 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     ring = KeyRing(door)
     authenticator = Authenticator(ring, key_needed=settings.beyond_loopback)
     ingest = Ingest(door)
-    files = ArchiveFiles(open_location(settings.archive), ByteCache(int(settings.cache_mib * MIB)), time.time)
+    cache = ByteCache(int(settings.cache_mib * MIB))
+    files = ArchiveFiles(open_location(settings.archive), cache, time.time, restart=settings.data_dir / "restart")
     limits = Limits(
         hang_floor_s=settings.hang_floor_s,
         hang_ceiling_s=settings.hang_ceiling_s,

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from redis.asyncio import Redis
@@ -61,6 +62,7 @@ class ArchiveFiles:
         cache: of decoded arrays.
         clock: unix seconds now.
         token: a short name that was never used before, of letters and digits.
+        restart: folder of this machine for what lets a restart begin where the last process ended; None keeps nothing.
     """
 
     def __init__(
@@ -69,11 +71,13 @@ class ArchiveFiles:
         cache: ByteCache,
         clock: Callable[[], float],
         token: Callable[[], str] = lambda: secrets.token_hex(4),
+        restart: Path | None = None,
     ) -> None:
         self.location = location
         self.cache = cache
         self.clock = clock
         self.token = token
+        self.restart = restart
         self.writing = asyncio.Lock()
 
 

@@ -17,7 +17,7 @@ from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.runs.live import stream_order
 
-__all__ = ["Generation", "HotSeries", "TablePart"]
+__all__ = ["Generation", "HotSeries", "Place", "Stretch", "TablePart", "TableRows"]
 
 #: Rows of a new table. Small, because jobs make up 10,000 names that hold a single point each; it doubles.
 _FIRST_CAPACITY = 16
@@ -43,10 +43,49 @@ class TablePart:
         return TablePart(self.steps[part], self.values[part], self.times[part], self.order[part], True)
 
 
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Some rows of one table, as they came: what a file keeps of them (``runs/restart_files.py``).
+
+    ``steps``, ``times`` and ``order`` have one entry a row (int64, float64, int64), ``values`` one line of float64 a
+    name. ``order`` counts rows of the run.
+    """
+
+    segment: int
+    rank: int | None
+    node: str
+    stray: bool
+    names: list[str]
+    steps: NDArray[np.int64]
+    times: NDArray[np.float64]
+    order: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a generation had come at one moment: its newest frame, and what it held."""
+
+    to_id: str
+    frames: int
+    bytes: int
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What came between two places of one generation. ``marks``: ms, number and first row of each frame, as int64."""
+
+    begin: Place
+    end: Place
+    marks: NDArray[np.int64]
+    tables: list[TableRows]
+
+
 class _Table:
     """Rows of one set of names by one rank in one segment: columns that grow together."""
 
-    def __init__(self, placed: Placed) -> None:
+    def __init__(self, placed: Placed | TableRows) -> None:
         self.segment, self.rank, self.stray = placed.segment, placed.rank, placed.stray
         self.node = "" if placed.rank is not None else placed.node
         self.names = list(placed.names)
@@ -58,8 +97,8 @@ class _Table:
         self._rising = True
         self.low, self.high = 0, -1
 
-    def extend(self, placed: Placed, order: int) -> None:
-        """Append rows; the first of them is row ``order`` of the run. What was read before stays as it was."""
+    def extend(self, placed: Placed | TableRows, order: NDArray[np.int64]) -> None:
+        """Append rows, which are the rows ``order`` of the run. What was read before stays as it was."""
         steps = placed.steps
         count, size = len(steps), self._size
         if size + count > len(self._steps):
@@ -71,7 +110,7 @@ class _Table:
         self.low, self.high = (low, high) if size == 0 else (min(low, self.low), max(high, self.high))
         self._steps[size : size + count] = steps
         self._times[size : size + count] = placed.times
-        self._order[size : size + count] = np.arange(order, order + count)
+        self._order[size : size + count] = order
         self._values[:, size : size + count] = placed.values
         self._size = size + count
 
@@ -95,14 +134,23 @@ class _Table:
 
     def after(self, order: int) -> Placed | None:
         """Return the rows that came as row ``order`` of the run or later."""
+        rows = self.rows_after(order)
+        if rows is None:
+            return None
+        return Placed(
+            self.segment, "", self.rank, self.node, self.names, rows.steps, rows.times, rows.values, self.stray
+        )
+
+    def rows_after(self, order: int) -> TableRows | None:
+        """Return the same with their numbers. Nothing is copied, and nothing changes it: a thread may read it."""
         size = self._size
         first = int(np.searchsorted(self._order[:size], order))
         if first == size:
             return None
         part = slice(first, size)
-        return Placed(
-            self.segment, "", self.rank, self.node, self.names,
-            self._steps[part], self._times[part], self._values[:, part], self.stray,
+        return TableRows(
+            self.segment, self.rank, self.node, self.stray, self.names,
+            self._steps[part], self._times[part], self._order[part], self._values[:, part],
         )  # fmt: skip
 
 
@@ -158,6 +206,8 @@ class Generation:
         self._by_key: dict[SeriesKey, list[tuple[_Table, int]]] = {}
         self._marks: list[tuple[tuple[int, int], int]] = []
         self._order = order
+        #: Where it began.
+        self.start = Place(from_id, 0, 0, order)
 
     @property
     def order(self) -> int:
@@ -173,6 +223,12 @@ class Generation:
 
     def add(self, placed: Placed) -> list[SeriesKey]:
         """Take rows; return the series that are new here."""
+        count = len(placed.steps)
+        new = self._extend(placed, np.arange(self._order, self._order + count))
+        self._order += count
+        return new
+
+    def _extend(self, placed: Placed | TableRows, order: NDArray[np.int64]) -> list[SeriesKey]:
         names = tuple(placed.names)
         node = "" if placed.rank is not None else placed.node
         at = (placed.segment, placed.rank, node, placed.stray, names)
@@ -188,9 +244,31 @@ class Generation:
                     new.append(key)
                 else:
                     tables.append((table, row))
-        table.extend(placed, self._order)
-        self._order += len(placed.steps)
+        table.extend(placed, order)
         self.values += placed.values.size
+        return new
+
+    # --- parts of it, for a file ---------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> Place:
+        """How far it has come."""
+        return Place(self.to_id, self.frames, self.bytes, self._order)
+
+    def stretch(self, begin: Place) -> Stretch:
+        """Return what came after ``begin``, a place of this generation. Nothing is copied; a thread may read it."""
+        found = (table.rows_after(begin.order) for table in self._tables.values())
+        marks = [(*at, order) for at, order in self._marks[begin.frames :]]
+        rows = [rows for rows in found if rows is not None]
+        return Stretch(begin, self.place, np.array(marks, dtype=np.int64).reshape(-1, 3), rows)
+
+    def put_back(self, stretch: Stretch) -> list[SeriesKey]:
+        """Take the next stretch of what this generation held before; return the series that are new here."""
+        new = [key for rows in stretch.tables for key in self._extend(rows, rows.order)]
+        self._marks += [((ms, number), order) for ms, number, order in stretch.marks.tolist()]
+        self.to_id, self._order = stretch.end.to_id, stretch.end.order
+        self.frames += stretch.end.frames - stretch.begin.frames
+        self.bytes += stretch.end.bytes - stretch.begin.bytes
         return new
 
     def keys(self) -> list[SeriesKey]:

@@ -109,9 +109,10 @@ class Journal:
 
         return await self.patiently(read)
 
-    async def has(self, cursor: str) -> bool:
-        """Return whether the stream holds the frame ``cursor``."""
-        return bool(await self.patiently(lambda: self._redis.xrange(self._keys.frames, cursor, cursor, count=1)))
+    async def message(self, cursor: str) -> bytes | None:
+        """Return the frame that the stream holds at ``cursor``, None where it holds none there."""
+        found: Any = await self.patiently(lambda: self._redis.xrange(self._keys.frames, cursor, cursor, count=1))
+        return found[0][1][b"b"] if found else None
 
     async def save(self, incidents: Iterable[dict[str, Any]], commands: Iterable[dict[str, Any]], cursor: str) -> None:
         """Store changed incidents and commands, their events, and the place in the stream, all or nothing."""

@@ -103,10 +103,12 @@ class WindowKeeper:
             self._ahead -= self._unread.pop(next(iter(self._unread)))  # Redis has lost it
         state.store.begin(frame_id, size + FRAME_OVERHEAD_BYTES)
 
-    def cut_when_due(self, state: RunState) -> None:
-        """Seal the open generation when it is large enough. Call it between two frames."""
-        if state.store.open.bytes * GENERATIONS_A_WINDOW >= self.limit_bytes:
+    def cut_when_due(self, state: RunState) -> bool:
+        """Seal the open generation when it is large enough, and return whether it was. Call it between two frames."""
+        due = state.store.open.bytes * GENERATIONS_A_WINDOW >= self.limit_bytes
+        if due:
             state.store.cut(snapshot.freeze(state))
+        return due
 
     def _weigh(self, store: RunStore) -> None:
         if self._ahead + store.hot_bytes < FULL_AT_WINDOWS * self.limit_bytes:

@@ -15,10 +15,11 @@ from stabilitybackend.keys import check_run_id
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles
+from stabilitybackend.runs.delivery import Send
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.live import Channel
-from stabilitybackend.runs.worker import RunWorker, Send
+from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
 

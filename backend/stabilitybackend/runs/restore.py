@@ -1,6 +1,7 @@
-"""Brings a run's state back from its archive: the newest snapshot that holds, and the frames of the parts after it.
+"""Brings a run's state back: the newest snapshot that holds, and the frames of the archived parts after it.
 
-Usually that is the newest part's snapshot and no frame at all. When a segment was undone since, or the snapshot is of
+Usually that is what this machine has written down of the run a moment ago (``runs/restart_points.py``), else the newest
+part's snapshot, and no frame at all. When a segment was undone since, or the snapshot is of
 another version or damaged, older ones are tried, and the frames of the parts behind are folded again and archived
 anew: the frames are the truth, everything else follows from them.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from stabilitybackend.archive.part import PartReader
@@ -17,6 +18,8 @@ from stabilitybackend.errors import ArchiveError, SnapshotError
 from stabilitybackend.runs import snapshot
 from stabilitybackend.runs.archiver import RunArchive
 from stabilitybackend.runs.detector_settings import DetectorSettings
+from stabilitybackend.runs.restart_files import Found
+from stabilitybackend.runs.restart_points import RestartPoints
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.store import RunStore, series_of
 from stabilitybackend.runs.taking import take
@@ -38,9 +41,11 @@ async def restored(
     undone: Collection[str],
     settings: DetectorSettings,
     troubled: Callable[[ArchiveError | None], None],
-    processes: Collection[Mapping[str, Any]] | None = None,
+    processes: Collection[Mapping[str, Any]] | None,
+    points: RestartPoints,
+    message: Callable[[str], Awaitable[bytes | None]],
 ) -> tuple[RunState, str]:
-    """Return the state at the end of the archive and the stream id that it reaches, "0-0" for an empty archive.
+    """Return the newest state that is stored and the stream id that it reaches, "0-0" where nothing is.
 
     Args:
         run_id: the run. archive: its parts. clock: unix seconds now. undone: keys of segments that are none.
@@ -49,13 +54,15 @@ async def restored(
             for ever, then with None.
         processes: where incidents are judged anew, those of processes, which frames do not tell. Then no snapshot is
             used: none holds incidents.
+        points: what this machine has written down of the run; removed where it is of no use.
+        message: returns what the run's stream holds at an id.
 
     Raises:
         RedisError: Redis is away; try again.
     """
     while True:
         try:
-            found = await _restored(run_id, archive, clock, undone, settings, processes)
+            found = await _restored(run_id, archive, clock, undone, settings, processes, points, message)
         except ArchiveError as error:
             troubled(error)
             await asyncio.sleep(PAUSE_S)
@@ -71,9 +78,18 @@ async def _restored(
     undone: Collection[str],
     settings: DetectorSettings,
     processes: Collection[Mapping[str, Any]] | None,
+    points: RestartPoints,
+    message: Callable[[str], Awaitable[bytes | None]],
 ) -> tuple[RunState, str]:
     parts = await archive.load()
     await archive.check_place()
+    if processes is None:
+        found = await points.find(parts[-1].part.to_id if parts else "0-0", message)
+        newest = await asyncio.to_thread(_newest, found, parts, run_id, clock, undone) if found is not None else None
+        if found is not None and newest is not None:
+            await points.go_on(newest.store, found)
+            return newest, found.head.to_id
+    await points.forget()
     good = len(parts) if processes is None else 0
     state: RunState | None = None
     while good and state is None:
@@ -85,15 +101,35 @@ async def _restored(
         state.retelling = True
         state.incidents.load(processes)
     kept, stale = parts[:good], parts[good:]
-    state.store = await asyncio.to_thread(RunStore, kept, kept[-1].part.to_id if kept else "0-0")
-    for trouble in state.store.unreadable.values():
-        if trouble.code not in LOST:
-            raise trouble
+    state.store = await asyncio.to_thread(_store, kept)
     if stale:
         _log.warning("run %s: %d of %d archived parts are folded again", run_id, len(stale), len(parts))
         fresh = [await _again(state, archive, part, settings) for part in stale]
         await archive.replace(stale, fresh)
     return state, parts[-1].part.to_id if parts else "0-0"
+
+
+def _store(parts: list[PartReader]) -> RunStore:
+    store = RunStore(parts, parts[-1].part.to_id if parts else "0-0")
+    for trouble in store.unreadable.values():
+        if trouble.code not in LOST:
+            raise trouble
+    return store
+
+
+def _newest(
+    found: Found, parts: list[PartReader], run_id: str, clock: Callable[[], float], undone: Collection[str]
+) -> RunState | None:
+    """Return the state that was written down last, with all of its points; None where that is of no use."""
+    try:
+        state = snapshot.load(found.snapshot, run_id, clock, undone)
+    except SnapshotError as error:
+        _log.warning("run %s: what was written down of it is not used: %s", run_id, error.message)
+        return None
+    state.store = _store(parts)
+    for stretch in found.stretches:
+        state.store.put_back(stretch)
+    return state
 
 
 def _loaded(reader: PartReader, run_id: str, clock: Callable[[], float], undone: Collection[str]) -> RunState | None:

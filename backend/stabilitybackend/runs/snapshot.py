@@ -82,9 +82,13 @@ def freeze(state: RunState) -> bytes:
     return pickle.dumps(state.saved(), protocol=5)
 
 
-def seal(frozen: bytes) -> bytes:
-    """Return the snapshot for ``freeze``'s answer. Pure and the longer part of the work: may run in a thread."""
-    body = zlib.compress(frozen, _LEVEL)
+def seal(frozen: bytes, *, packed: bool = True) -> bytes:
+    """Return the snapshot for ``freeze``'s answer. Pure and the longer part of the work: may run in a thread.
+
+    Args:
+        packed: make it small; else make it fast, for one that is soon replaced.
+    """
+    body = zlib.compress(frozen, _LEVEL if packed else zlib.Z_NO_COMPRESSION)
     return _HEADER.pack(_MAGIC, VERSION, _shape(), len(frozen), zlib.crc32(body)) + body
 
 

@@ -17,7 +17,7 @@ from stabilitybackend.archive.aggregates import AGG, aggregate, join_aggs, regro
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
 from stabilitybackend.errors import ArchiveError
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.runs.hot import Generation
+from stabilitybackend.runs.hot import Generation, Stretch
 from stabilitybackend.runs.live import stream_order
 
 if TYPE_CHECKING:
@@ -241,6 +241,14 @@ class RunStore:
             self._know(key)
         if placed.rank is not None and not placed.stray:
             self.newest[placed.segment] = max(self.newest.get(placed.segment, -1), int(placed.steps.max()))
+
+    def put_back(self, stretch: Stretch) -> None:
+        """Take rows that were placed before a restart into the open generation."""
+        for key in self.open.put_back(stretch):
+            self._know(key)
+        for rows in stretch.tables:
+            if rows.rank is not None and not rows.stray:
+                self.newest[rows.segment] = max(self.newest.get(rows.segment, -1), int(rows.steps.max()))
 
     def cut(self, state: bytes) -> Generation:
         """Seal the open generation with the frozen fold at its end, and open the next. Return the sealed one."""

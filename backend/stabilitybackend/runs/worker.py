@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from redis.asyncio import Redis
@@ -17,6 +18,7 @@ from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.card import RunCard
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.chronicle import Chronicle
+from stabilitybackend.runs.delivery import Delivery, Send
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.health_feed import HealthFeed
@@ -26,6 +28,7 @@ from stabilitybackend.runs.keeper import WindowKeeper
 from stabilitybackend.runs.live import Channel, stream_order
 from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.readiness import Readiness
+from stabilitybackend.runs.restart_points import RestartPoints
 from stabilitybackend.runs.restore import restored
 from stabilitybackend.runs.retelling import Retelling
 from stabilitybackend.runs.state import RunState
@@ -39,7 +42,6 @@ __all__ = ["RunWorker"]
 #: How often silence and expiry are judged and the run's summary is stored, seconds.
 TICK_S = 1.0
 
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 _log = logging.getLogger(__name__)
 
 
@@ -86,7 +88,8 @@ class RunWorker:
         self._archive = RunArchive(run_id, redis, files)
         self._archive.cuts = lambda: self.state.fold.tree.cuts()
         self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self._storage_changed)
-        self._sends: dict[str, Send] = {}
+        self._restart = RestartPoints(run_id, files.restart, clock)
+        self._delivery = Delivery(run_id)
         self._unsaved = Changes()
         self._closed = False
         #: Held by whoever stops and starts it.
@@ -106,7 +109,7 @@ class RunWorker:
     def start(self, after: RunWorker | None = None) -> None:
         """Begin to follow the stream, in the place of ``after``, which is over or about to be."""
         if after is not None:
-            self._sends, self.state.agents = after._sends, after.state.agents
+            self._delivery, self.state.agents = after._delivery, after.state.agents
         self._task = asyncio.create_task(self._follow(after), name=f"run-{self.run_id}")
         self._task.add_done_callback(self._ended)
 
@@ -129,6 +132,7 @@ class RunWorker:
     async def _pause(self) -> None:
         await end(self._task)
         await self._keeper.stop()
+        await self._restart.stop()
 
     async def ready(self, timeout_s: float = 30.0) -> RunState:
         """Return the state once everything that was stored at the start is in it.
@@ -152,6 +156,7 @@ class RunWorker:
             entries = await self._journal.read(self.cursor, wait=self.readiness.reached)
             if await self._diverged():
                 await self._keeper.stop()
+                await self._restart.forget()
                 if not await self._journal.patiently(self._card.is_listed):
                     return  # Redis came back empty: the agents have to say anew what run this is
                 self.readiness.lose()
@@ -165,10 +170,12 @@ class RunWorker:
                     await self._retold()
                 self.cursor = cursor
                 self._keeper.read(self.state, cursor, len(message))
-                found = take(self.state, cursor, message, self.detectors, replayed=replayed)
+                one = partial(take, self.state, cursor, message, self.detectors, replayed=replayed)
+                found = self._restart.folding(one)
                 self.unreadable += found is None
                 changes.add(found or Changes(), with_incidents=not replayed)
-                self._keeper.cut_when_due(self.state)
+                if self._keeper.cut_when_due(self.state):
+                    self._restart.sealed(self.state.store, message)
                 if len(entries) > 1:
                     await asyncio.sleep(0)  # a long history must not hold up the live requests of other runs
             if not entries and not self.readiness.reached:
@@ -181,6 +188,7 @@ class RunWorker:
                 self._concluded = max(self._concluded, self.cursor, key=stream_order)
                 await self._conclude(changes)
                 self._stored_to = self.cursor
+                self._restart.write_when_due(self.state, *entries[-1])
             self._keeper.archive_when_due(self.state, lambda: self._stored_to)
             now = self._clock()
             if self.readiness.reached and not now < next_tick <= now + TICK_S:  # clocks may be put back
@@ -196,14 +204,15 @@ class RunWorker:
             processes = self._retelling.begun(stored.incidents, stored.retell)
             troubled = self.readiness.troubled
             again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors, troubled, processes)
-            self.state, self.cursor = await self._journal.patiently(lambda: restored(*again))
+            points = (self._restart, self._journal.message)
+            self.state, self.cursor = await self._journal.patiently(lambda: restored(*again, *points))
             self._keeper.restarted()
             self._stored_to = self.cursor
         self._journal.interrupted = False
         self.state.agents.update(agents)
         self.state.liveness.limits = self._limits
         self._chronicle.begin(self.state)
-        for agent in self._sends:
+        for agent in self._delivery.agents:
             self.state.liveness.agent_connected(agent, self._clock())
         await self._journal.patiently(self._card.load)
         if processes is None:
@@ -229,7 +238,7 @@ class RunWorker:
             parts = self.state.store.parts
             at_seam = self.cursor == (parts[-1].part.to_id if parts else "0-0")
             same = await self._journal.patiently(self._archive.agrees)
-            self._keeper.diverged = not same or not (at_seam or await self._journal.has(self.cursor))
+            self._keeper.diverged = not same or not (at_seam or await self._journal.message(self.cursor) is not None)
         return self._keeper.diverged
 
     def _storage_changed(self) -> None:
@@ -240,7 +249,7 @@ class RunWorker:
         await self._conclude(self.state.tick())
         await self.tell_fleet()
         self._health.flush()
-        await self._card.tell(self.state.view(), watched=bool(self._sends))
+        await self._card.tell(self.state.view(), watched=self.has_agents)
 
     async def tell_fleet(self) -> None:
         """Let the fleet's memory know what stopped the job up to now."""
@@ -262,14 +271,8 @@ class RunWorker:
             await self._deliver(command)
 
     async def _deliver(self, command: dict[str, Any]) -> None:
-        """Hand a command to every agent of the run; one that is away gets it when it comes back."""
-        reached = 0
-        for agent, send in list(self._sends.items()):
-            try:
-                await send(command)
-                reached += 1
-            except Exception as error:
-                _log.warning("run %s: command not delivered to agent %s: %s", self.run_id, agent, error)
+        """Hand a command to every agent of the run, and note that it was."""
+        reached = await self._delivery.hand_out(command)
         if reached and command["state"] == "pending":
             text = f"sent to {reached} agents"
             changed = self.state.commands.delivered(command["command_id"], self._clock(), text)
@@ -280,7 +283,7 @@ class RunWorker:
     async def agent_connected(self, hello: Hello, send: Send) -> list[dict[str, Any]]:
         """Note an agent; return the commands that wait for it."""
         state, agent, node = await self.ready(), hello.agent, hello.node
-        self._sends[agent] = send
+        self._delivery.agents[agent] = send
         known = state.agents.setdefault(agent, {"agent": agent, "node": node, "time": self._clock(), "ranks": []})
         known["connected"] = True
         state.liveness.agent_connected(agent, self._clock())
@@ -289,7 +292,7 @@ class RunWorker:
 
     def agent_disconnected(self, agent: str) -> None:
         """Note that an agent's connection ended."""
-        self._sends.pop(agent, None)
+        self._delivery.agents.pop(agent, None)
         known = self.state.agents.get(agent)
         if known is not None:
             known["connected"] = False
@@ -364,6 +367,8 @@ class RunWorker:
     async def flush(self) -> None:
         """Archive everything: the run is idle. Raises ArchiveError when that is not possible."""
         await self._keeper.flush(lambda: (self.state, self._stored_to))
+        if not self.state.store.hot_bytes:
+            await self._restart.forget()
 
     async def compact(self) -> None:
         """Merge the run's small parts."""
@@ -377,6 +382,7 @@ class RunWorker:
         with redis_errors():
             async with self._keeper.changing:
                 await self._archive.delete()
+                await self._restart.forget()
 
     def segments(self) -> dict[str, Any]:
         """Return the lineage in the shape of docs/api.md."""
@@ -390,9 +396,9 @@ class RunWorker:
     @property
     def has_agents(self) -> bool:
         """Whether an agent is connected."""
-        return bool(self._sends)
+        return bool(self._delivery.agents)
 
     @property
     def busy(self) -> bool:
         """Whether agents or browsers are connected."""
-        return bool(self._sends) or len(self.channel) > 0
+        return self.has_agents or len(self.channel) > 0

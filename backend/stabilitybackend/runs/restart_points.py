@@ -1,0 +1,222 @@
+"""Writes down from time to time how far one run is folded, so that a restarted server judges it at once.
+
+What a restart has to fold again is what came since. So a run is written down every EVERY_ROWS rows or EVERY_S seconds,
+and never more often than its price allows: folding took FOLD_A_WRITE times as long since. With a usual run that is a
+millisecond for each 40 ms of folding; one with a huge state is written down less often by itself, and one whose state
+takes longer than MAX_STOP_S to copy only when a generation is sealed, where it is copied anyhow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from stabilitybackend.errors import SnapshotError
+from stabilitybackend.runs import snapshot
+from stabilitybackend.runs.hot import Generation, Place, Stretch
+from stabilitybackend.runs.restart_files import FoldHead, Found, RestartFiles, frame_checksum
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.runs.store import RunStore
+from stabilitybackend.tasks import end, in_thread
+
+__all__ = ["RestartPoints"]
+
+#: A run is written down after so many rows, or so many seconds, whichever comes first.
+EVERY_ROWS = 256
+EVERY_S = 30.0
+#: CPU time of folding that has to lie between two writes, as a multiple of what one costs: their share is 2.5 %.
+FOLD_A_WRITE = 40.0
+#: A state that takes longer to copy is copied when a generation is sealed and never else: the event loop stands
+#: meanwhile, seconds.
+MAX_STOP_S = 0.02
+#: Pause after a file could not be written, seconds.
+AGAIN_AFTER_S = 30.0
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class RestartPoints:
+    """How far one run is written down.
+
+    Args:
+        run_id: the run.
+        folder: of all runs' restart files; None writes none.
+        clock: unix seconds now.
+        cpu: CPU seconds of the calling thread.
+
+    Attributes:
+        written: times that the run was written down. failed: times that this was not possible.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        folder: Path | None,
+        clock: Callable[[], float],
+        cpu: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self.written = self.failed = 0
+        self._cpu = cpu
+        self._run_id = run_id
+        self._files = RestartFiles(folder, run_id) if folder is not None else None
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._restarted()
+
+    def _restarted(self) -> None:
+        #: The newest generation of which something is written, its file's name, and up to where.
+        self._at: tuple[Generation, str, Place] | None = None
+        self._cut: tuple[Generation, FoldHead] | None = None
+        self._newest = ""
+        self._order = 0
+        self._time = self._clock()
+        self._cost_s = self._stop_s = 0.0
+        self._again_at = float("-inf")
+        self._archived_to = ""
+        self._folded_s = 0.0
+
+    # --- after a restart -----------------------------------------------------------------------------------------
+
+    async def find(self, after: str, stored: Callable[[str], Awaitable[bytes | None]]) -> Found | None:
+        """Return what is written down of the run beyond its archived parts; None where that is nothing of use.
+
+        Args:
+            after: stream id where the parts end.
+            stored: returns the message that the run's stream holds at an id.
+        """
+        if self._files is None:
+            return None
+        try:
+            found = await asyncio.to_thread(self._files.load, after)
+        except SnapshotError as error:
+            _log.warning("run %s: %s", self._run_id, error.message)
+            return None
+        if found is None:
+            return None
+        message = await stored(found.head.to_id)
+        if message is None or frame_checksum(message) != found.head.checksum:
+            _log.warning("run %s: Redis does not hold what was written down of it", self._run_id)
+            return None
+        return found
+
+    async def go_on(self, store: RunStore, found: Found) -> None:
+        """Write down from now on what comes after ``found``, which is in ``store``."""
+        self._restarted()
+        self._at = (store.open, found.begins_at, store.open.place)
+        self._newest, self._order = found.head.to_id, store.open.order
+        files = self._files
+        assert files is not None
+        try:
+            await asyncio.to_thread(files.trim, found)
+        except OSError as error:
+            self._trouble(error)
+
+    async def forget(self) -> None:
+        """Remove the files: what they say holds no longer, or is archived whole."""
+        await self.stop()
+        self._restarted()
+        if self._files is not None:
+            await in_thread(self._files.forget)
+
+    # --- while it runs -------------------------------------------------------------------------------------------
+
+    def folding(self, fold: Callable[[], T]) -> T:
+        """Return what ``fold`` returns; the time that it takes says when the next write pays."""
+        begin = self._cpu()
+        found = fold()
+        self._folded_s += self._cpu() - begin
+        return found
+
+    def sealed(self, store: RunStore, message: bytes) -> None:
+        """Note that the newest generation but the open one has just been sealed, with ``message`` as its last frame."""
+        generation = store.generations[-2]
+        self._cut = (generation, FoldHead(self._run_id, generation.to_id, frame_checksum(message)))
+
+    def write_when_due(self, state: RunState, to_id: str, message: bytes) -> None:
+        """Write the run down when it is due. Call it when all that follows from its frames is stored.
+
+        Args:
+            to_id: stream id of the newest frame in ``state``. message: that frame.
+        """
+        store, now = state.store, self._clock()
+        waits = self._task is not None and not self._task.done()
+        if self._files is None or waits or state.retelling or to_id == self._newest:
+            return
+        if self._again_at - AGAIN_AFTER_S <= now < self._again_at:  # else it is time, or the clock was put back
+            return
+        if store.open.order - self._order < EVERY_ROWS and 0 <= now - self._time < EVERY_S:
+            return
+        if self._folded_s < FOLD_A_WRITE * self._cost_s:
+            return
+        begin = self._cpu()
+        if self._stop_s <= MAX_STOP_S:
+            frozen, last = snapshot.freeze(state), store.open
+            head = FoldHead(self._run_id, to_id, frame_checksum(message))
+            self._stop_s = self._cpu() - begin
+        elif self._cut is not None and self._cut[0] in store.generations and self._cut[0].state is not None:
+            last, head = self._cut
+            frozen = last.state or b""
+        else:
+            return
+        self._cut, self._newest = None, head.to_id
+        self._order, self._time, self._folded_s = store.open.order, now, 0.0
+        stretches, self._at = self._since(store, last)
+        archived_to = store.generations[0].from_id
+        self._task = asyncio.create_task(
+            self._write(stretches, head, frozen, archived_to, self._cpu() - begin), name=f"restart-{self._run_id}"
+        )
+
+    def _since(
+        self, store: RunStore, last: Generation
+    ) -> tuple[list[tuple[str, Stretch]], tuple[Generation, str, Place]]:
+        """Return the rows up to ``last`` that are not written yet, each with its file, and where they end."""
+        generations = store.generations
+        at = self._at if self._at is not None and self._at[0] in generations else None
+        first = generations.index(at[0]) if at is not None else 0
+        found: list[tuple[str, Stretch]] = []
+        reached = at
+        for generation in generations[first : generations.index(last) + 1]:
+            known = at is not None and generation is at[0]
+            file, place = (at[1], at[2]) if at is not None and known else (generation.from_id, generation.start)
+            if generation.frames > place.frames:
+                found.append((file, generation.stretch(place)))
+            reached = (generation, file, generation.place)
+        assert reached is not None
+        return found, reached
+
+    async def _write(
+        self, stretches: list[tuple[str, Stretch]], head: FoldHead, frozen: bytes, archived_to: str, spent_s: float
+    ) -> None:
+        files = self._files
+        assert files is not None
+
+        def write() -> float:
+            begin = self._cpu()
+            files.write(stretches, head, snapshot.seal(frozen, packed=False))
+            if archived_to != self._archived_to:
+                files.remove_before(archived_to)
+            return self._cpu() - begin
+
+        try:
+            self._cost_s = spent_s + await in_thread(write)
+        except OSError as error:
+            self._trouble(error)
+        else:
+            self.written += 1
+            self._archived_to = archived_to
+
+    def _trouble(self, error: OSError) -> None:
+        self.failed += 1
+        self._at, self._newest = None, ""  # what was written may end anywhere: begin with a whole file
+        self._again_at = self._clock() + AGAIN_AFTER_S
+        _log.warning("run %s: not written down, a restart will take longer: %s", self._run_id, error)
+
+    async def stop(self) -> None:
+        """Wait for what is being written."""
+        if self._task is not None:
+            await end(self._task)

@@ -1,0 +1,211 @@
+"""What a server writes down so that it judges at once after a restart: nobody can tell that there was one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from archive_stage import Stage, points, rows
+from eventful_run import as_frames, eventful_rows, facts
+from job import Job
+from stabilitybackend.backtest import backtest
+from stabilitybackend.runs import restart_points, worker
+from stabilitybackend.runs.worker import RunWorker
+
+#: Rows between two writes in these tests, and of a frame.
+EVERY_ROWS = 60
+FRAME_ROWS = 16
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is written down after a few rows, whatever that costs."""
+    monkeypatch.setattr(restart_points, "EVERY_ROWS", EVERY_ROWS)
+    monkeypatch.setattr(restart_points, "FOLD_A_WRITE", 0.0)
+
+
+@pytest.fixture
+def folded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The stream ids that were folded, as they were."""
+    found: list[str] = []
+    take = worker.take
+
+    def noted(state: Any, frame_id: str, *rest: Any, **more: Any) -> Any:
+        found.append(frame_id)
+        return take(state, frame_id, *rest, **more)
+
+    monkeypatch.setattr(worker, "take", noted)
+    return found
+
+
+@pytest.fixture
+async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage(redis, tmp_path / "archive", tmp_path / "restart")
+    yield stage
+    await stage.manager.stop()
+
+
+async def written(stage: Stage, run: RunWorker, times: int = 1) -> None:
+    await stage.until(lambda: run._restart.written >= times, "the run is written down")
+
+
+def told(run: RunWorker) -> tuple[Any, ...]:
+    """All that people see of a run."""
+    numbers = {name: run.run()[name] for name in ("latest", "last_step", "effective_points", "dead_points", "metrics")}
+    return facts(run.state.incidents.all()), run.segments(), points(run), numbers, run.state.checkpoints()
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_restarts_at_many_moments_change_nothing_that_a_backtest_says(
+    stage: Stage, folded: list[str], declared: bool
+) -> None:
+    frames = as_frames(eventful_rows(declared=declared), range(0, 1_000, FRAME_ROWS))
+    again = 0
+    for first, last in pairwise([0, 9, 17, 25, 26, 38, 44, 48, len(frames)]):
+        run = await stage.send(*frames[first:last])
+        await stage.restart()
+        before = len(folded)
+        run = await stage.manager.get("run-1")
+        again += len(folded) - before
+    expected = backtest(frames, run_id="run-1")
+    assert facts(run.state.incidents.all()) == facts(expected.incidents)
+    assert again < 8 * (EVERY_ROWS / FRAME_ROWS + 1)
+
+
+async def test_a_restart_folds_only_what_came_since_and_knows_every_point(stage: Stage, folded: list[str]) -> None:
+    job = Job()
+    run = await stage.send(*rows(job, 1, 80))
+    await written(stage, run)
+    run = await stage.send(*rows(job, 81, 100))
+    before = told(run)
+    folded.clear()
+    await stage.restart()
+    run = await stage.manager.get("run-1")
+    assert (told(run), len(folded)) == (before, 2)
+    run = await stage.send(*rows(job, 101, 900))
+    await stage.archived(run, 2)
+    assert points(run) == {(0, False, s): job.value(s) for s in range(1, 901)}
+
+
+def _cut_in_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _another_version(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[4] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("which", ["fold", "points-*"])
+@pytest.mark.parametrize("harm", [_cut_in_half, _flip_a_bit, _another_version, Path.unlink])
+async def test_files_that_are_damaged_or_foreign_are_passed_over(
+    stage: Stage, folded: list[str], harm: Callable[[Path], None], which: str
+) -> None:
+    job = Job()
+    run = await stage.send(*rows(job, 1, 100))
+    await written(stage, run)
+    before = told(run)
+    await stage.manager.stop()
+    assert stage.restart_folder is not None
+    for path in sorted((stage.restart_folder / "run-1").glob(which)):
+        harm(path)
+    folded.clear()
+    await stage.restart()
+    run = await stage.manager.get("run-1")
+    assert (told(run), len(folded)) == (before, 5)
+
+
+async def test_rows_that_were_written_after_the_newest_fold_count_once(stage: Stage) -> None:
+    job = Job()
+    run = await stage.send(*rows(job, 1, 80))
+    await written(stage, run)
+    assert stage.restart_folder is not None
+    fold = stage.restart_folder / "run-1" / "fold"
+    shutil.copy(fold, fold.with_name("kept"))
+    run = await stage.send(*rows(job, 81, 160))
+    await written(stage, run, 2)
+    before = told(run)
+    await stage.manager.stop()
+    shutil.copy(fold.with_name("kept"), fold)  # killed after the points were appended, before the fold was replaced
+    for _ in range(2):
+        await stage.restart()
+        run = await stage.manager.get("run-1")
+        assert told(run) == before
+    run = await stage.send(*rows(job, 161, 300))
+    assert points(run) == {(0, False, s): job.value(s) for s in range(1, 301)}
+
+
+async def test_what_redis_does_not_hold_any_more_is_not_taken_up(stage: Stage, folded: list[str]) -> None:
+    job = Job()
+    run = await stage.send(*rows(job, 1, 100))
+    await written(stage, run)
+    await stage.manager.stop()
+    await stage.redis.flushall()
+    await stage.restart()
+    other = Job(start=2)
+    run = await stage.send(*rows(other, 1, 40))
+    assert points(run) == {(0, False, s): other.value(s) for s in range(1, 41)}
+
+
+async def test_a_segment_that_was_taken_back_stays_so_after_a_restart(stage: Stage) -> None:
+    job = Job()
+    run = await stage.send(*rows(job, 1, 80), *rows(job, 50, 70), *rows(job, 81, 160))
+    await written(stage, run)
+    await run.undo_segment(1, "me")
+    before = told(run)
+    await stage.restart()
+    run = await stage.manager.get("run-1")
+    assert told(run) == before
+
+
+async def test_a_run_that_is_archived_whole_or_deleted_leaves_no_restart_files(stage: Stage) -> None:
+    job = Job()
+    assert stage.restart_folder is not None
+    run = await stage.send(*rows(job, 1, 100))
+    await written(stage, run)
+    await run.flush()
+    assert list(stage.restart_folder.iterdir()) == []
+    run = await stage.send(*rows(job, 101, 200))
+    await written(stage, run, 2)
+    await stage.manager.delete_run("run-1", force=True)
+    assert list(stage.restart_folder.iterdir()) == []
+
+
+async def test_a_folder_that_cannot_be_written_costs_the_run_nothing(stage: Stage) -> None:
+    assert stage.restart_folder is not None
+    stage.restart_folder.write_text("a file where a folder is needed")
+    job = Job()
+    run = await stage.send(*rows(job, 1, 100))
+    await stage.until(lambda: run._restart.failed, "the trouble is counted")
+    run = await stage.send(*rows(job, 101, 200))
+    assert points(run) == {(0, False, s): job.value(s) for s in range(1, 201)}
+
+
+async def test_a_huge_state_is_written_down_when_a_generation_is_sealed(
+    stage: Stage, folded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restart_points, "MAX_STOP_S", -1.0)
+    job = Job()
+    run = await stage.send(*rows(job, 1, 100))
+    await written(stage, run)
+    before = told(run)
+    sealed = [one.to_id for one in run.state.store.generations[:-1]]
+    folded.clear()
+    await stage.restart()
+    run = await stage.manager.get("run-1")
+    assert told(run) == before
+    assert 0 < len(folded) < 5
+    assert folded[0] > sealed[0]
