@@ -41,6 +41,10 @@ class RunCard:
         self._saved: dict[str, Any] = {}
         self._pushed_metrics = -1
 
+    def touch(self) -> None:
+        """Note that something is new."""
+        self.changed = True
+
     async def load(self) -> None:
         """Begin with what is stored. Raises RedisError when Redis is away."""
         self._shown = await self._index.stored(self._run_id)

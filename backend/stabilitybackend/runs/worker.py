@@ -87,13 +87,12 @@ class RunWorker:
         self._chronicle = Chronicle(run_id, fleet)
         self._archive = RunArchive(run_id, redis, files)
         self._archive.cuts = lambda: self.state.fold.tree.cuts()
-        self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self._storage_changed)
+        self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self._card.touch)
         self._restart = RestartPoints(run_id, files.restart, clock)
         self._delivery = Delivery(run_id)
         self._unsaved = Changes()
         self._closed = False
-        #: Held by whoever stops and starts it.
-        self._turning = asyncio.Lock()
+        self._turning = asyncio.Lock()  # held by whoever stops and starts it
         #: Whether everything that was stored at the start is in the state.
         self.readiness = Readiness(run_id)
         self._task: asyncio.Task[None] | None = None
@@ -170,8 +169,8 @@ class RunWorker:
                     await self._retold()
                 self.cursor = cursor
                 self._keeper.read(self.state, cursor, len(message))
-                one = partial(take, self.state, cursor, message, self.detectors, replayed=replayed)
-                found = self._restart.folding(one)
+                fold = partial(take, self.state, cursor, message, self.detectors, replayed=replayed)
+                found = self._restart.folding(fold)
                 self.unreadable += found is None
                 changes.add(found or Changes(), with_incidents=not replayed)
                 if self._keeper.cut_when_due(self.state):
@@ -183,7 +182,7 @@ class RunWorker:
                 self.readiness.reach()
                 _log.info("run %s: caught up at %s", self.run_id, self.cursor)
             if entries:
-                self._card.changed = True
+                self._card.touch()
                 self._card.updated = self._clock()
                 self._concluded = max(self._concluded, self.cursor, key=stream_order)
                 await self._conclude(changes)
@@ -240,9 +239,6 @@ class RunWorker:
             same = await self._journal.patiently(self._archive.agrees)
             self._keeper.diverged = not same or not (at_seam or await self._journal.message(self.cursor) is not None)
         return self._keeper.diverged
-
-    def _storage_changed(self) -> None:
-        self._card.changed = True
 
     async def tick(self) -> None:
         """Judge silence and expiry, store and publish the summary."""
