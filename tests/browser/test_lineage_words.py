@@ -96,12 +96,6 @@ def test_what_the_server_says_reads_as_sentences(scripts: Page) -> None:
     assert said == "lr_scale is 99, expected (0, 10]."
 
 
-def test_going_back_to_a_checkpoint_from_after_the_onset_is_warned_of(scripts: Page) -> None:
-    say = "([step, onset]) => window.stability.rollbackSentence({to_step: step}, {size: 1, lastStep: 300, onset})"
-    assert "may hold the damage already" in scripts.evaluate(say, [250, 240])
-    assert "may hold the damage already" not in scripts.evaluate(say, [200, 240])
-
-
 FLAGS = "[...document.querySelectorAll('#chart-focus .annotation-text')].map((one) => one.textContent)"
 STEPS = "stability.page.store.effective('loss').flatMap((l) => l.pieces.flatMap((p) => p.steps.slice(p.from, p.to)))"
 

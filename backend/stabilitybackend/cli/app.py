@@ -25,6 +25,7 @@ from stabilitybackend.cli import importing as cli_importing
 from stabilitybackend.cli import interruptions as cli_interruptions
 from stabilitybackend.cli import keys as cli_keys
 from stabilitybackend.cli import plan as cli_plan
+from stabilitybackend.cli import rollback as cli_rollback
 from stabilitybackend.cli import runs as cli_runs
 from stabilitybackend.errors import WRONG_USE, SettingsError, StabilityBoardError
 from stabilitybackend.settings import Settings
@@ -112,6 +113,7 @@ def demo(context: typer.Context) -> None:
 
 # Below the commands above, because help shows them in this order.
 cli_runs.register(app)
+cli_rollback.register(app)
 cli_plan.register(app)
 cli_detectors.register(app)
 cli_backtest.register(app)

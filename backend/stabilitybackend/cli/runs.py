@@ -1,12 +1,11 @@
-"""``stabilityboard runs`` and ``rollback``: what one does with runs from a terminal."""
+"""``stabilityboard runs``, and how a command is followed from a terminal."""
 
 from __future__ import annotations
 
 import os
 import time
-import uuid
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -27,9 +26,8 @@ _STATUS_STYLE = {"running": "green", "finished": "blue", "stalled": "yellow", "c
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
+    """Add the command to ``app``."""
     app.command("runs")(list_runs)
-    app.command("rollback")(roll_back)
 
 
 def list_runs(url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None) -> None:
@@ -59,43 +57,6 @@ def list_runs(url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None)
             _ago(run.get("updated")),
         )
     Console().print(table)
-
-
-def roll_back(
-    run_id: Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")],
-    to_step: Annotated[int, typer.Option(min=0, help="Step of the checkpoint to go back to.")],
-    lr_scale: Annotated[float | None, typer.Option(help="Multiply the learning rate by this, above 0 to 10.")] = None,
-    seed: Annotated[int | None, typer.Option(help="New seed of the data order.")] = None,
-    skip_batches: Annotated[int | None, typer.Option(min=0, help="Batches to skip after the checkpoint.")] = None,
-    reason: Annotated[str, typer.Option(help="Why; kept in the run's history.")] = "",
-    wait: Annotated[bool, typer.Option(help="Show the states until the first new point is there.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait.")] = 300.0,
-    url: Url = None,
-    api_key: ApiKey = None,
-    data_dir: DataDir = None,
-) -> None:
-    """Order the running job to go back to a checkpoint."""
-    order = {
-        "kind": "rollback",
-        "to_step": to_step,
-        "lr_scale": lr_scale,
-        "seed": seed,
-        "skip_batches": skip_batches,
-        "reason": reason,
-        "idempotency_key": uuid.uuid4().hex,
-    }
-    with open_client(url, api_key, data_dir) as client:
-        place = f"/api/v1/runs/{run_id}/commands"
-        command = client.post(place, order)
-        typer.echo(f"command {command['command_id']}: {command['state']}")
-        if not wait:
-            return
-        command = follow(client, f"{place}/{command['command_id']}", command, time.monotonic() + timeout_s)
-    if command["state"] == "done":
-        typer.echo(f"done: segment {command['segment']} goes on from step {command['first_step']}")
-        return
-    typer.echo(f"the rollback did not happen: {command['state']}", err=True)
-    raise typer.Exit(1)
 
 
 def follow(client: ApiClient, place: str, command: dict[str, Any], deadline: float) -> dict[str, Any]:

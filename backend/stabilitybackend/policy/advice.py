@@ -12,7 +12,15 @@ from typing import Any
 
 from stabilitybackend.detectors.roles import GRAD_NORM, LR, role_of
 from stabilitybackend.policy import literature as lit
-from stabilitybackend.policy.going_back import GUARD_STEPS, Target, interval_of, target, usual_wait, went_back_for
+from stabilitybackend.policy.going_back import (
+    GUARD_STEPS,
+    Target,
+    interval_of,
+    spoiling,
+    target,
+    usual_wait,
+    went_back_for,
+)
 from stabilitybackend.policy.machine_advice import MACHINE_RULES
 from stabilitybackend.policy.suggestion import Case, over, say
 
@@ -156,7 +164,8 @@ def _after_fork(case: Case) -> tuple[str, ...]:
 def _back(case: Case) -> tuple[Target | None, int | None]:
     """Return where to go back to, and the step of the rollback that did not help; then it has to go further back."""
     again = went_back_for(case.incident, case.history)
-    return target(case.incident, case.checkpoints, case.now_step, math.inf if again is None else again), again
+    below = math.inf if again is None else again
+    return target(case.incident, case.checkpoints, case.now_step, below, spoiling(case.history)), again
 
 
 def _roll_back(

@@ -21,7 +21,7 @@ from stabilitybackend.policy.agent_orders import (
     is_under_way,
     verdict,
 )
-from stabilitybackend.policy.orders import OPEN_STATES, JobView, Order, check_fields, usable_checkpoint
+from stabilitybackend.policy.orders import OPEN_STATES, JobView, Order, check_fields, check_outside, usable_checkpoint
 
 __all__ = ["MAX_ATTEMPTS", "CommandBook"]
 
@@ -109,7 +109,8 @@ class CommandBook:
 
         Raises:
             BadRequest: a field is out of range, or no such checkpoint can be rolled back to.
-            Conflict: another rollback or restart is under way, or no agent could deliver this one.
+            Conflict: another rollback or restart is under way, no agent could deliver this one, or its checkpoint is
+                from inside an open incident.
         """
         check_fields(order)
         if job.agents == 0:
@@ -132,6 +133,7 @@ class CommandBook:
                 hint="give an earlier step: that of a checkpoint",
             )
         checkpoint = usable_checkpoint(order.to_step, job.checkpoints)
+        check_outside(order, job)
         expires_s = DEFAULT_EXPIRES_S if order.expires_s is None else order.expires_s
         command: dict[str, Any] = {
             "command_id": command_id,

@@ -11,7 +11,10 @@ from typing import Any
 
 from stabilitybackend.policy.literature import PALM
 
-__all__ = ["GUARD_STEPS", "Target", "beginning", "interval_of", "target", "usual_wait", "went_back_for"]
+__all__ = [
+    "CURVE_KINDS", "GUARD_STEPS", "Target", "beginning", "inside", "interval_of", "spoiling", "target", "usual_wait",
+    "went_back_for",
+]  # fmt: skip
 
 #: A checkpoint so close before the onset may hold the first damage already.
 GUARD_STEPS = 2
@@ -32,6 +35,8 @@ RECOVERIES = 16
 CURVE_KINDS = frozenset(
     {"spike", "divergence", "nonfinite", "resume_artifact", "data_mix_drift", "level_shift", "repeat_data"}
 )
+#: Those of them in which what the model learned since the onset is not to be trusted, whatever is advised.
+DAMAGE_KINDS = frozenset({"spike", "divergence", "nonfinite"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,48 @@ def beginning(incident: Mapping[str, Any]) -> int:
     return min([int(incident["onset_step"]), *(step for step in steps if isinstance(step, int))])
 
 
+def spoiling(incidents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the open incidents from whose onset on no checkpoint is good: those that one would go back for."""
+    return [
+        one
+        for one in incidents
+        if one["kind"] in CURVE_KINDS
+        and one["state"] == "open"
+        and not one["dead"]
+        and one["severity"] != "info"
+        and (one["kind"] in DAMAGE_KINDS or (one.get("suggestion") or {}).get("to_step") is not None)
+    ]
+
+
+def inside(step: int, spoiled: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return which incident the state after ``step`` is from inside of, None where it is from before all of them.
+
+    Args:
+        spoiled: what ``spoiling`` returned.
+
+    Returns:
+        ``{"incident_id", "kind", "onset_step", "text"}`` of the one that began first.
+    """
+    first = min(spoiled, key=lambda one: (one["onset_step"], one["incident_id"]), default=None)
+    if first is None or step < first["onset_step"]:
+        return None
+    late = step - int(first["onset_step"])
+    when = "at the onset" if late == 0 else f"{late} {'step' if late == 1 else 'steps'} after the onset"
+    text = f"saved {when} of an open {first['kind']} (step {first['onset_step']}): it may hold the damage already"
+    return {
+        "incident_id": first["incident_id"],
+        "kind": first["kind"],
+        "onset_step": int(first["onset_step"]),
+        "text": text,
+    }
+
+
 def target(
-    incident: Mapping[str, Any], checkpoints: Sequence[Mapping[str, Any]], now_step: int, below: float = math.inf
+    incident: Mapping[str, Any],
+    checkpoints: Sequence[Mapping[str, Any]],
+    now_step: int,
+    below: float = math.inf,
+    others: Iterable[Mapping[str, Any]] = (),
 ) -> Target | None:
     """Return the checkpoint to go back to, None where none is at hand.
 
@@ -75,9 +120,10 @@ def target(
 
     Args:
         below: only checkpoints of an earlier step; where there is none, the oldest one that fits otherwise.
+        others: further incidents that the checkpoint has to be from before.
     """
     onset = incident["onset_step"]
-    safe = min(onset - GUARD_STEPS, beginning(incident) - 1)
+    safe = min(min(int(one["onset_step"]) - GUARD_STEPS, beginning(one) - 1) for one in (incident, *others))
     steps = sorted(c["step"] for c in checkpoints if c["available"] and not c["dead"] and c["step"] <= safe)
     if not steps:
         return None

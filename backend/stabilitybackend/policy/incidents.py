@@ -15,6 +15,7 @@ from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.policy.advice import suggest
+from stabilitybackend.policy.going_back import spoiling
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
 MAX_INCIDENTS = 2_000
@@ -65,6 +66,10 @@ class IncidentBook:
     def of(self, kinds: Container[str]) -> list[dict[str, Any]]:
         """Return copies of the incidents of some kinds, in the order in which they were opened."""
         return [copy.deepcopy(incident) for incident in self._incidents.values() if incident["kind"] in kinds]
+
+    def spoiling(self) -> list[Mapping[str, Any]]:
+        """Return the open incidents that one would go back for, to be read only."""
+        return spoiling(self._incidents.values())
 
     def versions(self, kinds: Container[str]) -> list[tuple[str, int]]:
         """Return (id, version) of the incidents of some kinds: whether anything changed costs no copies."""

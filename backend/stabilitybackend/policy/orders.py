@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.policy.going_back import inside
 
-__all__ = ["OPEN_STATES", "JobView", "Order", "check_fields", "usable_checkpoint"]
+__all__ = ["OPEN_STATES", "JobView", "Order", "check_fields", "check_outside", "usable_checkpoint"]
 
 #: States in which a command may still be acted on.
 OPEN_STATES = frozenset({"pending", "delivered", "ready"})
@@ -48,6 +49,7 @@ class Order:
     exclude_nodes: Sequence[str] | None = None
     keep_nodes: Sequence[str] | None = None
     grace_s: float | None = None
+    accept_inside_incident: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class JobView:
         checkpoints: Checkpoint dicts of docs/api.md, newest first.
         agents: agents connected now.
         starts: node -> when the newest of its ranks' processes started, ns since 1970 by the node's own clock.
+        spoiling: the open incidents from whose onset on no checkpoint is good.
     """
 
     running_step: int | None
@@ -72,6 +75,7 @@ class JobView:
     checkpoints: Sequence[Mapping[str, Any]]
     agents: int
     starts: Mapping[str, int] = field(default_factory=dict)
+    spoiling: Sequence[Mapping[str, Any]] = ()
 
     def boundary(self, attempt: int) -> int | None:
         """Return the step before which all ranks shall act, None when the job's step is unknown."""
@@ -141,6 +145,24 @@ def usable_checkpoint(to_step: int, checkpoints: Sequence[Mapping[str, Any]]) ->
             return str(checkpoint["path"])
     known = ", ".join(str(c["step"]) for c in usable[:12]) or "none"
     raise BadRequest(f"there is no usable checkpoint for step {to_step}", hint=f"usable checkpoints: {known}")
+
+
+def check_outside(order: Order, job: JobView) -> None:
+    """Raise Conflict where the wanted checkpoint is from inside an open incident, and that was not accepted."""
+    if order.to_step is None or order.accept_inside_incident:
+        return
+    found = inside(order.to_step, job.spoiling)
+    if found is None:
+        return
+    usable = (int(c["step"]) for c in job.checkpoints if c["available"] and not c["dead"])
+    good = max((step for step in usable if inside(step, job.spoiling) is None), default=None)
+    last = "no checkpoint is from before it" if good is None else f"the last good one is that of step {good}"
+    raise Conflict(
+        f"the checkpoint of step {order.to_step} was {found['text']} (incident {found['incident_id']})",
+        hint=f"{last}; to go to step {order.to_step} all the same, say accept_inside_incident "
+        "(on the command line: --accept-inside-incident)",
+        code="inside_incident",
+    )
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:

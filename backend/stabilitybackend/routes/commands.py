@@ -30,6 +30,9 @@ class OrderBody(BaseModel):
     exclude_nodes: list[str] | None = Field(None, description="restart: nodes that the job shall come up without")
     keep_nodes: list[str] | None = Field(None, description="restart: nodes that the plan would leave out and shall not")
     grace_s: float | None = Field(None, description="restart: seconds from SIGTERM to SIGKILL, 10 if left out")
+    accept_inside_incident: bool = Field(
+        False, description="rollback: go to a checkpoint that was saved inside an open incident all the same"
+    )
     reason: str = Field("", description="why, for the record")
     expires_s: float | None = Field(
         None, description="seconds after which nobody may begin with it; 600, restart 60, dump_stacks 15 if left out"

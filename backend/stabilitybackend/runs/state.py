@@ -5,7 +5,6 @@ The worker feeds frames and health, and stores and publishes what comes back.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.evidence import Evidence
 from stabilitybackend.runs.gpu_readings import GpuReadings
 from stabilitybackend.runs.judging import PRIMARY_METRICS, Judge
+from stabilitybackend.runs.offering import checkpoints_of
 from stabilitybackend.runs.pace import Pace
 from stabilitybackend.runs.planning import plan_of
 from stabilitybackend.runs.row_lookup import TimesFound
@@ -342,7 +342,10 @@ class RunState:
         connected = sum(1 for agent in self.agents.values() if agent["connected"])
         checkpoints = self.checkpoints() if with_checkpoints else []
         starts = newest_starts(self.agents.values())
-        return JobView(running, step_time_s, self.world.size, head.id, head.key, checkpoints, connected, starts)
+        spoiling = self.incidents.spoiling()
+        return JobView(
+            running, step_time_s, self.world.size, head.id, head.key, checkpoints, connected, starts, spoiling
+        )
 
     def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Return the new command, or the one that was ordered under the same idempotency key."""
@@ -355,19 +358,7 @@ class RunState:
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Return the checkpoints in the shape of docs/api.md, newest first."""
-        tree = self.fold.tree
-        alive = {part.segment: math.inf if part.last is None else part.last for part in tree.path()}
-        return [
-            {
-                "step": c.step,
-                "path": c.path,
-                "segment": c.segment,
-                "time": c.time,
-                "available": c.available,
-                "dead": c.step > alive.get(c.segment, tree[c.segment].fork_step),
-            }
-            for c in reversed(self.fold.checkpoints)
-        ]
+        return checkpoints_of(self.fold, self.incidents.spoiling())
 
     def view(self) -> dict[str, Any]:
         """Return what the points and the job's state add to a Run of docs/api.md."""

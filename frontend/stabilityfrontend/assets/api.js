@@ -80,6 +80,8 @@
     heldStacks: async (id, request) => ((await call("GET", `${run(id)}/stacks`)).dumps || []).find((dump) => dump.request === request) || null,
     stacks: (id, request) => optional(`${run(id)}/stacks/${encodeURIComponent(request)}`),
     plan: (id) => optional(`${run(id)}/plan?ordered=true`),
+    /** The rollback that the server suggests, and the checkpoints that it offers. */
+    wayBack: (id, incident) => call("GET", `${run(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
     gpus: () => optional("/gpus"),
     interruptions: (query) => call("GET", `/interruptions${query ? `?${query}` : ""}`),
     setCategory: (id, incident, category) => call("PUT", `${run(id)}/incidents/${encodeURIComponent(incident)}/category`, { category }),

@@ -11,10 +11,20 @@
       this.open = false;
       this.dialog = S.h("dialog", { id: `${kind}-dialog`, class: "dialog", "aria-labelledby": `${kind}-title` });
       this.dialog.addEventListener("click", (event) => {
-        if (event.target === this.dialog) this.dialog.close();
+        if (event.target === this.dialog && this.dialog.matches(":modal")) this.dialog.close();
       });
-      this.dialog.addEventListener("close", () => (this.open = false));
+      // It may be open again by then, beside the page.
+      this.dialog.addEventListener("close", () => (this.open = this.dialog.open));
       document.body.append(this.dialog);
+    }
+
+    /** Show it over the page, which waits; `aside`: small in a corner, and the page is there for use. */
+    raise(aside) {
+      if (this.dialog.open) this.dialog.close();
+      this.dialog.classList.toggle("aside", aside);
+      this.open = true;
+      if (aside) this.dialog.show();
+      else this.dialog.showModal();
     }
 
     /** Forget the last order. */

@@ -50,7 +50,7 @@
       this.step = S.h(
         "select",
         { id: "restart-step", class: "choice-list wide", on: { change: () => this.update() } },
-        list.map((one) => S.h("option", { value: one.step, selected: one.step === planned }, `step ${S.count(one.step)}, ${S.ago(this.page.now() - one.time)}${one.step === planned ? " · planned" : ""}`)),
+        list.map((one) => S.h("option", { value: one.step, selected: one.step === planned }, `step ${S.count(one.step)}, ${S.ago(this.page.now() - one.time)}${one.inside ? " · inside an open incident" : ""}${one.step === planned ? " · planned" : ""}`)),
         list.length ? null : S.h("option", { value: "" }, "none is known: the job begins as it does by itself"),
       );
       this.boxes = this.nodes().map((node) => {

@@ -1,9 +1,11 @@
-// The rollback dialog: which checkpoint, what to change, what will happen in plain words, and then what did happen.
+// The rollback dialog: what the server suggests, what will happen in plain words, and then, beside the chart, what did.
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
-  /** Checkpoints in the list. The API gives the newest first. */
-  const OFFERED = 40;
+  /** The suggestion grows with the run: it is asked for anew so often. */
+  const AGAIN_MS = 2000;
+  /** Fields of the form, by what they change. */
+  const FIELDS = { lr_scale: "lr", seed: "seed", skip_batches: "skip" };
 
   /** The reason that the form begins with; most titles name their step already. */
   function incidentReason(incident) {
@@ -13,9 +15,9 @@
 
   const everyRank = (size) => (size === 1 ? ["The rank stops", "loads", "discards", "reseeds", "skips", "goes"] : [size === 2 ? "Both ranks stop" : `All ${S.count(size)} ranks stop`, "load", "discard", "reseed", "skip", "go"]);
 
-  /** What an order will do, in one or two sentences. `order` as posted; `facts`: size, lastStep, stepSeconds. */
+  /** What an order will do, in one or two sentences. `order` as posted; `facts`: size, lastStep, stepSeconds, none: why no checkpoint is chosen. */
   S.rollbackSentence = function (order, facts) {
-    if (order.to_step === null) return "Without a checkpoint there is nothing to go back to. The job announces each with run.checkpoint(step, path).";
+    if (order.to_step === null) return facts.none || "Without a checkpoint there is nothing to go back to. The job announces each with run.checkpoint(step, path).";
     const [stop, load, discard, reseed, skip, go] = everyRank(facts.size);
     const gone = Math.max(0, facts.lastStep - order.to_step);
     const cost = gone && facts.stepSeconds ? `, about ${S.duration(gone * facts.stepSeconds)} of work` : "";
@@ -26,8 +28,7 @@
     if (order.skip_batches) parts.push(`${skip} ${order.skip_batches === 1 ? "1 batch" : `${S.count(order.skip_batches)} batches`}`);
     if (order.lr_scale !== null && order.lr_scale !== 1) parts.push(`${go} on with the LR × ${order.lr_scale}`);
     const joined = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts[0];
-    const late = facts.onset !== null && facts.onset !== undefined && order.to_step >= facts.onset ? " This checkpoint is not from before the onset: it may hold the damage already." : "";
-    return `${stop} at the next common step boundary, ${joined}. Discarded points stay visible as a ghost.${late}`;
+    return `${stop} at the next common step boundary, ${joined}. Discarded points stay visible as a ghost.`;
   };
 
   class RollbackDialog extends S.OrderDialog {
@@ -37,28 +38,46 @@
       this.dialog.addEventListener("close", () => this.page.dirty("command"));
     }
 
-    /** Show the form. `incident` brings its suggestion; null is a rollback without one. */
-    show(incident) {
+    /** Show the form. `incident`: the one that somebody looks at, null for the run. The server says what it suggests. */
+    async show(incident) {
       this.incident = incident;
+      this.offer = null;
       this.begin();
-      this.chosen = null;
-      this.form();
-      this.open = true;
-      this.dialog.showModal();
+      S.fill(this.dialog, this.head("Roll back", this.about(), "icon-back"), S.h("div", { class: "dialog-body" }, S.h("div", { class: "collecting", role: "status" }, S.h("i", { class: "spinner" }), "Asking what is suggested …")));
+      this.raise(false);
+      await this.ask();
     }
 
-    usable() {
-      const last = this.page.lastStep();
-      return this.page.checkpointList().filter((one) => one.available && !one.dead && (last === null || one.step <= last)).slice(0, OFFERED);
+    about() {
+      return this.incident ? this.incident.title || S.words(this.incident.kind) : this.page.name();
     }
 
-    suggested(list) {
-      const suggestion = this.incident && this.incident.suggestion;
-      const wished = suggestion && suggestion.to_step !== null ? list.find((one) => one.step === suggestion.to_step) : null;
-      if (wished) return wished;
-      const onset = this.incident && this.incident.onset_step;
-      if (onset !== null && onset !== undefined) return list.find((one) => one.step < onset) || list[list.length - 1] || null;
-      return list[0] || null;
+    /** Ask for the suggestion, now and while the form is open. */
+    async ask() {
+      clearTimeout(this.asking);
+      const round = (this.round = (this.round || 0) + 1);
+      const current = () => this.open && !this.commandId && round === this.round;
+      try {
+        const offer = await S.api.wayBack(this.page.id, this.incident && this.incident.incident_id);
+        if (current()) this.take(offer);
+      } catch (error) {
+        // Without the server's word nothing is offered; with an older one the form stays as it is.
+        if (current() && !this.offer) S.fill(this.dialog.querySelector(".dialog-body"), S.h("div", { class: "problem", role: "alert" }, S.errorText(error)));
+      }
+      if (current()) this.asking = setTimeout(() => this.ask(), AGAIN_MS);
+    }
+
+    take(offer) {
+      const first = this.offer === null;
+      const before = JSON.stringify(first ? null : this.offer.checkpoints.map((one) => [one.step, one.path, one.where, one.inside]));
+      this.offer = offer;
+      if (first) return this.form();
+      if (before !== JSON.stringify(offer.checkpoints.map((one) => [one.step, one.path, one.where, one.inside]))) this.drawChoices();
+      return this.update();
+    }
+
+    checkpoint() {
+      return this.offer.checkpoints.find((one) => one.step === this.chosen) || null;
     }
 
     field(id, label, hint, props) {
@@ -74,29 +93,32 @@
     }
 
     form() {
-      const { page, incident } = this;
-      const list = this.usable();
-      const best = this.suggested(list);
-      this.chosen = best ? best.step : null;
+      const { incident, offer } = this;
+      this.chosen = offer.to_step;
       this.list = S.h("div", { class: "choices", role: "radiogroup", "aria-label": "Checkpoint" });
-      this.drawChoices(list, best);
+      this.drawChoices();
+      this.accept = S.h("input", { type: "checkbox", id: "rollback-accept", on: { change: () => this.update() } });
+      this.insideWords = S.h("span", {});
+      this.inside = S.h("label", { class: "away inside", hidden: true }, this.accept, this.insideWords);
       this.sentence = S.h("p", { class: "sentence", id: "rollback-sentence", "aria-live": "polite" });
       this.away = S.h("p", { class: "away", hidden: true }, "No agent of this run is connected at the moment, so an order would not reach the job.");
       this.confirm = S.h("button", { type: "submit", class: "button danger", id: "rollback-confirm" }, "Roll back");
-      const behind = page.lastStep() !== null && best ? page.lastStep() - best.step : 0;
+      // The number grows with the run until someone sets it.
+      this.followsSkip = offer.skip_batches !== null;
       S.fill(
         this.dialog,
         this.formOf(
-          this.head("Roll back", incident ? incident.title || S.words(incident.kind) : page.name(), "icon-back"),
+          this.head("Roll back", this.about(), "icon-back"),
           [
             S.h("h3", {}, "Back to checkpoint"),
             this.list,
+            this.inside,
             S.h(
               "div",
               { class: "form-row" },
               this.field("rollback-lr", "LR scale", "blank: unchanged", { type: "number", min: "0", max: "10", step: "any", placeholder: "1.0", inputmode: "decimal" }),
               this.field("rollback-seed", "New seed", "blank: as it was", { type: "number", min: "0", step: "1", placeholder: "unchanged", inputmode: "numeric" }),
-              this.field("rollback-skip", "Batches to skip", incident && behind ? "past what went wrong" : "blank: none", { type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric" }),
+              this.field("rollback-skip", "Batches to skip", this.followsSkip ? "past what went wrong" : "blank: none", { type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric" }),
             ),
             this.field("rollback-reason", "Reason", "stays with the run for ever", { type: "text", maxlength: "300", value: incident ? incidentReason(incident) : "" }),
             this.sentence,
@@ -106,60 +128,54 @@
           this.confirm,
         ),
       );
-      const suggestion = (incident && incident.suggestion) || {};
-      if (suggestion.lr_scale) this.lr.value = String(suggestion.lr_scale);
-      if (suggestion.reseed) this.seed.value = String(crypto.getRandomValues(new Uint16Array(1))[0]);
-      // The number grows with the run until someone sets it.
-      this.followsSkip = Boolean(incident) && best !== null;
+      for (const [name, why] of Object.entries(S.record(offer.cannot))) {
+        const input = this[FIELDS[name]];
+        input.disabled = true;
+        S.text(input.parentElement.querySelector("small"), why);
+      }
+      if (offer.lr_scale) this.lr.value = String(offer.lr_scale);
+      if (offer.reseed) this.seed.value = String(crypto.getRandomValues(new Uint16Array(1))[0]);
       this.update();
       requestAnimationFrame(() => this.list.querySelector("input:checked")?.closest("label").scrollIntoView({ block: "nearest" }));
+      (this.list.querySelector("input:checked") || this.confirm).focus({ preventScroll: true });
     }
 
-    drawChoices(list, best) {
-      const onset = this.incident ? this.incident.onset_step : null;
-      if (!list.length) {
+    drawChoices() {
+      const { checkpoints, to_step: best, incident_id: about } = this.offer;
+      if (!checkpoints.length) {
         S.fill(this.list, S.h("div", { class: "nothing" }, "There is no checkpoint to go back to: the job has announced none that is still on disk and on the effective timeline."));
         return;
       }
+      const focused = this.list.contains(document.activeElement);
       S.fill(
         this.list,
-        list.map((one) => {
-          const distance = onset === null || onset === undefined ? null : onset - one.step;
-          const where = distance === null ? "" : distance > 0 ? `${S.plural(distance, "step")} before the onset` : distance === 0 ? "at the onset" : `${S.plural(-distance, "step")} after the onset`;
+        checkpoints.map((one) => {
           const input = S.h("input", { type: "radio", name: "rollback-step", value: one.step, on: { change: () => this.choose(one.step) } });
           input.checked = one.step === this.chosen;
-          input.autofocus = input.checked;
           return S.h(
             "label",
-            { class: `choice${distance !== null && distance <= 0 ? " late" : ""}`, title: one.path },
+            { class: `choice${one.inside ? " late" : ""}`, title: one.inside ? S.sentence(one.inside.text) : one.path },
             input,
             S.h("span", { class: "choice-step" }, `step ${S.count(one.step)}`),
-            S.h("span", { class: "sub" }, where),
+            S.h("span", { class: "sub" }, one.where),
             S.h("span", { class: "grow" }),
-            best && one.step === best.step ? S.h("span", { class: "chip accent" }, distance === null ? "newest" : distance > 0 ? "suggested" : "oldest") : null,
+            one.inside ? S.h("span", { class: "chip warning" }, "inside an incident") : one.step === best ? S.h("span", { class: "chip accent" }, about ? "suggested" : "newest") : null,
             S.h("span", { class: "sub" }, S.ago(this.page.now() - one.time)),
           );
         }),
       );
+      if (focused) this.list.querySelector("input:checked")?.focus({ preventScroll: true });
     }
 
     choose(step) {
       this.chosen = step;
+      this.accept.checked = false;
       this.update();
-    }
-
-    /**
-     * Batches to skip unless someone says otherwise: up to where the incident's own suggestion ends, and at least all
-     * that were trained since the checkpoint, since they hold what went wrong.
-     */
-    wisestSkip() {
-      const { suggestion } = this.page.incidentMap.get(this.incident.incident_id) || this.incident;
-      const named = suggestion && suggestion.skip_batches ? suggestion.to_step + suggestion.skip_batches : 0;
-      return Math.max(named, this.page.lastStep() ?? 0, this.chosen) - this.chosen;
     }
 
     order() {
       const number = (input) => (input.value.trim() === "" ? null : Number(input.value));
+      const inside = this.checkpoint()?.inside && this.accept.checked;
       return {
         kind: "rollback",
         to_step: this.chosen,
@@ -168,23 +184,28 @@
         skip_batches: number(this.skip),
         reason: this.reason.value.trim(),
         idempotency_key: this.key,
+        ...(inside ? { accept_inside_incident: true } : {}),
       };
     }
 
     facts() {
-      return { onset: this.incident ? this.incident.onset_step : null, size: this.page.worldSize(), lastStep: this.page.lastStep() ?? 0, stepSeconds: this.page.stepSeconds() };
+      return { none: this.offer.checkpoints.length ? this.offer.text : "", size: this.page.worldSize(), lastStep: this.page.lastStep() ?? 0, stepSeconds: this.page.stepSeconds() };
     }
 
     /** Bring sentence and button up to date with the form and with the steps that go on meanwhile. */
     update() {
       // Never under the hands of someone who types there: 62 and a typed 40 would be 6,240 batches.
       const typing = document.activeElement === this.skip;
-      if (this.followsSkip && !typing && this.chosen !== null) this.skip.value = String(this.wisestSkip());
+      const checkpoint = this.checkpoint();
+      if (this.followsSkip && !typing && checkpoint) this.skip.value = String(checkpoint.skip_batches);
+      const inside = checkpoint && checkpoint.inside;
+      S.show(this.inside, Boolean(inside));
+      S.text(this.insideWords, inside ? `${S.sentence(`This checkpoint was ${inside.text}`)} Go back to it all the same.` : "");
       const order = this.order();
       S.text(this.sentence, S.rollbackSentence(order, this.facts()));
       S.show(this.away, Boolean(this.page.run) && this.page.run.agents === 0 && this.problem.hidden);
       S.text(this.confirm, this.sending ? "Ordering …" : order.to_step === null ? "Roll back" : `Roll back to ${S.count(order.to_step)}`);
-      this.confirm.disabled = this.sending || order.to_step === null || !this.dialog.querySelector("form").checkValidity() || (order.lr_scale !== null && order.lr_scale <= 0);
+      this.confirm.disabled = this.sending || order.to_step === null || (inside && !this.accept.checked) || !this.dialog.querySelector("form").checkValidity() || (order.lr_scale !== null && order.lr_scale <= 0);
     }
 
     /** The page's state changed. */
@@ -203,6 +224,8 @@
       const bad = S.commandFailed(command);
       const title = command.state === "done" ? "Rolled back" : bad ? "Not rolled back" : "Rolling back";
       const words = [`to step ${S.count(command.to_step)}`, S.changes({ lr_scale: command.lr_scale, seed: command.seed, skip_batches: command.skip_batches })];
+      // Beside the chart, which is being stitched meanwhile.
+      if (this.dialog.matches(":modal")) this.raise(true);
       S.fill(
         this.dialog,
         this.head(title, words.filter(Boolean).join(" · "), "icon-back"),
@@ -217,7 +240,7 @@
         S.h(
           "div",
           { class: "dialog-foot" },
-          S.h("span", { class: "sub grow" }, S.commandEnded(command) ? "" : "This goes on if you close the dialog."),
+          S.h("span", { class: "sub grow" }, S.commandEnded(command) ? "" : "This goes on if you close it."),
           bad ? S.h("button", { type: "button", class: "button", on: { click: () => this.again() } }, "Try again …") : null,
           S.h("button", { type: "button", class: `button${command.state === "done" ? " primary" : ""}`, id: "rollback-close", on: { click: () => this.dialog.close() } }, "Close"),
         ),
@@ -225,8 +248,12 @@
     }
 
     again() {
-      this.begin();
-      this.form();
+      this.show(this.incident);
+    }
+
+    destroy() {
+      clearTimeout(this.asking);
+      super.destroy();
     }
   }
 

@@ -1,0 +1,92 @@
+"""The rollback that a run offers: to which checkpoint, with what changed. Made once, shown everywhere. Pure.
+
+The header, a card, an incident's page, the API and the command line all show this one; none of them chooses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from stabilitybackend.policy.advice import suggest
+from stabilitybackend.policy.going_back import CURVE_KINDS, SKIP_PAST_ONSET_BATCHES, spoiling, target
+
+__all__ = ["MAX_OFFERED", "way_back"]
+
+#: Checkpoints that are offered, newest first; the suggested one is always among them.
+MAX_OFFERED = 40
+
+
+def way_back(
+    incidents: Sequence[Mapping[str, Any]],
+    checkpoints: Sequence[Mapping[str, Any]],
+    last_step: int | None,
+    about: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the Offer of docs/api.md.
+
+    Args:
+        incidents: of the run, oldest first.
+        checkpoints: Checkpoints of docs/api.md, newest first.
+        last_step: newest step of the effective timeline, None before the first.
+        about: the incident that somebody looks at: it is gone back for although it is over.
+    """
+    usable = [c for c in checkpoints if c["available"] and not c["dead"] and c["step"] <= (last_step or 0)]
+    lead = _lead(incidents, about)
+    chosen, skip_to, lr_scale, reseed = None, None, None, False
+    if lead is None:
+        chosen = max((int(c["step"]) for c in usable), default=None)
+        text = "No incident is open that one would go back for: the newest checkpoint, and nothing else is changed."
+    else:
+        onset, now = int(lead["onset_step"]), max(last_step or 0, int(lead["evidence"].get("now_step") or 0))
+        advice = suggest(lead, checkpoints, now, incidents) if lead["state"] == "open" else None
+        if advice is None or advice["to_step"] is None:
+            back = target(lead, checkpoints, now, others=spoiling(incidents))
+            chosen = None if back is None else back.to_step
+            skip_to = onset + SKIP_PAST_ONSET_BATCHES if back is None else back.skip_range[1]
+        else:
+            chosen, skip_to = advice["to_step"], advice["skip_range"][1]
+            lr_scale, reseed = advice["lr_scale"], advice["reseed"]
+        skip_to = max(skip_to, last_step or 0)
+        text = _words(lead, chosen)
+    offered = usable[:MAX_OFFERED]
+    offered += [c for c in usable[MAX_OFFERED:] if c["step"] == chosen][:1]
+    return {
+        "incident_id": None if lead is None else lead["incident_id"],
+        "onset_step": None if lead is None else int(lead["onset_step"]),
+        "to_step": chosen,
+        "skip_batches": None if chosen is None or skip_to is None else skip_to - chosen,
+        "lr_scale": lr_scale,
+        "reseed": reseed,
+        "text": text,
+        "checkpoints": [
+            {**c, "skip_batches": None if skip_to is None else skip_to - c["step"], "where": _where(c["step"], lead)}
+            for c in offered
+        ],
+    }
+
+
+def _lead(incidents: Collection[Mapping[str, Any]], about: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the incident that began first among those to go back for."""
+    every = spoiling(incidents)
+    if about is not None and about["kind"] in CURVE_KINDS and not about["dead"]:
+        every.append(about)
+    return min(every, key=lambda one: (one["onset_step"], one["incident_id"]), default=None)
+
+
+def _words(lead: Mapping[str, Any], chosen: int | None) -> str:
+    what = f"the {'open ' if lead['state'] == 'open' else ''}{lead['kind']} at step {lead['onset_step']}"
+    if chosen is None:
+        return f"No checkpoint from before {what} is at hand, so none is suggested."
+    return f"The checkpoint of step {chosen} is from before {what}; the batches behind it are left out."
+
+
+def _where(step: int, lead: Mapping[str, Any] | None) -> str:
+    """Return where a checkpoint lies, seen from the onset; "" where there is none."""
+    if lead is None:
+        return ""
+    distance = int(lead["onset_step"]) - step
+    if distance == 0:
+        return "at the onset"
+    steps = f"{abs(distance):,} {'step' if abs(distance) == 1 else 'steps'}"
+    return f"{steps} {'before' if distance > 0 else 'after'} the onset"

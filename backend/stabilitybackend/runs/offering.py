@@ -1,0 +1,56 @@
+"""What one run offers for a rollback, from what its state knows (``policy/way_back.py`` decides)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from stabilitybackend.errors import NotFound
+from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.policy.going_back import inside
+from stabilitybackend.policy.way_back import way_back
+
+if TYPE_CHECKING:
+    from stabilitybackend.runs.state import RunState
+
+__all__ = ["checkpoints_of", "offer_of"]
+
+
+def checkpoints_of(fold: LineageFold, spoiling: Collection[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the checkpoints in the shape of docs/api.md, newest first.
+
+    Args:
+        spoiling: the open incidents from whose onset on no checkpoint is good.
+    """
+    tree = fold.tree
+    alive = {part.segment: math.inf if part.last is None else part.last for part in tree.path()}
+    return [
+        {
+            "step": c.step,
+            "path": c.path,
+            "segment": c.segment,
+            "time": c.time,
+            "available": c.available,
+            "dead": dead,
+            "inside": None if dead else inside(c.step, spoiling),
+        }
+        for c in reversed(fold.checkpoints)
+        for dead in [c.step > alive.get(c.segment, tree[c.segment].fork_step)]
+    ]
+
+
+def offer_of(state: RunState, incident_id: str | None = None) -> dict[str, Any]:
+    """Return the Offer of docs/api.md: the rollback that is suggested now.
+
+    Args:
+        incident_id: the incident that somebody looks at, None for the run.
+
+    Raises:
+        NotFound: there is no such incident.
+    """
+    incidents = state.incidents.all()[::-1]
+    about = next((one for one in incidents if one["incident_id"] == incident_id), None)
+    if about is None and incident_id is not None:
+        raise NotFound(f"run {state.run_id} has no incident {incident_id!r}", hint="list them with GET .../incidents")
+    return way_back(incidents, state.checkpoints(), state.view()["last_step"], about)

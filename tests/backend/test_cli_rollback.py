@@ -1,0 +1,81 @@
+"""``rollback`` from a terminal: it offers what the page offers, and a bad checkpoint has to be asked for twice."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import math
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway_stack import RawAgent
+from job import Job
+from program import Program, program_in
+from server_stack import RunningServer
+from stabilityclient.wire import CommandMessage
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Program:
+    return program_in(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture
+async def spoilt(server: RunningServer) -> AsyncIterator[RawAgent]:
+    """The agent of a job at step 269, in a spike that is open since step 220, with checkpoints 200 and 250."""
+    job = Job()
+
+    def rows(first: int, last: int) -> object:
+        steps = range(first, last + 1)
+        return job.rows(steps, {"loss": [2 + 0.01 * math.sin(1.7 * s) + 4 * (s >= 220) for s in steps]})
+
+    frames = [rows(1, 200), job.event("checkpoint", 200, path="c/200"), rows(201, 250)]
+    async with RawAgent(server.agent_url) as agent:
+        await agent.begin(*frames, job.event("checkpoint", 250, path="c/250"), rows(251, 269))
+        await asyncio.to_thread(
+            server.wait_for,
+            "/runs/run-1/incidents",
+            lambda a: [i for i in a["incidents"] if i["kind"] == "spike"],
+            "it",
+        )
+        yield agent
+
+
+async def test_the_suggestion_of_the_api_is_offered_and_ordered(
+    server: RunningServer, program: Program, spoilt: RawAgent
+) -> None:
+    offer = await asyncio.to_thread(server.get, "/runs/run-1/rollback")
+    assert (offer["to_step"], offer["skip_batches"]) == (200, 70)
+    code, out, _ = await asyncio.to_thread(program, "rollback", "run-1", "--yes", "--no-wait", "--url", server.url)
+    assert code == 0
+    assert "INSIDE AN OPEN INCIDENT" in next(line for line in out.splitlines() if " 250 " in line)
+    assert "Roll back to step 200, skip 70 batches" in out
+    command = (await spoilt.next(CommandMessage)).command
+    assert (command["to_step"], command["skip_batches"]) == (200, 70)
+
+
+async def test_who_says_no_orders_nothing(
+    server: RunningServer, program: Program, spoilt: RawAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    code, _, _ = await asyncio.to_thread(program, "rollback", "run-1", "--url", server.url)
+    assert code == 1
+    assert await asyncio.to_thread(server.get, "/runs/run-1/commands") == {"commands": []}
+
+
+async def test_a_checkpoint_from_inside_is_refused_until_it_is_accepted(
+    server: RunningServer, program: Program, spoilt: RawAgent
+) -> None:
+    order = ("rollback", "run-1", "--to-step", "250", "--no-wait", "--url", server.url)
+    code, _, err = await asyncio.to_thread(program, *order)
+    assert code == 1
+    assert "open spike (step 220)" in err
+    assert "the last good one is that of step 200" in err
+    assert (await asyncio.to_thread(program, *order, "--accept-inside-incident"))[0] == 0
+    marks = {
+        c["step"]: c["inside"] for c in (await asyncio.to_thread(server.get, "/runs/run-1/checkpoints"))["checkpoints"]
+    }
+    assert marks[200] is None
+    assert marks[250]["onset_step"] == 220

@@ -1,0 +1,150 @@
+"""The rollback that a run offers: before every open incident that one would go back for, the same for everybody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stabilitybackend.errors import Conflict
+from stabilitybackend.policy.commands import CommandBook
+from stabilitybackend.policy.going_back import inside, spoiling
+from stabilitybackend.policy.orders import JobView, Order
+from stabilitybackend.policy.way_back import MAX_OFFERED, way_back
+
+
+def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
+    return {"step": step, "path": f"c/{step}", "segment": 0, "time": 0.0, "available": True, "dead": False} | changes
+
+
+def incident(onset: int = 220, kind: str = "spike", **changes: Any) -> dict[str, Any]:
+    return {
+        "incident_id": f"i-{kind}-{onset}",
+        "kind": kind,
+        "severity": "critical",
+        "state": "open",
+        "metric": "loss",
+        "dataset": None,
+        "segment": 0,
+        "onset_step": onset,
+        "recovered_step": None,
+        "recovery": "pending" if kind == "spike" else None,
+        "dead": False,
+        "evidence": {"now_step": 269},
+        "suggestion": None,
+    } | changes
+
+
+TWO = [checkpoint(250), checkpoint(200)]
+
+
+def chosen(offer: dict[str, Any]) -> tuple[Any, ...]:
+    return offer["to_step"], offer["skip_batches"], offer["incident_id"]
+
+
+def test_the_newest_checkpoint_from_before_the_open_spike_is_offered() -> None:
+    offer = way_back([incident()], TWO, 269)
+    assert chosen(offer) == (200, 70, "i-spike-220")
+    assert [(one["step"], one["skip_batches"], one["where"]) for one in offer["checkpoints"]] == [
+        (250, 20, "30 steps after the onset"),
+        (200, 70, "20 steps before the onset"),
+    ]
+
+
+def test_all_who_ask_get_the_same_whatever_incident_they_look_at() -> None:
+    incidents = [incident(220), incident(240, "divergence"), incident(100, "plateau")]
+    assert {chosen(way_back(incidents, TWO, 269, about)) for about in (None, *incidents)} == {(200, 70, "i-spike-220")}
+
+
+def test_an_open_incident_that_began_earlier_moves_the_offer_of_every_other_one() -> None:
+    incidents = [incident(220), incident(150, "divergence")]
+    assert chosen(way_back(incidents, [*TWO, checkpoint(100)], 269))[0] == 100
+
+
+def test_the_skip_grows_with_the_run() -> None:
+    assert way_back([incident()], TWO, 400)["skip_batches"] == 200
+
+
+def test_without_an_open_incident_the_newest_checkpoint_is_offered_and_nothing_is_skipped() -> None:
+    for over in ({"state": "recovered"}, {"dead": True}, {"severity": "info"}):
+        assert chosen(way_back([incident(**over)], TWO, 269)) == (250, None, None)
+
+
+def test_who_looks_at_a_spike_that_is_over_is_offered_the_checkpoint_before_it() -> None:
+    over = incident(state="recovered", recovery="slow", recovered_step=240)
+    assert chosen(way_back([over], TWO, 269, over)) == (200, 70, "i-spike-220")
+
+
+def test_no_checkpoint_from_before_the_onset_is_no_suggestion() -> None:
+    offer = way_back([incident()], [checkpoint(250)], 269)
+    assert (offer["to_step"], offer["skip_batches"]) == (None, None)
+    assert "No checkpoint from before" in offer["text"]
+    assert [one["step"] for one in offer["checkpoints"]] == [250]
+
+
+def test_a_job_without_checkpoints_is_offered_none() -> None:
+    assert way_back([], [], None)["checkpoints"] == []
+    assert way_back([incident()], [], 269)["to_step"] is None
+
+
+def test_step_0_is_a_checkpoint_like_any_other() -> None:
+    assert chosen(way_back([incident(5, evidence={})], [checkpoint(0)], 30)) == (0, 55, "i-spike-5")
+
+
+def test_what_can_not_be_loaded_is_not_offered() -> None:
+    gone = [checkpoint(210, available=False), checkpoint(205, dead=True), checkpoint(300), *TWO]
+    offer = way_back([incident()], gone, 269)
+    assert [one["step"] for one in offer["checkpoints"]] == [250, 200]
+
+
+def test_the_suggested_checkpoint_is_offered_however_many_came_after_the_onset() -> None:
+    many = [checkpoint(step) for step in range(400, 220, -1)]
+    offer = way_back([incident()], [*many, *TWO], 500)
+    assert len(offer["checkpoints"]) == MAX_OFFERED + 1
+    assert offer["checkpoints"][-1]["step"] == offer["to_step"] == 200
+
+
+def test_a_level_that_was_meant_spoils_no_checkpoint() -> None:
+    meant = incident(100, "level_shift", suggestion={"action": "none", "to_step": None})
+    advised = incident(100, "level_shift", suggestion={"action": "roll_back", "to_step": 90})
+    assert [inside(250, spoiling([one])) is None for one in (meant, advised)] == [True, False]
+
+
+# --- ordering it -----------------------------------------------------------------------------------------------------
+
+JOB = JobView(269, 0.1, 1, 0, "", TWO, agents=1, spoiling=[incident()])
+
+
+def ordered(to_step: int, job: JobView = JOB, **more: Any) -> dict[str, Any]:
+    order = Order(to_step=to_step, **more)
+    return CommandBook("run").order(order, job, command_id="c-1", issuer="ada", now=0.0)
+
+
+def test_a_checkpoint_from_inside_is_refused_with_the_incident_and_the_last_good_one() -> None:
+    with pytest.raises(Conflict) as refused:
+        ordered(250)
+    assert refused.value.message == (
+        "the checkpoint of step 250 was saved 30 steps after the onset of an open spike (step 220): it may hold the "
+        "damage already (incident i-spike-220)"
+    )
+    assert "the last good one is that of step 200" in refused.value.hint
+    assert (refused.value.status, refused.value.code) == (409, "inside_incident")
+
+
+@pytest.mark.parametrize(
+    ("to_step", "job", "more"),
+    [
+        (250, JOB, {"accept_inside_incident": True}),
+        (200, JOB, {}),
+        (250, replace(JOB, spoiling=[]), {}),
+    ],
+    ids=["accepted", "before", "nothing open"],
+)
+def test_all_else_is_ordered(to_step: int, job: JobView, more: dict[str, Any]) -> None:
+    assert ordered(to_step, job, **more)["to_step"] == to_step
+
+
+def test_a_job_that_announces_no_checkpoints_is_asked_alike() -> None:
+    with pytest.raises(Conflict, match="open spike"):
+        ordered(250, replace(JOB, checkpoints=[]))

@@ -1,0 +1,39 @@
+"""A job for the browser's tests that stands inside an open spike: ``python spoilt_job.py FOLDER ONSET STOP STEP...``.
+
+Its loss rises at step ONSET and stays there. It has checkpoints at the steps named, and waits in step STOP until the
+file FOLDER/go exists. From then on it hurries; a rollback heals it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+
+import stabilityclient
+
+
+def main() -> None:
+    folder, onset, stop, checkpoints = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), map(int, sys.argv[4:])
+    saved = set(checkpoints)
+    run = stabilityclient.init(project="browser", name="spoilt")
+    spoilt = [True]
+
+    @run.on_rollback
+    def back(rollback: stabilityclient.Rollback) -> None:
+        spoilt[0] = False
+
+    for step in run.steps(1):
+        while step == stop and not (folder / "go").exists():
+            time.sleep(0.05)
+        loss = 2.0 + 0.01 * math.sin(1.7 * step) + (4.0 if spoilt[0] and step >= onset else 0.0)
+        run.log(step, {"loss": loss})
+        if step in saved:
+            (folder / f"checkpoint-{step}").touch()
+            run.checkpoint(step, str(folder / f"checkpoint-{step}"))
+        if not spoilt[0]:
+            time.sleep(0.05)
+
+
+main()
