@@ -32,7 +32,7 @@ class Run:
             self.take(frame)
 
     def take(self, frame: Frame) -> None:
-        for change in self.fold.each(frame):
+        for change in self.fold.apply(frame):
             if isinstance(change, Placed):
                 self.store.add(change)
             elif isinstance(change, Forked):

@@ -73,6 +73,6 @@ async def test_a_message_that_cannot_be_folded_is_passed_over_and_the_run_goes_o
     before, poison = rows(job, 1, 40), job.event("segment", 5, key="k", to_step="not a number")
     worker = await stage.send(*before, poison, *rows(job, 41, 80))
     assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 81)}
-    assert worker.unreadable == 1
+    assert worker.run()["unreadable"]["passed_over"] == 1
     await stage.restart()
     assert points(await stage.manager.get("run-1")) == points(worker)

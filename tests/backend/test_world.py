@@ -50,7 +50,7 @@ def test_gpus_are_those_in_use_on_the_nodes_that_are_there() -> None:
     world = _world((1, 2, 1))
     world.inventory("n0", {"gpus": [{"ranks": [0]}, {"ranks": []}, {"ranks": [1]}]})
     world.inventory("n1", {"gpus": [{}, {}]})
-    world.inventory("n2", {"gpus": None})
+    world.inventory("n2", {"gpus": []})
     assert [world.view(nodes)["gpus"] for nodes in (["n0"], ["n0", "n1"], ["n2"], [])] == [2, 4, None, None]
 
 

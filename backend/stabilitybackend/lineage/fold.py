@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stabilitybackend.lineage.changes import Change, Checkpoint, Event, Forked, Placed
 from stabilitybackend.lineage.sources import SourceState, Tentative
-from stabilitybackend.lineage.tree import ROOT_FORK, Segment, SegmentTree
+from stabilitybackend.lineage.tree import Segment, SegmentTree
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["MAX_HELD_ROWS", "LineageFold"]
@@ -67,16 +67,18 @@ class LineageFold:
 
     def apply(self, frame: Frame) -> list[Change]:
         """Return what the frame changed, in order."""
-        return list(self.each(frame))
+        return [change for block in frame.blocks for change in self.block(frame.source, block)]
 
-    def each(self, frame: Frame) -> Iterator[Change]:
-        """Yield what the frame changes, one by one: meanwhile the tree is as it was when that change came."""
-        state = self._source(frame.source)
-        for block in frame.blocks:
-            if isinstance(block, EventBlock):
-                yield from self._event(frame.source, state, block)
-            else:
-                yield from self._points(state, block)
+    def block(self, source: SourceInfo, block: PointsBlock | EventBlock) -> Iterator[Change]:
+        """Yield what a block of a source's frame changes: meanwhile the tree is as it was when that change came.
+
+        The data of an event is as its type says (``schema.events.read_event``).
+        """
+        state = self._source(source)
+        if isinstance(block, EventBlock):
+            yield from self._event(source, state, block)
+        else:
+            yield from self._points(state, block)
 
     # --- sources -------------------------------------------------------------------------------------------------
 
@@ -348,10 +350,10 @@ class LineageFold:
         if block.type == "segment" and state.rank is not None:
             yield from self._release(state)
             yield from self._declared(state, block)
-        elif block.type == "checkpoint" and block.step is not None:
+        elif block.type == "checkpoint":
             self._checkpoint(state, block)
         elif block.type == "checkpoint_gone":
-            path = block.data.get("path")
+            path = block.data["path"]
             for checkpoint in self.checkpoints:
                 if checkpoint.path == path and checkpoint.step == block.step:
                     checkpoint.available = False
@@ -359,7 +361,7 @@ class LineageFold:
 
     def _checkpoint(self, state: SourceState, block: EventBlock) -> None:
         assert block.step is not None
-        path = str(block.data.get("path", ""))
+        path = block.data["path"]
         segment = self.tree.segment_at(state.segment, block.step)
         for old in self.checkpoints:
             if old.path == path and old.available:
@@ -370,9 +372,8 @@ class LineageFold:
 
     def _declared(self, state: SourceState, block: EventBlock) -> Iterator[Change]:
         data = block.data
-        key, to_step = str(data.get("key", "")), int(data.get("to_step", ROOT_FORK))
         assert state.rank is not None
-        for known in self.tree.with_key(key):
+        for known in self.tree.with_key(key := data["key"]):
             if known.undone:
                 state.stray_until = max(state.marks.values(), default=-1)
                 return
@@ -382,9 +383,9 @@ class LineageFold:
         origin = state.segment
         told = "restart" if data.get("cause") == "restart" else "declared"  # an export tells what was inferred live
         segment = self.tree.fork(
-            origin, to_step, key=key, cause="command" if data.get("command_id") else told, created=block.time,
-            reason=str(data.get("reason") or ""), command_id=data.get("command_id"), issuer=data.get("issuer"),
-            changes=dict(data.get("changes") or {}),
+            origin, data["to_step"], key=key, cause="command" if data.get("command_id") else told, created=block.time,
+            reason=data.get("reason") or "", command_id=data.get("command_id"), issuer=data.get("issuer"),
+            changes=data.get("changes") or {},
         )  # fmt: skip
         if key in self.undone and segment.cause == "restart":
             segment.undone, state.stray_until = True, max(state.marks.values(), default=-1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -32,6 +31,8 @@ OUTLASTS_S = 0.05
 #: Largest rank and step that are believed.
 MAX_RANK = 1_000_000
 MAX_STEP = 2**53
+#: Largest number that is believed: no time and no counter is larger, and as a whole number JSON holds it.
+MAX_NUMBER = 1e18
 #: Characters of a phase's name and of other texts of a slot.
 MAX_NAME_CHARS = 64
 
@@ -52,9 +53,9 @@ def start_of(source: str) -> int:
 
 
 def number(value: object, default: float = 0.0) -> float:
-    """Return a finite number as it is, anything else as ``default``."""
+    """Return a number as it is, anything else and what is beyond MAX_NUMBER as ``default``."""
     if type(value) is int or type(value) is float:
-        return value if -math.inf < value < math.inf else default
+        return value if -MAX_NUMBER <= value <= MAX_NUMBER else default
     return default
 
 

@@ -219,10 +219,10 @@ class CommandBook:
         self, rank: int | None, step: int | None, data: Mapping[str, Any], time: float, *, node: str = ""
     ) -> list[dict[str, Any]]:
         """Take a ``command`` event of a rank (or of an agent, rank None); return what changed."""
-        command = self._commands.get(str(data.get("command_id")))
+        command = self._commands.get(data["command_id"])
         if command is None:
             return []
-        said, detail = str(data.get("state", "")), str(data.get("detail") or "")
+        said, detail = data["state"], data.get("detail") or ""
         if rank is None and command["kind"] in AGENT_KINDS and said != "delivered":
             back = command["state"] == "failed" and bool(command["nodes"].get(node, {}).get("gone"))
             if not answered(command, node, said, detail, time):
@@ -234,7 +234,7 @@ class CommandBook:
             return (
                 self.delivered(command["command_id"], time, detail or "an agent has it") if said == "delivered" else []
             )
-        if int(data.get("attempt", command["attempt"])) != command["attempt"] and said != "acted":
+        if (data.get("attempt") or command["attempt"]) != command["attempt"] and said != "acted":
             return []  # about a boundary that was given up
         known = command["ranks"].get(str(rank))
         if known is not None and known["state"] == said and known["step"] == step:

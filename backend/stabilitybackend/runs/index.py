@@ -19,7 +19,7 @@ _EMPTY_VIEW: dict[str, Any] = {
     "note": "no points yet", "head": 0, "world_size": 1,
     "world": {"now": 1, "before": None, "since_step": None, "gpus": None},
     "ranks": [], "metrics": [], "open_incidents": 0, "rollbacks": 0, "agents": 0,
-    "twins": False,
+    "twins": False, "unreadable": {"passed_over": 0, "defects": 0, "fields": 0, "named": []},
 }  # fmt: skip
 
 

@@ -31,8 +31,12 @@ from stabilitybackend.runs.row_lookup import TimesFound
 from stabilitybackend.runs.store import RunStore
 from stabilitybackend.runs.stretches import Stretches
 from stabilitybackend.runs.summary import RunSummary
+from stabilitybackend.runs.unreadable import Unreadable
 from stabilitybackend.runs.world import World, left_nodes, newest_starts
-from stabilityclient.wire import Frame, Health
+from stabilitybackend.schema.events import read_event
+from stabilitybackend.schema.health import read_health
+from stabilitybackend.schema.reading import Misfit
+from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo
 
 __all__ = ["RunState"]
 
@@ -66,6 +70,8 @@ class RunState:
         self.gpu_readings = GpuReadings()
         self.agents: dict[str, dict[str, Any]] = {}
         self.world = World()
+        #: What could not be read or folded.
+        self.unreadable = Unreadable(run_id)
         self._clock = clock
         self.judge = Judge(RunStore(), self.fold)
         self._evidence = Evidence()
@@ -99,14 +105,29 @@ class RunState:
         changes = Changes()
         self.world.seen(frame.source)
         self.liveness.newest_start = self.world.newest_start
-        for change in self.fold.each(frame):
-            if isinstance(change, Placed):
-                self._placed(change, changes, replayed)
-            elif isinstance(change, Forked):
-                self._forked(change, changes, replayed)
-            else:
-                self._event(change, changes, replayed)
+        for block in frame.blocks:
+            self._block(frame.source, block, changes, replayed)
         return changes
+
+    def _block(self, source: SourceInfo, block: PointsBlock | EventBlock, changes: Changes, replayed: bool) -> None:
+        """Take one block. One that can't be read or folded is passed over and counted: the others are as they are."""
+        what = block.type if isinstance(block, EventBlock) else "points"
+        try:
+            if isinstance(block, EventBlock):
+                block, left_out = read_event(block)
+                for why in left_out:
+                    self.unreadable.field(what, why, source.source)
+            for change in self.fold.block(source, block):
+                if isinstance(change, Placed):
+                    self._placed(change, changes, replayed)
+                elif isinstance(change, Forked):
+                    self._forked(change, changes, replayed)
+                else:
+                    self._event(change, changes, replayed)
+        except Misfit as error:
+            self.unreadable.whole(what, str(error), source.source)
+        except Exception as error:  # a mistake of ours; folded again it gives the same: what it did so far is kept
+            self.unreadable.whole(what, f"{type(error).__name__}: {error}", source.source, error)
 
     def _placed(self, placed: Placed, changes: Changes, replayed: bool) -> None:
         self._summary.add(placed, self.store, self.fold.tree)
@@ -179,13 +200,13 @@ class RunState:
         told = not replayed or self.retelling
         self.stretches.watched |= rank is None
         if event.type in ("checkpoint", "checkpoint_gone"):
-            changes.checkpoints.add(str(event.data.get("path", "")))
+            changes.checkpoints.add(event.data["path"])
             if told:
                 changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints(), event.time))
         elif event.type == "finish":
             self.stretches.finished(event.source.source)
         elif event.type == "left":
-            self.stretches.finished(str(event.data.get("source") or ""))
+            self.stretches.finished(event.data["source"])
         elif event.type == "alert" and told:
             self.found(alert_finding(event), event.time, changes)
         elif event.type == "batch":
@@ -197,16 +218,9 @@ class RunState:
         elif event.type == "command" and not replayed:
             node = event.source.node
             changes.add_commands(self.commands.on_event(rank, event.step, event.data, event.time, node=node))
-        said = {
-            "type": event.type,
-            "time": event.time,
-            "step": event.step,
-            "data": event.data,
-            "source": event.source.source,
-            "node": event.source.node,
-        }
+        said = event.as_dict()
         if event.type in ("process_death", "exception") and not replayed:
-            source = str(event.data.get("source") or event.source.source)
+            source = event.data.get("source") or event.source.source
             # Also the peers of those that an agent ended: they fail in their collectives before their own agent acts.
             restart = self.commands.restart_that_ends(event.source.node, start_of(source))
             said["data"] = {**event.data, "ordered": event.data.get("ordered") or restart}
@@ -221,14 +235,16 @@ class RunState:
     def on_health(self, health: Health) -> dict[str, Any]:
         """Take an agent's newest word; return its AgentHealth."""
         now = self._clock()
+        for why in read_health(health):
+            self.unreadable.field("health", why, health.agent)
         head = self.fold.tree[self.fold.tree.head]
         for rank in health.ranks:
             step = rank.get("step")
             # A rank names the segment it is in; one that was inferred here it does not know, there the fold tells.
             there = rank.get("segment_key", "") == head.key or (
-                head.cause == "restart" and self.fold.segment_of(str(rank.get("source"))) == head.id
+                head.cause == "restart" and self.fold.segment_of(rank["source"]) == head.id
             )
-            if there and isinstance(step, int) and step >= 0:
+            if there and step is not None and step >= 0:
                 self._pace.in_step(step)
         agent = {
             "agent": health.agent,
@@ -241,19 +257,10 @@ class RunState:
         self.agents[health.agent] = agent
         while len(self.agents) > MAX_AGENTS:
             del self.agents[next(iter(self.agents))]
-        self.liveness.observe(
-            {
-                "agent": health.agent,
-                "node": health.node,
-                "time": health.time,
-                "ranks": health.ranks,
-                "agent_state": health.agent_state,
-            },
-            now,
-        )
+        self.liveness.observe(agent, now)
         for rank in health.ranks:
-            if isinstance(rank.get("rank"), int):
-                rank["budget_s"] = self.liveness.budget_s(rank["rank"], str(rank.get("source")))
+            if rank["rank"] is not None:
+                rank["budget_s"] = self.liveness.budget_s(rank["rank"], rank["source"])
         return self.agent_view(agent)
 
     def agent_view(self, agent: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,6 +312,7 @@ class RunState:
             "world": self.world.saved(),
             "pace": self._pace.saved(),
             "gpu_notes": self._gpu_notes,
+            "unreadable": self.unreadable.saved(),
         }
 
     def restore(self, saved: Mapping[str, Any], loads: Callable[[bytes], Any]) -> None:
@@ -332,6 +340,7 @@ class RunState:
         self.liveness.newest_start = self.world.newest_start
         self._pace.restore(saved["pace"])
         self._gpu_notes = dict(saved["gpu_notes"])
+        self.unreadable.restore(saved["unreadable"])
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
@@ -368,7 +377,8 @@ class RunState:
         return {
             **self._summary.view(self.store, self.fold),
             "status": status,
-            "note": note,
+            "note": " ".join(part for part in (note, self.unreadable.note) if part),
+            "unreadable": self.unreadable.view(),
             "twins": bool(self.liveness.twins(now)),
             "head": tree.head,
             "world_size": self.world.size,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.state import RunState
@@ -11,14 +9,12 @@ from stabilityclient.wire import BadMessage, Frame, decode_message
 
 __all__ = ["take"]
 
-_log = logging.getLogger(__name__)
 
-
-def take(state: RunState, frame_id: str, raw: bytes, settings: DetectorSettings, *, replayed: bool) -> Changes | None:
-    """Fold one message of the run's stream; return what it changed, None where it can't be read or folded.
+def take(state: RunState, frame_id: str, raw: bytes, settings: DetectorSettings, *, replayed: bool) -> Changes:
+    """Fold one message of the run's stream; return what it changed, nothing where it can't be read or folded.
 
     The door checks what it stores, so that such a message comes from a foreign client, a flipped bit or a mistake of
-    ours. It stays stored; the log names it. Folding it again gives the same: what it did until it failed is kept.
+    ours. It stays stored; ``RunState.unreadable`` names it. Folding it again gives the same.
 
     Args:
         frame_id: its stream id.
@@ -32,7 +28,7 @@ def take(state: RunState, frame_id: str, raw: bytes, settings: DetectorSettings,
             raise BadMessage(f"{type(frame).__name__} in the stream, expected Frame")
         return state.apply(frame, replayed=replayed)
     except BadMessage as error:
-        _log.error("run %s: stored frame %s can't be read: %s", state.run_id, frame_id, error)
-    except Exception:
-        _log.exception("run %s: stored frame %s can't be folded and is passed over", state.run_id, frame_id)
-    return None
+        state.unreadable.whole("message", str(error), frame_id)
+    except Exception as error:
+        state.unreadable.whole("message", f"{type(error).__name__}: {error}", frame_id, error)
+    return Changes()

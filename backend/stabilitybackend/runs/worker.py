@@ -76,8 +76,6 @@ class RunWorker:
         self._limits = limits
         self._health = HealthFeed(self.channel)
         self.cursor = "0-0"
-        #: Frames in the stream that could not be read or folded.
-        self.unreadable = 0
         self.used = clock()
         self._clock = clock
         self._journal = Journal(run_id, redis)
@@ -171,8 +169,7 @@ class RunWorker:
                 self._keeper.read(self.state, cursor, len(message))
                 fold = partial(take, self.state, cursor, message, self.detectors, replayed=replayed)
                 found = self._restart.folding(fold)
-                self.unreadable += found is None
-                changes.add(found or Changes(), with_incidents=not replayed)
+                changes.add(found, with_incidents=not replayed)
                 if self._keeper.cut_when_due(self.state):
                     self._restart.sealed(self.state.store, message)
                 if len(entries) > 1:

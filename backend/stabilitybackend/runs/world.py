@@ -86,7 +86,7 @@ class World:
 
     def inventory(self, node: str, data: Mapping[str, Any]) -> None:
         """Take a node's ``gpu_inventory`` (docs/wire.md): its GPUs that ranks use, all where none says so."""
-        gpus = [gpu for gpu in data.get("gpus") or () if isinstance(gpu, Mapping)]
+        gpus = data["gpus"]
         if node in self._gpus or len(self._gpus) < MAX_NODES:
             self._gpus[node] = sum(1 for gpu in gpus if gpu.get("ranks")) or len(gpus)
 

@@ -1,0 +1,89 @@
+"""What of a run's messages could not be read or folded: counted and named, so that nothing is missing in silence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from stabilitybackend.quiet_log import QuietLog
+
+__all__ = ["Unreadable"]
+
+#: Different reasons that are named; more are counted.
+MAX_NAMED = 16
+#: Characters of a reason.
+MAX_CHARS = 200
+
+_log = logging.getLogger(__name__)
+
+
+class Unreadable:
+    """Counts of one run.
+
+    Args:
+        run_id: the run.
+
+    Attributes:
+        passed_over: events and blocks of points that were left out as a whole.
+        defects: how many of them failed on a mistake of ours.
+        fields: fields that were left out of events and of agents' words.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.passed_over = 0
+        self.defects = 0
+        self.fields = 0
+        self._run_id = run_id
+        self._named: dict[tuple[str, str], list[Any]] = {}
+        self._quiet = QuietLog(_log)
+
+    def field(self, what: str, why: str, source: str) -> None:
+        """Take note of a field that was left out.
+
+        Args:
+            what: type of the event, or ``health``. why: which field, what came and what is expected.
+            source: who sent it.
+        """
+        self.fields += 1
+        self._note(what, why, source, f"left out of {what} of {source}: {why}")
+
+    def whole(self, what: str, why: str, source: str, error: Exception | None = None) -> None:
+        """Take note of something that was passed over as a whole; ``error``: on a defect of ours."""
+        self.passed_over += 1
+        self.defects += error is not None
+        self._note(what, why, source, f"{what} of {source} is passed over: {why}", error)
+
+    def _note(self, what: str, why: str, source: str, text: str, error: Exception | None = None) -> None:
+        known = self._named.get((what, why[:MAX_CHARS]))
+        if known is not None:
+            known[0] += 1
+        elif len(self._named) < MAX_NAMED:
+            self._named[what, why[:MAX_CHARS]] = [1, source]
+        self._quiet.say(logging.WARNING if error is None else logging.ERROR, f"run {self._run_id}: {text}", error)
+
+    @property
+    def note(self) -> str:
+        """Return what people are told, empty while nothing was passed over."""
+        if not self.passed_over:
+            return ""
+        what, why = next(iter(self._named))
+        things = "message was" if self.passed_over == 1 else "messages were"
+        return f"{self.passed_over} unreadable {things} passed over ({what}: {why})."
+
+    def view(self) -> dict[str, Any]:
+        """Return the ``unreadable`` of a Run of docs/api.md."""
+        named = [
+            {"what": what, "why": why, "count": count, "source": source}
+            for (what, why), (count, source) in self._named.items()
+        ]
+        return {"passed_over": self.passed_over, "defects": self.defects, "fields": self.fields, "named": named}
+
+    def saved(self) -> dict[str, Any]:
+        """Return for ``restore`` what was counted."""
+        return {name: getattr(self, name) for name in ("passed_over", "defects", "fields", "_named")}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over what ``saved`` returned."""
+        for name, value in saved.items():
+            setattr(self, name, value)

@@ -1,0 +1,263 @@
+"""The events that agents send (docs/wire.md), one Struct for each type, and the reading of one.
+
+A field without a default is one without which the event is nothing. Free parts (``changes``, the looks of ``stacks``)
+stay free: whoever reads them asks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from stabilitybackend.schema.reading import Misfit, fitted
+from stabilityclient.wire import MAX_STEP, EventBlock
+
+__all__ = ["EVENTS", "Finite", "Rank", "Whole", "read_event"]
+
+#: A number that is one: NaN, the infinities and what no time and no counter can be are no facts.
+Finite = Annotated[float, Meta(ge=-1e18, le=1e18)]
+#: A whole number that a browser's double holds exactly.
+Whole = Annotated[int, Meta(ge=-MAX_STEP, le=MAX_STEP)]
+#: A rank of a job; the agent takes no larger one.
+Rank = Annotated[int, Meta(ge=0, lt=2**31)]
+#: A step to go back to; -1 is before the first one.
+_Step = Annotated[int, Meta(ge=-1, le=MAX_STEP)]
+_Index = Annotated[int, Meta(ge=0, lt=1_024)]
+
+
+class Empty(msgspec.Struct):
+    """``start``, ``finish``: the type says it all."""
+
+
+class SegmentEntered(msgspec.Struct):
+    """``segment``: this source's points belong to segment ``key`` from here on, forked after ``to_step``."""
+
+    key: str
+    to_step: _Step
+    cause: str | None = None
+    reason: str | None = None
+    command_id: str | None = None
+    issuer: str | None = None
+    changes: dict[str, Any] | None = None
+
+
+class CheckpointNamed(msgspec.Struct):
+    """``checkpoint``, ``checkpoint_gone``."""
+
+    path: str
+
+
+class BatchTaken(msgspec.Struct):
+    """``batch``."""
+
+    fingerprint: str
+
+
+class Alert(msgspec.Struct):
+    """``alert``: what the job itself says."""
+
+    title: str | None = None
+    text: str | None = None
+    severity: Literal["info", "warning", "critical"] = "warning"
+
+
+class CommandWord(msgspec.Struct):
+    """``command``: how far a command is, by a rank or an agent."""
+
+    command_id: str
+    state: str
+    attempt: Whole | None = None
+    detail: str | None = None
+
+
+class ExceptionRaised(msgspec.Struct):
+    """``exception``: an uncaught one ended the process."""
+
+    type: str | None = None
+    message: str | None = None
+    traceback: str | None = None
+    ordered: str | None = None
+
+
+class RankLeft(msgspec.Struct):
+    """``left``: a rank left in order, without finish()."""
+
+    source: str
+    rank: Rank
+
+
+class ProcessDeath(msgspec.Struct):
+    """``process_death``: how a rank ended."""
+
+    source: str
+    rank: Rank
+    pid: Whole | None = None
+    last_phase: str | None = None
+    cause: str | None = None
+    signal: Whole | None = None
+    signal_name: str | None = None
+    exit_code: Whole | None = None
+    oom: dict[str, Any] | None = None
+    fatal: str | None = None
+    how: str | None = None
+    ordered: str | None = None
+    evidence: dict[str, Any] | str | None = None
+
+
+class StackLook(msgspec.Struct):
+    """One rank of ``stacks``. The rest of it the job's side wrote, in any form: ``liveness/stack_events.py`` asks."""
+
+    rank: Rank
+    source: str | None = None
+    pid: Whole | None = None
+    sampled: Finite | None = None
+    stack_missing: str | None = None
+
+
+class Stacks(msgspec.Struct):
+    """``stacks``: a look at the ranks of a node; older agents send one for each rank."""
+
+    request: str
+    ranks: list[StackLook] | None = None
+    rank: Rank | None = None
+    source: str | None = None
+    pid: Whole | None = None
+    sampled: Finite | None = None
+    stack_missing: str | None = None
+
+
+class RecordsLost(msgspec.Struct):
+    """``lost``: so many numbers of the source have no record any more."""
+
+    records: Whole
+    reason: str | None = None
+
+
+class GpuNote(msgspec.Struct):
+    """``gpu_note``: the node's GPUs in one line."""
+
+    visible: bool = False
+    text: str = ""
+
+
+class GpuListed(msgspec.Struct):
+    """One GPU of a ``gpu_inventory``."""
+
+    index: _Index | None = None
+    uuid: str | None = None
+    name: str | None = None
+    bus_id: str | None = None
+    serial: str | int | None = None
+    memory_mib: Finite | None = None
+    mig: list[str] | None = None
+    missing: bool | None = None
+    ranks: list[Rank] | None = None
+
+
+class GpuInventory(msgspec.Struct):
+    """``gpu_inventory``."""
+
+    gpus: list[GpuListed]
+    driver: str | None = None
+    text: str | None = None
+
+
+class GpuFacts(msgspec.Struct):
+    """``facts`` of a ``gpu`` event, as far as something is concluded from them."""
+
+    xid: Whole | None = None
+    source: str | None = None
+    pid: Whole | None = None
+    process: str | None = None
+    repeats: Whole | None = None
+    added: Finite | None = None
+    total: Finite | None = None
+    count: Finite | None = None
+    corrected: Finite | None = None
+    pages: Finite | None = None
+    seconds: Finite | None = None
+    pending: bool | None = None
+    action: Whole | None = None
+    call: str | None = None
+    error: str | None = None
+    why: str | None = None
+    reason: str | None = None
+    share: Finite | None = None
+    sensor: str | None = None
+    state: str | None = None
+
+
+class GpuChange(msgspec.Struct):
+    """``gpu``: a change at one GPU."""
+
+    what: str
+    state: str | None = None
+    uuid: str | None = None
+    index: _Index | None = None
+    bus_id: str | None = None
+    name: str | None = None
+    ranks: list[Rank] | None = None
+    facts: GpuFacts | None = None
+    text: str | None = None
+    xid: Whole | None = None
+
+
+class KernelLine(msgspec.Struct):
+    """``kernel``: a line of the kernel's log."""
+
+    what: str
+    text: str | None = None
+    pid: Whole | None = None
+    bus_id: str | None = None
+    xid: Whole | None = None
+    index: _Index | None = None
+    uuid: str | None = None
+    name: str | None = None
+    ranks: list[Rank] | None = None
+    comm: str | None = None
+    scope: str | None = None
+    cgroup: str | None = None
+    suppressed: Whole | None = None
+
+
+#: Type of an event -> its data. One that is not here comes from a newer agent and passes as it is.
+EVENTS: dict[str, type[msgspec.Struct]] = {
+    "start": Empty,
+    "finish": Empty,
+    "segment": SegmentEntered,
+    "checkpoint": CheckpointNamed,
+    "checkpoint_gone": CheckpointNamed,
+    "batch": BatchTaken,
+    "alert": Alert,
+    "command": CommandWord,
+    "exception": ExceptionRaised,
+    "left": RankLeft,
+    "process_death": ProcessDeath,
+    "stacks": Stacks,
+    "lost": RecordsLost,
+    "gpu_note": GpuNote,
+    "gpu_inventory": GpuInventory,
+    "gpu": GpuChange,
+    "kernel": KernelLine,
+}
+
+
+def read_event(block: EventBlock) -> tuple[EventBlock, list[str]]:
+    """Return an event whose data is of its type, and what was left out of it, one sentence each.
+
+    Raises:
+        Misfit: it is nothing of its type.
+    """
+    kind = EVENTS.get(block.type)
+    if kind is None:
+        return block, []
+    if block.type in _WITH_STEP and block.step is None:
+        raise Misfit("step: none came, expected the step that it is about")
+    data, left_out = fitted(block.data, kind)
+    return (EventBlock(block.type, block.time, block.step, data), left_out) if left_out else (block, [])
+
+
+#: Events that are about a step.
+_WITH_STEP = frozenset({"checkpoint"})

@@ -1,0 +1,176 @@
+"""Whatever stands in a field of what an agent sends: it is refused or stored, and nothing behind the door fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+import faults
+from job import Job
+from stabilitybackend.agents.frame_checks import check_data, check_frame
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.gpus.view import gpus_view
+from stabilitybackend.policy.orders import Order
+from stabilitybackend.runs import snapshot
+from stabilitybackend.runs.books import ledger_of
+from stabilitybackend.runs.health_feed import HealthFeed
+from stabilitybackend.runs.live import Channel, Subscriber
+from stabilitybackend.runs.planning import plan_of
+from stabilitybackend.runs.state import RunState
+from stabilityclient.wire import (
+    BadMessage,
+    EventBlock,
+    Frame,
+    Health,
+    Message,
+    SourceInfo,
+    decode_message,
+    encode_message,
+)
+
+AGENT = SourceInfo("a1-1", node="n0", pid=9, started=990.0)
+
+
+class _Run:
+    """A job of two ranks that trained twelve steps and was ordered to go back, as a server follows it."""
+
+    def __init__(self) -> None:
+        self.now = 1_012.0
+        self.state = RunState("run", lambda: self.now)
+        self.channel = Channel()
+        self.channel.join(Subscriber())
+        self.feed = HealthFeed(self.channel)
+        self.jobs = [Job(rank, 1, 2) for rank in (0, 1)]
+        for job in self.jobs:
+            rank = job.info.rank or 0
+            job.info.source, job.info.pid = f"r{rank}-3b9aca00-10{rank}", 100 + rank
+            for frame in (job.rows([10, 11, 12]), job.event("checkpoint", 10, path="c/10")):
+                self.state.apply(frame, replayed=False)
+        self.state.on_health(faults.health(self.now))
+        for command_id, order in (("c-1", Order(to_step=10)), ("c-2", Order(kind="dump_stacks"))):
+            self.state.order(order, command_id=command_id, issuer="ada")
+
+    def take(self, message: Message) -> bool:
+        """Let a message through the door and behind it, as a connection and a worker do; False: it was refused."""
+        try:
+            read = decode_message(encode_message(message))
+            if isinstance(read, Frame):
+                check_frame(read)
+            elif isinstance(read, Health):
+                check_data([read.ranks, read.agent_state, read.node], "Health")
+        except (BadMessage, BadRequest):
+            return False
+        if isinstance(read, Frame):
+            self.state.apply(read, replayed=False)
+        elif isinstance(read, Health):
+            self.feed.put(self.state.on_health(read))
+        return True
+
+    def send(self, event: EventBlock, source: SourceInfo) -> bool:
+        return self.take(Frame(source, 14, 14, [event]))
+
+    def goes_on(self) -> None:
+        """Ask all that a server does next and that people can ask."""
+        for _ in range(2):
+            self.now += 20.0
+            self.state.tick()
+        self.take(faults.health(self.now))
+        self.feed.flush()
+        self._shown(self.state)
+        assert self.state.unreadable.defects == 0
+
+    def starts_again(self) -> None:
+        """Go on with another server, from what is stored."""
+        again = snapshot.load(snapshot.dump(self.state), "run", lambda: self.now)
+        incidents = orjson.loads(orjson.dumps(self.state.incidents.all()))
+        again.incidents.load(incidents)
+        again.liveness.load(incidents)
+        again.gpus.load(incidents)
+        again.commands.load(orjson.loads(orjson.dumps(self.state.commands.all())))
+        again.tick()
+        self._shown(again)
+
+    @staticmethod
+    def _shown(state: RunState) -> None:
+        orjson.dumps(
+            [
+                state.view(),
+                state.incidents.all(),
+                state.commands.all(),
+                state.checkpoints(),
+                state.fold.tree.as_dicts(),
+                [state.agent_view(agent) for agent in state.agents.values()],
+                [dump.as_dict() for dump in state.liveness.dumps.held()],
+                gpus_view(state.gpus, state.incidents.of({"gpu_fault"}), lambda uuid: []),
+                plan_of(state, 2_000.0),
+                ledger_of(state, 2_000.0)(),
+                state.stretches.all(),
+            ],
+            option=orjson.OPT_NON_STR_KEYS,
+        )
+
+
+def _faults(events: list[EventBlock]) -> Iterator[tuple[str, EventBlock]]:
+    """Yield the events as they are and with one fault each; a field that several have alike is wrong in one of them."""
+    known: set[str] = set()
+    for event in events:
+        yield "as it is", event
+        whole = {"time": event.time, "step": event.step, "data": event.data}
+        for name, wrong in faults.faulty(whole, known):
+            yield name, EventBlock(event.type, wrong.get("time", 1.0), wrong.get("step"), wrong.get("data", {}))
+
+
+def _by_type(events: list[EventBlock]) -> list[Any]:
+    types = dict.fromkeys(event.type for event in events)
+    return [pytest.param([event for event in events if event.type == kind], id=kind) for kind in types]
+
+
+def _check(sent: Iterator[tuple[str, EventBlock]], source: Callable[[_Run], SourceInfo]) -> None:
+    for name, event in sent:
+        run = _Run()
+        try:
+            taken = run.send(event, source(run))
+            run.goes_on()
+            left_out = run.state.unreadable
+            if taken and not left_out.passed_over and not left_out.fields:  # else as if it had not been sent
+                run.starts_again()
+        except Exception as error:
+            pytest.fail(f"{event.type}: {name}: {type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("events", _by_type(faults.rank_events()))
+def test_no_value_of_any_field_of_a_ranks_event_fails_behind_the_door(events: list[EventBlock]) -> None:
+    _check(_faults(events), lambda run: run.jobs[0].info)
+
+
+@pytest.mark.parametrize("events", _by_type(faults.agent_events()))
+def test_no_value_of_any_field_of_an_agents_event_fails_behind_the_door(events: list[EventBlock]) -> None:
+    _check(_faults(events), lambda run: AGENT)
+
+
+def test_no_value_of_any_field_of_a_health_message_fails_behind_the_door() -> None:
+    good = faults.health()
+    fields = ("agent", "node", "time", "ranks", "agent_state")
+    known = {f"ranks.1.{name}={value!r}" for name, value in good.ranks[1].items()}
+    for name, wrong in faults.faulty({field: getattr(good, field) for field in fields}, known):
+        run = _Run()
+        try:
+            run.take(Health(*(wrong.get(field) for field in fields)))
+            run.goes_on()
+        except Exception as error:
+            pytest.fail(f"health: {name}: {type(error).__name__}: {error}")
+
+
+def test_no_value_of_any_field_of_a_source_fails_behind_the_door() -> None:
+    run = _Run()
+    info = {name: getattr(run.jobs[0].info, name) for name in SourceInfo.__struct_fields__}
+    for name, wrong in faults.faulty(info):
+        run = _Run()
+        try:
+            run.send(faults.rank_events()[4], SourceInfo(**wrong) if "source" in wrong else AGENT)
+            run.goes_on()
+        except Exception as error:
+            pytest.fail(f"source: {name}: {type(error).__name__}: {error}")
