@@ -34,6 +34,7 @@ from stabilitybackend.routes import (
     ledger,
     live,
     plan,
+    probes,
     retention,
     rollback,
     runs,
@@ -47,6 +48,7 @@ from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.retention import Retention
 from stabilitybackend.settings import Settings
+from stabilitybackend.storing import Storing
 from stabilitybackend.tasks import end
 from stabilityfrontend import attach
 
@@ -72,6 +74,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     # Connections of their own: whoever reads much must not keep frames from being stored or keys from being known.
     door = make_redis(redis_url, connections=DOOR_CONNECTIONS)
     alarm = make_redis(redis_url, connections=ALARM_CONNECTIONS)
+    probe = make_redis(redis_url, connections=1)
     ring = KeyRing(door)
     authenticator = Authenticator(ring, key_needed=settings.beyond_loopback)
     ingest = Ingest(door)
@@ -83,6 +86,8 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         agent_lost_s=settings.agent_lost_s,
     )
     manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits)
+    storing = Storing(probe, time.time, manager.note_storing)
+    ingest.refused = storing.failed
     keeper = Retention(manager, RunIndex(redis), time.time)
     ours = version("stabilityboard")
 
@@ -94,7 +99,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         await manager.start()
         stop = asyncio.Event()
         alerts = asyncio.create_task(alerting_service(alarm, settings).run(stop), name="alerting")
-        others: list[asyncio.Task[None]] = []
+        others = [asyncio.create_task(storing.follow(), name="storing")]
         if settings.retention_days is not None:
             others.append(asyncio.create_task(keeper.follow(settings.retention_days), name="retention"))
         try:
@@ -105,7 +110,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
             await end(alerts, *others)
             await manager.stop()
             await ingest.stop()
-            for client in (alarm, door, redis):
+            for client in (probe, alarm, door, redis):
                 await client.aclose()
 
     app = FastAPI(
@@ -120,6 +125,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     app.state.redis = redis
     app.state.authenticator = authenticator
     app.state.manager = manager
+    app.state.storing = storing
     app.state.retention = keeper
     app.state.ingest = ingest
     app.state.version = ours
@@ -127,6 +133,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     gateway = Gateway(ingest, authenticator, manager, beyond_loopback=settings.beyond_loopback, server_version=ours)
     app.state.gateway = gateway
     for router in (
+        probes.router,
         server.router,
         runs.router,
         compare.router,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from stabilitybackend.errors import BadRequest
 
 __all__ = [
-    "API_KEYS", "API_KEYS_USED", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "MAX_ID_CHARS", "RUNS",
+    "API_KEYS", "API_KEYS_USED", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "MAX_ID_CHARS", "PROBE",
+    "RUNS",
     "RunKeys", "check_run_id", "check_source_id",
 ]  # fmt: skip
 
@@ -22,6 +23,8 @@ RUNS = "sb:runs"
 API_KEYS = "sb:keys"
 #: Hash: API key id -> unix seconds of its last use, at most one minute late.
 API_KEYS_USED = "sb:keys:used"
+#: String: unix seconds at which a server last found that Redis takes writes (storing.py).
+PROBE = "sb:probe"
 #: Hash: GPU's UUID | run id | key of the fault -> fault as JSON. Stays when the run goes (runs/fleet.py).
 FLEET_GPU_FAULTS = "sb:fleet:gpu_faults"
 #: Hash: run id -> its interruptions and the times in which it ran, as JSON. Stays when the run goes.

@@ -44,7 +44,6 @@ POOL_WAIT_S = 10.0
 _RETRIES = 1
 _RETRY_FIRST_S = 0.02
 _RETRY_MAX_S = 0.2
-_HEALTH_CHECK_S = 15
 
 #: Answers that mean "not now". Everything else that Redis refuses is a defect of ours.
 _AWAY = (
@@ -75,7 +74,8 @@ def make_redis(url: str, *, connections: int = MAX_CONNECTIONS) -> Redis:
         decode_responses=False,
         socket_timeout=SOCKET_TIMEOUT_S,
         socket_connect_timeout=CONNECT_TIMEOUT_S,
-        health_check_interval=_HEALTH_CHECK_S,
+        # No PING before a command: a Redis whose disk is full refuses it and would still be read.
+        health_check_interval=0,
         max_connections=connections,
         timeout=POOL_WAIT_S,
         retry=Retry(ExponentialBackoff(cap=_RETRY_MAX_S, base=_RETRY_FIRST_S), _RETRIES),

@@ -10,7 +10,7 @@ again is always right.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -92,6 +92,8 @@ class Ingest:
         self._waiting_bytes = 0
         self._room = asyncio.Event()
         self._room.set()
+        #: Called with what Redis answered to a write that it refused.
+        self.refused: Callable[[BaseException], None] = lambda error: None
         self.stored = 0
         self.duplicates = 0
         self.gaps = 0
@@ -234,6 +236,8 @@ class Ingest:
         return Gap(int(value))
 
     def _fail(self, batch: list[_Waiting], error: Exception) -> None:
+        if as_unavailable(error) is not None:
+            self.refused(error)
         for frame in batch:
             if not frame.done.done():
                 self.failed += 1

@@ -86,11 +86,11 @@ class _Feed:
         self.leave()
         run_id, cursor = wish.get("run_id"), wish.get("cursor")
         if run_id is None:
-            self._say({"type": "hello", "cursor": None, "server_time": time.time()})
+            self._hello(None)
             self._join(self._manager.overview)
             return
         worker = await self._manager.get(run_id)
-        self._say({"type": "hello", "cursor": worker.cursor, "server_time": time.time()})
+        self._hello(worker.cursor)
         if cursor is not None and cursor != worker.cursor:
             missed = worker.channel.since(cursor, worker.cursor)
             if missed is None:
@@ -108,6 +108,10 @@ class _Feed:
         if self._channel is not None:
             self._channel.leave(self._subscriber)
             self._channel = None
+
+    def _hello(self, cursor: str | None) -> None:
+        storing = self._manager.storing
+        self._say({"type": "hello", "cursor": cursor, "server_time": time.time(), "storing": storing})
 
     def _say(self, message: dict[str, Any]) -> None:
         self._subscriber.put(orjson.dumps(message))

@@ -26,13 +26,13 @@ def _json(content: Any) -> Response:
 @router.get("")
 async def runs(manager: Manager, reader: Reader) -> Response:
     """All runs, newest first."""
-    return _json({"runs": await manager.runs()})
+    return _json({"runs": await manager.runs(), "storing": manager.storing})
 
 
 @router.get("/{run_id}")
-async def run(reader: Reader, worker: Worker) -> Response:
+async def run(reader: Reader, manager: Manager, worker: Worker) -> Response:
     """One run."""
-    return _json(worker.run())
+    return _json({**worker.run(), "storing": manager.storing})
 
 
 @router.get("/{run_id}/segments")

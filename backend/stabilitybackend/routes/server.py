@@ -1,22 +1,15 @@
-"""The server itself: ``/healthz``, login, and a clear 404 for everything else below ``/api``."""
+"""The server itself: login, and a clear 404 for everything else below ``/api``."""
 
 from __future__ import annotations
-
-import asyncio
-import time
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
-from redis.exceptions import RedisError
 
 from stabilitybackend.auth import login_cookie, logout_cookie
 from stabilitybackend.errors import NotFound
 
 __all__ = ["fallback", "router"]
-
-#: Seconds that Redis has to answer before /healthz calls it away.
-HEALTH_TIMEOUT_S = 2.0
 
 router = APIRouter(tags=["server"])
 #: Included after all other routes: Dash would answer an unknown API path with its HTML page.
@@ -27,25 +20,6 @@ class Login(BaseModel):
     """A key, pasted by a person."""
 
     key: str
-
-
-@router.head("/healthz", include_in_schema=False)
-@router.get("/healthz")
-async def healthz(request: Request) -> Response:
-    """Whether the server and its Redis work; needs no key."""
-    state = request.app.state
-    answer = {
-        "status": "ok",
-        "version": state.version,
-        "redis": "ok",
-        "uptime_s": round(time.monotonic() - state.started, 3),
-    }
-    try:
-        await asyncio.wait_for(state.redis.ping(), HEALTH_TIMEOUT_S)
-    except (RedisError, OSError, TimeoutError) as error:
-        answer |= {"status": "degraded", "redis": f"away: {type(error).__name__}"}
-        return JSONResponse(answer, status_code=503)
-    return JSONResponse(answer)
 
 
 @router.post("/api/v1/login")

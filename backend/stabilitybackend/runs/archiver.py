@@ -78,6 +78,8 @@ class ArchiveFiles:
         self.clock = clock
         self.token = token
         self.restart = restart
+        #: Why the archive could not be written the last time, by run; those that it could be are not here.
+        self.problems: dict[str, str] = {}
         self.writing = asyncio.Lock()
 
 
@@ -137,6 +139,13 @@ class RunArchive:
                 "file there: the run goes on without them",
                 code="archive_away",
             )
+
+    def note(self, problem: str) -> None:
+        """Note why the run could not be archived the last time, "" when it could."""
+        if problem:
+            self._files.problems[self._run_id] = problem
+        else:
+            self._files.problems.pop(self._run_id, None)
 
     def _reader(self, part: Part) -> PartReader:
         return PartReader(self._files.location, self._run_id, part, self._files.cache)

@@ -159,14 +159,14 @@ class WindowKeeper:
             self._task = asyncio.create_task(self._sweep(), name=f"sweep-{self._run_id}")
         else:
             if self._redis_away:  # whoever calls has just read from it
-                self._redis_away, self.problem = False, ""
-                self._changed()
+                self._redis_away = False
+                self._say("")
             return
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            self.problem = "the server made a mistake while archiving; see its log"
+            self._say("the server made a mistake while archiving; see its log")
             self._again_at = self._clock() + AGAIN_AFTER_S
             _log.error("run %s: archiving failed; it is tried again", self._run_id, exc_info=task.exception())
 
@@ -205,16 +205,19 @@ class WindowKeeper:
             return False
         self._unsure, self._redis_away = 0, False
         store.archived(count, reader, series)
-        self.problem = ""
         self._weigh(store)
-        self._changed()
+        self._say("")
         return True
 
     def _failed(self, problem: str) -> None:
         if problem != self.problem:
             _log.error("run %s: archiving: %s", self._run_id, problem)
-        self.problem = problem
+        self._say(problem)
         self._again_at = self._clock() + AGAIN_AFTER_S
+
+    def _say(self, problem: str) -> None:
+        self.problem = problem
+        self._archive.note(problem)
         self._changed()
 
     async def _merge(self, store: RunStore, group: list[Any]) -> None:
@@ -278,7 +281,8 @@ class WindowKeeper:
 
     def restarted(self) -> None:
         """Begin anew: the state was taken up from what is stored."""
-        self._unsure, self.diverged, self.problem = 0, False, ""
+        self._unsure, self.diverged = 0, False
+        self._say("")
         self._sweep_at = self._clock() + SWEEP_AFTER_S
         self._read_to = (-1, 0)
 
@@ -287,6 +291,7 @@ class WindowKeeper:
         if self._task is not None and not self._task.done():
             await asyncio.wait({self._task}, timeout=STOP_TIMEOUT_S)
             await end(self._task)
+        self._archive.note("")
 
     # --- what people ask -----------------------------------------------------------------------------------------
 

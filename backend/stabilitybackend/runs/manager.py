@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -19,7 +20,9 @@ from stabilitybackend.runs.delivery import Send
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.live import Channel
+from stabilitybackend.runs.waking import Waking
 from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.storing import Trouble
 from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
 
@@ -65,6 +68,9 @@ class RunManager:
         self._leaving: set[str] = set()
         self._stopping = False
         self._sweeper: asyncio.Task[None] | None = None
+        #: The runs that are taken up after a restart.
+        self.waking = Waking(self._worker)
+        self._storing: Trouble | None = None
         #: Runs that were over before the server started, and may still lie in Redis.
         self._leftover: list[str] = []
 
@@ -73,12 +79,14 @@ class RunManager:
         self._sweeper = asyncio.create_task(self._sweep(), name="run-sweeper")
         try:
             await self.fleet.load()
+            live: dict[str, float] = {}
             for run_id in await self._index.ids():
                 stored = await self._index.stored(run_id)
                 if stored["status"] in LIVE_STATES and self._clock() - stored["updated"] < WATCH_AGAIN_S:
-                    self._worker(run_id)
+                    live[run_id] = stored["updated"]
                 else:
                     self._leftover.append(run_id)
+            self.waking.start(sorted(live, key=lambda run_id: -live[run_id]))
         except (RedisError, OSError) as error:
             _log.warning("runs under way are watched when they are asked for; Redis is away: %s", error)
 
@@ -86,6 +94,7 @@ class RunManager:
         """Stop all workers."""
         self._stopping = True  # whoever comes now would start a worker that nobody stops
         await end(self._sweeper)
+        await self.waking.stop()
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         self._workers.clear()
 
@@ -218,6 +227,25 @@ class RunManager:
             self._leaving.discard(run_id)
         await self.fleet.deleted(run_id)
         _log.warning("run %s deleted", run_id)
+
+    # --- whether what comes is stored ----------------------------------------------------------------------------
+
+    @property
+    def storing(self) -> dict[str, Any] | None:
+        """Why nothing is stored in the shape of docs/api.md, None while all is well."""
+        return None if self._storing is None else msgspec.to_builtins(self._storing)
+
+    def note_storing(self, trouble: Trouble | None) -> None:
+        """Tell every browser that storing has stopped, or goes on."""
+        self._storing = trouble
+        message = {"type": "storing", "storing": self.storing}
+        for channel in (self.overview, *(worker.channel for worker in self._workers.values())):
+            channel.publish(message)
+        _log.error("%s. %s", trouble.problem, trouble.hint) if trouble else _log.warning("Redis stores again")
+
+    def unarchived(self) -> int:
+        """Return how many runs have points that the archive could not take the last time."""
+        return len(self._files.problems)
 
     def has_agents(self, run_id: str) -> bool:
         """Return whether an agent of the run is connected."""

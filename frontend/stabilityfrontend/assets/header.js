@@ -46,13 +46,17 @@
     if (pill.dataset.beat !== beat) pill.dataset.beat = beat;
   };
 
-  /** The banner that says that the server is away, and what is seen meanwhile. */
+  /** The banner that says that the server is away and what is seen meanwhile, or that it can store nothing. */
   S.drawBanner = function (live, trouble) {
     const banner = S.byId("banner");
     if (!banner) return;
     const away = live.lost === null ? 0 : Date.now() / 1000 - live.lost;
     if (away > AWAY_S) {
       S.text(banner, `The server does not answer since ${S.clock(live.lost)}. What you see is from then; training is not affected. Trying again by itself.`);
+      S.show(banner, true);
+    } else if (live.storing) {
+      const { problem, hint, since } = live.storing;
+      S.text(banner, `${problem} since ${S.clock(since)}. ${hint}`);
       S.show(banner, true);
     } else if (trouble) {
       S.text(banner, `${trouble} Trying again by itself.`);

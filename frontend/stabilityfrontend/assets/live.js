@@ -73,6 +73,11 @@
           if (typeof message.server_time === "number") this.clockOffset = message.server_time - Date.now() / 1000;
           this.onState("live");
         }
+        if (message.type === "hello" || message.type === "storing") this.storing = message.storing || null;
+        if (message.type === "storing") {
+          this.onState("live"); // the banner says it
+          return;
+        }
         if (message.type === "error") this.asked = false;
         // A hello's cursor is where the feed begins; with an older one of ours, what lies between follows it.
         if (message.cursor && !(message.type === "hello" && this.cursor)) this.cursor = message.cursor;

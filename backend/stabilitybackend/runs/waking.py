@@ -1,0 +1,71 @@
+"""Takes up the runs that were under way when the server stopped: those heard of last first, a few at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+
+from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.tasks import end
+
+__all__ = ["Waking"]
+
+#: Runs that are taken up at the same time: all share one core, so more of them only make the first one wait.
+AT_ONCE = 4
+#: A run that takes longer lets the next one begin beside it, seconds.
+PATIENCE_S = 5.0
+
+
+class Waking:
+    """Which runs are not judged yet after a restart.
+
+    Args:
+        worker: starts the worker of a run, or returns the one that is there.
+    """
+
+    def __init__(self, worker: Callable[[str], RunWorker]) -> None:
+        #: Runs to be taken up, since the start of the server.
+        self.total = 0
+        self._worker = worker
+        self._waiting: dict[str, RunWorker | None] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, newest_first: Iterable[str]) -> None:
+        """Begin to take runs up."""
+        self._waiting = dict.fromkeys(newest_first)
+        self.total = len(self._waiting)
+        self._task = asyncio.create_task(self._wake_all(), name="waking")
+
+    async def stop(self) -> None:
+        """Take up no more."""
+        await end(self._task)
+
+    @property
+    def waiting(self) -> int:
+        """Runs of those that are not judged yet."""
+        judged = [run_id for run_id, worker in self._waiting.items() if worker and _judged(worker)]
+        for run_id in judged:
+            del self._waiting[run_id]
+        return len(self._waiting)
+
+    async def _wake_all(self) -> None:
+        slots = asyncio.Semaphore(AT_ONCE)
+
+        async def wake(run_id: str) -> None:
+            async with slots:
+                try:
+                    worker = self._waiting[run_id] = self._worker(run_id)
+                except StabilityBoardError:  # it is being deleted, or the server stops
+                    self._waiting.pop(run_id, None)
+                    return
+                with contextlib.suppress(StabilityBoardError):  # still under way, and shown as such
+                    await worker.ready(PATIENCE_S)
+
+        await asyncio.gather(*(wake(run_id) for run_id in list(self._waiting)))
+
+
+def _judged(worker: RunWorker) -> bool:
+    """Return whether a run is taken up; one whose worker ended will be by the next request."""
+    return worker.readiness.reached or worker.is_over

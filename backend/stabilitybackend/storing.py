@@ -1,0 +1,131 @@
+"""Finds out within seconds whether Redis takes writes, and says in words why not.
+
+A server that answers PING may store nothing: its memory or its disk is full, or it has become a replica. So a small key
+is written every PROBE_S, and whoever could not store something real says so too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from stabilitybackend.keys import PROBE
+
+__all__ = ["PROBE_S", "Storing", "Trouble", "trouble_of"]
+
+#: How often a key is written, seconds, and how long that may take.
+PROBE_S = 1.0
+TIMEOUT_S = 2.0
+#: The probe's key goes by itself when no server writes it any more, seconds.
+_KEPT_S = 60
+#: After a real write has failed, the probe alone is not believed for so long, seconds: near the edge a small key may
+#: find room where a frame does not.
+DOUBT_S = 3.0
+
+_NOTHING_LOST = "Training goes on: agents keep what is not stored and send it again"
+#: The beginning of what Redis answers: code, what that means, what to do.
+_WORDS = {
+    "OOM": (
+        "redis_full",
+        "Redis is full: its memory has reached maxmemory",
+        "raise maxmemory, or delete runs (stabilityboard runs delete, --retention-days)",
+    ),
+    "MISCONF": (
+        "redis_disk",
+        "Redis can't write to its disk and refuses everything",
+        "make room on the disk of its data folder, and see its log",
+    ),
+    "READONLY": (
+        "redis_read_only",
+        "this Redis takes no writes: it is a replica",
+        "give the address of the primary with --redis-url",
+    ),
+    "NOREPLICAS": (
+        "redis_no_replicas",
+        "Redis has fewer replicas than min-replicas-to-write asks for",
+        "bring them back, or lower it",
+    ),
+    "LOADING": ("redis_loading", "Redis is still loading its data", "wait; a large one takes minutes"),
+}
+_AWAY = ("redis_away", "Redis does not answer", "start it, and check the way to it")
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """Why nothing is stored.
+
+    Args:
+        code: for programs.
+        problem: what is wrong, and hint: what to do; for people.
+        since: unix seconds.
+    """
+
+    code: str
+    problem: str
+    hint: str
+    since: float
+
+
+def trouble_of(error: BaseException, since: float) -> Trouble:
+    """Return in words what ``error``, which Redis answered to a write, means."""
+    text = str(error)
+    name = type(error).__name__
+    known = {"OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
+    word = next((word for word in _WORDS if text.startswith(word) or known.get(name) == word), "")
+    code, problem, hint = _WORDS.get(word, _AWAY)
+    return Trouble(code, f"{problem}. Nothing is stored", f"{hint[0].upper()}{hint[1:]}. {_NOTHING_LOST}.", since)
+
+
+class Storing:
+    """Whether what comes is stored. ``follow`` it in the event loop.
+
+    Args:
+        redis: a client with a connection for this alone.
+        clock: unix seconds now.
+        changed: called when storing has stopped, and when it goes on (None).
+
+    Attributes:
+        trouble: why nothing is stored, None while all is well.
+        refused: writes that were refused, by code.
+    """
+
+    def __init__(self, redis: Redis, clock: Callable[[], float], changed: Callable[[Trouble | None], None]) -> None:
+        self.trouble: Trouble | None = None
+        self.refused: dict[str, int] = {}
+        self._redis = redis
+        self._clock = clock
+        self._changed = changed
+        self._doubtful_until = float("-inf")
+
+    async def follow(self) -> None:
+        """Write the probe's key again and again."""
+        while True:
+            await self.probe()
+            await asyncio.sleep(PROBE_S)
+
+    async def probe(self) -> None:
+        """Write the key once and note what comes of it."""
+        try:
+            await asyncio.wait_for(self._redis.set(PROBE, repr(self._clock()), ex=_KEPT_S), TIMEOUT_S)
+        except (RedisError, OSError, TimeoutError) as error:
+            self._note(trouble_of(error, self._clock()))
+        else:
+            if not self._doubtful_until - DOUBT_S <= self._clock() < self._doubtful_until:
+                self._note(None)
+
+    def failed(self, error: BaseException) -> None:
+        """Note that Redis refused a real write."""
+        trouble = trouble_of(error, self._clock())
+        self._doubtful_until = self._clock() + DOUBT_S
+        self.refused[trouble.code] = self.refused.get(trouble.code, 0) + 1
+        self._note(trouble)
+
+    def _note(self, trouble: Trouble | None) -> None:
+        before = self.trouble
+        if (before and before.code) == (trouble and trouble.code):
+            return
+        self.trouble = trouble
+        self._changed(trouble)

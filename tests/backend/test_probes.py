@@ -1,0 +1,148 @@
+"""What orchestrators ask, and that a Redis which stores nothing is said everywhere within seconds: real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis as SyncRedis
+from redis.asyncio import Redis
+from websockets.asyncio.client import connect
+
+from archive_stage import HELLO, Stage, rows
+from gateway_stack import RawAgent
+from job import Job
+from plain_redis import PlainRedis
+from server_stack import RunningServer
+from stabilitybackend.redis_link import make_redis
+from stabilitybackend.routes.probes import reasons
+from stabilitybackend.storing import Storing
+from stabilityclient.wire import Error
+from waiting import wait_until
+
+#: Storing that has stopped is said within this time, seconds.
+SAID_WITHIN_S = 5.0
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Iterator[PlainRedis]:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    with PlainRedis(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def server(plain: PlainRedis, tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(plain.url, tmp_path / "data") as running:
+        yield running
+
+
+def codes(server: RunningServer) -> list[str]:
+    return [reason["code"] for reason in server.client.get("/readyz").json()["reasons"]]
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
+def test_a_server_that_is_well_says_so_to_every_probe(server: RunningServer, path: str) -> None:
+    wait_until(lambda: server.client.get(path).status_code == 200, SAID_WITHIN_S, "the probe is answered well")
+    assert (server.client.head(path).status_code, server.client.head(path).content) == (200, b"")
+
+
+def fill(redis: SyncRedis) -> None:
+    """Let Redis have reached its maxmemory."""
+    redis.config_set("maxmemory-policy", "noeviction")
+    redis.config_set("maxmemory", "1mb")
+
+
+def fill_disk(redis: SyncRedis) -> None:
+    """Let Redis have failed to write to its disk: its folder is gone."""
+    shutil.rmtree(str(redis.config_get("dir")["dir"]))
+    redis.config_set("save", "3600 1")
+    redis.set("x", 1)
+    redis.bgsave()
+    wait_until(lambda: redis.info("persistence")["rdb_last_bgsave_status"] == "err", 10, "Redis could not save")
+
+
+def empty_disk(redis: SyncRedis) -> None:
+    redis.config_set("save", "")
+
+
+@pytest.mark.parametrize(
+    ("harm", "code", "words"), [(fill, "redis_full", "maxmemory"), (fill_disk, "redis_disk", "disk")]
+)
+async def test_a_redis_that_stores_nothing_is_said_by_every_probe_page_and_run_until_it_stores_again(
+    plain: PlainRedis, server: RunningServer, harm: Any, code: str, words: str
+) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent, connect(server.live_url) as live:
+        await live.send(json.dumps({"type": "subscribe", "run_id": None, "cursor": None}))
+        assert json.loads(await live.recv())["storing"] is None
+        await agent.begin(job.rows([1, 2]))
+        with SyncRedis.from_url(plain.url, decode_responses=True) as redis:
+            await asyncio.to_thread(harm, redis)
+            await agent.send(job.rows([3]))
+            refused = await agent.next(Error)
+            assert refused.code == "busy"
+            await asyncio.to_thread(wait_until, lambda: codes(server) == [code], SAID_WITHIN_S, "readyz says it")
+            assert server.client.get("/livez").status_code == 200
+            assert words in server.client.get("/healthz").json()["redis"]
+            storing = server.get("/runs/run-1")["storing"]
+            assert (storing["code"], storing["problem"].endswith("Nothing is stored")) == (code, True)
+            assert server.get("/runs")["storing"] == storing
+            said = json.loads(await live.recv())
+            while said["type"] != "storing":
+                said = json.loads(await live.recv())
+            assert said["storing"] == storing
+            await asyncio.to_thread(empty_disk, redis)
+            await asyncio.to_thread(redis.config_set, "maxmemory", "0")
+            await asyncio.to_thread(wait_until, lambda: codes(server) == [], 10, "readyz is well again")
+            assert server.get("/runs/run-1")["storing"] is None
+
+
+@pytest.fixture
+async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage(redis, tmp_path / "archive")
+    yield stage
+    await stage.manager.stop()
+
+
+@pytest.fixture
+async def storing(redis_url: str, stage: Stage) -> AsyncIterator[Storing]:
+    client = make_redis(redis_url, connections=1)
+    yield Storing(client, lambda: stage.now, stage.manager.note_storing)
+    await client.aclose()
+
+
+async def test_a_server_is_ready_when_every_live_run_is_judged_those_heard_of_last_first(
+    stage: Stage, storing: Storing
+) -> None:
+    for place, run_id in enumerate(("run-c", "run-a", "run-b")):
+        hello = type(HELLO)(run_id, "a1", "n0", "0.1.0")
+        await stage.manager._index.register(hello, 100.0)
+        view = {"status": "running"}
+        await stage.manager._index.save_view(run_id, view, stage.now - place)
+    await stage.restart()
+    await stage.manager.start()
+    (reason,) = reasons(stage.manager, storing)
+    assert (reason["code"], "3 of 3" in reason["message"]) == ("restoring", True)
+    await stage.until(lambda: not reasons(stage.manager, storing), "all runs are judged")
+    assert list(stage.manager._workers) == ["run-c", "run-a", "run-b"]
+
+
+async def test_an_archive_that_cannot_be_written_makes_the_server_not_ready_until_it_can(
+    stage: Stage, storing: Storing
+) -> None:
+    stage.folder.parent.mkdir(exist_ok=True)
+    stage.folder.write_text("a file where a folder is needed")
+    await stage.send(*rows(Job(), 1, 300))
+    await stage.until(
+        lambda: [one["code"] for one in reasons(stage.manager, storing)] == ["archive"], "the archive is named"
+    )
+    stage.folder.unlink()
+    stage.now += 60.0
+    await stage.until(lambda: not reasons(stage.manager, storing), "the archive is well again")
