@@ -199,7 +199,7 @@ def _focus() -> html.Section:
                     html.Button(
                         "Ghosts", id="focus-ghosts", className="toggle on", type="button", **{"aria-pressed": "true"}
                     ),
-                    segmented("focus-scale", "Loss axis", [("linear", "Linear"), ("log", "Log")]),
+                    segmented("focus-scale", "Y axis", [("linear", "Linear"), ("log", "Log")]),
                 ],
                 className="tools",
             ),

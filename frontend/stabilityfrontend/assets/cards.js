@@ -1,5 +1,5 @@
 // All metrics as small cards with a sparkline: bounded, searchable, filled only while in sight. A click on one opens it
-// as a chart of its own among the small multiples.
+// as a chart of its own among the small multiples; the page's address remembers which are open.
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
@@ -14,6 +14,8 @@
       this.open = false;
       this.cards = new Map();
       this.added = new Map();
+      // Charts that the address asks for; each opens when its metric is known.
+      this.wanted = new Set(new URLSearchParams(location.search).getAll("chart").slice(0, ADDED));
       this.search = S.h("input", { type: "search", class: "field", placeholder: "Search metrics", "aria-label": "Search metrics", autocomplete: "off", id: "all-filter" });
       this.search.addEventListener("input", () => {
         this.setOpen(true);
@@ -38,9 +40,10 @@
       if (open) this.list();
     }
 
-    /** Make the cards of the metrics that the search lets through. */
+    /** Make the cards of the metrics that the search lets through, and open the charts that the address asks for. */
     list() {
       const metrics = this.page.metrics();
+      for (const name of [...this.wanted].filter((one) => metrics.includes(one))) this.add(name);
       const words = this.search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
       const fitting = metrics.filter((name) => words.every((word) => name.toLowerCase().includes(word)));
       const shown = fitting.slice(0, this.limit);
@@ -63,7 +66,7 @@
       const spark = S.h("div", { class: "card-spark" });
       const element = S.h(
         "button",
-        { type: "button", class: "card", title: `${name}: open as a chart`, data: { metric: name }, on: { click: () => this.promote(name) } },
+        { type: "button", class: "card", title: `${name}: open or close its chart`, "aria-pressed": String(this.added.has(name)), data: { metric: name }, on: { click: () => this.promote(name) } },
         S.h("span", { class: "card-name" }, name),
         value,
         spark,
@@ -88,27 +91,46 @@
 
     /** Open a metric as a chart, or take its chart away again. */
     promote(name) {
-      const { board } = this.page;
-      if (this.added.has(name)) {
-        board.remove(`added ${name}`);
-        this.added.get(name).remove();
-        this.added.delete(name);
-        return;
-      }
-      if (this.added.size >= ADDED) {
-        S.toast(`${ADDED} charts are open already; close one first.`, "warning");
-        return;
-      }
+      if (this.added.has(name)) this.remove(name);
+      else if (this.added.size >= ADDED) S.toast(`${ADDED} charts are open already; close one first.`, "warning");
+      else this.add(name).scrollIntoView({ block: "nearest", behavior: "smooth" });
+      this.page.look.remember();
+    }
+
+    /** The metrics that stand as charts of their own, also those that are still awaited. */
+    names() {
+      return [...new Set([...this.added.keys(), ...this.wanted])];
+    }
+
+    add(name) {
+      this.wanted.delete(name);
       const element = S.h("div", { class: "chart small" });
       const legend = S.h("div", { class: "legend" });
-      const close = S.h("button", { type: "button", class: "icon-button tiny", "aria-label": "Close this chart", on: { click: () => this.promote(name) } }, "×");
-      const section = S.h("section", { class: "panel" }, S.h("div", { class: "panel-head small" }, S.h("h3", {}, name), S.h("span", { class: "grow" }), legend, close), element);
+      const close = S.h("button", { type: "button", class: "icon-button tiny", "aria-label": `Close the chart of ${name}`, on: { click: () => this.promote(name) } }, "×");
+      const section = S.h("section", { class: "panel added", data: { added: name } }, S.h("div", { class: "panel-head small" }, S.h("h3", { title: name }, name), S.h("span", { class: "grow" }), legend, close), element);
       this.added.set(name, section);
       S.byId("panels").append(section);
-      const panel = { id: `added ${name}`, metrics: [name], per_rank: true, log: false };
-      board.add(S.panelChart(element, legend, panel, this.config, this.page));
-      this.page.feed.fetchWanted([name]);
-      section.scrollIntoView({ block: "nearest", behavior: "smooth" });
+      S.fitPanels(this.page.root);
+      this.page.board.add(S.panelChart(element, legend, { id: `added ${name}`, metrics: [name], per_rank: true, log: false }, this.config, this.page));
+      this.page.store.pin([name]);
+      if (this.page.charted) this.page.feed.fetchWanted([name]);
+      this.pressed(name, true);
+      return section;
+    }
+
+    remove(name) {
+      this.page.board.remove(`added ${name}`);
+      this.added.get(name).remove();
+      this.added.delete(name);
+      this.page.store.loosen([name].filter((one) => !this.page.alwaysKept().includes(one)));
+      S.fitPanels(this.page.root);
+      this.pressed(name, false);
+    }
+
+    /** Show on a metric's card whether its chart is open. */
+    pressed(name, on) {
+      const card = this.cards.get(name);
+      if (card) card.element.setAttribute("aria-pressed", String(on));
     }
 
     close() {

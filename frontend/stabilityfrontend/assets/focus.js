@@ -5,10 +5,14 @@
   const S = (window.stability = window.stability || {});
   const GRAD = "grad_norm";
 
-  /** The metric that the large chart shows: `loss`, else what is named like one, else the first there is. */
-  S.focusMetric = function (metrics) {
-    return ["loss", "train/loss", "train_loss"].find((name) => metrics.includes(name)) || metrics.find((name) => /(^|[/_.])loss$/.test(name)) || metrics[0] || "loss";
-  };
+  /** Names that only the loss has, where the server does not say which metric it watches as the loss. */
+  const LOSSES = ["loss", "train/loss", "train_loss"];
+
+  /** The metric that is the run's loss, null where it logs none: what the server watches as one, else what is called so. */
+  S.lossMetric = (metrics, run) => (run && run.loss_metric) || LOSSES.find((name) => metrics.includes(name)) || null;
+
+  /** The metric that the large chart shows: the loss, else what is named like one, else the first there is. */
+  S.focusMetric = (metrics, run) => S.lossMetric(metrics, run) || metrics.find((name) => /(^|[/_.])loss$/.test(name)) || metrics[0] || "loss";
 
   /** Values of the lines inside the window, for the range of an axis. */
   S.visibleValues = function (pieces, window) {

@@ -83,6 +83,16 @@
     picture(parts, `${color} ${values.join()}`, () => S.sparkline(values, color, 160, 30));
   }
 
+  /** The large chart's metric, under its own name where it is no loss: nobody knows then which way is better. */
+  function lossCell(page) {
+    const metric = page.metric();
+    const loss = page.names.length === 0 || S.lossMetric(page.names, page.run) === metric;
+    const label = S.byId("kpi-loss")?.querySelector(".kpi-label");
+    S.text(label, loss ? "Loss" : metric);
+    S.title(label, loss ? "" : metric);
+    metricCell(page, "loss", metric, loss ? "down" : "");
+  }
+
   const percent = (share) => (share >= 9.995 ? `× ${(share + 1).toPrecision(3)}` : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`);
 
   function checkpointCell(page) {
@@ -131,7 +141,7 @@
 
   /** Bring the strip up to date. */
   S.drawKpis = function (page) {
-    metricCell(page, "loss", page.focusMetric(), "down");
+    lossCell(page);
     metricCell(page, "grad", "grad_norm", "down");
     metricCell(page, "tokens", "tokens_per_s", "up");
     metricCell(page, "step-time", "step_time_s", "down");

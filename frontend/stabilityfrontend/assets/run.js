@@ -160,10 +160,11 @@
       return this.names;
     }
     metric() {
-      return S.focusMetric(this.names);
+      return S.focusMetric(this.names, this.run);
     }
-    focusMetric() {
-      return this.metric();
+    /** What is never evicted: the large chart's, the panels' and the strip's. */
+    alwaysKept() {
+      return [...S.first.fine, ...S.firstMetrics(this.names), this.metric()];
     }
     hasGrad() {
       return this.names.includes("grad_norm") && this.metric() !== "grad_norm";

@@ -74,7 +74,7 @@
       for (const run of wanted) {
         if (this.gone) return;
         if (this.sparks.size >= ROWS) this.sparks.delete(this.sparks.keys().next().value);
-        const metric = S.focusMetric(run.metrics || []);
+        const metric = S.focusMetric(run.metrics || [], run);
         this.sparks.set(run.run_id, { metric, values: [] });
         try {
           const start = Math.max(0, (run.last_step || 0) - 200);
@@ -166,8 +166,8 @@
       const key = JSON.stringify([run, chosen, S.age(age), S.theme.name(), spark && spark.values.length]);
       const known = this.rows.get(run.run_id);
       if (known && known.key === key) return known.element;
-      const metric = spark ? spark.metric : S.focusMetric(run.metrics || []);
-      const loss = S.number((run.latest || {})[metric]);
+      const metric = spark ? spark.metric : S.focusMetric(run.metrics || [], run);
+      const loss = S.lossMetric(run.metrics || [], run);
       const href = `/runs/${encodeURIComponent(run.run_id)}`;
       // The box stays the same element: whoever stands on it with the keyboard stays there.
       const box = (known && known.box) || S.h("input", { type: "checkbox", "aria-label": `Choose ${run.name || run.run_id} to compare`, data: { choose: run.run_id }, on: { change: (event) => this.choose(run.run_id, event.target.checked) } });
@@ -177,8 +177,8 @@
         S.h("td", {}, S.h("a", { href, class: "run-link" }, run.name || run.run_id), S.h("div", { class: "sub" }, run.project || "no project")),
         S.h("td", {}, S.h("span", { class: `pill ${S.tone(run.status)}`, title: run.note || "" }, run.status)),
         S.h("td", { class: "num" }, S.count(run.last_step)),
-        S.h("td", { class: "num strong" }, S.steady(loss)),
-        S.h("td", { class: "spark-cell" }, spark ? S.sparkline(spark.values, "var(--accent)", 160, 28) : null),
+        S.h("td", { class: "num strong", title: loss || "no loss is logged" }, S.steady(loss === null ? null : S.number((run.latest || {})[loss]))),
+        S.h("td", { class: "spark-cell", title: metric }, spark ? S.sparkline(spark.values, "var(--accent)", 160, 28) : null, loss === null && (run.metrics || []).length ? S.h("div", { class: "sub spark-name" }, metric) : null),
         S.h("td", { class: "num" }, run.open_incidents ? S.h("span", { class: "chip critical" }, `${run.open_incidents} open`) : S.h("span", { class: "sub" }, "none")),
         S.h("td", { class: "num" }, run.rollbacks ? S.count(run.rollbacks) : S.h("span", { class: "sub" }, "0")),
         S.h("td", { class: "num sub" }, S.ago(age)),

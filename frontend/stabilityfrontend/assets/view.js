@@ -102,6 +102,7 @@
         newest: newest || null,
         from: range ? Math.floor(range[0]) : null,
         to: range ? Math.ceil(range[1]) : null,
+        chart: this.page.cards.names(),
       });
     }
 
@@ -153,7 +154,7 @@
     stepRange() {
       const { page, settings } = this;
       if (page.zoom.range) return page.zoom.range;
-      const extent = page.store.extent([page.metric(), "grad_norm", "step_time_s"]);
+      const extent = page.store.extent([page.metric(), "grad_norm", "step_time_s", ...page.cards.names()]);
       if (!extent) return [0, 100];
       const [low, high] = extent;
       const last = page.lastStep();
