@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,8 +14,6 @@ from stabilityclient.wire import Frame, PointsBlock
 
 __all__ = ["Backtest", "backtest"]
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
@@ -28,7 +25,7 @@ class Backtest:
         rows, points: that were judged or passed over; a row of twelve metrics has twelve points.
         seconds: wall time that it took, reading included.
         failures: exceptions of detectors, by detector; a detector that fails starts afresh.
-        unreadable: frames that could not be folded and were passed over, as the server does.
+        unreadable: events and blocks of points that could not be folded and were passed over, as the server does.
     """
 
     incidents: list[dict[str, Any]]
@@ -67,7 +64,7 @@ def backtest(
     state = RunState(run_id, clock, undone)
     if settings:
         state.configure_detectors(settings)
-    rows = points = unreadable = 0
+    rows = points = 0
     for frame in frames:
         for block in frame.blocks:
             if isinstance(block, PointsBlock) and block.steps:
@@ -75,12 +72,7 @@ def backtest(
                 rows += count
                 points += count * len(block.names)
                 clock.reach(float(np.frombuffer(block.times, "<f8").max()))
-        try:
-            state.apply(frame, replayed=False)
-        except Exception:
-            unreadable += 1
-            if unreadable == 1:
-                _log.exception("%s: a frame of %s can't be folded and is passed over", run_id, frame.source.source)
+        state.apply(frame, replayed=False)
     return Backtest(
         state.incidents.all()[::-1],
         state,
@@ -88,7 +80,7 @@ def backtest(
         points,
         time.perf_counter() - began,
         dict(state.judge.failures),
-        unreadable,
+        state.unreadable.passed_over,
     )
 
 

@@ -16,6 +16,7 @@ from stabilitybackend.keys import check_run_id
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.archiver import ArchiveFiles
+from stabilitybackend.runs.defects import FAILED
 from stabilitybackend.runs.delivery import Send
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.index import RunIndex
@@ -82,7 +83,7 @@ class RunManager:
             live: dict[str, float] = {}
             for run_id in await self._index.ids():
                 stored = await self._index.stored(run_id)
-                if stored["status"] in LIVE_STATES and self._clock() - stored["updated"] < WATCH_AGAIN_S:
+                if stored["status"] in (*LIVE_STATES, FAILED) and self._clock() - stored["updated"] < WATCH_AGAIN_S:
                     live[run_id] = stored["updated"]
                 else:
                     self._leftover.append(run_id)
@@ -173,7 +174,10 @@ class RunManager:
 
     async def _shown(self, run_id: str) -> dict[str, Any]:
         worker = self._workers.get(run_id)
-        return await self._index.stored(run_id) if worker is None or not worker.readiness.reached else worker.run()
+        if worker is not None and worker.readiness.reached:
+            return worker.run()
+        stored = await self._index.stored(run_id)
+        return stored if worker is None else worker.defects.told(stored)
 
     # --- storage -------------------------------------------------------------------------------------------------
 
@@ -207,9 +211,10 @@ class RunManager:
         try:
             worker = await self.get(run_id)
         except Unavailable as error:
-            if not force or error.code != "archive_away":
+            # Its files are out of reach, or lost: they stay where they are. Or we fail at it, which nobody is to keep.
+            if error.code != "failed" and not (force and error.code in ("archive_away", "loading")):
                 raise
-            worker = self._worker(run_id)  # its files are out of reach, or lost: they stay where they are
+            worker = self._workers.get(run_id) or self._worker(run_id)
         status = worker.run()["status"]
         if not force and (worker.has_agents or status in LIVE_STATES):
             raise Conflict(

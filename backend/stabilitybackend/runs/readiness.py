@@ -24,14 +24,20 @@ class Readiness:
         self.trouble: ArchiveError | None = None
         self._run_id = run_id
         self._caught_up = asyncio.Event()
+        self._failed = False
 
     @property
     def reached(self) -> bool:
         """Whether the state is whole."""
-        return self._caught_up.is_set()
+        return self._caught_up.is_set() and not self._failed
 
     def reach(self) -> None:
         """Note that the state is whole now."""
+        self._caught_up.set()
+
+    def fail(self) -> None:
+        """Note that it will never be: the worker ended on a mistake of ours. Whoever waits is told at once."""
+        self._failed = True
         self._caught_up.set()
 
     def lose(self) -> None:
@@ -48,7 +54,7 @@ class Readiness:
         """Return when the state is whole.
 
         Raises:
-            Unavailable: that took longer than ``timeout_s``, or the archive can't be read.
+            Unavailable: that took longer than ``timeout_s``, the archive can't be read, or the worker failed.
         """
         if self.trouble is not None:
             raise Unavailable(
@@ -62,3 +68,7 @@ class Readiness:
             raise Unavailable(
                 f"run {self._run_id} is still being read from Redis", hint="try again in a moment", code="loading"
             ) from None
+        if self._failed:
+            raise Unavailable(
+                f"the server fails at following run {self._run_id}", hint="see the server's log", code="failed"
+            )

@@ -18,6 +18,7 @@ from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.card import RunCard
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.chronicle import Chronicle
+from stabilitybackend.runs.defects import FOLLOWING, JUDGING, Defects
 from stabilitybackend.runs.delivery import Delivery, Send
 from stabilitybackend.runs.detector_settings import DetectorSettings
 from stabilitybackend.runs.fleet import Fleet
@@ -93,6 +94,7 @@ class RunWorker:
         self._turning = asyncio.Lock()  # held by whoever stops and starts it
         #: Whether everything that was stored at the start is in the state.
         self.readiness = Readiness(run_id)
+        self.defects = Defects(run_id)
         self._task: asyncio.Task[None] | None = None
         #: Stream id up to which all that follows is in ``_unsaved`` or stored. In a batch the cursor is ahead of it,
         #: and somebody may acknowledge or order something at that moment.
@@ -111,10 +113,9 @@ class RunWorker:
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            _log.error(
-                "run %s: its worker failed; the next request starts another", self.run_id, exc_info=task.exception()
-            )
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.defects.note(FOLLOWING, error)
+            self.readiness.fail()  # the next request starts another worker
 
     @property
     def is_over(self) -> bool:
@@ -139,7 +140,7 @@ class RunWorker:
         """
         self.used = self._clock()
         if self._task is not None and self._task.done():
-            raise Unavailable(f"the worker of run {self.run_id} has stopped", hint="see the server's log")
+            raise Unavailable(f"the worker of run {self.run_id} has stopped", hint="see the log", code="failed")
         await self.readiness.wait(timeout_s)
         return self.state
 
@@ -239,10 +240,11 @@ class RunWorker:
 
     async def tick(self) -> None:
         """Judge silence and expiry, store and publish the summary."""
-        await self._conclude(self.state.tick())
-        await self.tell_fleet()
-        self._health.flush()
-        await self._card.tell(self.state.view(), watched=self.has_agents)
+        await self._conclude(self.defects.tried(JUDGING, self.state.tick, Changes()))
+        with self.defects.noted("telling of it"):
+            await self.tell_fleet()
+            self._health.flush()
+        await self._card.tell(self.defects.view(self.state.view), watched=self.has_agents)
 
     async def tell_fleet(self) -> None:
         """Let the fleet's memory know what stopped the job up to now."""
@@ -259,7 +261,9 @@ class RunWorker:
             await self._journal.save(unsaved.incidents.values(), unsaved.commands.values(), self._concluded)
             await self._chronicle.incidents(self._card.names, unsaved.incidents.values())
         if changes:
-            publish(self.channel, self.state, changes, self.cursor)
+            self.defects.tried(
+                "showing what is new", partial(publish, self.channel, self.state, changes, self.cursor), None
+            )
         for command in changes.commands.values():
             await self._deliver(command)
 
@@ -343,8 +347,6 @@ class RunWorker:
         self.channel.publish({"type": "reset", "reason": "the lineage was corrected; fetch again"}, self.cursor)
         return self.segments()
 
-    # --- storage -------------------------------------------------------------------------------------------------
-
     def arrived(self, frame_id: str, size: int) -> None:
         """Note that an agent's frame of ``size`` bytes was stored in the stream."""
         self._keeper.arrived(self.state.store, frame_id, size)
@@ -384,7 +386,7 @@ class RunWorker:
 
     def run(self) -> dict[str, Any]:
         """Return the Run of docs/api.md as it is now."""
-        return self._card.shown(self.state.view())
+        return self._card.shown(self.defects.view(self.state.view))
 
     @property
     def has_agents(self) -> bool:

@@ -2,7 +2,7 @@
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
-  const TONES = { running: "good", finished: "calm", offline: "calm", stalled: "warning", unreachable: "warning", crashed: "critical" };
+  const TONES = { running: "good", finished: "calm", offline: "calm", stalled: "warning", unreachable: "warning", crashed: "critical", failed: "critical" };
   /** Nobody is there any more who could go back. */
   const ENDED = new Set(["finished", "offline"]);
   /** A finished command stays in the strip this long. */

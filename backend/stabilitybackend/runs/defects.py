@@ -1,0 +1,78 @@
+"""Mistakes of ours in one run: logged, told on the run itself, and no other run is the worse for them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from redis.exceptions import RedisError
+
+from stabilitybackend.errors import Unavailable
+from stabilitybackend.quiet_log import QuietLog
+
+__all__ = ["FAILED", "FOLLOWING", "JUDGING", "PAGE", "Defects"]
+
+#: Status of a run that the server itself can't work out.
+FAILED = "failed"
+#: What can fail, in words for people. The first two leave nothing to show but what was known before.
+FOLLOWING, PAGE, JUDGING = "reading what is stored of it", "working out its page", "judging it"
+#: Characters of an error that people are shown.
+MAX_CHARS = 200
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class Defects:
+    """What fails in one run now.
+
+    Args:
+        run_id: the run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._now: dict[str, str] = {}
+        self._logs: dict[str, QuietLog] = {}
+        self._view: dict[str, Any] = {}
+
+    @contextlib.contextmanager
+    def noted(self, what: str) -> Iterator[None]:
+        """Go on after a mistake of ours in this block; a later time without one takes it back."""
+        try:
+            yield
+        except (RedisError, OSError, Unavailable):
+            raise  # no mistake of ours
+        except Exception as error:
+            self.note(what, error)
+        else:
+            self._now.pop(what, None)
+
+    def tried(self, what: str, work: Callable[[], T], instead: T) -> T:
+        """Return what ``work`` returns, ``instead`` where it fails on a mistake of ours."""
+        with self.noted(what):
+            return work()
+        return instead
+
+    def note(self, what: str, error: BaseException) -> None:
+        """Take note that ``what`` failed."""
+        self._now[what] = f"{type(error).__name__}: {error}"[:MAX_CHARS]
+        log = self._logs.setdefault(what, QuietLog(_log))
+        log.say(logging.ERROR, f"run {self._run_id}: the server fails at {what}", error)
+
+    def view(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return what ``work`` (``RunState.view``) says; where it fails the last that it said, and that it fails."""
+        self._view = self.tried(PAGE, work, self._view)
+        return self.told(self._view)
+
+    def told(self, run: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a Run of docs/api.md, or a part of it, with what fails in its note and its status."""
+        if not self._now:
+            return dict(run)
+        fails = " ".join(f"The server fails at {what} ({why})." for what, why in self._now.items())
+        broken = FOLLOWING in self._now or PAGE in self._now
+        more = {"status": FAILED} if broken else {}
+        end = "What is shown is what was known before." if broken else "The rest goes on."
+        return {**run, **more, "note": f"{fails} {end} The server's log has more."}
