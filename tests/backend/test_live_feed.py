@@ -62,6 +62,24 @@ async def test_a_browser_sees_points_a_fork_and_a_checkpoint_as_they_arrive(serv
         assert (told["checkpoint"]["checkpoint"]["step"], told["segments"]["head"]) == (2, 1)
 
 
+async def test_a_fork_sends_the_segments_that_it_changed_and_with_the_answer_before_they_are_the_whole_tree(
+    server: RunningServer,
+) -> None:
+    job = Job()
+    async with RawAgent(server.agent_url) as agent, connect(server.live_url) as socket:
+        for fork in range(1, 6):
+            await agent.begin(job.rows([fork, fork + 1, fork + 2]), job.rolled_back(fork, f"k{fork}"))
+        whole = await asyncio.to_thread(server.wait_for, "/runs/run-1/segments", lambda r: r["head"] == 5, "five forks")
+        browser = Browser(socket)
+        await browser.subscribe("run-1")
+        await agent.store(job.rows([6, 7]), job.rolled_back(6, "k6"))
+        told = await browser.next("segments")
+        assert (told["head"], [one["id"] for one in told["segments"]]) == (6, [5, 6])
+        known = {one["id"]: one for one in [*whole["segments"], *told["segments"]]}
+        now = await asyncio.to_thread(server.get, "/runs/run-1/segments")
+        assert list(known.values()) == now["segments"]
+
+
 async def test_a_new_checkpoint_sends_itself_and_none_of_the_old_ones(server: RunningServer) -> None:
     job = Job()
     async with RawAgent(server.agent_url) as agent, connect(server.live_url) as socket:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from stabilitybackend.lineage.tree import Segment
 from stabilityclient.wire import SourceInfo
 
-__all__ = ["Change", "Checkpoint", "Event", "Forked", "Placed"]
+__all__ = ["Change", "Event", "Forked", "Placed"]
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,3 @@ class Event:
 
 
 Change = Placed | Forked | Event
-
-
-@dataclass
-class Checkpoint:
-    """A checkpoint that the job announced."""
-
-    step: int
-    path: str
-    segment: int
-    time: float
-    available: bool = True

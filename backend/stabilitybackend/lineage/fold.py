@@ -8,12 +8,14 @@ back without a word is recognised by its steps, once they go on from there (``so
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.lineage.changes import Change, Checkpoint, Event, Forked, Placed
+from stabilitybackend.lineage.changes import Change, Event, Forked, Placed
+from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.sources import SourceState, Tentative
 from stabilitybackend.lineage.tree import Segment, SegmentTree
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
@@ -39,9 +41,12 @@ class LineageFold:
     def __init__(self, undone: Collection[str] = ()) -> None:
         self.undone = frozenset(undone)
         self.tree = SegmentTree()
-        self.checkpoints: list[Checkpoint] = []
+        self.checkpoints = CheckpointBook()
         self._sources: dict[str, SourceState] = {}
         self._newest: dict[int, str] = {}
+        #: (number, source) of those that are not their rank's newest, as a heap: the oldest is forgotten first.
+        self._replaced: list[tuple[int, str]] = []
+        self._seen = 0
         self._last_time: dict[str, float] = {}
         #: Source -> when its process started, unix seconds.
         self.starts: dict[str, float] = {}
@@ -94,10 +99,15 @@ class LineageFold:
             )
         else:
             state = SourceState(info.source, info.rank, info.node, self._head_at(info.started))
+        self._seen += 1
+        state.number = self._seen
         self._sources[info.source] = state
         self.starts[info.source] = info.started
+        replaced: str | None = info.source
         if info.rank is not None and (before is None or self.starts.get(before, 0.0) <= info.started):
-            self._newest[info.rank] = info.source
+            self._newest[info.rank], replaced = info.source, before
+        if replaced is not None:
+            heappush(self._replaced, (self._sources[replaced].number, replaced))
         if len(self._sources) > MAX_SOURCES:
             self._forget_oldest()
         return state
@@ -111,13 +121,11 @@ class LineageFold:
         self.heads.append((segment.created, segment.id))
 
     def _forget_oldest(self) -> None:
-        keep = set(self._newest.values())
-        for source in self._sources:
-            if source not in keep:
-                tables: tuple[dict[str, Any], ...] = (self._sources, self.starts, self._last_time, self._held)
-                for table in tables:
-                    table.pop(source, None)
-                return
+        if self._replaced:
+            _, source = heappop(self._replaced)
+            tables: tuple[dict[str, Any], ...] = (self._sources, self.starts, self._last_time, self._held)
+            for table in tables:
+                table.pop(source, None)
 
     # --- points --------------------------------------------------------------------------------------------------
 
@@ -244,7 +252,7 @@ class LineageFold:
         stride = self._sources[self._launches[target.id]].stride
         if not max(self.tree[target.parent].fork_step, target.fork_step - stride - 1) < fork_step < target.fork_step:
             return None
-        target.fork_step = fork_step
+        self.tree.rehang(target, target.parent, fork_step)
         return target
 
     def _confirm(self, state: SourceState, time: float) -> Iterator[Change]:
@@ -289,9 +297,8 @@ class LineageFold:
 
     def _fork_step(self, first_step: int, state: SourceState) -> int:
         """Return the step a silent restart came from: its checkpoint where one fits, else the step before."""
-        low = first_step - max(state.stride, 1)
-        fits = [c.step for c in self.checkpoints if low <= c.step < first_step]
-        return max(fits, default=first_step - 1)
+        found = self.checkpoints.newest_step(first_step - max(state.stride, 1), first_step)
+        return first_step - 1 if found is None else found
 
     def _leads(self, state: SourceState, origin: int) -> bool:
         """Return whether what this source does moves the head (late data of a dead process does not)."""
@@ -310,6 +317,7 @@ class LineageFold:
 
     def _enter(self, state: SourceState, segment: Segment) -> None:
         state.enter(segment.id, segment.fork_step)
+        self.tree.touch(segment.id)
         if state.rank is not None:
             segment.entered[state.rank] = state.source
 
@@ -327,6 +335,7 @@ class LineageFold:
 
     def _place(self, rows: Placed, segment: int) -> Placed:
         self.tree[segment].saw(int(rows.steps.min()), int(rows.steps.max()), rows.values.size)
+        self.tree.touch(segment)
         return Placed(segment, rows.source, rows.rank, rows.node, rows.names, rows.steps, rows.times, rows.values)
 
     def _split(self, rows: Placed, segments: list[int]) -> Iterator[Change]:
@@ -353,22 +362,14 @@ class LineageFold:
         elif block.type == "checkpoint":
             self._checkpoint(state, block)
         elif block.type == "checkpoint_gone":
-            path = block.data["path"]
-            for checkpoint in self.checkpoints:
-                if checkpoint.path == path and checkpoint.step == block.step:
-                    checkpoint.available = False
+            self.checkpoints.gone(block.step, block.data["path"])
         yield Event(info, state.segment, block.type, block.time, block.step, block.data)
 
     def _checkpoint(self, state: SourceState, block: EventBlock) -> None:
         assert block.step is not None
         path = block.data["path"]
         segment = self.tree.segment_at(state.segment, block.step)
-        for old in self.checkpoints:
-            if old.path == path and old.available:
-                if (old.step, old.segment) == (block.step, segment):
-                    return  # the same one, announced by another rank
-                old.available = False  # written over: the dead branch's content is no longer there
-        self.checkpoints.append(Checkpoint(block.step, path, segment, block.time))
+        self.checkpoints.add(block.step, path, segment, block.time)
 
     def _declared(self, state: SourceState, block: EventBlock) -> Iterator[Change]:
         data = block.data

@@ -63,6 +63,7 @@ class SourceState:
         fresh: True until its first points are placed.
         tentative: low steps that are not placed yet.
         stray_until: steps up to this one that lie before the marks are strays: somebody said that they are no rollback.
+        number: counts the sources of the run in the order in which they were first heard of.
     """
 
     source: str
@@ -75,6 +76,7 @@ class SourceState:
     fresh: bool = True
     tentative: Tentative | None = None
     stray_until: int = -1
+    number: int = 0
 
     def high(self, names: list[str]) -> int:
         """Return the greatest step at which any of ``names`` was logged in this stretch, -1 for none."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = ["ROOT_FORK", "PathRange", "Segment", "SegmentTree"]
@@ -66,12 +66,61 @@ class PathRange:
 
 
 class SegmentTree:
-    """Segments of a run, and the head among them."""
+    """Segments of a run, and the head among them.
+
+    The path to the head is kept as it changes: a run that went back a thousand times must not walk all of it at each
+    step. So a segment that is in the tree is moved by ``rehang`` only.
+    """
 
     def __init__(self) -> None:
         self._segments: list[Segment] = [Segment(0, "", None, ROOT_FORK, "start")]
         self._by_key: dict[str, list[int]] = {"": [0]}
-        self.head = 0
+        self._head = 0
+        #: The path to the head, and segment -> last step of it there, None for no end.
+        self._path = [PathRange(0, ROOT_FORK + 1, None)]
+        self._ends: dict[int, int | None] = {0: None}
+        #: Segments of which something was not told to browsers yet, in the order in which it happened.
+        self._news: dict[int, None] = {}
+
+    @property
+    def head(self) -> int:
+        """Id of the newest segment of the effective timeline."""
+        return self._head
+
+    @head.setter
+    def head(self, segment: int) -> None:
+        self._head = segment
+        added = []
+        current: int | None = segment
+        while current is not None and current not in self._ends:
+            added.append(current)
+            current = self._segments[current].parent
+        while self._path and self._path[-1].segment != current:
+            left = self._path.pop().segment
+            del self._ends[left]
+            self.touch(left)
+        for new in reversed(added):
+            self._end(self._segments[new].fork_step)
+            self._path.append(PathRange(new, self._segments[new].fork_step + 1, None))
+            self._ends[new] = None
+            self.touch(new)
+        self._end(None)
+
+    def _end(self, last: int | None) -> None:
+        """Let the last range of the path end at ``last``."""
+        if self._path and self._path[-1].last != last:
+            end = self._path[-1] = replace(self._path[-1], last=last)
+            self._ends[end.segment] = last
+            self.touch(end.segment)
+
+    def touch(self, segment: int) -> None:
+        """Note that something of a segment changed that browsers are told of."""
+        self._news[segment] = None
+
+    def news(self) -> list[dict[str, Any]]:
+        """Return the segments of which something changed since the last call, in the shape of docs/api.md."""
+        told, self._news = [self._as_dict(self._segments[segment]) for segment in self._news], {}
+        return told
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
@@ -116,14 +165,34 @@ class SegmentTree:
         segment = Segment(len(self._segments), key, parent, fork_step, cause, created=created, **facts)
         self._segments.append(segment)
         self._by_key.setdefault(key, []).append(segment.id)
+        self.touch(segment.id)
         return segment
 
-    def path(self, segment: int | None = None) -> list[PathRange]:
-        """Return the ranges from the root to ``segment`` (default: the head), each cut at its child's fork step."""
+    def rehang(self, segment: Segment, origin: int, fork_step: int) -> bool:
+        """Let ``segment`` start from ``fork_step`` on the path of ``origin``; return whether that changed anything."""
+        parent = self.segment_at(origin, fork_step)
+        if (segment.parent, segment.fork_step) == (parent, fork_step) or self.is_ancestor(segment.id, parent):
+            return False
+        segment.parent, segment.fork_step = parent, fork_step
+        for part in self._path:
+            self.touch(part.segment)
+        self.touch(segment.id)
+        self._path, self._ends = [], {}
+        self.head = self._head
+        return True
+
+    def path(self, segment: int | None = None, since: int = ROOT_FORK) -> Sequence[PathRange]:
+        """Return the ranges from the root to ``segment`` (default: the head), each cut at its child's fork step.
+
+        Args:
+            since: leave out the ranges that end before this step, as far as those after them tell.
+        """
+        if segment is None and since <= ROOT_FORK:
+            return tuple(self._path)
         ranges: list[PathRange] = []
         current: int | None = self.head if segment is None else segment
         last: int | None = None
-        while current is not None:
+        while current is not None and (last is None or last >= since):
             node = self._segments[current]
             ranges.append(PathRange(current, node.fork_step + 1, last))
             last = node.fork_step
@@ -139,8 +208,10 @@ class SegmentTree:
 
     def is_ancestor(self, ancestor: int, segment: int) -> bool:
         """Return whether ``ancestor`` is ``segment`` or lies on its path."""
+        if segment == self._head:
+            return ancestor in self._ends
         current: int | None = segment
-        while current is not None and current >= ancestor:
+        while current is not None:
             if current == ancestor:
                 return True
             current = self._segments[current].parent
@@ -148,10 +219,7 @@ class SegmentTree:
 
     def dead_after(self, segment: int) -> int | None:
         """Return the step after which the points of ``segment`` are dead: None for none, its fork step for all."""
-        for part in self.path():
-            if part.segment == segment:
-                return part.last
-        return self._segments[segment].fork_step
+        return self._ends[segment] if segment in self._ends else self._segments[segment].fork_step
 
     def is_dead(self, segment: int, step: int) -> bool:
         """Return whether a point of ``segment`` at ``step`` is off the effective timeline."""
@@ -160,26 +228,25 @@ class SegmentTree:
 
     def as_dicts(self) -> list[dict[str, Any]]:
         """Return the segments in the shape of docs/api.md."""
-        on_path = {part.segment for part in self.path()}
-        return [
-            {
-                "id": s.id,
-                "key": s.key,
-                "parent": s.parent,
-                "fork_step": None if s.parent is None else s.fork_step,
-                "first_step": s.first_step,
-                "last_step": s.last_step,
-                "dead_after": self.dead_after(s.id),
-                "on_head_path": s.id in on_path,
-                "cause": s.cause,
-                "reason": s.reason,
-                "command_id": s.command_id,
-                "issuer": s.issuer,
-                "changes": s.changes,
-                "created": s.created,
-                "ranks": sorted(s.entered),
-                "undone": s.undone,
-                "points": s.points,
-            }
-            for s in self._segments
-        ]
+        return [self._as_dict(segment) for segment in self._segments]
+
+    def _as_dict(self, segment: Segment) -> dict[str, Any]:
+        return {
+            "id": segment.id,
+            "key": segment.key,
+            "parent": segment.parent,
+            "fork_step": None if segment.parent is None else segment.fork_step,
+            "first_step": segment.first_step,
+            "last_step": segment.last_step,
+            "dead_after": self.dead_after(segment.id),
+            "on_head_path": segment.id in self._ends,
+            "cause": segment.cause,
+            "reason": segment.reason,
+            "command_id": segment.command_id,
+            "issuer": segment.issuer,
+            "changes": segment.changes,
+            "created": segment.created,
+            "ranks": sorted(segment.entered),
+            "undone": segment.undone,
+            "points": segment.points,
+        }

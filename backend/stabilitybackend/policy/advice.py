@@ -24,7 +24,7 @@ from stabilitybackend.policy.going_back import (
 from stabilitybackend.policy.machine_advice import MACHINE_RULES
 from stabilitybackend.policy.suggestion import Case, over, say
 
-__all__ = ["GUARD_STEPS", "suggest"]
+__all__ = ["GUARD_STEPS", "has_advice", "suggest"]
 
 #: What the learning rate is multiplied with where a rollback alone is not expected to help.
 LR_SCALE = 0.5
@@ -43,6 +43,11 @@ SCHEDULE_POINTS = 8
 FORK_POINTS = 16
 #: A loss of a model that only guesses is ln(classes or vocabulary); no vocabulary has more entries.
 MOST_CLASSES = 1_000_000
+
+
+def has_advice(kind: str) -> bool:
+    """Say whether there is ever something to suggest about incidents of a kind."""
+    return kind in _RULES
 
 
 def suggest(

@@ -10,11 +10,11 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.policy.advice import suggest
+from stabilitybackend.policy.advice import has_advice, suggest
 from stabilitybackend.policy.going_back import spoiling
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
@@ -70,6 +70,10 @@ class IncidentBook:
     def spoiling(self) -> list[Mapping[str, Any]]:
         """Return the open incidents that one would go back for, to be read only."""
         return spoiling(self._incidents.values())
+
+    def segments(self) -> set[int]:
+        """Return the segments in which incidents opened."""
+        return {incident["segment"] for incident in self._incidents.values()}
 
     def versions(self, kinds: Container[str]) -> list[tuple[str, int]]:
         """Return (id, version) of the incidents of some kinds: whether anything changed costs no copies."""
@@ -136,14 +140,22 @@ class IncidentBook:
         new["suggestion"] = suggest(new, checkpoints, finding.now_step, self._incidents.values())
         return self._commit(old, new, time)
 
-    def refresh_suggestions(self, checkpoints: Sequence[Mapping[str, Any]], time: float) -> list[dict[str, Any]]:
-        """Make the suggestions of open incidents anew after the checkpoints changed; return what changed."""
+    def refresh_suggestions(
+        self, checkpoints: Callable[[], Sequence[Mapping[str, Any]]], time: float
+    ) -> list[dict[str, Any]]:
+        """Make the suggestions of open incidents anew after the checkpoints changed; return what changed.
+
+        Args:
+            checkpoints: returns all known ones; asked only where there is something to suggest.
+        """
+        every = self._incidents.values()
+        concerned = [one for one in every if one["state"] == "open" and not one["dead"] and has_advice(one["kind"])]
+        known = checkpoints() if concerned else ()
         changed = []
-        for old in list(self._incidents.values()):
-            if old["state"] == "open" and not old["dead"]:
-                new = copy.deepcopy(old)
-                new["suggestion"] = suggest(new, checkpoints, new["evidence"]["now_step"], self._incidents.values())
-                changed.append(self._commit(old, new, time))
+        for old in concerned:
+            new = copy.deepcopy(old)
+            new["suggestion"] = suggest(new, known, new["evidence"]["now_step"], every)
+            changed.append(self._commit(old, new, time))
         return [incident for incident in changed if incident is not None]
 
     def rolled_back(
@@ -166,13 +178,16 @@ class IncidentBook:
         for old in list(self._incidents.values()):
             if old["segment"] not in dead_segments or old["dead"]:
                 continue
-            new = copy.deepcopy(old)
             of_process = old["kind"] in PROCESS_KINDS
-            if old["onset_step"] > fork_step or (old["step"] > fork_step and not of_process):
+            dies = old["onset_step"] > fork_step or (old["step"] > fork_step and not of_process)
+            if not dies and (of_process or old["evidence"]["now_step"] <= fork_step):
+                continue
+            new = copy.deepcopy(old)
+            if dies:
                 new["dead"] = True
                 if not of_process:
                     self._die(new, fork_step, time, new_segment, reason)
-            elif not of_process:
+            else:
                 _go_back(new, fork_step)
             changed.append(self._commit(old, new, time))
         return [incident for incident in changed if incident is not None]
@@ -284,8 +299,6 @@ def _without_position(incident: Mapping[str, Any]) -> dict[str, Any]:
 def _go_back(incident: dict[str, Any], fork_step: int) -> None:
     """Undo what became known about an incident after the fork; its detector will say anew how it goes on."""
     evidence = incident["evidence"]
-    if evidence["now_step"] <= fork_step:
-        return
     closed = evidence.get("closed_step", evidence["now_step"])
     evidence["now_step"] = fork_step
     if incident["recovery"] is not None:

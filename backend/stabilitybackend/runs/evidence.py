@@ -159,7 +159,7 @@ class Evidence:
 def _read(store: RunStore, fold: LineageFold, metric: str, rank: int, first: int, last: int) -> Points:
     """Return the effective points of ``first <= step <= last``, steps rising."""
     points: Points = []
-    for part in fold.tree.path():
+    for part in fold.tree.path(since=first):
         low, high = max(first, part.first), last if part.last is None else min(last, part.last)
         if low <= high:
             rows = store.rows(SeriesKey(metric, part.segment, rank, ""), low, high)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any
 
 from stabilitybackend.detectors.bank import BEFORE_FIRST_STEP, DetectorBank
@@ -86,8 +86,8 @@ class Judge:
     def forked(self, segment: Segment) -> list[Found]:
         """Go back to where the new head's segment starts, and return what changed."""
         self._resumes = [mark for mark in self._resumes if mark.step <= segment.fork_step]
-        part = next((part for part in self.fold.tree.path() if part.segment == segment.id), None)
-        found = [] if part is None else [(segment.created, f) for f in self._ranks.mark(self._fork(part))]
+        part = self.fold.tree.path(since=segment.fork_step + 1)[-1]
+        found = [] if part.segment != segment.id else [(segment.created, f) for f in self._ranks.mark(self._fork(part))]
         if self.primary is None:
             return found
         return found + self._feed_again(self._bank.rewind(segment.fork_step))
@@ -120,8 +120,9 @@ class Judge:
 
     def _forks(self, step: int) -> Iterator[Mark]:
         """Give the marks of the segments of the effective path that begin at or before ``step`` and have none yet."""
-        for part in self.fold.tree.path():
-            if part.segment not in self._marked and part.first <= step:
+        unmarked = list(takewhile(lambda part: part.segment not in self._marked, reversed(self.fold.tree.path())))
+        for part in reversed(unmarked):
+            if part.first <= step:
                 self._marked.add(part.segment)
                 yield self._fork(part)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["checkpoints_of", "offer_of"]
 
 
-def checkpoints_of(fold: LineageFold, spoiling: Collection[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def checkpoints_of(
+    fold: LineageFold, spoiling: Collection[Mapping[str, Any]], paths: Collection[str] | None = None
+) -> list[dict[str, Any]]:
     """Return the checkpoints in the shape of docs/api.md, newest first.
 
     Args:
         spoiling: the open incidents from whose onset on no checkpoint is good.
+        paths: only those that lie there; None for all.
     """
-    tree = fold.tree
-    alive = {part.segment: math.inf if part.last is None else part.last for part in tree.path()}
     return [
         {
             "step": c.step,
@@ -35,8 +35,8 @@ def checkpoints_of(fold: LineageFold, spoiling: Collection[Mapping[str, Any]]) -
             "dead": dead,
             "inside": None if dead else inside(c.step, spoiling),
         }
-        for c in reversed(fold.checkpoints)
-        for dead in [c.step > alive.get(c.segment, tree[c.segment].fork_step)]
+        for c in (reversed(fold.checkpoints) if paths is None else fold.checkpoints.at(paths))
+        for dead in [fold.tree.is_dead(c.segment, c.step)]
     ]
 
 

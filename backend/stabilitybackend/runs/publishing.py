@@ -29,10 +29,9 @@ def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) ->
     """
     if changes.segments:
         tree = state.fold.tree
-        channel.publish({"type": "segments", "head": tree.head, "segments": tree.as_dicts()}, cursor)
-    for checkpoint in state.checkpoints() if changes.checkpoints else ():
-        if checkpoint["path"] in changes.checkpoints:
-            channel.publish({"type": "checkpoint", "checkpoint": checkpoint}, cursor)
+        channel.publish({"type": "segments", "head": tree.head, "segments": tree.news()}, cursor)
+    for checkpoint in state.checkpoints(changes.checkpoints) if changes.checkpoints else ():
+        channel.publish({"type": "checkpoint", "checkpoint": checkpoint}, cursor)
     if sum(p.values.size for p in changes.placed) > (MAX_PUSHED_VALUES if channel else MAX_KEPT_VALUES):
         channel.publish({"type": "reset", "reason": "much arrived at once; ask for what is new"}, cursor)
     elif changes.placed:

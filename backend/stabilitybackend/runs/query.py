@@ -330,7 +330,7 @@ def effective_rows(
     rows: list[tuple[int, float, str, float]] = []
     ranges = [
         (part.segment, max(first, part.first), min(ends) if ends else None)
-        for part in fold.tree.path(head)
+        for part in fold.tree.path(head, since=first)
         for ends in ([end for end in (part.last, last) if end is not None],)
     ]
     ranges = [(segment, low, high) for segment, low, high in ranges if high is None or low <= high]

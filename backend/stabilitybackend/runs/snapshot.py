@@ -47,6 +47,7 @@ _STATE_MODULES = frozenset(
         "stabilitybackend.gpus.faults",
         "stabilitybackend.gpus.signs",
         "stabilitybackend.lineage.changes",
+        "stabilitybackend.lineage.checkpoints",
         "stabilitybackend.lineage.fold",
         "stabilitybackend.lineage.sources",
         "stabilitybackend.lineage.tree",

@@ -185,7 +185,7 @@ class RunState:
         self._evidence.forked(segment.fork_step)
         told = not replayed or self.retelling
         if told:
-            dead = {s.id for s in self.fold.tree if self.fold.tree.dead_after(s.id) is not None}
+            dead = {s for s in self.incidents.segments() if self.fold.tree.dead_after(s) is not None}
             changes.add_incidents(
                 self.incidents.rolled_back(segment.fork_step, dead, segment.created, segment.id, segment.reason)
             )
@@ -202,7 +202,7 @@ class RunState:
         if event.type in ("checkpoint", "checkpoint_gone"):
             changes.checkpoints.add(event.data["path"])
             if told:
-                changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints(), event.time))
+                changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints, event.time))
         elif event.type == "finish":
             self.stretches.finished(event.source.source)
         elif event.type == "left":
@@ -365,9 +365,9 @@ class RunState:
         plan = plan_of(self, now, order) if order.kind == "restart" else None
         return self.commands.order(order, self.job(), command_id=command_id, issuer=issuer, now=now, plan=plan)
 
-    def checkpoints(self) -> list[dict[str, Any]]:
-        """Return the checkpoints in the shape of docs/api.md, newest first."""
-        return checkpoints_of(self.fold, self.incidents.spoiling())
+    def checkpoints(self, paths: Collection[str] | None = None) -> list[dict[str, Any]]:
+        """Return the checkpoints in the shape of docs/api.md, newest first; only those of ``paths`` where given."""
+        return checkpoints_of(self.fold, self.incidents.spoiling(), paths)
 
     def view(self) -> dict[str, Any]:
         """Return what the points and the job's state add to a Run of docs/api.md."""

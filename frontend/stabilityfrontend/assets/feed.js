@@ -260,7 +260,8 @@
       if (message.cursor && this.cursor !== null && before(this.cursor, message.cursor)) this.cursor = message.cursor;
       if (message.type === "points") page.addPoints(message);
       else if (message.type === "segments") {
-        page.setSegments(message.head, message.segments);
+        // Only those that changed come: the later word about a segment stands.
+        page.setSegments(message.head, [...page.store.segments.values(), ...message.segments]);
         page.store.relook();
         page.board.markAll();
         page.dirtyAll();
