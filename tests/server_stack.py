@@ -29,13 +29,14 @@ class RunningServer:
         redis_url: a real server.
         data_dir: folder of the server.
         host: what the settings say; it listens on 127.0.0.1 all the same.
+        settings: others of its settings.
     """
 
-    def __init__(self, redis_url: str, data_dir: Path, host: str = "127.0.0.1") -> None:
+    def __init__(self, redis_url: str, data_dir: Path, host: str = "127.0.0.1", **settings: Any) -> None:
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self.port = self._socket.getsockname()[1]
-        self._settings = Settings(host=host, port=self.port, data_dir=data_dir)
+        self._settings = Settings(host=host, port=self.port, data_dir=data_dir, **settings)
         self._redis_url = redis_url
         self._server: uvicorn.Server
         self._thread = threading.Thread(target=self._run, name="server")

@@ -30,5 +30,5 @@ def alerting_service(redis: Redis, settings: Settings) -> AlertingService:
         # What happened in a run that was imported happened long ago: its page shows it, nobody is woken for it.
         return [RunKeys(run_id).incident_events for run_id in ids if not imported[run_id]]
 
-    base_url = os.environ.get("STABILITY_PUBLIC_URL") or f"http://{settings.host}:{settings.port}"
+    base_url = settings.public_url or f"http://{settings.host}:{settings.port}"
     return AlertingService(redis, streams, sinks_from_env(os.environ), base_url=base_url, clock=time.time)

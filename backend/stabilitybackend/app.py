@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
 
 from stabilitybackend.agents.gateway import Gateway
 from stabilitybackend.agents.gateway import router as agent_router
@@ -22,7 +23,9 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.http_guard import HttpGuard, security_headers
 from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.origins import Origins
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.routes import (
     commands,
@@ -76,7 +79,8 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     alarm = make_redis(redis_url, connections=ALARM_CONNECTIONS)
     probe = make_redis(redis_url, connections=1)
     ring = KeyRing(door)
-    authenticator = Authenticator(ring, key_needed=settings.beyond_loopback)
+    authenticator = Authenticator(ring, key_needed=settings.exposed)
+    origins = Origins.of(settings)
     ingest = Ingest(door)
     cache = ByteCache(int(settings.cache_mib * MIB))
     files = ArchiveFiles(open_location(settings.archive), cache, time.time, restart=settings.data_dir / "restart")
@@ -113,7 +117,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
             for client in (probe, alarm, door, redis):
                 await client.aclose()
 
-    app = FastAPI(
+    app = _GuardedApp(
         title="Stabilityboard",
         version=ours,
         lifespan=lifespan,
@@ -124,13 +128,14 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     app.state.settings = settings
     app.state.redis = redis
     app.state.authenticator = authenticator
+    app.state.origins = origins
     app.state.manager = manager
     app.state.storing = storing
     app.state.retention = keeper
     app.state.ingest = ingest
     app.state.version = ours
     app.state.started = time.monotonic()
-    gateway = Gateway(ingest, authenticator, manager, beyond_loopback=settings.beyond_loopback, server_version=ours)
+    gateway = Gateway(ingest, authenticator, manager, server_version=ours)
     app.state.gateway = gateway
     for router in (
         probes.router,
@@ -155,8 +160,18 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     ):
         app.include_router(router)
     _add_error_handlers(app)
-    attach(app)
+    headers = security_headers(attach(app))
+    app.guard = lambda inner: HttpGuard(inner, origins, authenticator, headers)
     return app
+
+
+class _GuardedApp(FastAPI):
+    """Has its guard around everything: Starlette would put it within what answers to an exception of ours."""
+
+    guard: Callable[[ASGIApp], ASGIApp]
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return self.guard(super().build_middleware_stack())
 
 
 def _add_error_handlers(app: FastAPI) -> None:

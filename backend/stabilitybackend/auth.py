@@ -15,7 +15,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import msgspec
 from redis.asyncio import Redis
@@ -23,7 +22,7 @@ from redis.asyncio import Redis
 from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
 from stabilitybackend.keys import API_KEYS, API_KEYS_USED
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.settings import Settings, is_loopback
+from stabilitybackend.settings import Settings
 from stabilitybackend.tasks import SingleFlight
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "Identity",
     "KeyRing",
     "check_exposure",
-    "check_origin",
     "login_cookie",
     "logout_cookie",
 ]
@@ -263,38 +261,17 @@ async def check_exposure(settings: Settings, ring: KeyRing) -> None:
     """Refuse to start where other machines could reach a server that nobody needs a key for.
 
     Raises:
-        SettingsError: the host is beyond loopback and no working key exists.
+        SettingsError: the host or the public name is beyond loopback and no working key exists.
         Unavailable: Redis is away.
     """
-    if settings.beyond_loopback and not any(key.revoked is None for key in await ring.list()):
+    if settings.exposed and not any(key.revoked is None for key in await ring.list()):
+        setting = "host" if settings.beyond_loopback else "public_url" if settings.public_url else "trusted_hosts"
+        given = settings.host if setting == "host" else settings.public_url or ", ".join(settings.trusted_hosts)
         raise SettingsError(
-            f"host {settings.host} can be reached from other machines, and no API key exists",
+            f"{setting} {given} can be reached from other machines, and no API key exists",
             hint="make one first with: stabilityboard keys create NAME (same --data-dir or --redis-url), "
-            "or listen on 127.0.0.1",
-            setting="host",
-        )
-
-
-def check_origin(headers: Mapping[str, str], *, beyond_loopback: bool) -> None:
-    """Refuse calls that a page of another site makes through a person's browser.
-
-    A browser names the page's origin on every WebSocket and every write; it must be the host that is called. On
-    loopback the called host must be a loopback name too, or a foreign name that resolves to 127.0.0.1 would pass.
-    Programs send no Origin and pass.
-
-    Raises:
-        Forbidden: the origin is another site.
-    """
-    origin = headers.get("origin")
-    if origin is None:
-        return
-    host = headers.get("host", "")
-    name = urlsplit(f"//{host}").hostname or ""
-    if urlsplit(origin).netloc != host or not (beyond_loopback or is_loopback(name)):
-        raise Forbidden(
-            f"a page of {origin} asked {host}, expected a page of this server itself",
-            hint="open the dashboard at its own address",
-            code="foreign_origin",
+            "or listen on 127.0.0.1 without a public name",
+            setting=setting,
         )
 
 

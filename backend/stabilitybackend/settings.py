@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ _ENVIRONMENT = {
     "redis_url": "STABILITY_REDIS_URL",
     "redis_server": "STABILITY_REDIS_SERVER",
     "log_level": "STABILITY_LOG_LEVEL",
+    "public_url": "STABILITY_PUBLIC_URL",
+    "trusted_hosts": "STABILITY_TRUSTED_HOSTS",
+    "trusted_proxies": "STABILITY_TRUSTED_PROXIES",
     "archive_url": "STABILITY_ARCHIVE_URL",
     "window_mib": "STABILITY_WINDOW_MIB",
     "cache_mib": "STABILITY_CACHE_MIB",
@@ -34,6 +38,8 @@ _ENVIRONMENT = {
 }
 #: Smallest window, MiB: some frames have to fit.
 MIN_WINDOW_MIB = 0.01
+#: Settings without an option of ``up``.
+_ENVIRONMENT_ONLY = frozenset({"public_url", "trusted_hosts", "trusted_proxies"})
 #: Settings that are numbers with a fraction, and their unit.
 _NUMBERS = {
     "window_mib": "MiB",
@@ -44,6 +50,7 @@ _NUMBERS = {
     "agent_lost_s": "seconds",
 }
 _LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
+_HOST_NAME = re.compile(r"\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
 #: Schemes of several servers behind one address, and what to do instead.
 _REDIS_MANY = {
@@ -78,6 +85,12 @@ class Settings:
         hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor (``STABILITY_HANG_CEILING_S``).
         agent_lost_s: seconds that an agent may be silent, > 0 (``STABILITY_AGENT_LOST_S``).
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug`` (``STABILITY_LOG_LEVEL``).
+        public_url: ``https://board.example.org``, where people open the pages: a proxy's address, and the one in alerts
+            (``STABILITY_PUBLIC_URL``). With a name beyond loopback every call needs a key.
+        trusted_hosts: further names of this server, separated by commas in the environment
+            (``STABILITY_TRUSTED_HOSTS``); ``*.example.org`` stands for all below. They need keys as a public URL does.
+        trusted_proxies: addresses or networks whose ``X-Forwarded-For`` and ``-Proto`` are believed, separated by
+            commas (``STABILITY_TRUSTED_PROXIES``). None: nobody's.
 
     Raises:
         SettingsError: a value is out of its range.
@@ -96,6 +109,9 @@ class Settings:
     hang_floor_s: float = 10.0
     hang_ceiling_s: float = 1_800.0
     agent_lost_s: float = 30.0
+    public_url: str | None = None
+    trusted_hosts: tuple[str, ...] = ()
+    trusted_proxies: str | None = None
 
     def __post_init__(self) -> None:
         if not self.host or any(character.isspace() for character in self.host):
@@ -117,6 +133,11 @@ class Settings:
             raise _wrong("hang_ceiling_s", self.hang_ceiling_s, f"at least hang_floor_s ({self.hang_floor_s:g} s)")
         if self.log_level not in _LOG_LEVELS:
             raise _wrong("log_level", self.log_level, "one of " + ", ".join(_LOG_LEVELS))
+        if self.public_url is not None:
+            _check_public_url(self.public_url)
+        for name in self.trusted_hosts:
+            if not _HOST_NAME.fullmatch(name):
+                raise _wrong("trusted_hosts", name, "names without port, such as board.example.org or *.example.org")
         if self.data_dir.exists() and not self.data_dir.is_dir():
             raise _wrong("data_dir", self.data_dir, "a folder, but this is a file")
 
@@ -143,6 +164,8 @@ class Settings:
                     values[name] = float(values[name])
                 except ValueError:
                     raise _wrong(name, values[name], f"a number of {_NUMBERS[name]}") from None
+        if isinstance(values.get("trusted_hosts"), str):
+            values["trusted_hosts"] = tuple(name.strip() for name in values["trusted_hosts"].split(",") if name.strip())
         values["data_dir"] = Path(values.get("data_dir") or _default_data_dir(env)).expanduser().absolute()
         return cls(**values)
 
@@ -153,8 +176,14 @@ class Settings:
 
     @property
     def beyond_loopback(self) -> bool:
-        """Other machines can reach the server, so that it must ask for keys."""
+        """Other machines can reach the server itself."""
         return not is_loopback(self.host)
+
+    @property
+    def exposed(self) -> bool:
+        """Other machines can reach the server, itself or through a proxy, so that it must ask for keys."""
+        public = None if self.public_url is None else urlsplit(self.public_url).hostname
+        return self.beyond_loopback or any(not is_loopback(name) for name in (public, *self.trusted_hosts) if name)
 
     def make_data_dir(self) -> Path:
         """Make the data folder where it is missing and return it.
@@ -178,6 +207,19 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return name == "localhost"
+
+
+def _check_public_url(url: str) -> None:
+    expected = "https://board.example.org, with a port if it has one and nothing after it"
+    try:
+        parts = urlsplit(url)
+        wrong = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+    except ValueError:
+        raise _wrong("public_url", url, expected) from None
+    if parts.username is not None or parts.password is not None:
+        raise _wrong("public_url", f"{parts.scheme}://...@{parts.hostname}", f"{expected}, without user or password")
+    if wrong or parts.path.strip("/") or parts.query or parts.fragment:
+        raise _wrong("public_url", url, expected)
 
 
 def _default_data_dir(env: Mapping[str, str]) -> Path:
@@ -212,8 +254,9 @@ def _check_redis_url(url: str) -> None:
 
 
 def _wrong(name: str, given: object, expected: str) -> SettingsError:
+    option = "" if name in _ENVIRONMENT_ONLY else f"give --{name.replace('_', '-')} or "
     return SettingsError(
         f"setting {name} is {str(given)!r}, expected {expected}",
-        hint=f"give --{name.replace('_', '-')} or set {_ENVIRONMENT[name]}",
+        hint=f"{option}set {_ENVIRONMENT[name]}",
         setting=name,
     )

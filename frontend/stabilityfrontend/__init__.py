@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["attach"]
 
 
-def attach(app: FastAPI, *, title: str = "Stabilityboard") -> None:
+def attach(app: FastAPI, *, title: str = "Stabilityboard") -> list[str]:
     """Serve the pages from ``app``: the last thing to do to it, since Dash ends its routes with a catch-all.
+
+    Returns the hashes of the scripts that stand in a page, as a Content-Security-Policy names them.
 
     Args:
         app: the application that serves ``/api/v1``, on the same origin.
@@ -24,4 +26,4 @@ def attach(app: FastAPI, *, title: str = "Stabilityboard") -> None:
     # Dash costs half a second of import: only who serves pages pays it.
     from stabilityfrontend.app import attach as attach_pages
 
-    attach_pages(app, title=title)
+    return attach_pages(app, title=title)

@@ -6,13 +6,16 @@ the browser's one WebSocket is 13 times cheaper for the server and loses nothing
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import importlib.metadata
 import importlib.resources
 import json
+import re
 
 from dash import ClientsideFunction, Dash, Input, Output, State
+from dash.exceptions import DashException
 from fastapi import FastAPI, Request, Response
 
 from stabilityfrontend import figures, layout, run_page, theme
@@ -60,13 +63,16 @@ _INDEX = """<!DOCTYPE html>
 </html>"""
 
 
-def attach(app: FastAPI, *, title: str = "Stabilityboard") -> None:
+def attach(app: FastAPI, *, title: str = "Stabilityboard") -> list[str]:
     """Serve the pages from ``app``. Call it once, after every other route: Dash adds a catch-all at the start.
+
+    Returns the hashes of the scripts that stand in the page, as a Content-Security-Policy names them.
 
     Args:
         app: the application that serves ``/api/v1``.
         title: what the browser's tab says before a run is open.
     """
+    index = _index()
     pages = Dash(
         __name__,
         server=app,
@@ -75,7 +81,7 @@ def attach(app: FastAPI, *, title: str = "Stabilityboard") -> None:
         # Dash would print to stdout, which belongs to whoever asked for JSON there.
         add_log_handler=False,
         suppress_callback_exceptions=True,
-        index_string=_index(),
+        index_string=index,
         # It stands in the page's head already.
         assets_ignore=r"^early\.js$",
         meta_tags=[
@@ -86,6 +92,8 @@ def attach(app: FastAPI, *, title: str = "Stabilityboard") -> None:
     register(pages, app)
     # Dash reads its set-up at the first request to one of its own paths; a first request for a run's page is not one.
     pages._setup_server()
+    _close_callback_doors(pages, app)
+    return [*pages.csp_hashes(), *_script_hashes(index)]
 
 
 def register(pages: Dash, api: FastAPI) -> None:
@@ -106,6 +114,32 @@ def register(pages: Dash, api: FastAPI) -> None:
         State("skeletons", "data"),
         State("chart-config", "data"),
     )
+
+
+def _close_callback_doors(pages: Dash, app: FastAPI) -> None:
+    """Take away the addresses of Dash that no page of ours uses: no callback of ours runs in the server.
+
+    Dash answers what it can't read there with 500, and its WebSocket is open to whoever comes. A component's file that
+    it does not have becomes a 404.
+    """
+    prefix = pages.config.routes_pathname_prefix
+    suites = f"{prefix}_dash-component-suites/{{package_name}}/{{fingerprinted_path:path}}"
+    gone = {f"{prefix}{name}" for name in ("_dash-update-component", "_dash-ws-callback", "_reload-hash")} | {suites}
+    app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) not in gone]
+
+    def suite(request: Request, package_name: str, fingerprinted_path: str) -> Response:
+        try:
+            return pages.backend.serve_component_suites(pages, package_name, fingerprinted_path, request)
+        except (DashException, KeyError, OSError):
+            return Response("there is no such file", status_code=404, media_type="text/plain")
+
+    app.add_api_route(suites, suite, methods=["GET"], include_in_schema=False)
+
+
+def _script_hashes(page: str) -> list[str]:
+    """Return ``'sha256-...'`` of each script of ours that stands in a page."""
+    texts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    return [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts]
 
 
 def _index() -> str:

@@ -16,7 +16,6 @@ from stabilitybackend.auth import (
     Identity,
     KeyRing,
     check_exposure,
-    check_origin,
     login_cookie,
 )
 from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
@@ -179,35 +178,6 @@ async def test_beyond_loopback_nothing_starts_without_a_key(ring: KeyRing, tmp_p
     await ring.revoke(key.key_id)
     with pytest.raises(SettingsError):
         await check_exposure(outside, ring)
-
-
-@pytest.mark.parametrize(
-    ("origin", "host", "beyond"),
-    [
-        ("https://evil.example", "127.0.0.1:8080", False),
-        ("http://evil.example:8080", "evil.example:8080", False),  # a name that was made to resolve to 127.0.0.1
-        ("http://127.0.0.1:9999", "127.0.0.1:8080", False),
-        ("null", "127.0.0.1:8080", False),
-        ("https://evil.example", "board.example", True),
-    ],
-)
-def test_pages_of_other_sites_are_refused(origin: str, host: str, beyond: bool) -> None:
-    with pytest.raises(Forbidden):
-        check_origin({"origin": origin, "host": host}, beyond_loopback=beyond)
-
-
-@pytest.mark.parametrize(
-    ("headers", "beyond"),
-    [
-        ({"host": "127.0.0.1:8080"}, False),
-        ({"origin": "http://127.0.0.1:8080", "host": "127.0.0.1:8080"}, False),
-        ({"origin": "http://localhost:8080", "host": "localhost:8080"}, False),
-        ({"origin": "http://[::1]:8080", "host": "[::1]:8080"}, False),
-        ({"origin": "https://board.example", "host": "board.example"}, True),
-    ],
-)
-def test_our_own_pages_and_programs_pass(headers: dict[str, str], beyond: bool) -> None:
-    check_origin(headers, beyond_loopback=beyond)
 
 
 def test_the_login_cookie_is_out_of_reach_for_scripts_and_other_sites() -> None:

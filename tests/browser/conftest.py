@@ -72,14 +72,24 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(chromium: Browser) -> Iterator[OpenPage]:
-    """Opens pages, see the top of this file; ``quiet=False`` leaves the console of a page alone."""
+    """Opens pages, see the top of this file; ``quiet=False`` leaves the console alone, ``before`` is run first."""
     troubles: list[str] = []
     contexts = []
 
-    def open_(url: str, *, scheme: str = "dark", width: int = 1280, height: int = 860, quiet: bool = True) -> Page:
+    def open_(
+        url: str,
+        *,
+        scheme: str = "dark",
+        width: int = 1280,
+        height: int = 860,
+        quiet: bool = True,
+        before: str | None = None,
+    ) -> Page:
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         context.set_default_timeout(_PATIENCE_MS)
         contexts.append(context)
+        if before is not None:
+            context.add_init_script(before)
         page = context.new_page()
         origin = "/".join(url.split("/")[:3]) if url.startswith("http") else "http"
         page.on(

@@ -17,7 +17,7 @@ from fastapi.responses import JSONResponse
 
 from stabilitybackend.agents.connection import AgentConnection
 from stabilitybackend.agents.ingest import Ingest
-from stabilitybackend.auth import Authenticator, check_origin
+from stabilitybackend.auth import Authenticator
 from stabilitybackend.errors import StabilityBoardError
 from stabilityclient.wire import Health, Hello
 
@@ -60,7 +60,7 @@ class GatewayCounts:
         bad_messages: messages that could not be read.
         bad_frames: frames that could be read but hold what can't be stored.
         busy: frames refused because Redis was away.
-        refused: connections refused for their key, origin, version or Hello.
+        refused: connections refused for their key, version or Hello.
     """
 
     connections: int = 0
@@ -78,7 +78,6 @@ class Gateway:
         ingest: started writer.
         authenticator: checks the key.
         services: the rest of the server.
-        beyond_loopback: other machines can reach us (see ``check_origin``).
         server_version: goes into Welcome.
         clock: unix seconds now.
     """
@@ -86,7 +85,6 @@ class Gateway:
     ingest: Ingest
     authenticator: Authenticator
     services: RunServices
-    beyond_loopback: bool = False
     server_version: str = ""
     clock: Callable[[], float] = time.time
     counts: GatewayCounts = field(default_factory=GatewayCounts)
@@ -101,7 +99,6 @@ def router(gateway: Gateway) -> APIRouter:
     @routes.websocket("/api/v1/agent")
     async def agent(socket: WebSocket) -> None:
         try:
-            check_origin(socket.headers, beyond_loopback=gateway.beyond_loopback)
             identity = await gateway.authenticator.authenticate(socket.headers, socket.cookies)
             identity.require("agent")
         except StabilityBoardError as error:

@@ -96,8 +96,9 @@ def up(
         console.print(f"Redis: {escape(redis)}", style="dim", soft_wrap=True)
         console.print(f"Send data with: STABILITY_URL={url} python train.py", style="dim", soft_wrap=True)
         console.print("Stop with Ctrl-C", style="dim")
-        if settings.beyond_loopback:
-            console.print(f"Listening on {escape(settings.host)}: every call needs an API key.", style="yellow")
+        if settings.exposed:
+            place = settings.host if settings.beyond_loopback else settings.public_url or settings.trusted_hosts[0]
+            console.print(f"Open to other machines as {escape(place)}: every call needs an API key.", style="yellow")
         sys.stdout.flush()
 
     run_up(settings, announce)

@@ -32,8 +32,12 @@ STOP_TIMEOUT_S = 2
 BACKLOG = 2048
 
 
-def server_config(app: Any, *, log_level: str = "warning") -> uvicorn.Config:
-    """Return uvicorn's settings for our app: the fastest loop and WebSocket code measured, no compression."""
+def server_config(app: Any, *, log_level: str = "warning", trusted_proxies: str | None = None) -> uvicorn.Config:
+    """Return uvicorn's settings for our app: the fastest loop and WebSocket code measured, no compression.
+
+    Args:
+        trusted_proxies: addresses and networks whose X-Forwarded-For and -Proto count; None: nobody's.
+    """
     return uvicorn.Config(
         app,
         loop="uvloop",
@@ -46,6 +50,8 @@ def server_config(app: Any, *, log_level: str = "warning") -> uvicorn.Config:
         log_level=log_level,
         access_log=False,
         server_header=False,
+        proxy_headers=trusted_proxies is not None,
+        forwarded_allow_ips=trusted_proxies,
         backlog=BACKLOG,
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )
@@ -75,7 +81,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def serve(
-    app: Any, bound: socket.socket, *, data_dir: Path, log_level: str = "warning", on_up: Callable[[str], None]
+    app: Any,
+    bound: socket.socket,
+    *,
+    data_dir: Path,
+    log_level: str = "warning",
+    trusted_proxies: str | None = None,
+    on_up: Callable[[str], None],
 ) -> None:
     """Serve ``app`` in this thread until SIGINT or SIGTERM.
 
@@ -84,13 +96,15 @@ def serve(
         bound: from ``bind``; closed afterwards.
         data_dir: gets ``server.json`` while the server is up.
         log_level: uvicorn's.
+        trusted_proxies: see ``server_config``.
         on_up: called with the URL once requests are answered.
 
     Raises:
         StartError: the app did not start; its reason is in the log.
     """
     url = _url(bound)
-    server = _AnnouncingServer(server_config(app, log_level=log_level), lambda: _announce(data_dir, url, on_up))
+    config = server_config(app, log_level=log_level, trusted_proxies=trusted_proxies)
+    server = _AnnouncingServer(config, lambda: _announce(data_dir, url, on_up))
     _raise_open_files()
     try:
         server.run(sockets=[bound])

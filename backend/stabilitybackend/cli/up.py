@@ -47,6 +47,7 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None]) -> None:
             bound,
             data_dir=settings.data_dir,
             log_level=settings.log_level,
+            trusted_proxies=settings.trusted_proxies,
             on_up=lambda address: on_up(address, f"{server} ({place})"),
         )
 

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from stabilitybackend.auth import Authenticator, Identity, check_origin
+from stabilitybackend.auth import Authenticator, Identity
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 
@@ -19,11 +19,8 @@ async def identify(connection: HTTPConnection) -> Identity:
 
     Raises:
         Unauthorized: a key is needed and none, or a wrong one, came.
-        Forbidden: a page of another site makes the call.
     """
-    state = connection.app.state
-    check_origin(connection.headers, beyond_loopback=state.settings.beyond_loopback)
-    authenticator: Authenticator = state.authenticator
+    authenticator: Authenticator = connection.app.state.authenticator
     return await authenticator.authenticate(connection.headers, connection.cookies)
 
 

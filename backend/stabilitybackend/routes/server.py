@@ -26,8 +26,9 @@ class Login(BaseModel):
 async def login(body: Login, request: Request) -> Response:
     """Check a key and keep it in a cookie that scripts can't read."""
     identity = await request.app.state.authenticator.authenticate({"authorization": f"Bearer {body.key}"}, {})
+    secure = request.app.state.origins.is_https(request.scope["headers"], request.scope["scheme"])
     answer = JSONResponse({"name": identity.name, "scopes": sorted(identity.scopes)})
-    answer.headers["set-cookie"] = login_cookie(body.key, secure=request.url.scheme == "https")
+    answer.headers["set-cookie"] = login_cookie(body.key, secure=secure)
     return answer
 
 

@@ -1,0 +1,66 @@
+"""The pages under their own Content-Security-Policy, and what pages of others can do to a person's browser."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gateway_stack import RawAgent
+from job import Job
+from server_stack import RunningServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+OpenPage = Callable[..., "Page"]
+
+#: Writes down each thing that the policy of the page forbade.
+LISTEN = """() => {
+  window.forbidden = [];
+  document.addEventListener("securitypolicyviolation", (event) =>
+    window.forbidden.push(`${event.effectiveDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`));
+}"""
+
+
+async def _fill(url: str) -> None:
+    job = Job()
+    calm = [2.0 + 0.01 * (i % 3) for i in range(150)]
+    values = {"loss": calm + [6.0] * 9, "grad_norm": calm + [9.0] * 9, "lr": [0.1] * 159}
+    async with RawAgent(url) as agent:
+        await agent.begin(job.rows(range(1, 160), values))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    from stabilitybackend.redis_server.embedded import EmbeddedRedis
+
+    folder = tmp_path_factory.mktemp("policy")
+    with EmbeddedRedis(folder) as redis, RunningServer(redis.url, folder / "data") as server:
+        asyncio.run(_fill(server.agent_url))
+        server.wait_for("/runs/run-1/incidents", lambda found: found["incidents"], "the spike is an incident")
+        yield server
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+@pytest.mark.parametrize("name", ["runs", "run", "incident", "fleet", "compare", "login", "missing"])
+def test_no_page_does_what_its_policy_forbids(
+    server: RunningServer, open_page: OpenPage, scheme: str, name: str
+) -> None:
+    incident = server.get("/runs/run-1/incidents")["incidents"][0]["incident_id"]
+    address, shown = {
+        "runs": ("/", "#runs-body tr"),
+        "run": ("/runs/run-1", "#chart-focus .main-svg"),
+        "incident": (f"/runs/run-1/incidents/{incident}", "main .panel"),
+        "fleet": ("/fleet", "main"),
+        "compare": ("/compare?run=run-1&metric=loss", "main"),
+        "login": ("/login", "#login-key"),
+        "missing": ("/no/such/page", "main a"),
+    }[name]
+    page = open_page(f"{server.url}{address}", scheme=scheme, before=f"({LISTEN})()")
+    page.wait_for_selector(shown)
+    if name != "login":
+        page.click("#theme-toggle")
+    assert page.evaluate("window.forbidden") == []
