@@ -15,6 +15,7 @@ from typing import Any
 
 import uvicorn
 
+from stabilitybackend.cli.http_protocol import BoundedHttpProtocol
 from stabilitybackend.errors import SettingsError, StartError
 from stabilityclient.wire import MAX_MESSAGE_BYTES
 
@@ -41,6 +42,7 @@ def server_config(app: Any, *, log_level: str = "warning", trusted_proxies: str 
     return uvicorn.Config(
         app,
         loop="uvloop",
+        http=BoundedHttpProtocol,
         ws="websockets-sansio",
         ws_max_size=WS_MAX_BYTES,
         ws_per_message_deflate=False,
