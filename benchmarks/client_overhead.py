@@ -3,7 +3,8 @@
     python benchmarks/client_overhead.py [--repeats 5] [--calls 400] [--json]
 
 Each contender logs 12 metrics a call in a fresh process, paced at 5 ms (as a training loop does: caches are cold) and
-flat out.
+flat out. Rows of CPU tensors of one element follow: what a loop logs that calls no ``.item()``. The file gets the same
+numbers, as floats that somebody else has read, and again reading them itself.
 One repeat measures all of them one after the other, and ratios are taken within a repeat: on a shared machine
 absolute times
 wander, ratios stay. Ours talks to a real server on loopback that confirms every frame, so its agent is at work
@@ -33,11 +34,20 @@ FLAT_FACTOR = 50
 WARM_UP_CALLS = 50
 #: Aims of the product, as ratios to the JSONL file in the same repeat.
 AIM_P50, AIM_P99 = 0.4, 0.5
+#: ... where the values are tensors, p50.
+AIM_TENSORS = 0.5
 AIM_IMPORT_MS, AIM_RSS_MIB = 30.0, 5.0
 #: Longest median of entering and leaving a phase, microseconds.
 AIM_PHASE_US = 3.0
 
-Log = Callable[[int, dict[str, float]], object]
+#: Rows beside the first: name -> (metrics a call, how many of them are tensors).
+TENSOR_ROWS = {"12 tensors": (12, 12), "12, one a tensor": (12, 1), "200 tensors": (200, 200)}
+#: Who logs them; ``jsonl, reading`` calls ``.item()`` for each.
+READERS = ("ours", "jsonl", "jsonl, reading")
+
+#: Contender -> its figures, one entry a repeat.
+Figures = dict[str, list[dict[str, float]]]
+Log = Callable[[int, dict[str, Any]], object]
 
 
 def open_ours(folder: Path) -> tuple[Log, Callable[[], object]]:
@@ -55,6 +65,15 @@ def open_jsonl(folder: Path) -> tuple[Log, Callable[[], object]]:
         file.flush()
 
     return log, file.close
+
+
+def open_reading_jsonl(folder: Path) -> tuple[Log, Callable[[], object]]:
+    log, close = open_jsonl(folder)
+
+    def read_and_log(step: int, metrics: dict[str, Any]) -> None:
+        log(step, {name: value if type(value) is float else value.item() for name, value in metrics.items()})
+
+    return read_and_log, close
 
 
 def open_tensorboard(folder: Path) -> tuple[Log, Callable[[], object]]:
@@ -78,6 +97,19 @@ def open_trackio(folder: Path) -> tuple[Log, Callable[[], object]]:
 
 
 CONTENDERS = {"ours": open_ours, "jsonl": open_jsonl, "tensorboard": open_tensorboard, "trackio": open_trackio}
+OPENERS = {**CONTENDERS, "jsonl, reading": open_reading_jsonl}
+
+
+def row_of(name: str, row: str | None) -> dict[str, Any]:
+    """Return the metrics of a call. Of a row with tensors the numbers are those of float32, as a model's are."""
+    if row is None:
+        return {f"train/metric_{index}": 0.1 * index for index in range(METRICS)}
+    import torch
+
+    count, tensors = TENSOR_ROWS[row]
+    values = [value.clone() for value in torch.rand(count, generator=torch.Generator().manual_seed(0))]
+    reads = name != "jsonl"
+    return {f"train/metric_{i}": v if reads and i < tensors else v.item() for i, v in enumerate(values)}
 
 
 def rss_mib() -> float:
@@ -86,11 +118,11 @@ def rss_mib() -> float:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def measure_one(name: str, calls: int) -> dict[str, float]:
-    """Return the figures of one contender in this process."""
+def measure_one(name: str, calls: int, row: str | None) -> dict[str, float]:
+    """Return the figures of one contender in this process; ``row``: one of TENSOR_ROWS, None for plain floats."""
     if name == "tensorboard":
         import torch  # noqa: F401 - a trainer has it anyway
-    metrics = {f"train/metric_{index}": 0.1 * index for index in range(METRICS)}
+    metrics = row_of(name, row)
     clock = time.perf_counter_ns
     with tempfile.TemporaryDirectory() as folder:
         before = rss_mib()
@@ -98,7 +130,7 @@ def measure_one(name: str, calls: int) -> dict[str, float]:
         if name == "ours":
             import stabilityclient  # noqa: F401
         import_ms = (clock() - begin) / 1e6
-        log, close = CONTENDERS[name](Path(folder))
+        log, close = OPENERS[name](Path(folder))
         for step in range(WARM_UP_CALLS):
             log(step, metrics)
         paced = []
@@ -110,12 +142,12 @@ def measure_one(name: str, calls: int) -> dict[str, float]:
             log(step, metrics)
             paced.append(clock() - begin)
         flat = []
-        for step in range(calls * (FLAT_FACTOR if name in ("ours", "jsonl") else 2)):
+        for step in range(calls * (2 if name in ("tensorboard", "trackio") else FLAT_FACTOR * METRICS // len(metrics))):
             begin = clock()
             log(step, metrics)
             flat.append(clock() - begin)
         after = rss_mib()
-        phases = phase_pairs_ns(log, calls * FLAT_FACTOR) if name == "ours" else []
+        phases = phase_pairs_ns(log, calls * FLAT_FACTOR) if name == "ours" and row is None else []
         close()
     paced.sort()
     flat.sort()
@@ -169,17 +201,23 @@ def serve_acks() -> str:
     return f"http://127.0.0.1:{port.result(10)}"
 
 
-def measure_all(repeats: int, calls: int) -> dict[str, list[dict[str, float]]]:
-    """Return the figures of each contender, one entry a repeat; a contender that is not installed is left out."""
+def measure_all(repeats: int, calls: int) -> dict[str | None, Figures]:
+    """Return the figures of each row's contenders, one entry a repeat; what is not installed is left out.
+
+    The first row, None, is that of plain floats.
+    """
     env = {**os.environ, "STABILITY_URL": serve_acks(), "STABILITY_MODE": "online"}
-    figures: dict[str, list[dict[str, float]]] = {}
+    figures: dict[str | None, Figures] = {}
+    pairs: list[tuple[str | None, str]] = [(None, name) for name in CONTENDERS]
+    pairs += [(row, name) for row in TENSOR_ROWS for name in READERS]
     for repeat in range(repeats):
-        for name in CONTENDERS:
-            print(f"repeat {repeat + 1}/{repeats}: {name}          ", end="\r", file=sys.stderr)
+        for row, name in pairs:
+            print(f"repeat {repeat + 1}/{repeats}: {row or 'floats'}, {name}          ", end="\r", file=sys.stderr)
             command = [sys.executable, __file__, "--one", name, "--calls", str(calls)]
+            command += ["--row", row] if row else []
             done = subprocess.run(command, env=env, capture_output=True, text=True)
             if done.returncode == 0:
-                figures.setdefault(name, []).append(json.loads(done.stdout.splitlines()[-1]))
+                figures.setdefault(row, {}).setdefault(name, []).append(json.loads(done.stdout.splitlines()[-1]))
             elif repeat == 0:
                 last = done.stderr.strip().splitlines()[-1:] or ["no message"]
                 print(f"{name} is left out: {last[0]}", file=sys.stderr)
@@ -198,21 +236,16 @@ def import_alone_ms(repeats: int) -> float:
     )
 
 
-def table(figures: dict[str, list[dict[str, float]]], import_ms: float) -> str:
+def table(every: dict[str | None, Figures], import_ms: float) -> str:
     """Return the figures as text: median over repeats, [lowest..highest], ratio to JSONL within a repeat."""
+    figures = every[None]
     lines = [
-        f"{METRICS} metrics a call, microseconds on the training thread: "
+        "microseconds on the training thread: "
         f"median of {len(figures['ours'])} repeats [lowest..highest], ratio to JSONL"
     ]
-    for title, part in (("paced at 5 ms", "paced"), ("flat out", "flat")):
-        lines.append(f"\n{title:<14}{'p50':>26}{'ratio':>8}{'p99':>28}{'ratio':>8}")
-        for name, repeats in figures.items():
-            cells = f"{name:<14}"
-            for key, width in ((f"{part}_p50_us", 26), (f"{part}_p99_us", 28)):
-                values = [one[key] for one in repeats]
-                spread = f"{statistics.median(values):.1f} [{min(values):.1f}..{max(values):.1f}]"
-                cells += f"{spread:>{width}}{ratio(figures, name, key):>7.2f}x"
-            lines.append(cells)
+    for row, figures_of_row in every.items():
+        lines.append(f"\n{row or f'{METRICS} floats'} a call")
+        lines += rows_of(figures_of_row)
     lines.append(f"\nimport stabilityclient, nothing imported before: {import_ms:.1f} ms (aim {AIM_IMPORT_MS:.0f})")
     phase_us = [statistics.median(one[f"phase_{p}_us"] for one in figures["ours"]) for p in ("p50", "p99")]
     lines.append(
@@ -225,7 +258,22 @@ def table(figures: dict[str, list[dict[str, float]]], import_ms: float) -> str:
     return "\n".join(lines)
 
 
-def ratio(figures: dict[str, list[dict[str, float]]], name: str, key: str) -> float:
+def rows_of(figures: Figures) -> list[str]:
+    """Return the lines of one row's contenders, paced and flat out."""
+    lines = []
+    for title, part in (("paced at 5 ms", "paced"), ("flat out", "flat")):
+        lines.append(f"{title:<14}{'p50':>26}{'ratio':>8}{'p99':>28}{'ratio':>8}")
+        for name, repeats in figures.items():
+            cells = f"{name:<14}"
+            for key, width in ((f"{part}_p50_us", 26), (f"{part}_p99_us", 28)):
+                values = [one[key] for one in repeats]
+                spread = f"{statistics.median(values):.1f} [{min(values):.1f}..{max(values):.1f}]"
+                cells += f"{spread:>{width}}{ratio(figures, name, key):>7.2f}x"
+            lines.append(cells)
+    return lines
+
+
+def ratio(figures: Figures, name: str, key: str) -> float:
     """Return the median over repeats of a contender's figure divided by JSONL's in the same repeat."""
     pairs = zip(figures[name], figures["jsonl"], strict=False)
     return statistics.median(one[key] / base[key] for one, base in pairs)
@@ -237,29 +285,42 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--calls", type=int, default=400, help="paced calls per repeat")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--one", choices=CONTENDERS, help=argparse.SUPPRESS)
+    parser.add_argument("--one", choices=OPENERS, help=argparse.SUPPRESS)
+    parser.add_argument("--row", choices=TENSOR_ROWS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure_one(options.one, options.calls)))
+        print(json.dumps(measure_one(options.one, options.calls, options.row)))
         return 0
-    figures = measure_all(options.repeats, options.calls)
+    every = measure_all(options.repeats, options.calls)
+    figures = every[None]
     import_ms = import_alone_ms(options.repeats)
     ratios = {
         f"{part}_{p}": ratio(figures, "ours", f"{part}_{p}_us") for part in ("paced", "flat") for p in ("p50", "p99")
     }
+    tensors = {
+        f"{row} {part}": ratio(every[row], "ours", f"{part}_p50_us")
+        for row in TENSOR_ROWS if row in every
+        for part in ("paced", "flat")
+    }  # fmt: skip
     held = {
         "paced_p50": ratios["paced_p50"] <= AIM_P50,
         "paced_p99": ratios["paced_p99"] <= AIM_P99,
         "flat_p50": ratios["flat_p50"] <= AIM_P50,
         "phase": statistics.median(one["phase_p50_us"] for one in figures["ours"]) <= AIM_PHASE_US,
         "import": import_ms <= AIM_IMPORT_MS,
+        **{name: value <= AIM_TENSORS for name, value in tensors.items()},
         "rss": statistics.median(one["rss_added_mib"] for one in figures["ours"]) <= AIM_RSS_MIB,
     }
     if options.json:
-        facts: dict[str, Any] = {"figures": figures, "ratios": ratios, "import_ms": import_ms, "held": held}
+        facts: dict[str, Any] = {
+            "figures": {row or "floats": one for row, one in every.items()},
+            "ratios": ratios | tensors,
+            "import_ms": import_ms,
+            "held": held,
+        }
         print(json.dumps(facts))
     else:
-        print(table(figures, import_ms))
+        print(table(every, import_ms))
         print("aims: " + ", ".join(f"{name} {'held' if ok else 'MISSED'}" for name, ok in held.items()))
     return 0 if all(held.values()) else 1
 

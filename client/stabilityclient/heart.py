@@ -11,12 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stabilityclient.device_values import Deferred
     from stabilityclient.guard import Guard
     from stabilityclient.probe import Probe
     from stabilityclient.sidecar import Sidecar
     from stabilityclient.slot import Slot
     from stabilityclient.spool import SpoolWriter
-    from stabilityclient.values import Deferred
 
 __all__ = ["Heart"]
 

@@ -6,13 +6,14 @@ import time
 
 from stabilityclient.errors import RefusedError
 from stabilityclient.spool import MAX_SET_NAMES
-from stabilityclient.values import Deferred, quick_types, sort_values
+from stabilityclient.values import Types, sort_values, split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+    from stabilityclient.device_values import Deferred
     from stabilityclient.guard import Guard
     from stabilityclient.heart import Heart
     from stabilityclient.spool import SpoolWriter
@@ -40,7 +41,7 @@ class Intake:
         self._spool = spool
         self._heart = heart
         self._guard = guard
-        self._quick = quick_types()
+        self._types = Types()
 
     def sort(self, step: int, now: float, metrics: Mapping[str, Any]) -> None:
         """Store what can be stored of a call, hand on what lives on a device, refuse the rest.
@@ -48,19 +49,49 @@ class Intake:
         Raises:
             RefusedError: something was refused.
         """
-        good, device, refused = sort_values(metrics, self._quick)
+        types, values = self._types, metrics.values()
+        if types.all_tensors(map(type, values)) and (types.only_cpu or all(map(types.is_cpu, values))):
+            # In one breath, without a call of ours: with cold caches each costs as much as reading some tensors.
+            try:
+                self._spool.append_row(tuple(metrics), step, now, map(types.item, values))
+                return
+            except Exception:  # sort_values() below finds out what it was, and says it in words
+                pass
+        elif self._store_known(step, now, metrics):
+            return
+        good, device, refused = sort_values(metrics, self._types)
         if good:
             self._store(step, now, good)
         if device:
-            if self.deferred is None:
-                self.deferred = Deferred(
-                    self._store, lambda error: self._guard.note("log()", f"a device value was refused: {error}")
-                )
-                self._heart.deferred = self.deferred
-            self.deferred.put(step, now, device)
+            self._defer(step, now, device)
         if refused:
             more = len(refused) - MAX_REFUSED_SHOWN
             raise RefusedError([*refused[:MAX_REFUSED_SHOWN], f"and {more} more"] if more > 0 else refused)
+
+    def _store_known(self, step: int, now: float, metrics: Mapping[str, Any]) -> bool:
+        """Store a call whose types are all known; False, and nothing is stored, where something has to be looked at."""
+        try:
+            found = split(metrics, self._types)
+            if found is None:
+                return False
+            good, device = found
+            if good:
+                self._spool.append_row(tuple(good), step, now, good.values())
+        except Exception:  # as above
+            return False
+        if device:
+            self._defer(step, now, device)
+        return True
+
+    def _defer(self, step: int, now: float, device: dict[str, Any]) -> None:
+        if self.deferred is None:
+            from stabilityclient.device_values import Deferred  # most jobs never need it
+
+            self.deferred = Deferred(
+                self._store, lambda error: self._guard.note("log()", f"a device value was refused: {error}")
+            )
+            self._heart.deferred = self.deferred
+        self.deferred.put(step, now, device)
 
     def drain(self) -> None:
         """Let the values that still live on a device be stored: those logged before an event belong before it."""

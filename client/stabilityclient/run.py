@@ -16,7 +16,7 @@ from stabilityclient.lineage import Lineage
 from stabilityclient.phase import Phase
 from stabilityclient.rollback import Rollback
 from stabilityclient.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
-from stabilityclient.values import quick_types
+from stabilityclient.values import Types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Run:
         self._parts: Parts | None = None
         self._outcome = "disabled"
         # Bound once: the hot path looks nothing up that it does not need.
-        self._all_quick = quick_types().issuperset
+        self._all_quick = Types().plain.issuperset
         self._append: Callable[..., bool] | None = None
         self._sort: Callable[[int, float, Mapping[str, Any]], None] = _ignore
         self._intake: Intake | None = None

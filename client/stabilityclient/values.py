@@ -1,6 +1,8 @@
-"""Turns what people pass as metric values into floats, without ever making the training thread wait for a device."""
+"""Turns what people pass as metric values into floats. What lives on a device is left to ``device_values.py``."""
 
 from __future__ import annotations
+
+import sys
 
 from stabilityclient.spool import name_trouble
 
@@ -9,18 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["MAX_DEFERRED", "Deferred", "as_float", "is_plain_scalar", "on_device", "quick_types", "sort_values"]
+__all__ = ["Types", "as_float", "is_plain_scalar", "on_device", "sort_values", "split"]
 
 #: Types of scalars that are packed as they are; NumPy has about a dozen.
-MAX_QUICK_TYPES = 64
-#: Rows with values that still live on a device, waiting for the converter thread. Beyond it they are dropped and
-#: counted.
-MAX_DEFERRED = 1000
-
-
-def quick_types() -> set[type]:
-    """Return the types that can be packed as they are. The caller adds the scalar types that it learns."""
-    return {float, int, bool}
+MAX_PLAIN_TYPES = 64
 
 
 def on_device(value: object) -> bool:
@@ -64,15 +58,72 @@ def as_float(name: str, value: Any) -> float:
         if size == 1 and hasattr(value, "item"):
             value = value.item()  # NumPy deprecates float() of one-element arrays
         return float(value)
+    except OverflowError as error:
+        raise ValueError(f"metric {name!r} is an integer beyond the range of a float") from error
     except Exception as error:
         raise ValueError(f"metric {name!r} is a {kind}, expected one number ({error})") from error
 
 
-def sort_values(metrics: Mapping[Any, Any], quick: set[type]) -> tuple[dict[str, float], dict[str, Any], list[str]]:
+class Types:
+    """The types of values that were seen and how they are read: learned once, so that a call asks nothing twice.
+
+    Attributes:
+        plain: types that pack as they are.
+        tensors: PyTorch's own tensor types. Their subclasses (distributed, fake) may do anything and stay outside.
+        all_tensors: whether all of some types are such.
+        is_cpu, item: PyTorch's own, bound once: a row of tensors is then read without a line of Python for each.
+        only_cpu: this PyTorch was built for no device but the CPU: no tensor has to be asked where it lies.
+    """
+
+    def __init__(self) -> None:
+        self.plain: set[type] = {float, int, bool}
+        self.tensors: set[type] = set()
+        self.all_tensors = self.tensors.issuperset
+        self.is_cpu: Callable[[Any], bool] = bool
+        self.item: Callable[[Any], Any] = float
+        self.only_cpu = False
+
+    def learn(self, value: object) -> None:
+        """Remember the type of a value that was read."""
+        cls = type(value)
+        if is_plain_scalar(value):
+            if len(self.plain) < MAX_PLAIN_TYPES:
+                self.plain.add(cls)
+        elif (torch := sys.modules.get("torch")) is not None and cls in (torch.Tensor, torch.nn.Parameter):
+            self.is_cpu, self.item = torch.Tensor.is_cpu.__get__, torch.Tensor.item
+            self.only_cpu = _built_for_cpu(torch)
+            self.tensors.add(cls)
+
+
+def split(metrics: Mapping[str, Any], types: Types) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return what of a call can be packed now, and what lives on a device; None where a type is not known yet.
+
+    Names and values are not looked at here: packing refuses those that are wrong.
+
+    Raises:
+        Exception: what reading a tensor raises, for example one of several elements.
+    """
+    plain, tensors = types.plain, types.tensors
+    good: dict[str, Any] = {}
+    device: dict[str, Any] = {}
+    for name, value in metrics.items():
+        kind = type(value)
+        if kind in plain:
+            good[name] = value
+        elif kind not in tensors:
+            return None
+        elif value.is_cpu:
+            good[name] = value.item()  # and not float(), which warns for a tensor that requires grad
+        else:
+            device[name] = value
+    return good, device
+
+
+def sort_values(metrics: Mapping[Any, Any], types: Types) -> tuple[dict[str, float], dict[str, Any], list[str]]:
     """Return what of a call can be stored now, what lives on a device, and a sentence for each thing that is refused.
 
     Args:
-        metrics: as given to log(). quick: types that pack as they are; learns new ones.
+        metrics: as given to log(). types: learns those of the values that are read.
     """
     good: dict[str, float] = {}
     device: dict[str, Any] = {}
@@ -81,21 +132,16 @@ def sort_values(metrics: Mapping[Any, Any], quick: set[type]) -> tuple[dict[str,
         trouble = name_trouble(name)
         if trouble:
             refused.append(trouble)
-        elif type(value) in quick:
-            try:
-                good[name] = float(value)
-            except OverflowError:
-                refused.append(f"metric {name!r} is an integer beyond the range of a float")
         elif on_device(value):
             device[name] = value
+            types.learn(value)
         else:
             try:
                 good[name] = as_float(name, value)
             except ValueError as error:
                 refused.append(str(error))
             else:
-                if is_plain_scalar(value) and len(quick) < MAX_QUICK_TYPES:
-                    quick.add(type(value))
+                types.learn(value)
     return good, device, refused
 
 
@@ -107,6 +153,13 @@ def is_plain_scalar(value: object) -> bool:
     return getattr(getattr(value, "dtype", None), "kind", "") in "fiub"
 
 
+def _built_for_cpu(torch: Any) -> bool:
+    """Whether no tensor of this PyTorch can lie on a device. Asks how it was built, and no driver."""
+    accelerator = getattr(torch, "accelerator", None)  # from PyTorch 2.6 on
+    built_for = getattr(accelerator, "current_accelerator", None)
+    return built_for is not None and built_for() is None and "torch_xla" not in sys.modules
+
+
 def _size(value: Any) -> int | None:
     """Return the number of elements of an array or tensor, None for what is neither."""
     numel = getattr(value, "numel", None)
@@ -114,67 +167,3 @@ def _size(value: Any) -> int | None:
         return int(numel())
     size = getattr(value, "size", None)
     return size if isinstance(size, int) else None
-
-
-class Deferred:
-    """Converts device values in a thread of its own and hands finished rows on, in order.
-
-    Args:
-        store: called as ``store(step, when, metrics)`` with floats, from the thread.
-        trouble: called with an exception when a value can't be converted.
-
-    Attributes:
-        dropped: rows that did not fit the queue.
-    """
-
-    def __init__(
-        self, store: Callable[[int, float, dict[str, float]], None], trouble: Callable[[Exception], None]
-    ) -> None:
-        import queue
-        import threading
-
-        self.dropped = 0
-        self._store = store
-        self._trouble = trouble
-        self._queue: queue.Queue[tuple[int, float, dict[str, Any]]] = queue.Queue(MAX_DEFERRED)
-        self._full = queue.Full
-        threading.Thread(target=self._work, name="stability-values", daemon=True).start()
-
-    def put(self, step: int, when: float, metrics: dict[str, Any]) -> None:
-        """Take a copy of each value on its device (no wait) and queue the row; drop it when the queue is full."""
-        if self._queue.full():
-            self.dropped += 1
-            return
-        copies = {}
-        for name, value in metrics.items():
-            # A copy, because the next step may write into the same memory. What can't be changed (JAX) has no clone.
-            copies[name] = value.detach().clone() if hasattr(value, "detach") else value
-        try:
-            self._queue.put_nowait((step, when, copies))
-        except self._full:
-            self.dropped += 1
-
-    def drain(self, deadline: float, now: Callable[[], float], sleep: Callable[[float], None]) -> bool:
-        """Wait until everything queued is stored or monotonic ``deadline`` has come; True when all is stored."""
-        while self._queue.unfinished_tasks:
-            if now() >= deadline:
-                return False
-            sleep(0.005)
-        return True
-
-    def _work(self) -> None:
-        while True:
-            step, when, metrics = self._queue.get()
-            try:
-                good = {}
-                for name, value in metrics.items():
-                    try:
-                        good[name] = as_float(name, value)
-                    except ValueError as error:
-                        self._trouble(error)
-                if good:
-                    self._store(step, when, good)
-            except Exception as error:  # the thread must live as long as the run
-                self._trouble(error)
-            finally:
-                self._queue.task_done()
