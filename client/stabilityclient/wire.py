@@ -17,6 +17,8 @@ import msgspec
 PROTOCOL_VERSION = 1
 #: Largest message either side accepts, bytes. An agent cuts frames well below it (FRAME_TARGET_BYTES).
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+#: Sets of metrics whose rows one frame gathers when they take turns, at most: agent and server agree on it.
+MAX_SETS_IN_TURN = 16
 #: An agent closes a frame at about this many bytes of body.
 FRAME_TARGET_BYTES = 256 * 1024
 #: Longest metric name, characters. Longer names are refused where they are logged.
@@ -31,6 +33,7 @@ __all__ = [
     "FRAME_TARGET_BYTES",
     "MAX_MESSAGE_BYTES",
     "MAX_NAME_CHARS",
+    "MAX_SETS_IN_TURN",
     "MAX_STEP",
     "PROTOCOL_VERSION",
     "Ack",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -14,6 +15,8 @@ from job import Job
 from stabilitybackend.detectors.contract import Detector, Finding, Mark, Point
 from stabilitybackend.runs import judging
 from stabilitybackend.runs.state import RunState
+from stabilityclient.agent.framing import frame_of
+from stabilityclient.agent.records import Row
 from stabilityclient.wire import Frame
 
 
@@ -156,3 +159,29 @@ def test_neither_frame_borders_nor_a_restart_of_the_server_change_what_detectors
         told([pieces.rolled_back(fork, f"k{turn}")], broken)
         last = fork
     assert heard(broken) == heard(plain)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    calls=st.lists(
+        st.tuples(st.sampled_from([("loss",), ("grad_norm", "lr"), ("x",)]), st.integers(-3, 2)), min_size=2
+    ),
+    cuts=st.randoms(use_true_random=False),
+)
+def test_rows_of_several_sets_in_turn_are_heard_in_one_order_however_they_are_framed(
+    calls: list[tuple[tuple[str, ...], int]], cuts: Any
+) -> None:
+    info, records, step = Job().info, [], 10
+    for seq, (names, move) in enumerate(calls, 1):
+        step = max(0, step + move)
+        values = [seq + i / 8 for i in range(len(names))]
+        records.append(Row(seq, names, struct.pack(f"<qd{len(names)}d", step, 100.0 + seq, *values)))
+    single = told([frame_of(info, [record]) for record in records])
+    framed = RunState("run", lambda: 1e6)
+    while records:
+        some = cuts.randint(1, len(records))
+        told([frame_of(info, records[:some])], framed)
+        records = records[some:]
+    assert heard(framed) == heard(single)
+    assert sorted(map(str, heard(framed, "every_rank"))) == sorted(map(str, heard(single, "every_rank")))
+    assert framed.fold.tree.as_dicts() == single.fold.tree.as_dicts()

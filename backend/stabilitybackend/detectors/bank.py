@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from .context import Context
 from .contract import Detector, Finding, Mark, Point, Row
@@ -31,6 +31,15 @@ BEFORE_FIRST_STEP = -1
 __all__ = ["BEFORE_FIRST_STEP", "DetectorBank"]
 
 _log = logging.getLogger(__name__)
+
+
+class RowBlock(NamedTuple):
+    """Rows of one set of metrics; ``columns`` holds the values of those that the bank wants, and of no other."""
+
+    names: Sequence[str]
+    steps: Sequence[int]
+    times: Sequence[float]
+    columns: Mapping[str, Sequence[float]]
 
 
 class DetectorBank:
@@ -123,52 +132,51 @@ class DetectorBank:
             columns: the values of those of ``names`` that ``wants`` says yes to, and of no other.
             rank: who logged them.
         """
+        return self.feed_blocks([RowBlock(names, steps, times, columns)], rank)
+
+    def feed_blocks(self, blocks: Sequence[RowBlock], rank: int = 0) -> list[tuple[float, Finding]]:
+        """Like ``feed_rows``, with rows of several sets of metrics that were logged in turn: in the order of steps."""
         if not self._in_order:
-            return self._feed_columns(names, steps, times, columns, rank)
-        found: list[tuple[float, Finding]] = []
+            return [found for block in blocks for found in self._feed_columns(block, rank)]
+        wanted = [self._wanted(block.names, block.columns) for block in blocks]
         companions = [
-            (role, columns[name]) for name in names if name in columns and (role := role_of(name)) in COMPANIONS
+            [(role, b.columns[name]) for name in b.names if name in b.columns and (role := role_of(name)) in COMPANIONS]
+            for b in blocks
         ]
-        wanted = self._wanted(names, columns)
-        if not wanted and not companions:
-            return []
-        if len(steps) >= MANY_ROWS:
-            self._spare(wanted)
+        found: list[tuple[float, Finding]] = []
+        for at, block in enumerate(blocks):
+            if len(block.steps) >= MANY_ROWS:
+                self._spare(wanted[at])
         context = self._context
         make = tuple.__new__  # a named tuple's own constructor costs twice as much, and this is the innermost loop
-        for row, step in enumerate(steps):
-            time = times[row]
+        for step, time, at, row in _in_order(blocks):
+            if not wanted[at] and not companions[at]:
+                continue
             if step > self.last_step:
                 self._enter_step(step)
             elif step < self.last_step and not self._order_began_anew(step):
                 continue
             self._late_in_a_row = 0
             context.enter(step, time)
-            for role, column in companions:
+            for role, column in companions[at]:
                 context.companion(role, column[row])
-            for name, values, updates in wanted:
+            for name, values, updates in wanted[at]:
                 point = make(Point, (step, name, values[row], time, rank))
                 for update in updates:
                     try:
                         news = update(point)
                     except Exception as error:
                         fresh = self._failed(update.__self__, error)  # type: ignore[attr-defined]  # a bound method
-                        for _, _, others in wanted:
+                        for _, _, others in (one for each in wanted for one in each):
                             others[:] = [fresh.update if other == update else other for other in others]
                         continue
                     if news:
                         found += [(time, finding) for finding in news]
         return found
 
-    def _feed_columns(
-        self,
-        names: Sequence[str],
-        steps: Sequence[int],
-        times: Sequence[float],
-        columns: Mapping[str, Sequence[float]],
-        rank: int,
-    ) -> list[tuple[float, Finding]]:
+    def _feed_columns(self, block: RowBlock, rank: int) -> list[tuple[float, Finding]]:
         """Give the rows of one of many ranks metric by metric: there is no order between ranks to be kept."""
+        names, steps, times, columns = block
         found: list[tuple[float, Finding]] = []
         if columns and steps:
             self._context.enter(steps[-1], times[-1])
@@ -356,3 +364,11 @@ class DetectorBank:
         fresh.configure(self._settings.get(name, {}))
         self._detectors[name] = fresh
         return fresh
+
+
+def _in_order(blocks: Sequence[RowBlock]) -> Iterator[tuple[int, float, int, int]]:
+    """Yield (step, time, block, row) of all rows: of one block as they came, of several by step and time."""
+    rows = (
+        (step, block.times[row], at, row) for at, block in enumerate(blocks) for row, step in enumerate(block.steps)
+    )
+    return rows if len(blocks) == 1 else iter(sorted(rows))

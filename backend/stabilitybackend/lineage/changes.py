@@ -24,6 +24,7 @@ class Placed:
         names: the m metric names.
         steps: int64 (n,). times: float64 (n,), unix seconds. values: float64 (m, n).
         stray: low steps that nothing followed: kept, shown as dead, never part of a curve.
+        more: the next change holds other metrics of the same stretch of steps, logged in turn with these.
     """
 
     segment: int
@@ -35,6 +36,7 @@ class Placed:
     times: NDArray[np.float64]
     values: NDArray[np.float64]
     stray: bool = False
+    more: bool = False
 
 
 @dataclass(frozen=True)

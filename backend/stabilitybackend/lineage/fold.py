@@ -8,12 +8,14 @@ back without a word is recognised by its steps, once they go on from there (``so
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stabilitybackend.lineage.blocks import in_turn, one_by_one
 from stabilitybackend.lineage.changes import Change, Event, Forked, Placed
 from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.sources import SourceState, Tentative
@@ -72,12 +74,13 @@ class LineageFold:
 
     def apply(self, frame: Frame) -> list[Change]:
         """Return what the frame changed, in order."""
-        return [change for block in frame.blocks for change in self.block(frame.source, block)]
+        return [change for block in in_turn(frame.blocks) for change in self.block(frame.source, block)]
 
-    def block(self, source: SourceInfo, block: PointsBlock | EventBlock) -> Iterator[Change]:
-        """Yield what a block of a source's frame changes: meanwhile the tree is as it was when that change came.
+    def block(self, source: SourceInfo, block: list[PointsBlock] | EventBlock) -> Iterator[Change]:
+        """Yield what an event, or points of one stretch (``in_turn``), of a source change.
 
-        The data of an event is as its type says (``schema.events.read_event``).
+        Meanwhile the tree is as it was when that change came. The data of an event is as its type says
+        (``schema.events.read_event``).
         """
         state = self._source(source)
         if isinstance(block, EventBlock):
@@ -129,21 +132,21 @@ class LineageFold:
 
     # --- points --------------------------------------------------------------------------------------------------
 
-    def _points(self, state: SourceState, block: PointsBlock) -> Iterator[Change]:
-        steps = np.frombuffer(block.steps, dtype="<i8")
-        if len(steps) == 0 or not block.names:
-            return
-        times = np.frombuffer(block.times, dtype="<f8")
-        values = np.frombuffer(block.values, dtype="<f8").reshape(len(block.names), len(steps))
-        rows = Placed(state.segment, state.source, state.rank, state.node, block.names, steps, times, values)
-        self._last_time[state.source] = float(times[-1])
+    def _points(self, state: SourceState, blocks: list[PointsBlock]) -> Iterator[Change]:
+        """Place rows, of several sets of metrics where these were logged in turn."""
+        rows = [_rows(state, block) for block in blocks]
+        self._last_time[state.source] = max(float(one.times[-1]) for one in rows)
         if state.rank is None:
-            yield from self._split(rows, [self.tree.segment_at(self.tree.head, int(step)) for step in steps])
-        elif self._plain(state, block.names, steps, float(times[-1])):
-            self._enter_marks(state, block.names, steps)
-            yield self._place(rows, state.segment)
+            for one in rows:
+                yield from self._split(one, [self.tree.segment_at(self.tree.head, int(step)) for step in one.steps])
+        elif all(self._plain(state, one.names, one.steps, float(one.times[-1])) for one in rows):
+            for at, one in enumerate(rows, 1):
+                self._enter_marks(state, one.names, one.steps)
+                placed = self._place(one, state.segment)
+                yield replace(placed, more=True) if at < len(rows) else placed
         else:
-            yield from self._row_by_row(state, rows)
+            for row in one_by_one(rows):
+                yield from self._row(state, row)
 
     def _plain(self, state: SourceState, names: list[str], steps: NDArray[np.int64], time: float) -> bool:
         return (
@@ -160,14 +163,6 @@ class LineageFold:
         if len(steps) > 1:
             state.mark(names, int(steps[-2]))
         state.mark(names, int(steps[-1]))
-
-    def _row_by_row(self, state: SourceState, rows: Placed) -> Iterator[Change]:
-        for i in range(len(rows.steps)):
-            row = Placed(
-                state.segment, rows.source, rows.rank, rows.node, rows.names,
-                rows.steps[i : i + 1], rows.times[i : i + 1], rows.values[:, i : i + 1],
-            )  # fmt: skip
-            yield from self._row(state, row)
 
     def _row(self, state: SourceState, row: Placed) -> Iterator[Change]:
         step, time = int(row.steps[0]), float(row.times[0])
@@ -397,3 +392,10 @@ class LineageFold:
             self._lead(segment)
         self._enter(state, segment)
         yield Forked(segment, is_head)
+
+
+def _rows(state: SourceState, block: PointsBlock) -> Placed:
+    steps = np.frombuffer(block.steps, dtype="<i8")
+    times = np.frombuffer(block.times, dtype="<f8")
+    values = np.frombuffer(block.values, dtype="<f8").reshape(len(block.names), len(steps))
+    return Placed(state.segment, state.source, state.rank, state.node, block.names, steps, times, values)

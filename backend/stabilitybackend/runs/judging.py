@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import Any
 
-from stabilitybackend.detectors.bank import BEFORE_FIRST_STEP, DetectorBank
+from stabilitybackend.detectors.bank import BEFORE_FIRST_STEP, DetectorBank, RowBlock
 from stabilitybackend.detectors.contract import Finding, Mark, Row
 from stabilitybackend.detectors.registry import DETECTORS, Settings
 from stabilitybackend.detectors.roles import LOSS, dataset_of, role_of
@@ -72,15 +72,20 @@ class Judge:
         self._bank.configure(settings)
         self._ranks.configure(settings)
 
-    def take(self, placed: Placed) -> list[Found]:
-        """Judge rows that have just been stored and return what changed."""
-        if placed.rank is None or placed.segment != self.fold.tree.head:
-            return self._choose_primary(placed)
-        found = self._choose_primary(placed)
-        if placed.rank == self.primary:
-            found += self._marks(int(placed.steps[0]), placed)
+    def take(self, placed: Sequence[Placed]) -> list[Found]:
+        """Judge rows that have just been stored and return what changed.
+
+        Args:
+            placed: rows of one process, of several sets of metrics where these were logged in turn.
+        """
+        first = placed[0]
+        found = [one for each in placed for one in self._choose_primary(each)]
+        if first.rank is None or first.segment != self.fold.tree.head:
+            return found
+        if first.rank == self.primary:
+            found += self._marks(int(first.steps[0]), first)
             found += _feed(self._bank, placed)
-            self._fed_segment, self._source = placed.segment, placed.source
+            self._fed_segment, self._source = first.segment, first.source
         return found + _feed(self._ranks, placed)
 
     def forked(self, segment: Segment) -> list[Found]:
@@ -216,11 +221,13 @@ class Judge:
         self._resumes = list(saved["resumes"])
 
 
-def _feed(bank: DetectorBank, placed: Placed) -> list[Found]:
-    wanted = {name: placed.values[i].tolist() for i, name in enumerate(placed.names) if bank.wants(name)}
-    if not wanted:
-        return []
-    return bank.feed_rows(placed.names, placed.steps.tolist(), placed.times.tolist(), wanted, placed.rank or 0)
+def _feed(bank: DetectorBank, placed: Sequence[Placed]) -> list[Found]:
+    blocks = []
+    for each in placed:
+        wanted = {name: each.values[i].tolist() for i, name in enumerate(each.names) if bank.wants(name)}
+        if wanted:
+            blocks.append(RowBlock(each.names, each.steps.tolist(), each.times.tolist(), wanted))
+    return bank.feed_blocks(blocks, placed[0].rank or 0) if blocks else []
 
 
 def _resume(last_step: int, step: int, time: float) -> Mark:

@@ -12,6 +12,7 @@ from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.detectors.registry import Settings
 from stabilitybackend.detectors.straggler import StragglerDetector
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
+from stabilitybackend.lineage.blocks import in_turn
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.monitor import LivenessMonitor
@@ -105,13 +106,16 @@ class RunState:
         changes = Changes()
         self.world.seen(frame.source)
         self.liveness.newest_start = self.world.newest_start
-        for block in frame.blocks:
+        for block in in_turn(frame.blocks):
             self._block(frame.source, block, changes, replayed)
         return changes
 
-    def _block(self, source: SourceInfo, block: PointsBlock | EventBlock, changes: Changes, replayed: bool) -> None:
-        """Take one block. One that can't be read or folded is passed over and counted: the others are as they are."""
+    def _block(
+        self, source: SourceInfo, block: list[PointsBlock] | EventBlock, changes: Changes, replayed: bool
+    ) -> None:
+        """Take an event, or points. One that can't be read or folded is passed over and counted, the others stay."""
         what = block.type if isinstance(block, EventBlock) else "points"
+        together: list[Placed] = []
         try:
             if isinstance(block, EventBlock):
                 block, left_out = read_event(block)
@@ -119,7 +123,10 @@ class RunState:
                     self.unreadable.field(what, why, source.source)
             for change in self.fold.block(source, block):
                 if isinstance(change, Placed):
-                    self._placed(change, changes, replayed)
+                    together.append(change)
+                    if not change.more:
+                        self._placed(together, changes, replayed)
+                        together.clear()
                 elif isinstance(change, Forked):
                     self._forked(change, changes, replayed)
                 else:
@@ -129,10 +136,14 @@ class RunState:
         except Exception as error:  # a mistake of ours; folded again it gives the same: what it did so far is kept
             self.unreadable.whole(what, f"{type(error).__name__}: {error}", source.source, error)
 
-    def _placed(self, placed: Placed, changes: Changes, replayed: bool) -> None:
-        self._summary.add(placed, self.store, self.fold.tree)
-        self.store.add(placed)
-        changes.placed.append(placed)
+    def _placed(self, together: list[Placed], changes: Changes, replayed: bool) -> None:
+        """Take rows, of several sets of metrics where these were logged in turn."""
+        for placed in together:
+            self._summary.add(placed, self.store, self.fold.tree)
+            self.store.add(placed)
+            changes.placed.append(placed)
+        placed = max(together, key=lambda one: int(one.steps[-1]))  # what reached furthest speaks for all of them
+        first = int(together[0].steps[0])
         if placed.rank is None:
             self.gpu_readings.take(placed)
         if placed.stray or placed.rank is None:
@@ -140,20 +151,18 @@ class RunState:
         self.stretches.rows(placed, self.world.size)
         if not replayed:
             # Not only for the first rows by the segment's count: that is ahead of us while a frame holds more of them.
-            segment = self.fold.tree[placed.segment]
-            time = float(placed.times[0])
-            first, started = int(placed.steps[0]), start_of(placed.source)
+            segment, time, started = self.fold.tree[placed.segment], float(placed.times[0]), start_of(placed.source)
             changes.add_commands(self.commands.on_points(segment.id, segment.key, first, time))
             changes.add_commands(self.commands.on_row(placed.node, started, segment.id, first, time))
-        self.world.row(placed.source, int(placed.steps[0]), int(placed.steps[-1]))
-        if any(map(_OWN_WORK, placed.names)):
+        self.world.row(placed.source, first, int(placed.steps[-1]))
+        if any(_OWN_WORK(name) for one in together for name in one.names):
             self.liveness.logs_own_work(placed.rank, self._clock())
         rows = int((placed.steps[1:] > placed.steps[:-1]).sum())
         for at, since in ((0, 1), (-1, rows)):
             self.liveness.logged(placed.rank, placed.source, int(placed.steps[at]), float(placed.times[at]), since)
         if placed.segment == self.fold.tree.head:
             self._pace.row(int(placed.steps[-1]), float(placed.times[-1]), primary=placed.rank == self.judge.primary)
-        found = self.judge.take(placed)
+        found = self.judge.take(together)
         if not replayed or self.retelling:
             for time, finding in found:
                 self.found(finding, time, changes)

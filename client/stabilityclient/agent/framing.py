@@ -1,12 +1,26 @@
-"""Puts records into frames: consecutive rows of one set become one block, column by column."""
+"""Puts records into frames: rows of one set of metrics become one block, column by column.
+
+Sets that take turns (a loss each step, its timings right after it) are gathered into a block each, as long as nothing
+is lost by it: steps and times don't go back, no event lies between, and no metric is in two of the sets. The server
+(``lineage/blocks.py``) puts the rows back into their order by time.
+"""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from itertools import groupby
 
 from stabilityclient.agent.records import Event, Lost, Record, Row
-from stabilityclient.wire import FRAME_TARGET_BYTES, EventBlock, Frame, PointsBlock, SourceInfo, encode_message
+from stabilityclient.wire import (
+    FRAME_TARGET_BYTES,
+    MAX_SETS_IN_TURN,
+    EventBlock,
+    Frame,
+    PointsBlock,
+    SourceInfo,
+    encode_message,
+)
 
 __all__ = ["MAX_FRAME_RECORDS", "READ_BYTES", "encoded_frame", "frame_of"]
 
@@ -14,6 +28,9 @@ __all__ = ["MAX_FRAME_RECORDS", "READ_BYTES", "encoded_frame", "frame_of"]
 MAX_FRAME_RECORDS = 512
 #: Bytes of spool read for one frame. A frame's body is a little smaller than the rows it came from.
 READ_BYTES = FRAME_TARGET_BYTES
+
+#: Rows by the names of their set, sets in the order in which they appeared.
+Sets = dict[tuple[str, ...], list[Row]]
 
 #: What MessagePack says to half a surrogate pair or to an integer beyond 64 bits (a foreign or older client wrote it).
 _UNSENDABLE = (ValueError, TypeError, OverflowError)
@@ -26,11 +43,11 @@ def frame_of(info: SourceInfo, records: list[Record]) -> Frame:
     """
     blocks: list[PointsBlock | EventBlock] = []
     when = 0.0
-    for key, group in groupby(records, key=_kind):
-        if isinstance(key, tuple):
-            rows = [record for record in group if isinstance(record, Row)]
-            when = rows[-1].time
-            blocks.append(_points(key, rows))
+    for is_row, group in groupby(records, key=_is_row):
+        if is_row:
+            for sets in _stretches([record for record in group if isinstance(record, Row)]):
+                blocks += [_points(names, rows) for names, rows in sets.items()]
+                when = max(rows[-1].time for rows in sets.values())
             continue
         for record in group:
             if isinstance(record, Event):
@@ -61,8 +78,31 @@ def _sendable(info: SourceInfo, record: Record) -> Record:
     return record
 
 
-def _kind(record: Record) -> tuple[str, ...] | str:
-    return record.names if isinstance(record, Row) else type(record).__name__
+def _is_row(record: Record) -> bool:
+    return isinstance(record, Row)
+
+
+def _stretches(rows: list[Row]) -> Iterator[Sets]:
+    """Yield rows gathered by their set of metrics, as long as the order between the sets tells nothing."""
+    if len({row.names for row in rows}) == 1:
+        yield {rows[0].names: rows}
+        return
+    sets: Sets = {}
+    taken: set[str] = set()
+    last = (0, 0.0)
+    for row in rows:
+        before, last = last, (row.step, row.time)
+        goes_on = last[0] >= before[0] and last[1] >= before[1]
+        known = sets.get(row.names)
+        if known is not None and goes_on:
+            known.append(row)
+            continue
+        if sets and not (goes_on and len(sets) < MAX_SETS_IN_TURN and taken.isdisjoint(row.names)):
+            yield sets
+            sets, taken = {}, set()
+        sets[row.names] = [row]
+        taken.update(row.names)
+    yield sets
 
 
 def _points(names: tuple[str, ...], rows: list[Row]) -> PointsBlock:
