@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
 from job import Job
-from stabilitybackend.agents.ingest import Ingest
+from stabilitybackend.agents.ingest import Ingest, Stored
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.keys import RunKeys
@@ -67,7 +67,10 @@ class Stage:
         worker = await self.manager.get("run-1")
         async with Ingest(self.redis) as ingest:
             for frame in frames:
-                await ingest.append("run-1", frame.source, frame.first_seq, frame.last_seq, encode_message(frame))
+                message = encode_message(frame)
+                stored = await ingest.append("run-1", frame.source, frame.first_seq, frame.last_seq, message)
+                if isinstance(stored, Stored):  # as the gateway does
+                    await self.manager.frame_stored("run-1", stored.stream_id, len(message))
         last: Any = (await self.redis.xinfo_stream(KEYS.frames))["last-generated-id"]
         await self.until(lambda: worker._stored_to == last.decode(), "the worker has stored all that follows")
         return worker

@@ -13,8 +13,7 @@ from stabilitybackend.errors import BadRequest
 
 __all__ = [
     "API_KEYS", "API_KEYS_USED", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "MAX_ID_CHARS", "PROBE",
-    "RUNS",
-    "RunKeys", "check_run_id", "check_source_id",
+    "QUIET", "RUNS", "RunKeys", "check_run_id", "check_source_id",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
@@ -31,6 +30,8 @@ FLEET_GPU_FAULTS = "sb:fleet:gpu_faults"
 FLEET_INTERRUPTIONS = "sb:fleet:interruptions"
 #: Hash: run id -> what people said of its interruptions, as JSON.
 FLEET_CATEGORIES = "sb:fleet:categories"
+#: A stream that nobody writes: who waits on it notices that Redis goes away.
+QUIET = "sb:quiet"
 
 #: Longest run id or source id, characters: they are part of keys and of folder names.
 MAX_ID_CHARS = 128

@@ -36,8 +36,8 @@ SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
 #: Longest BLOCK for XREAD and XREADGROUP, milliseconds: well below SOCKET_TIMEOUT_S, or waiting would look like death.
 MAX_BLOCK_MS = 2000
-#: Most connections of one client. Each waiting XREAD holds one.
-MAX_CONNECTIONS = 512
+#: Most connections of one client. None is held for longer than an answer takes, but for those that wait on streams.
+MAX_CONNECTIONS = 32
 #: Seconds that a call waits for one of them; only a Redis that hardly answers makes it as long.
 POOL_WAIT_S = 10.0
 #: One more try at once: a pooled connection to a restarted server is dead, a new one works.

@@ -28,7 +28,7 @@ from stabilityclient.wire import Frame
 
 @pytest.fixture
 async def stage(redis: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    monkeypatch.setattr("stabilitybackend.runs.journal.BLOCK_MS", 50)  # what is looked at once in a read comes soon
+    monkeypatch.setattr("stabilitybackend.runs.stream_watch.BLOCK_MS", 50)  # so that a cut is noticed soon
     stage = Stage(redis, tmp_path / "archive")
     yield stage
     await stage.manager.stop()
@@ -262,8 +262,9 @@ async def test_a_redis_that_comes_back_without_its_newest_words_loses_and_double
         await stage.redis.delete(KEYS.parts)
     for key, data in old.items():
         await stage.redis.restore(key, 0, data, replace=True)
-    worker._journal._redis = _Cut(stage.redis)  # type: ignore[assignment]
-    await stage.until(lambda: not worker._journal._redis.cut, "the cut is noticed")  # type: ignore[attr-defined]
+    cut = _Cut(stage.redis)
+    stage.manager._watch._redis = cut  # type: ignore[assignment]
+    await stage.until(lambda: not cut.cut, "the cut is noticed")
     worker = await stage.send(*lost)  # the agent has them still, and sends them again
     last = 500 if archived else 140
     await stage.until(lambda: worker.readiness.reached and len(points(worker)) == last, "all is there")
@@ -277,7 +278,7 @@ async def test_after_redis_came_back_empty_the_agents_make_the_run_anew(stage: S
     await stage.manager.agent_connected(HELLO, _no_command)
     worker = await stage.send(*rows(Job(), 1, 100))
     await stage.redis.flushall()
-    worker._journal._redis = _Cut(stage.redis)  # type: ignore[assignment]
+    stage.manager._watch._redis = _Cut(stage.redis)  # type: ignore[assignment]
     await stage.until(lambda: worker.is_over, "it is noticed")
     with pytest.raises(AgentGone):
         await stage.manager.room("run-1")

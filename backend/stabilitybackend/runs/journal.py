@@ -24,8 +24,6 @@ READ_COUNT = 256
 READ_COUNT_LARGE = 32
 #: Mean bytes of a frame from which it counts as large.
 LARGE_FRAME_BYTES = 64 * 1024
-#: Longest wait in one read, milliseconds.
-BLOCK_MS = 1_000
 #: Pause after Redis was away, seconds.
 AWAY_PAUSE_S = 0.2
 #: That Redis is away is logged at most this often per run, seconds.
@@ -71,6 +69,8 @@ class Journal:
         self.interrupted = False
         self._logged = float("-inf")
         self._count = READ_COUNT_LARGE
+        #: The last read may have left something in the stream.
+        self.more = False
         self._saving = asyncio.Lock()  # what is saved first must not overtake what is saved later
 
     async def load(self) -> Stored:
@@ -91,17 +91,13 @@ class Journal:
             None if retell is None else int(retell),
         )
 
-    async def read(self, cursor: str, *, wait: bool) -> list[tuple[str, bytes]]:
-        """Return the next frames after ``cursor`` as (stream id, message), at most READ_COUNT.
-
-        Args:
-            wait: wait up to BLOCK_MS for the first one.
-        """
+    async def read(self, cursor: str) -> list[tuple[str, bytes]]:
+        """Return the frames after ``cursor`` that are there, as (stream id, message), at most READ_COUNT."""
 
         async def read() -> list[tuple[str, bytes]]:
-            block = BLOCK_MS if wait else None
-            found: Any = await self._redis.xread({self._keys.frames: cursor}, count=self._count, block=block)
+            found: Any = await self._redis.xread({self._keys.frames: cursor}, count=self._count)
             entries = [(entry_id.decode(), fields[b"b"]) for entry_id, fields in found[0][1]] if found else []
+            self.more = len(entries) >= self._count
             if entries:
                 mean = sum(len(message) for _, message in entries) / len(entries)
                 self._count = READ_COUNT_LARGE if mean >= LARGE_FRAME_BYTES else READ_COUNT

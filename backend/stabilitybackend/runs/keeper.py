@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from stabilitybackend.errors import ArchiveError, Unavailable
 from stabilitybackend.runs import snapshot
 from stabilitybackend.runs.archiver import PartsChanged, RunArchive
+from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.live import stream_order
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.store import RunStore, series_of
@@ -137,6 +138,20 @@ class WindowKeeper:
                 hint="nothing is lost: agents keep what is not confirmed and send it again",
                 code="window_full",
             ) from None
+
+    async def has_diverged(self, journal: Journal, state: RunState, cursor: str) -> bool:
+        """Return whether Redis no longer holds what is folded: it came back without its newest words, or empty.
+
+        Args:
+            journal: of the run; asked only after Redis was away. state: folded up to the stream id ``cursor``.
+        """
+        if journal.interrupted and not self.diverged:
+            journal.interrupted = False
+            parts = state.store.parts
+            at_seam = cursor == (parts[-1].part.to_id if parts else "0-0")
+            same = await journal.patiently(self._archive.agrees)
+            self.diverged = not same or not (at_seam or await journal.message(cursor) is not None)
+        return self.diverged
 
     # --- archiving -----------------------------------------------------------------------------------------------
 

@@ -57,6 +57,8 @@ class Channel:
 
     def publish(self, message: dict[str, Any], cursor: str = "") -> None:
         """Send ``message`` to every subscriber; with a cursor it can be caught up with later."""
+        if not cursor and not self._subscribers:
+            return
         data = orjson.dumps(message)
         if cursor:
             self._recent.append((cursor, data))

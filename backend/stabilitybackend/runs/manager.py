@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from stabilitybackend.runs.delivery import Send
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.live import Channel
+from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.waking import Waking
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.storing import Trouble
@@ -29,10 +31,14 @@ from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunManager"]
 
-#: A worker without agents, browsers or requests is stopped after this long, seconds.
-IDLE_S = 600.0
-#: How often idle workers are looked for, seconds.
-SWEEP_S = 30.0
+#: A run that is over, and that nobody has asked for so long, is archived and let go, seconds ...
+IDLE_S = 30.0
+#: ... or at once when more than so many are kept: those asked for last stay.
+MAX_IDLE = 64
+#: How often such runs are looked for, seconds.
+SWEEP_S = 1.0
+#: How often one of the runs that were over before the server started is archived, seconds.
+LEFTOVER_S = 30.0
 #: Runs whose stored state says that they are under way are watched again after a restart of the server.
 LIVE_STATES = frozenset({"running", "stalled", "unreachable"})
 #: ... if they were heard of within this time, seconds.
@@ -69,6 +75,8 @@ class RunManager:
         self._leaving: set[str] = set()
         self._stopping = False
         self._sweeper: asyncio.Task[None] | None = None
+        self._watch = StreamWatch(redis, self._workers.values)
+        self._watcher: asyncio.Task[None] | None = None
         #: The runs that are taken up after a restart.
         self.waking = Waking(self._worker)
         self._storing: Trouble | None = None
@@ -94,7 +102,7 @@ class RunManager:
     async def stop(self) -> None:
         """Stop all workers."""
         self._stopping = True  # whoever comes now would start a worker that nobody stops
-        await end(self._sweeper)
+        await end(self._sweeper, self._watcher)
         await self.waking.stop()
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         self._workers.clear()
@@ -109,6 +117,8 @@ class RunManager:
                 self.fleet,
             )  # fmt: skip
             worker.start(after=before)
+            if self._watcher is None:
+                self._watcher = asyncio.create_task(self._watch.follow(), name="stream-watch")
         return worker
 
     def _check_stays(self, run_id: str) -> None:
@@ -118,16 +128,35 @@ class RunManager:
             raise Unavailable(f"run {run_id} is being deleted", hint="try again in a moment", code="deleting")
 
     async def _sweep(self) -> None:
+        leftover_at = time.monotonic() + LEFTOVER_S
         while True:
             await asyncio.sleep(SWEEP_S)
-            for run_id, worker in list(self._workers.items()):
-                idle = self._clock() - worker.used > IDLE_S
-                if idle and not worker.busy and worker.readiness.reached and worker.run()["status"] not in LIVE_STATES:
-                    await self._let_go(run_id, worker)
+            for worker in self._idle():
+                try:
+                    await self._let_go(worker.run_id, worker)
+                except Exception:  # one run's mistake must not keep all others in memory
+                    _log.exception("run %s could not be let go", worker.run_id)
+            if time.monotonic() < leftover_at:
+                continue
+            leftover_at = time.monotonic() + LEFTOVER_S
             try:
                 await self._archive_leftover()
             except (RedisError, OSError, StabilityBoardError) as error:
                 _log.warning("runs that are over stay in Redis for now: %s", error)
+
+    def _idle(self) -> list[RunWorker]:
+        """Return the workers that may go now, those that nobody has asked for longest first."""
+        now = self._clock()
+        over = [
+            worker
+            for worker in self._workers.values()
+            if not worker.busy
+            and worker.readiness.reached
+            and (worker.card.status not in LIVE_STATES or now - max(worker.card.updated, worker.used) > WATCH_AGAIN_S)
+        ]
+        over.sort(key=lambda worker: worker.used)
+        surplus = len(over) - MAX_IDLE
+        return [worker for place, worker in enumerate(over) if place < surplus or now - worker.used > IDLE_S]
 
     async def _archive_leftover(self) -> None:
         """Archive one run that was over before the server started, if it still has frames in Redis."""
@@ -291,7 +320,7 @@ class RunManager:
         await worker.room()
 
     async def frame_stored(self, run_id: str, frame_id: str, size: int) -> None:
-        """Note how far the stream is ahead of the worker, which waits on the stream itself."""
+        """Wake the run's worker, and tell it how far the stream is ahead of it."""
         worker = self._workers.get(run_id)
         if worker is not None:
             worker.arrived(frame_id, size)

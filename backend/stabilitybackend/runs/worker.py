@@ -1,4 +1,8 @@
-"""Follows one run's stream: folds what is stored, writes down what follows from it, tells the browsers."""
+"""Follows one run's stream: folds what is stored, writes down what follows from it, tells the browsers.
+
+How frames reach it: it rests until it is woken, then reads its stream, without waiting in Redis. ``arrived`` wakes it
+for a frame that this process stored, ``StreamWatch`` for one of another process, time once in a while (``Rest``).
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,7 @@ from stabilitybackend.runs.keeper import WindowKeeper
 from stabilitybackend.runs.live import Channel, stream_order
 from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.readiness import Readiness
+from stabilitybackend.runs.rest import Rest
 from stabilitybackend.runs.restart_points import RestartPoints
 from stabilitybackend.runs.restore import restored
 from stabilitybackend.runs.retelling import Retelling
@@ -39,9 +44,6 @@ from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["RunWorker"]
-
-#: How often silence and expiry are judged and the run's summary is stored, seconds.
-TICK_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -78,15 +80,16 @@ class RunWorker:
         self._health = HealthFeed(self.channel)
         self.cursor = "0-0"
         self.used = clock()
+        self.rest = Rest(clock, lambda: self.busy)
         self._clock = clock
-        self._journal = Journal(run_id, redis)
+        self.journal = Journal(run_id, redis)
         #: Settings of the detectors.
-        self.detectors = DetectorSettings(run_id, redis, self._journal.patiently, self.channel, clock)
-        self._card = RunCard(run_id, RunIndex(redis), self.channel, overview)
+        self.detectors = DetectorSettings(run_id, redis, self.journal.patiently, self.channel, clock)
+        self.card = RunCard(run_id, RunIndex(redis), self.channel, overview)
         self._chronicle = Chronicle(run_id, fleet)
         self._archive = RunArchive(run_id, redis, files)
         self._archive.cuts = lambda: self.state.fold.tree.cuts()
-        self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self._card.touch)
+        self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self.card.touch)
         self._restart = RestartPoints(run_id, files.restart, clock)
         self._delivery = Delivery(run_id)
         self._unsaved = Changes()
@@ -149,13 +152,13 @@ class RunWorker:
             await after.stop()  # two would write the same parts
             after = None
         applied = await self._begin()
-        next_tick = self._clock() + TICK_S
         while True:
-            entries = await self._journal.read(self.cursor, wait=self.readiness.reached)
-            if await self._diverged():
+            due = self.rest.read_due() or self.journal.more or not self.readiness.reached
+            entries = await self.journal.read(self.cursor) if due else []
+            if await self._keeper.has_diverged(self.journal, self.state, self.cursor):
                 await self._keeper.stop()
                 await self._restart.forget()
-                if not await self._journal.patiently(self._card.is_listed):
+                if not await self.journal.patiently(self.card.is_listed):
                     return  # Redis came back empty: the agents have to say anew what run this is
                 self.readiness.lose()
                 applied = await self._begin()
@@ -178,45 +181,47 @@ class RunWorker:
             if not entries and not self.readiness.reached:
                 await self._retold()
                 self.readiness.reach()
+                self.rest.begin()
                 _log.info("run %s: caught up at %s", self.run_id, self.cursor)
             if entries:
-                self._card.touch()
-                self._card.updated = self._clock()
+                self.card.heard(stream_order(self.cursor)[0] / 1000, self._clock())
+                self.rest.active()
                 self._concluded = max(self._concluded, self.cursor, key=stream_order)
                 await self._conclude(changes)
                 self._stored_to = self.cursor
                 self._restart.write_when_due(self.state, *entries[-1])
             self._keeper.archive_when_due(self.state, lambda: self._stored_to)
-            now = self._clock()
-            if self.readiness.reached and not now < next_tick <= now + TICK_S:  # clocks may be put back
-                next_tick = now + TICK_S
-                await self.tick()
+            if self.readiness.reached:
+                if self.rest.tick_due():
+                    await self.tick()
+                if not entries:
+                    await self.rest.wait()
 
     async def _begin(self) -> str:
         """Start from what is stored; return the stream id up to which incidents and commands are complete."""
-        stored = await self._journal.load()
+        stored = await self.journal.load()
         await self.detectors.load()
         agents = self.state.agents
         async with self._keeper.changing:
             processes = self._retelling.begun(stored.incidents, stored.retell)
             troubled = self.readiness.troubled
             again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors, troubled, processes)
-            points = (self._restart, self._journal.message)
-            self.state, self.cursor = await self._journal.patiently(lambda: restored(*again, *points))
+            points = (self._restart, self.journal.message)
+            self.state, self.cursor = await self.journal.patiently(lambda: restored(*again, *points))
             self._keeper.restarted()
             self._stored_to = self.cursor
-        self._journal.interrupted = False
+        self.journal.interrupted = False
         self.state.agents.update(agents)
         self.state.liveness.limits = self._limits
         self._chronicle.begin(self.state)
         for agent in self._delivery.agents:
             self.state.liveness.agent_connected(agent, self._clock())
-        await self._journal.patiently(self._card.load)
+        await self.journal.patiently(self.card.load)
         if processes is None:
             self.state.incidents.load(stored.incidents)
         self.state.liveness.load(stored.incidents)
         self.state.gpus.load(stored.incidents)
-        await self._chronicle.incidents(self._card.names, stored.incidents)
+        await self._chronicle.incidents(self.card.names, stored.incidents)
         self.state.commands.load(stored.commands)
         self._concluded = stored.applied
         return stored.applied
@@ -226,17 +231,7 @@ class RunWorker:
         if self.state.retelling:
             self._unsaved.add_incidents(self._retelling.end(self.state, self._clock()))
             await self._conclude(Changes())
-            await self._journal.retold()
-
-    async def _diverged(self) -> bool:
-        """Return whether Redis no longer holds what is folded: it came back without its newest words, or empty."""
-        if self._journal.interrupted and not self._keeper.diverged:
-            self._journal.interrupted = False
-            parts = self.state.store.parts
-            at_seam = self.cursor == (parts[-1].part.to_id if parts else "0-0")
-            same = await self._journal.patiently(self._archive.agrees)
-            self._keeper.diverged = not same or not (at_seam or await self._journal.message(self.cursor) is not None)
-        return self._keeper.diverged
+            await self.journal.retold()
 
     async def tick(self) -> None:
         """Judge silence and expiry, store and publish the summary."""
@@ -244,11 +239,11 @@ class RunWorker:
         with self.defects.noted("telling of it"):
             await self.tell_fleet()
             self._health.flush()
-        await self._card.tell(self.defects.view(self.state.view), watched=self.has_agents)
+        await self.card.tell(self.defects.view(self.state.view), self._clock())
 
     async def tell_fleet(self) -> None:
         """Let the fleet's memory know what stopped the job up to now."""
-        await self._chronicle.tell(self.state, self._card.names, self._clock())
+        await self._chronicle.tell(self.state, self.card.names, self._clock())
 
     # --- what follows from changes -------------------------------------------------------------------------------
 
@@ -258,8 +253,8 @@ class RunWorker:
         self._unsaved.commands.update(changes.commands)
         if self._unsaved.incidents or self._unsaved.commands:
             unsaved, self._unsaved = self._unsaved, Changes()
-            await self._journal.save(unsaved.incidents.values(), unsaved.commands.values(), self._concluded)
-            await self._chronicle.incidents(self._card.names, unsaved.incidents.values())
+            await self.journal.save(unsaved.incidents.values(), unsaved.commands.values(), self._concluded)
+            await self._chronicle.incidents(self.card.names, unsaved.incidents.values())
         if changes:
             self.defects.tried(
                 "showing what is new", partial(publish, self.channel, self.state, changes, self.cursor), None
@@ -279,16 +274,18 @@ class RunWorker:
 
     async def agent_connected(self, hello: Hello, send: Send) -> list[dict[str, Any]]:
         """Note an agent; return the commands that wait for it."""
-        state, agent, node = await self.ready(), hello.agent, hello.node
+        state, agent, now = await self.ready(), hello.agent, self._clock()
+        self.rest.came()
         self._delivery.agents[agent] = send
-        known = state.agents.setdefault(agent, {"agent": agent, "node": node, "time": self._clock(), "ranks": []})
+        known = state.agents.setdefault(agent, {"agent": agent, "node": hello.node, "time": now, "ranks": []})
         known["connected"] = True
-        state.liveness.agent_connected(agent, self._clock())
-        self._card.rename(hello)
+        state.liveness.agent_connected(agent, now)
+        self.card.rename(hello)
         return state.commands.waiting()
 
     def agent_disconnected(self, agent: str) -> None:
         """Note that an agent's connection ended."""
+        self.rest.came()
         self._delivery.agents.pop(agent, None)
         known = self.state.agents.get(agent)
         if known is not None:
@@ -298,11 +295,13 @@ class RunWorker:
 
     def health(self, health: Health) -> None:
         """Take an agent's newest word about its ranks."""
+        self.rest.active()
         self._health.put(self.state.on_health(health))
 
     async def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Order a command, store it and send it on; return it."""
         state = await self.ready()
+        self.rest.came()
         known = state.commands.find(order.idempotency_key)
         if known is not None:
             return known
@@ -337,7 +336,7 @@ class RunWorker:
             if found.undone:
                 return self.segments()
             with redis_errors():
-                await self._journal.undo(found.key, found.fork_step)
+                await self.journal.undo(found.key, found.fork_step)
             _log.warning("run %s: segment %d undone by %s", self.run_id, segment, who)
             await self._pause()
             self.readiness.lose()
@@ -349,6 +348,7 @@ class RunWorker:
 
     def arrived(self, frame_id: str, size: int) -> None:
         """Note that an agent's frame of ``size`` bytes was stored in the stream."""
+        self.rest.wake()
         self._keeper.arrived(self.state.store, frame_id, size)
 
     async def room(self) -> None:
@@ -386,7 +386,7 @@ class RunWorker:
 
     def run(self) -> dict[str, Any]:
         """Return the Run of docs/api.md as it is now."""
-        return self._card.shown(self.defects.view(self.state.view))
+        return self.card.shown(self.defects.view(self.state.view))
 
     @property
     def has_agents(self) -> bool:

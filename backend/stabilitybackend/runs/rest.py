@@ -1,0 +1,82 @@
+"""When a run's worker looks again: what wakes it, when it reads its stream without that, when it ticks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+__all__ = ["Rest"]
+
+#: How often silence and expiry are judged and the run's summary is told, seconds.
+TICK_S = 1.0
+#: The same where nobody is connected, nor has anybody said anything for ACTIVE_S: nothing is left to happen soon.
+IDLE_TICK_S = 5.0
+ACTIVE_S = 60.0
+#: The stream is read at least this often, seconds.
+READ_AGAIN_S = 15.0
+
+
+class Rest:
+    """Where one worker waits between two looks.
+
+    Args:
+        clock: unix seconds now; where it is put back, everything is due.
+        busy: whether agents or browsers are connected.
+    """
+
+    def __init__(self, clock: Callable[[], float], busy: Callable[[], bool]) -> None:
+        #: Whether it waits now.
+        self.rests = False
+        self._clock = clock
+        self._busy = busy
+        self._news = asyncio.Event()
+        self._active_at = self._read_at = self._ticked_at = float("-inf")
+
+    def begin(self) -> None:
+        """Note that the state is taken up now: the first tick is due in TICK_S."""
+        self._ticked_at = self._clock() + TICK_S - IDLE_TICK_S
+
+    def wake(self) -> None:
+        """Note that the stream may have grown, or that Redis was away."""
+        self._news.set()
+
+    def active(self) -> None:
+        """Note that somebody said something."""
+        self._active_at = self._clock()
+
+    def came(self) -> None:
+        """Note that somebody did something: what follows from it does not wait for an idle tick."""
+        self.active()
+        self._news.set()
+
+    def read_due(self) -> bool:
+        """Return whether the stream is to be read now. What comes from now on is news again."""
+        now = self._clock()
+        if not self._news.is_set() and self._read_at <= now < self._read_at + READ_AGAIN_S:
+            return False
+        self._news.clear()
+        self._read_at = now
+        return True
+
+    def tick_due(self) -> bool:
+        """Return whether it is time for a tick, which then counts as done."""
+        if 0 < self._tick_in_s() <= IDLE_TICK_S:
+            return False
+        self._ticked_at = self._clock()
+        return True
+
+    def _tick_in_s(self) -> float:
+        now = self._clock()
+        active = self._busy() or 0 <= now - self._active_at < ACTIVE_S
+        return self._ticked_at + (TICK_S if active else IDLE_TICK_S) - now
+
+    async def wait(self) -> None:
+        """Return when there is news, or it is time for a tick."""
+        self.rests = True
+        try:
+            async with asyncio.timeout(max(0.0, self._tick_in_s())):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self.rests = False

@@ -1,0 +1,93 @@
+"""Notices for all followed runs what only Redis can tell: frames that other processes stored, and that it was away.
+
+One connection waits on many streams at once, so that following a run costs none. Frames that this process stored
+itself are told to their worker at once (``RunWorker.arrived``); what is seen here is a hint as well: the worker reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from stabilitybackend.keys import QUIET, RunKeys
+
+if TYPE_CHECKING:
+    from stabilitybackend.runs.worker import RunWorker
+
+__all__ = ["StreamWatch"]
+
+#: Longest wait in one look, milliseconds.
+BLOCK_MS = 1_000
+#: Streams in one look; further ones take turns. Each may answer with one frame of up to 4 MiB.
+LOOK_RUNS = 128
+#: Pause after something was seen, seconds: a worker that has not read yet would be told again.
+PAUSE_S = 0.02
+#: Pause after Redis was away, seconds.
+AWAY_PAUSE_S = 0.2
+#: That Redis is away is logged at most this often, seconds.
+LOG_EVERY_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class StreamWatch:
+    """Waits on the streams of the runs that rest and have no agent here.
+
+    Args:
+        redis: client of the server that holds the streams.
+        workers: returns those that follow a run now.
+    """
+
+    def __init__(self, redis: Redis, workers: Callable[[], Collection[RunWorker]]) -> None:
+        self._redis = redis
+        self._workers = workers
+        #: Run ids looked at last are after this one in the order of ids.
+        self._place = ""
+        self._logged = float("-inf")
+
+    async def follow(self) -> None:
+        """Look for ever; cancel it to stop."""
+        away = False
+        while True:
+            chunk = self._chunk()
+            streams: Any = {QUIET: "$"} | {RunKeys(worker.run_id).frames: worker.cursor for worker in chunk}
+            try:
+                found: Any = await self._redis.xread(streams, count=1, block=BLOCK_MS if not away else None)
+            except (RedisError, OSError) as error:
+                away = True
+                self._note(error)
+                # At once, before Redis is back: a frame that is read then may lie behind a gap.
+                for worker in list(self._workers()):
+                    worker.journal.interrupted = True
+                await asyncio.sleep(AWAY_PAUSE_S)
+                continue
+            if away:  # not before it answers: a thousand workers that ask in vain would be another trouble
+                away = False
+                for worker in list(self._workers()):
+                    worker.rest.wake()
+            if found:
+                grown = {key.decode() for key, _ in found}
+                for worker in chunk:
+                    if RunKeys(worker.run_id).frames in grown:
+                        worker.rest.wake()
+                await asyncio.sleep(PAUSE_S)
+
+    def _chunk(self) -> list[RunWorker]:
+        """Return the next LOOK_RUNS of those that rest, by their ids."""
+        resting = {worker.run_id: worker for worker in self._workers() if worker.rest.rests and not worker.has_agents}
+        ids = sorted(resting)
+        if len(ids) > LOOK_RUNS:
+            ids = ([run_id for run_id in ids if run_id > self._place] + ids)[:LOOK_RUNS]
+        self._place = ids[-1] if ids else ""
+        return [resting[run_id] for run_id in ids]
+
+    def _note(self, error: Exception) -> None:
+        if time.monotonic() - self._logged > LOG_EVERY_S:
+            self._logged = time.monotonic()
+            _log.warning("Redis is away (%.200s), trying again", error)

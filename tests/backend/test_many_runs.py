@@ -1,0 +1,148 @@
+"""Many more runs than connections to Redis are followed, and those that are over are let go soon."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from archive_stage import Stage, points
+from job import Job
+from stabilitybackend.agents.ingest import Ingest, Stored
+from stabilitybackend.redis_link import make_redis
+from stabilitybackend.runs import manager as manager_module
+from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.worker import RunWorker
+from stabilityclient.wire import Frame, Hello, encode_message
+
+#: Connections that the manager has in these tests.
+FEW = 4
+
+
+class _Many(Stage):
+    """A stage with many runs."""
+
+    async def register(self, run_id: str) -> None:
+        await RunIndex(self.redis).register(Hello(run_id, "a1", "n0", "0.1.0"), self.now)
+
+    async def store(self, ingest: Ingest, run_id: str, frame: Frame, *, told: bool) -> str:
+        """Store a frame; ``told``: by this process, whose gateway says so. Return its stream id."""
+        message = encode_message(frame)
+        stored = await ingest.append(run_id, frame.source, frame.first_seq, frame.last_seq, message)
+        assert isinstance(stored, Stored)
+        if told:
+            await self.manager.frame_stored(run_id, stored.stream_id, len(message))
+        return stored.stream_id
+
+
+@pytest.fixture
+async def stage(redis_url: str, tmp_path: Path) -> AsyncIterator[_Many]:
+    few = make_redis(redis_url, connections=FEW)
+    stage = _Many(few, tmp_path / "archive")
+    yield stage
+    await stage.manager.stop()
+    await few.aclose()
+
+
+async def _connections(redis: Redis) -> int:
+    clients: Any = await redis.client_list()
+    return len(clients)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["stored-here", "stored-by-another-process"])
+async def test_many_more_runs_than_connections_are_followed_and_none_is_refused(
+    stage: _Many, redis: Redis, told: bool
+) -> None:
+    names = [f"run-{n}" for n in range(80)]
+    for name in names:
+        await stage.register(name)
+    workers = await asyncio.gather(*(stage.manager.get(name) for name in names))
+    async with Ingest(redis) as ingest:
+        ids = [await stage.store(ingest, name, Job().rows([1, 2]), told=told) for name in names]
+    await stage.until(lambda: [worker._stored_to for worker in workers] == ids, "every run has its rows")
+    assert all(points(worker) == {(0, False, s): Job().value(s) for s in (1, 2)} for worker in workers)
+    assert await _connections(redis) <= FEW + 2  # one of the test, one of its ingest
+
+
+async def test_the_number_of_connections_does_not_depend_on_the_number_of_followed_runs(
+    stage: _Many, redis: Redis
+) -> None:
+    found = []
+    for count in (2, 20, 60):
+        for n in range(count):
+            await stage.register(f"run-{n}")
+            await stage.manager.get(f"run-{n}")
+        found.append(await _connections(redis))
+    assert found == [found[0]] * 3
+
+
+def _followed(stage: Stage) -> set[str]:
+    return set(stage.manager._workers)
+
+
+async def _ended(stage: _Many, redis: Redis, name: str) -> RunWorker:
+    """Return the worker of a run whose job said that it is done."""
+    await stage.register(name)
+    worker = await stage.manager.get(name)
+    job = Job()
+    async with Ingest(redis) as ingest:
+        await stage.store(ingest, name, job.rows([1, 2]), told=True)
+        last = await stage.store(ingest, name, job.event("finish", 2), told=True)
+    await stage.until(lambda: worker._stored_to == last, "the worker has all")
+    await worker.tick()
+    assert worker.card.status == "finished"
+    return worker
+
+
+async def test_a_run_that_is_over_is_let_go_half_a_minute_after_the_last_question_and_comes_back_when_asked(
+    stage: _Many, redis: Redis
+) -> None:
+    worker = await _ended(stage, redis, "run-1")
+    before = points(worker)
+    await stage.manager.start()
+    stage.now += 29.0
+    assert stage.manager._idle() == []
+    stage.now += 2.0
+    await stage.until(lambda: not _followed(stage), "it is let go")
+    assert points(await stage.manager.get("run-1")) == before
+
+
+async def test_of_runs_that_are_over_only_those_asked_for_last_are_kept(
+    stage: _Many, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_module, "MAX_IDLE", 3)
+    for n in range(6):
+        stage.now += 0.1
+        await _ended(stage, redis, f"run-{n}")
+    stage.now += 0.1
+    await stage.manager.get("run-0")
+    await stage.manager.start()
+    await stage.until(lambda: len(_followed(stage)) == 3, "the others are let go")
+    assert _followed(stage) == {"run-0", "run-4", "run-5"}
+
+
+async def test_a_live_run_is_kept_however_long_nobody_asks_for_it(stage: _Many, redis: Redis) -> None:
+    await stage.register("run-1")
+    worker = await stage.manager.get("run-1")
+    async with Ingest(redis) as ingest:
+        last = await stage.store(ingest, "run-1", Job().rows([1, 2]), told=True)
+    await stage.until(lambda: worker._stored_to == last, "the worker has all")
+    stage.now += 3_600.0
+    await worker.tick()
+    assert stage.manager._idle() == []
+
+
+async def test_a_followed_run_that_nothing_happens_to_writes_nothing(stage: _Many, redis: Redis) -> None:
+    worker = await _ended(stage, redis, "run-1")
+    stage.now += 10.0
+    await worker.tick()
+    await redis.config_resetstat()
+    for _ in range(20):
+        stage.now += 5.0
+        await worker.tick()
+    stats: Any = await redis.info("commandstats")
+    assert {"cmdstat_hset", "cmdstat_xadd", "cmdstat_xread"} & set(stats) <= {"cmdstat_xread"}
