@@ -91,7 +91,7 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
     def arbiter(command_id: str, attempt: int) -> Arbiter:
         return arbiter_for(parts.folder, ranks.one_node, command_id, attempt)
 
-    parts.boundary = Boundary(parts.folder, ranks.rank, ranks.world_size, arbiter, run._say)
+    parts.boundary = Boundary(parts.folder, ranks.rank, ranks.world_size, arbiter, run._restoring.say)
     parts.sidecar = None
     if settings.mode == "online":
         parts.sidecar = Sidecar(parts.folder, settings.url, settings.api_key, settings.drain_s)

@@ -14,18 +14,19 @@ from stabilityclient.errors import RefusedError
 from stabilityclient.intake import Intake
 from stabilityclient.lineage import Lineage
 from stabilityclient.phase import Phase
-from stabilityclient.rollback import Rollback
+from stabilityclient.restoring import Restoring
 from stabilityclient.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
 from stabilityclient.values import Types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
     from typing import Any, TypeVar
 
     from stabilityclient.guard import Guard
     from stabilityclient.parts import Parts
+    from stabilityclient.rollback import Rollback
     from stabilityclient.settings import Settings
 
     Handler = TypeVar("Handler", bound=Callable[[Rollback], object])
@@ -65,9 +66,9 @@ class Run:
         #: Step of the newest log() and its unix seconds; the heart reads them.
         self.logged_step = -1
         self.logged_at = 0.0
-        self._handler: Callable[[Rollback], object] | None = None
         self._went_back: int | None = None
         self._lineage = Lineage(self._event)
+        self._restoring = Restoring(self._event, self._guard)
 
     # --- data ----------------------------------------------------------------------------------------------------
 
@@ -150,12 +151,33 @@ class Run:
 
     # --- steps and rollback --------------------------------------------------------------------------------------
 
-    def on_rollback(self, handler: Handler) -> Handler:
-        """Register the function that restores the job's state; it gets a :class:`Rollback`. Use as a decorator."""
-        self._handler = handler
+    def on_rollback(
+        self, handler: Handler | None = None, *, can: Iterable[str] | None = None, later: bool = False
+    ) -> Any:
+        """Register the function that restores the job's state; it gets a :class:`Rollback`. Use as a decorator.
+
+        It may return what it applied, e.g. ``{"lr_scale": 0.5}``: the ledger shows that beside what was ordered.
+
+        Args:
+            can: what it can change beside the step: some of ``lr_scale``, ``seed``, ``skip_batches``; orders for others
+                are refused. Left out (``@run.on_rollback``) only the step is promised: the page offers no change, and
+                what is ordered over HTTP all the same reaches the handler.
+            later: it only notes the order; the state is back when the job calls :meth:`restored`.
+        """
+        named = self._restoring.named(can)
+
+        def register(taken: Handler) -> Handler:
+            self._restoring.take(taken, named, later)
+            if self._parts is not None:
+                self._parts.boundary.has_handler = True
+            return taken
+
+        return register if handler is None else register(handler)
+
+    def restored(self, rollback: Rollback, *, applied: Mapping[str, Any] | None = None) -> None:
+        """Say that the state which an ``on_rollback(later=True)`` handler noted is back, and what was changed."""
         if self._parts is not None:
-            self._parts.boundary.has_handler = True
-        return handler
+            self._restoring.restored(rollback, applied)
 
     def steps(self, start: int, stop: int | None = None) -> Iterator[int]:
         """Yield ``start``, ``start + 1``, ... before ``stop``, and obey the commands that people send in between.
@@ -177,7 +199,7 @@ class Run:
                 command = self._between(step, end)
                 if command is not None:
                     if command["kind"] == "stop":
-                        self._say(command, "acted", f"stopped before step {step}", step)
+                        self._restoring.say(command, "acted", f"stopped before step {step}", step)
                         return
                     step = self._roll_back(command, step)
                     continue
@@ -320,29 +342,15 @@ class Run:
 
     def _roll_back(self, command: dict[str, Any], step: int) -> int:
         """Call the user's handler and return the step that comes next."""
-        rollback = Rollback.of(command)
-        handler = self._handler
-        assert handler is not None  # a rank without one rejects, and then nobody acts
-        try:
-            with self.phase("rollback"):
-                handler(rollback)
-        except BaseException as error:
-            self._say(
-                command, "failed", cut(f"the handler raised {type(error).__name__}: {error}", MAX_TEXT_CHARS), step
-            )
-            raise
+        with self.phase("rollback"):
+            rollback, answer = self._restoring.call(command, step)
         try:
             self._drain_device_values()
             self._lineage.follow(rollback)
-            self._say(command, "acted", f"went back to step {rollback.to_step}", step)
         except Exception as error:
             self._guard.caught("steps()", error)
+        self._restoring.back(command, step, answer)
         return rollback.to_step + 1
-
-    def _say(self, command: Mapping[str, Any], state: str, detail: str, step: int) -> None:
-        attempt = int(command.get("attempt") or 1)
-        data = {"command_id": command["command_id"], "attempt": attempt, "state": state, "detail": detail}
-        self._event("command", step, data)
 
     # --- hooks ---------------------------------------------------------------------------------------------------
 

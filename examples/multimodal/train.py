@@ -44,13 +44,21 @@ def main() -> None:
         trainer = Trainer(args)
     log = LogTimer(run.log) if args.measure_log_calls and rank == 0 else run.log
 
-    @run.on_rollback  # <- stabilityboard
-    def go_back(rollback: stabilityclient.Rollback) -> None:
+    @run.on_rollback(can=("lr_scale", "seed", "skip_batches"))  # <- stabilityboard
+    def go_back(rollback: stabilityclient.Rollback) -> dict[str, Any]:
         trainer.restore(Path(rollback.checkpoint))
-        trainer.lr_scale *= rollback.lr_scale or 1.0
-        trainer.mixture.skip(rollback.skip_batches or 0)
+        done: dict[str, Any] = {}
+        if rollback.lr_scale is not None:
+            trainer.lr_scale *= rollback.lr_scale
+            done["lr_scale"] = rollback.lr_scale
+        if rollback.skip_batches:
+            before = trainer.mixture.number
+            trainer.mixture.skip(rollback.skip_batches)
+            done["skip_batches"] = trainer.mixture.number - before
         if rollback.seed is not None:
             trainer.reseed(rollback.seed)
+            done["seed"] = rollback.seed
+        return done  # what was done, not what was ordered: the ledger shows both
 
     def save_checkpoint(step: int) -> None:
         with run.phase("checkpoint"):  # <- stabilityboard

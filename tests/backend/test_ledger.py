@@ -64,6 +64,35 @@ def _story() -> tuple[_Rank, list[Frame]]:
     return job, frames
 
 
+ORDERED = {"skip_batches": 3, "lr_scale": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("told", "applied", "skipped"),
+    [(None, None, None), ({}, {}, None), (ORDERED, ORDERED, 3), ({"lr_scale": 0.5}, {"lr_scale": 0.5}, None)],
+    ids=["nothing told", "none of it", "all of it", "a part"],
+)
+def test_what_was_ordered_is_done_only_by_the_word_of_the_job(told: Any, applied: Any, skipped: Any) -> None:
+    job = _Rank()
+    frames = [job.steps(1, 20), job.rolled_back(10, "c-1", command_id="c-1", changes=ORDERED)]
+    frames.append(job.event("command", 20, command_id="c-1", state="acted", applied=told))
+    [entry] = _ledger(*frames, job.steps(11, 12))["rollbacks"]
+    assert (entry["changes"], entry["applied"], entry["batches_skipped"]) == (ORDERED, applied, skipped)
+
+
+def test_ranks_that_changed_different_things_are_told_apart() -> None:
+    ranks = [_Rank(0, world_size=2), _Rank(1, world_size=2)]
+    frames = [job.steps(1, 20) for job in ranks]
+    frames += [job.rolled_back(10, "c-1", command_id="c-1", changes=ORDERED) for job in ranks]
+    said = ({"lr_scale": 0.5, "seed": 1}, {"lr_scale": 1.0, "seed": 1})
+    frames += [
+        job.event("command", 20, command_id="c-1", state="acted", applied=one)
+        for job, one in zip(ranks, said, strict=True)
+    ]
+    [entry] = _ledger(*frames)["rollbacks"]
+    assert entry["applied"] == {"lr_scale": "differs between ranks", "seed": 1}
+
+
 def test_a_story_with_nested_rollbacks_is_booked_as_by_hand() -> None:
     _, frames = _story()
     book = _ledger(*frames, _story()[0].at(1_242.0).event("finish", 40))
@@ -76,7 +105,7 @@ def test_a_story_with_nested_rollbacks_is_booked_as_by_hand() -> None:
         # Root 31-60 (1040 .. 1070), second 61-75 (1130 .. 1144), third 76-80 (1189 .. 1193); 1193 .. 1233 down.
         (3, 0, 30, 80, 50, 30.0 + 14.0 + 4.0, 40.0),
     ]
-    assert (first["reason"], first["batches_skipped"], first["changes"]["lr_scale"]) == ("spike", 500, 0.5)
+    assert (first["reason"], first["batches_skipped"], first["applied"]["lr_scale"]) == ("spike", 500, 0.5)
     assert (second["cause"], second["command_id"], second["issuer"]) == ("command", "c-1", "ada")
     assert (third["cause"], third["batches_skipped"], third["incidents"]) == ("declared", 0, [])
     totals = book["totals"]

@@ -26,10 +26,11 @@ def main() -> None:
     spoilt_at: list[int] = []
     run = stabilityclient.init(project="browser", name=f"spiking {NASTY}")
 
-    @run.on_rollback
-    def back(rollback: stabilityclient.Rollback) -> None:
+    @run.on_rollback(can=("lr_scale", "seed", "skip_batches"))
+    def back(rollback: stabilityclient.Rollback) -> dict[str, float]:
         spoil.unlink(missing_ok=True)
         spoilt_at.clear()
+        return {"lr_scale": 0.5, "seed": 7, "skip_batches": 40}
 
     for step in run.steps(1):
         begin = time.time()

@@ -20,9 +20,10 @@ def main() -> None:
     run = stabilityclient.init(project="browser", name="spoilt")
     spoilt = [True]
 
-    @run.on_rollback
-    def back(rollback: stabilityclient.Rollback) -> None:
+    @run.on_rollback(can=("skip_batches",))
+    def back(rollback: stabilityclient.Rollback) -> dict[str, int]:
         spoilt[0] = False
+        return {"skip_batches": rollback.skip_batches or 0}
 
     for step in run.steps(1):
         while step == stop and not (folder / "go").exists():

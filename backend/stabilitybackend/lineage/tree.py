@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,8 @@ class Segment:
         reason: free text of who asked, may be empty.
         command_id: the command that ordered it, else None.
         issuer: who asked, where known.
-        changes: what else changed (lr_scale, seed, skip_batches, ...).
+        changes: what else changed (lr_scale, seed, skip_batches, ...): what was ordered, or what the job declared.
+        applied: what the job says that it did change, None where it told nothing.
         created: log time of the record that opened it, unix seconds.
         entered: rank -> source id that brought the rank into this segment.
         undone: somebody said that this inferred segment is none: it holds no points and is never the head.
@@ -48,6 +49,13 @@ class Segment:
     first_step: int | None = None
     last_step: int | None = None
     points: int = 0
+    applied: dict[str, Any] | None = None
+
+    def told(self, applied: Mapping[str, Any]) -> None:
+        """A rank says what it changed; where ranks differ, that stands in the place of the value."""
+        known = self.applied
+        differing = {name for name in applied if known is not None and known.get(name, applied[name]) != applied[name]}
+        self.applied = {**applied, **(known or {}), **dict.fromkeys(differing, "differs between ranks")}
 
     def saw(self, low: int, high: int, values: int) -> None:
         """Note that ``values`` values at steps ``low..high`` were stored here."""
@@ -163,10 +171,19 @@ class SegmentTree:
         fork_step = max(to_step, ROOT_FORK)
         parent = self.segment_at(origin, fork_step)
         segment = Segment(len(self._segments), key, parent, fork_step, cause, created=created, **facts)
+        if cause == "declared":
+            segment.applied = dict(segment.changes)  # the job's own word
         self._segments.append(segment)
         self._by_key.setdefault(key, []).append(segment.id)
         self.touch(segment.id)
         return segment
+
+    def told(self, data: Mapping[str, Any]) -> None:
+        """A rank says what it changed in the rollback that it obeyed (data of its ``command`` event)."""
+        if isinstance(data.get("applied"), dict):
+            for segment in self.with_key(str(data.get("command_id"))):
+                segment.told(data["applied"])
+                self.touch(segment.id)
 
     def rehang(self, segment: Segment, origin: int, fork_step: int) -> bool:
         """Let ``segment`` start from ``fork_step`` on the path of ``origin``; return whether that changed anything."""
@@ -245,6 +262,7 @@ class SegmentTree:
             "command_id": segment.command_id,
             "issuer": segment.issuer,
             "changes": segment.changes,
+            "applied": segment.applied,
             "created": segment.created,
             "ranks": sorted(segment.entered),
             "undone": segment.undone,

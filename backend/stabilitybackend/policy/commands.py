@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.errors import Conflict
 from stabilitybackend.policy.agent_orders import (
     AGENT_KINDS,
     OURSELVES,
@@ -21,15 +21,13 @@ from stabilitybackend.policy.agent_orders import (
     is_under_way,
     verdict,
 )
-from stabilitybackend.policy.orders import OPEN_STATES, JobView, Order, check_fields, check_outside, usable_checkpoint
+from stabilitybackend.policy.orders import OPEN_STATES, JobView, Order, check_fields
+from stabilitybackend.policy.rollback_order import rollback_order
 
 __all__ = ["MAX_ATTEMPTS", "CommandBook"]
 
 #: Tries to agree on one step boundary before the command fails.
 MAX_ATTEMPTS = 3
-#: A command that no rank acted on expires after this long, seconds: long enough for a few slow steps, short enough
-#: that nobody is surprised by a rollback ordered before lunch.
-DEFAULT_EXPIRES_S = 600.0
 #: A command is ignored when no rank has said a word so many steps after its boundary ...
 IGNORED_AFTER_STEPS = 5
 #: ... and so many seconds after it was ordered: an agent that was away for a moment still brings it in time.
@@ -124,42 +122,7 @@ class CommandBook:
                 self._give_way(now)
             return self._begin(agent_order(order, command_id, self._run_id, job, issuer=issuer, now=now, plan=plan))
         self._check_free(now)
-        if job.running_step is None:
-            raise Conflict("the job has not begun a step yet", hint="order it again when the first step is there")
-        assert order.to_step is not None
-        if order.to_step >= job.running_step:
-            raise BadRequest(
-                f"to_step is {order.to_step}, but the job is at step {job.running_step}",
-                hint="give an earlier step: that of a checkpoint",
-            )
-        checkpoint = usable_checkpoint(order.to_step, job.checkpoints)
-        check_outside(order, job)
-        expires_s = DEFAULT_EXPIRES_S if order.expires_s is None else order.expires_s
-        command: dict[str, Any] = {
-            "command_id": command_id,
-            "run_id": self._run_id,
-            "kind": order.kind,
-            "to_step": order.to_step,
-            "lr_scale": order.lr_scale,
-            "seed": order.seed,
-            "skip_batches": order.skip_batches,
-            "reason": order.reason,
-            "issuer": issuer,
-            "issued": now,
-            "expires": now + expires_s,
-            "fence": {"segment": job.head, "segment_key": job.head_key},
-            "state": "pending",
-            "attempt": 1,
-            "apply_at_step": job.boundary(1),
-            "world_size": job.world_size,
-            "ranks": {},
-            "history": [],
-            "checkpoint": checkpoint,
-            "segment": None,
-            "first_step": None,
-            "idempotency_key": order.idempotency_key,
-        }
-        return self._begin(command)
+        return self._begin(rollback_order(order, command_id, self._run_id, job, issuer=issuer, now=now))
 
     def ask_agents(self, kind: str, command_id: str, job: JobView, reason: str, now: float) -> list[dict[str, Any]]:
         """Return the new order of the server itself to the agents, nothing when it was given already."""
@@ -169,7 +132,10 @@ class CommandBook:
         return [self._begin(agent_order(order, command_id, self._run_id, job, issuer=OURSELVES, now=now))]
 
     def _begin(self, command: dict[str, Any]) -> dict[str, Any]:
-        _note(command, "pending", command["issued"], f"ordered by {command['issuer']}")
+        by = f"ordered by {command['issuer']}"
+        if command.get("unpromised"):
+            by += f"; the job has not said that it can change {', '.join(command['unpromised'])}"
+        _note(command, "pending", command["issued"], by)
         self._commands[command["command_id"]] = command
         if command["kind"] == "restart":
             self._restart = command["command_id"]
@@ -240,6 +206,8 @@ class CommandBook:
         if known is not None and known["state"] == said and known["step"] == step:
             return []
         command["ranks"][str(rank)] = {"state": said, "step": step, "time": time, "detail": detail}
+        if said == "acted" and isinstance(data.get("applied"), dict):
+            command["ranks"][str(rank)]["applied"] = data["applied"]
         _history(command, said, time, detail, rank, step)
         self._draw_conclusion(command, said, time, detail, rank)
         return [command]
@@ -374,6 +342,8 @@ class CommandBook:
                     self._restart = None  # a process that starts now is no doing of an agent that is long gone
             elif command["state"] in OPEN_STATES and now > command["expires"]:
                 text = f"{len(command['ranks'])} of {command['world_size']} ranks answered; nothing was rolled back"
+                if command["segment"] is not None:
+                    text = "the steps went back, but not all ranks said that their state was restored (run.restored)"
                 changed.append(_note(command, "expired", now, text))
         return changed
 

@@ -184,7 +184,8 @@ def _entry(
         if rollback.left is not None:  # the time of late words passed while the job was elsewhere
             wall_s += _stretch_s(segments[loss.segment], int(loss.low), int(loss.high), times, rollback.notes)
     left_at, downtime_s = _downtime(rollback, segments, heads, times, until)
-    skipped = segment.changes.get("skip_batches")
+    ordered = segment.changes.get("skip_batches")
+    skipped = (segment.applied or {}).get("skip_batches")
     return {
         "segment": segment.id,
         "parent": segment.parent,
@@ -195,12 +196,13 @@ def _entry(
         "issuer": segment.issuer,
         "command_id": segment.command_id,
         "changes": segment.changes,
+        "applied": segment.applied,
         "created": segment.created,
         "steps_lost": steps,
         "wall_lost_s": wall_s,
         "downtime_s": downtime_s,
         "gpu_hours_lost": (wall_s + (downtime_s or 0.0)) * gpus / 3600,
-        "batches_skipped": skipped if isinstance(skipped, int) and skipped > 0 else 0,
+        "batches_skipped": skipped if isinstance(skipped, int) and skipped > 0 else None if ordered else 0,
         "incidents": [] if segment.undone else _led_to(segment, losses, left_at, incidents),
         "undone": segment.undone,
         "notes": rollback.notes,

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.policy.going_back import inside
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.policy.abilities import Handlers
 
-__all__ = ["OPEN_STATES", "JobView", "Order", "check_fields", "check_outside", "usable_checkpoint"]
+__all__ = ["OPEN_STATES", "JobView", "Order", "check_fields", "usable_checkpoint"]
 
 #: States in which a command may still be acted on.
 OPEN_STATES = frozenset({"pending", "delivered", "ready"})
@@ -65,6 +65,7 @@ class JobView:
         agents: agents connected now.
         starts: node -> when the newest of its ranks' processes started, ns since 1970 by the node's own clock.
         spoiling: the open incidents from whose onset on no checkpoint is good.
+        handler: what the job's ranks said that they can change in a rollback.
     """
 
     running_step: int | None
@@ -76,6 +77,7 @@ class JobView:
     agents: int
     starts: Mapping[str, int] = field(default_factory=dict)
     spoiling: Sequence[Mapping[str, Any]] = ()
+    handler: Handlers = field(default_factory=Handlers)
 
     def boundary(self, attempt: int) -> int | None:
         """Return the step before which all ranks shall act, None when the job's step is unknown."""
@@ -145,24 +147,6 @@ def usable_checkpoint(to_step: int, checkpoints: Sequence[Mapping[str, Any]]) ->
             return str(checkpoint["path"])
     known = ", ".join(str(c["step"]) for c in usable[:12]) or "none"
     raise BadRequest(f"there is no usable checkpoint for step {to_step}", hint=f"usable checkpoints: {known}")
-
-
-def check_outside(order: Order, job: JobView) -> None:
-    """Raise Conflict where the wanted checkpoint is from inside an open incident, and that was not accepted."""
-    if order.to_step is None or order.accept_inside_incident:
-        return
-    found = inside(order.to_step, job.spoiling)
-    if found is None:
-        return
-    usable = (int(c["step"]) for c in job.checkpoints if c["available"] and not c["dead"])
-    good = max((step for step in usable if inside(step, job.spoiling) is None), default=None)
-    last = "no checkpoint is from before it" if good is None else f"the last good one is that of step {good}"
-    raise Conflict(
-        f"the checkpoint of step {order.to_step} was {found['text']} (incident {found['incident_id']})",
-        hint=f"{last}; to go to step {order.to_step} all the same, say accept_inside_incident "
-        "(on the command line: --accept-inside-incident)",
-        code="inside_incident",
-    )
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:

@@ -6,6 +6,7 @@ The header, a card, an incident's page, the API and the command line all show th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from stabilitybackend.policy.advice import suggest
@@ -22,6 +23,7 @@ def way_back(
     checkpoints: Sequence[Mapping[str, Any]],
     last_step: int | None,
     about: Mapping[str, Any] | None = None,
+    cannot: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the Offer of docs/api.md.
 
@@ -30,6 +32,7 @@ def way_back(
         checkpoints: Checkpoints of docs/api.md, newest first.
         last_step: newest step of the effective timeline, None before the first.
         about: the incident that somebody looks at: it is gone back for although it is over.
+        cannot: what the job does not promise to change -> why; nothing of that is suggested.
     """
     usable = [c for c in checkpoints if c["available"] and not c["dead"] and c["step"] <= (last_step or 0)]
     lead = _lead(incidents, about)
@@ -47,8 +50,8 @@ def way_back(
         else:
             chosen, skip_to = advice["to_step"], advice["skip_range"][1]
             lr_scale, reseed = advice["lr_scale"], advice["reseed"]
-        skip_to = max(skip_to, last_step or 0)
-        text = _words(lead, chosen)
+        skip_to = None if "skip_batches" in cannot else max(skip_to, last_step or 0)
+        text = _words(lead, chosen, skip_to is None)
     offered = usable[:MAX_OFFERED]
     offered += [c for c in usable[MAX_OFFERED:] if c["step"] == chosen][:1]
     return {
@@ -56,8 +59,9 @@ def way_back(
         "onset_step": None if lead is None else int(lead["onset_step"]),
         "to_step": chosen,
         "skip_batches": None if chosen is None or skip_to is None else skip_to - chosen,
-        "lr_scale": lr_scale,
-        "reseed": reseed,
+        "lr_scale": None if "lr_scale" in cannot else lr_scale,
+        "reseed": reseed and "seed" not in cannot,
+        "cannot": dict(cannot),
         "text": text,
         "checkpoints": [
             {**c, "skip_batches": None if skip_to is None else skip_to - c["step"], "where": _where(c["step"], lead)}
@@ -74,11 +78,14 @@ def _lead(incidents: Collection[Mapping[str, Any]], about: Mapping[str, Any] | N
     return min(every, key=lambda one: (one["onset_step"], one["incident_id"]), default=None)
 
 
-def _words(lead: Mapping[str, Any], chosen: int | None) -> str:
+def _words(lead: Mapping[str, Any], chosen: int | None, met_again: bool) -> str:
     what = f"the {'open ' if lead['state'] == 'open' else ''}{lead['kind']} at step {lead['onset_step']}"
     if chosen is None:
         return f"No checkpoint from before {what} is at hand, so none is suggested."
-    return f"The checkpoint of step {chosen} is from before {what}; the batches behind it are left out."
+    behind = "the batches behind it are left out"
+    if met_again:
+        behind = "the job does not promise to leave out the batches behind it"
+    return f"The checkpoint of step {chosen} is from before {what}; {behind}."
 
 
 def _where(step: int, lead: Mapping[str, Any] | None) -> str:

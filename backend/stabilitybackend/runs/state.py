@@ -17,6 +17,7 @@ from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.liveness.rank_watch import start_of
+from stabilitybackend.policy.abilities import Handlers
 from stabilitybackend.policy.commands import CommandBook
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.job_alert import alert_finding
@@ -69,6 +70,7 @@ class RunState:
         self.remember: Callable[[Finding], Finding] = lambda finding: finding
         self.stretches = Stretches()
         self.gpu_readings = GpuReadings()
+        self.handlers = Handlers()
         self.agents: dict[str, dict[str, Any]] = {}
         self.world = World()
         #: What could not be read or folded.
@@ -218,6 +220,8 @@ class RunState:
             self.stretches.finished(event.data["source"])
         elif event.type == "alert" and told:
             self.found(alert_finding(event), event.time, changes)
+        elif event.type == "handler":
+            self.handlers.take(rank, event.data)
         elif event.type == "batch":
             self._evidence.batch(rank, event.step, event.data)
         elif event.type == "gpu_inventory":
@@ -227,6 +231,7 @@ class RunState:
         elif event.type == "command" and not replayed:
             node = event.source.node
             changes.add_commands(self.commands.on_event(rank, event.step, event.data, event.time, node=node))
+        changes.segments |= event.type == "command" and event.data.get("applied") is not None
         said = event.as_dict()
         if event.type in ("process_death", "exception") and not replayed:
             source = event.data.get("source") or event.source.source
@@ -322,6 +327,7 @@ class RunState:
             "pace": self._pace.saved(),
             "gpu_notes": self._gpu_notes,
             "unreadable": self.unreadable.saved(),
+            "handlers": self.handlers.saved(),
         }
 
     def restore(self, saved: Mapping[str, Any], loads: Callable[[bytes], Any]) -> None:
@@ -350,6 +356,7 @@ class RunState:
         self._pace.restore(saved["pace"])
         self._gpu_notes = dict(saved["gpu_notes"])
         self.unreadable.restore(saved["unreadable"])
+        self.handlers.restore(saved.get("handlers", {}))
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
@@ -362,8 +369,9 @@ class RunState:
         starts = newest_starts(self.agents.values())
         spoiling = self.incidents.spoiling()
         return JobView(
-            running, step_time_s, self.world.size, head.id, head.key, checkpoints, connected, starts, spoiling
-        )
+            running, step_time_s, self.world.size, head.id, head.key, checkpoints, connected, starts, spoiling,
+            self.handlers,
+        )  # fmt: skip
 
     def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Return the new command, or the one that was ordered under the same idempotency key."""

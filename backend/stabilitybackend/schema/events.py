@@ -70,6 +70,13 @@ class CommandWord(msgspec.Struct):
     state: str
     attempt: Whole | None = None
     detail: str | None = None
+    applied: dict[str, Any] | None = None
+
+
+class HandlerTold(msgspec.Struct):
+    """``handler``: a rollback handler was registered, and what it can change."""
+
+    can: list[str] | None = None
 
 
 class ExceptionRaised(msgspec.Struct):
@@ -232,6 +239,7 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "batch": BatchTaken,
     "alert": Alert,
     "command": CommandWord,
+    "handler": HandlerTold,
     "exception": ExceptionRaised,
     "left": RankLeft,
     "process_death": ProcessDeath,

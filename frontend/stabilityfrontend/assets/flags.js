@@ -47,7 +47,7 @@
       `<b>${fork.label}: ${segment.cause === "restart" ? "restarted from" : "rolled back to"} step ${S.count(fork.step)}</b>`,
       fork.discarded ? `${S.plural(fork.discarded, "step")} discarded` : "",
       S.plotlyText(segment.reason || ""),
-      S.plotlyText(S.changes(segment.changes)),
+      S.plotlyText(S.changed(segment)),
       segment.issuer ? `by ${S.plotlyText(segment.issuer)}` : segment.cause === "declared" ? "by the job itself" : "",
       segment.created ? S.clock(segment.created) : "",
     ].filter(Boolean);

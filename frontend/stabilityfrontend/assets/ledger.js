@@ -90,8 +90,9 @@
         ["Time lost", "From the log time of the fork step to that of the last dead step, without the time that the job stood"],
         ["Down", "From the last row of the old segment to the first row of the new one"],
         ["GPU-hours", "(Time lost + down) × GPUs"],
-        ["Skipped", "Batches that were skipped, so that they are not seen"],
-        ["Changes", ""],
+        ["Skipped", "Batches that were skipped, by the word of the job"],
+        ["Ordered", "What was asked for beside the step"],
+        ["Done", "What the job says that it changed (what its handler returned)"],
         ["Who and why", ""],
         ["Incident", "The incident that it answers"],
       ];
@@ -110,7 +111,8 @@
       const { page } = this;
       const fork = page.forkList.find((each) => each.segment.id === one.segment);
       const label = fork ? fork.label : `#${one.segment}`;
-      const changes = S.changes(Object.fromEntries(Object.entries(one.changes || {}).filter(([key]) => key !== "skip_batches")));
+      const ordered = one.cause === "command" ? S.changes(one.changes, true) : "";
+      const done = one.applied ? S.changes(one.applied) || "nothing" : ordered ? "nothing told" : "";
       const notes = (one.notes || []).map(S.sentence).join(" ");
       const why = [one.issuer ? `${one.issuer}: ` : "", one.reason || ""].join("");
       const num = (words, title) => S.h("td", { class: "num", title: title || null }, words);
@@ -123,8 +125,9 @@
         num([seconds(one.wall_lost_s), notes ? S.h("span", { class: "sub" }, " *") : ""], notes),
         num(seconds(one.downtime_s)),
         num(hours(one.gpu_hours_lost)),
-        num(one.batches_skipped ? S.count(one.batches_skipped) : S.h("span", { class: "sub" }, "–")),
-        S.h("td", { class: "words" }, changes || S.h("span", { class: "sub" }, "none")),
+        num(one.batches_skipped ? S.count(one.batches_skipped) : S.h("span", { class: "sub" }, missing(one.batches_skipped) ? "?" : "–"), missing(one.batches_skipped) ? "Ordered; the job did not tell whether it skipped any" : ""),
+        S.h("td", { class: "words" }, ordered || S.h("span", { class: "sub" }, "–")),
+        S.h("td", { class: "words" }, done === "nothing told" || !done ? S.h("span", { class: "sub" }, done || "–") : done),
         S.h(
           "td",
           { class: "words wide", title: why || null },

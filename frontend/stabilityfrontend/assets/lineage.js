@@ -87,7 +87,7 @@
             first === null ? `from step ${S.count((segment.fork_step ?? -1) + 1)}, no point yet` : kept ? `${S.count(first)} → ${S.count(keptTo)}${isHead && page.run && page.run.status === "running" ? " live" : ""}` : "nothing kept",
           ),
           segment.reason || segment.issuer || Object.keys(segment.changes || {}).length
-            ? S.h("div", { class: "why" }, [segment.reason, S.changes(segment.changes), segment.issuer ? `by ${segment.issuer}` : ""].filter(Boolean).join(" · "))
+            ? S.h("div", { class: "why" }, [segment.reason, S.changed(segment), segment.issuer ? `by ${segment.issuer}` : ""].filter(Boolean).join(" · "))
             : null,
           // The server refuses while another segment hangs from it.
           segment.cause === "restart" && !list.some((one) => one.parent === segment.id)

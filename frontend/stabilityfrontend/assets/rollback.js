@@ -223,7 +223,7 @@
       this.shown = key;
       const bad = S.commandFailed(command);
       const title = command.state === "done" ? "Rolled back" : bad ? "Not rolled back" : "Rolling back";
-      const words = [`to step ${S.count(command.to_step)}`, S.changes({ lr_scale: command.lr_scale, seed: command.seed, skip_batches: command.skip_batches })];
+      const words = [`to step ${S.count(command.to_step)}`, S.changes({ lr_scale: command.lr_scale, seed: command.seed, skip_batches: command.skip_batches }, true)];
       // Beside the chart, which is being stitched meanwhile.
       if (this.dialog.matches(":modal")) this.raise(true);
       S.fill(

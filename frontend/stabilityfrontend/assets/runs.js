@@ -13,7 +13,7 @@
     "",
     'run = stabilityclient.init(project="vlm", name="interleaved-7b", url="ORIGIN")',
     "",
-    "@run.on_rollback",
+    "@run.on_rollback  # can=(...): what it can change beside the step",
     "def restore(rollback):",
     "    load_checkpoint(model, optimizer, step=rollback.to_step)",
     "",

@@ -233,16 +233,24 @@
     return forks;
   };
 
-  /** What a fork changed, in words: `LR × 0.5, seed 7, 40 batches skipped`. */
-  S.changes = function (changes) {
+  /** What was changed, in words: `LR × 0.5, seed 7, 40 batches skipped`; what is only `ordered`: `... skip 40 batches`. */
+  S.changes = function (changes, ordered) {
     const words = [];
     for (const [key, value] of Object.entries(changes || {})) {
       if (value === null || value === undefined) continue;
       if (key === "lr_scale") words.push(`LR × ${value}`);
       else if (key === "seed") words.push(`seed ${value}`);
-      else if (key === "skip_batches") words.push(`${S.plural(value, "batch").replace("batchs", "batches")} skipped`);
+      else if (key === "skip_batches" && Number.isFinite(value)) words.push(ordered ? `skip ${value === 1 ? "1 batch" : `${S.count(value)} batches`}` : `${value === 1 ? "1 batch" : `${S.count(value)} batches`} skipped`);
       else words.push(`${key} ${typeof value === "object" ? JSON.stringify(value) : value}`);
     }
     return words.join(", ");
+  };
+
+  /** What a fork's job says that it changed, beside what was ordered where that is another thing. */
+  S.changed = function (segment) {
+    const ordered = segment.cause === "command" ? S.changes(segment.changes, true) : "";
+    const told = segment.applied ? S.changes(segment.applied) : "";
+    if (!ordered || (told && told === S.changes(segment.changes))) return told || (segment.applied ? "" : S.changes(segment.changes));
+    return `ordered: ${ordered}; done: ${told || (segment.applied ? "none of it" : "nothing told")}`;
   };
 })();

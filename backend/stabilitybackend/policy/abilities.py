@@ -1,0 +1,65 @@
+"""What the ranks of a job said that their rollback handlers can change beside the step. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["CHANGES", "Handlers"]
+
+#: What an order may ask for beside the step -> what that is, in words.
+CHANGES: Mapping[str, str] = {
+    "lr_scale": "changes the learning rate",
+    "seed": "takes a new seed",
+    "skip_batches": "leaves out batches",
+}
+#: Ranks whose word is kept.
+MAX_RANKS = 65_536
+
+
+@dataclass(slots=True)
+class Handlers:
+    """The newest word of each rank (the event ``handler``)."""
+
+    #: Rank -> what it can change; None: it has a handler and promised only the step.
+    _can: dict[int, tuple[str, ...] | None] = field(default_factory=dict)
+
+    def take(self, rank: int | None, data: Mapping[str, Any]) -> None:
+        """A rank registered its handler."""
+        if rank is None or (len(self._can) >= MAX_RANKS and rank not in self._can):
+            return
+        can = data.get("can")
+        self._can[rank] = tuple(name for name in CHANGES if name in can) if isinstance(can, list) else None
+
+    def told(self) -> bool:
+        """Return whether any rank said a word: clients of before say none, and everything is offered to them."""
+        return bool(self._can)
+
+    def declares(self) -> bool:
+        """Return whether every rank that has a handler listed what it can change."""
+        return self.told() and None not in self._can.values()
+
+    def can(self) -> list[str]:
+        """Return what every rank can change."""
+        return [name for name in CHANGES if all(name in (can or ()) for can in self._can.values())]
+
+    def cannot(self) -> dict[str, str]:
+        """Return what is not to be offered -> why, in words."""
+        if not self.told():
+            return {}
+        missing = {name: what for name, what in CHANGES.items() if name not in self.can()}
+        if self.declares():
+            return {
+                name: f"the job does not say that it {what}: @run.on_rollback(can=...)"
+                for name, what in missing.items()
+            }
+        return dict.fromkeys(missing, "the job promises only the step: @run.on_rollback(can=...)")
+
+    def saved(self) -> dict[int, tuple[str, ...] | None]:
+        """Return what ``restore`` takes up."""
+        return self._can
+
+    def restore(self, saved: Mapping[int, tuple[str, ...] | None]) -> None:
+        """Take over what ``saved`` returned."""
+        self._can = dict(saved)

@@ -1,0 +1,69 @@
+"""Only what a job says that it can change is offered, and an order for something else is refused with words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.policy.abilities import Handlers
+from stabilitybackend.policy.commands import CommandBook
+from stabilitybackend.policy.orders import JobView, Order
+from stabilitybackend.policy.way_back import way_back
+
+JOB = JobView(269, 0.1, 1, 0, "", [], agents=1)
+
+
+def handlers(*said: Any) -> Handlers:
+    found = Handlers()
+    for rank, can in enumerate(said):
+        found.take(rank, {"can": can})
+    return found
+
+
+def ordered(handler: Handlers, **asked: Any) -> dict[str, Any]:
+    job, order = replace(JOB, handler=handler), Order(to_step=200, **asked)
+    return CommandBook("run").order(order, job, command_id="c-1", issuer="ada", now=0.0)
+
+
+def test_a_client_that_says_nothing_is_offered_everything() -> None:
+    assert handlers().cannot() == {}
+    assert ordered(handlers(), lr_scale=0.5)["unpromised"] == []
+
+
+def test_what_one_rank_can_not_is_not_offered() -> None:
+    assert sorted(handlers(["lr_scale", "seed"], ["seed", "nonsense"]).cannot()) == ["lr_scale", "skip_batches"]
+    assert sorted(handlers(["seed"], None).cannot()) == ["lr_scale", "seed", "skip_batches"]
+
+
+def test_what_the_job_said_that_it_can_not_is_refused_and_what_it_can_is_named() -> None:
+    with pytest.raises(BadRequest) as refused:
+        ordered(handlers(["seed", "skip_batches"]), lr_scale=0.5, seed=3)
+    assert "lr_scale given" in refused.value.message
+    assert "it can seed, skip_batches" in refused.value.message
+    assert (refused.value.status, refused.value.code) == (422, "job_cannot")
+
+
+def test_what_changes_nothing_is_never_refused() -> None:
+    assert ordered(handlers([]), lr_scale=1.0, skip_batches=0)["unpromised"] == []
+
+
+def test_what_a_bare_handler_is_asked_for_is_ordered_with_a_note() -> None:
+    command = ordered(handlers(None), lr_scale=0.5)
+    assert (command["lr_scale"], command["unpromised"]) == (0.5, ["lr_scale"])
+    assert "has not said that it can change lr_scale" in command["history"][0]["detail"]
+
+
+def test_nothing_is_suggested_that_the_job_can_not() -> None:
+    spike = {
+        "incident_id": "i", "kind": "spike", "severity": "critical", "state": "open", "metric": "loss", "dataset": None,
+        "segment": 0, "onset_step": 220, "recovered_step": None, "recovery": "none", "dead": False, "evidence": {},
+    }  # fmt: skip
+    saved = [{"step": 200, "path": "c", "segment": 0, "time": 0.0, "available": True, "dead": False}]
+    free, bound = (way_back([spike], saved, 269, None, cannot) for cannot in ({}, handlers(None).cannot()))
+    assert (free["to_step"], free["skip_batches"], free["lr_scale"], free["cannot"]) == (200, 70, 0.5, {})
+    assert (bound["to_step"], bound["skip_batches"], bound["lr_scale"]) == (200, None, None)
+    assert bound["checkpoints"][0]["skip_batches"] is None
+    assert "does not promise to leave out" in bound["text"]
