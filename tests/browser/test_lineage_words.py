@@ -19,7 +19,7 @@ OpenPage = Callable[..., "Page"]
 JOB = str(Path(__file__).parent / "stuttering_job.py")
 RUN = "r-stutter"
 
-FORKS = """(segments) => window.stability.forks(new Map(segments.map((one) => [one.id, one])))
+FORKS = """([segments, booked]) => window.stability.forks(new Map(segments.map((one) => [one.id, one])), new Map(booked))
   .map(({ label, step, discarded }) => [label, step, discarded])"""
 
 
@@ -29,15 +29,10 @@ def segment(id_: int, fork: int | None, last: int | None, **more: Any) -> dict[s
     return {"id": id_, "parent": parent, "fork_step": fork, "last_step": last, "cause": "declared"} | more
 
 
-def test_a_step_that_an_older_fork_discarded_is_not_counted_again(scripts: Page) -> None:
-    # 1..500, back to 300 and on to 449, back to 400 and on to 519, back to 100.
-    segments = [segment(0, None, 499), segment(1, 300, 449), segment(2, 400, 519), segment(3, 100, 699)]
-    assert scripts.evaluate(FORKS, segments) == [["R1", 300, 199], ["R2", 400, 49], ["R3", 100, 419]]
-
-
-def test_a_rollback_before_the_first_new_point_of_the_one_before_discards_only_the_rest(scripts: Page) -> None:
-    segments = [segment(0, None, 90), segment(1, 60, None), segment(2, 40, None)]
-    assert scripts.evaluate(FORKS, segments) == [["R1", 60, 30], ["R2", 40, 20]]
+def test_what_a_fork_discarded_is_what_the_ledger_says(scripts: Page) -> None:
+    segments = [segment(0, None, 499), segment(1, 300, 449), segment(2, 400, None)]
+    booked = [[1, {"steps_lost": 49, "last_dead_step": 449}]]
+    assert scripts.evaluate(FORKS, [segments, booked]) == [["R1", 300, 49], ["R2", 400, 0]]
 
 
 def test_what_was_taken_back_is_no_fork_and_takes_no_number(scripts: Page) -> None:
@@ -46,7 +41,7 @@ def test_what_was_taken_back_is_no_fork_and_takes_no_number(scripts: Page) -> No
         segment(1, 29, None, cause="restart", undone=True),
         segment(2, 50, 70, cause="restart"),
     ]
-    assert scripts.evaluate(FORKS, segments) == [["S1", 50, 40]]
+    assert scripts.evaluate(FORKS, [segments, [[2, {"steps_lost": 40}]]]) == [["S1", 50, 40]]
 
 
 GROUPS = """([forks, scale]) => window.stability.flagGroups(forks, scale)

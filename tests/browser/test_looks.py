@@ -143,7 +143,8 @@ LINEAGE = """(count) => {
       reason: "", changes: {},
     });
   }
-  const forks = S.forks(segments);
+  const lost = { steps_lost: 10, last_dead_step: 100 };
+  const forks = S.forks(segments, new Map([...segments.keys()].map((id) => [id, lost])));
   const view = { incidents: [], segments, forks, lastStep: 90 * count + 100 };
   const page = {
     ready: true, allSegments: false, run: null, view: () => view, head: () => count, lastStep: () => view.lastStep,

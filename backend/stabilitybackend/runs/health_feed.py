@@ -27,14 +27,14 @@ MAX_AGENTS = 4_096
 MAX_TIME = 1e11
 
 #: Columns of an agent's ranks, in docs/api.md's words.
-COLUMNS = ("step", "start", "since", "phase", "cpu", "proc", "wchan", "beat", "budget")
+COLUMNS = ("step", "start", "since", "phase", "cpu", "proc", "wchan", "beat", "budget", "long")
 #: Fields of a rank whose change makes its agent come whole ...
 _STATIC_FIELDS = (
     *("rank", "source", "pid", "alive", "state", "expect_s", "dropped"),
     *("gpu", "local_rank", "world_size", "can_dump", "trouble"),
 )
 #: ... and all that come with it then.
-_RANK_FIELDS = (*_STATIC_FIELDS, "step", "step_start", "phase", "phase_start", "budget_s", "time", "proc")
+_RANK_FIELDS = (*_STATIC_FIELDS, "step", "step_start", "phase", "phase_start", "budget_s", "long", "time", "proc")
 #: Fields of an agent's own state that a page shows.
 _STATE_FIELDS = ("blind", "spool", "started", "clock_step_s")
 
@@ -127,6 +127,7 @@ class HealthFeed:
             columns["wchan"].append(_word(proc.get("wchan")) if stands else "")
             columns["beat"].append(beat_at if time - beat_at >= BEAT_STANDS_S else None)
             columns["budget"].append(_budget(rank.get("budget_s")))
+            columns["long"].append(rank.get("long") is True)
         return columns
 
 

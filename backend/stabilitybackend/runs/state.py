@@ -15,6 +15,7 @@ from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
 from stabilitybackend.lineage.blocks import in_turn
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.liveness.budgets import may_be_long
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.liveness.rank_watch import start_of
 from stabilitybackend.policy.abilities import Handlers
@@ -275,6 +276,7 @@ class RunState:
         for rank in health.ranks:
             if rank["rank"] is not None:
                 rank["budget_s"] = self.liveness.budget_s(rank["rank"], rank["source"])
+                rank["long"] = may_be_long(rank.get("phase"), rank.get("expect_s"))
         return self.agent_view(agent)
 
     def agent_view(self, agent: Mapping[str, Any]) -> dict[str, Any]:

@@ -138,7 +138,7 @@
     const gone = page.discarded();
     const forks = page.forkList.length;
     S.text(S.byId("focus-note"), gone ? `−${S.plural(gone, "step")}` : "");
-    S.title(S.byId("focus-note"), forks ? `${S.plural(gone, "step")} discarded in ${S.plural(forks, "fork")}` : "");
+    S.title(S.byId("focus-note"), forks && gone !== null ? `${S.plural(gone, "step")} discarded in ${S.plural(forks, "fork")}` : "");
     S.show(S.byId("focus-ghosts"), forks > 0);
     legend(page, forks);
     const empty = page.charted && page.store.extent([page.metric()]) === null && !page.lost;

@@ -33,6 +33,7 @@
       phase_start: moment(raw.phase_start),
       expect_s: positive(raw.expect_s) || 0,
       budget_s: positive(raw.budget_s),
+      long: raw.long === true,
       dropped: number(raw.dropped) || 0,
       local_rank: number(raw.local_rank),
       gpu: number(gpu.index) === null ? null : { index: gpu.index, uuid: text(gpu.uuid) },
@@ -176,6 +177,7 @@
     ["wchan", (rank, value, at, word) => (rank.wchan = word(value))],
     ["beat", (rank, value, at) => (rank.beat_at = at(value))],
     ["budget", (rank, value) => (rank.budget_s = positive(value))],
+    ["long", (rank, value) => (rank.long = value === true)],
   ];
   // Not `trim`: Dash brings one of its own that is slow, and there are thousands of these a second.
   const setProc = (rank, value) => (rank.proc = value === " " ? "" : value);

@@ -36,7 +36,10 @@
         const answer = await S.api.ledger(page.id);
         if (page.gone) return;
         if (answer === null) return; // a server without a ledger: no panel, no more questions
+        const before = this.lost;
         this.answer = answer;
+        this.lost = JSON.stringify(answer.rollbacks.map((one) => [one.segment, one.steps_lost, one.last_dead_step]));
+        if (this.lost !== before) page.setLedger();
         this.draw();
         page.dirty("kpis");
       } catch (error) {
@@ -53,6 +56,16 @@
       if (this.answer === null) return;
       clearTimeout(this.timer);
       this.timer = setTimeout(() => this.fetch(), SOON_MS);
+    }
+
+    /** Segment -> what the server's ledger says of the rollback that opened it. */
+    rollbacks() {
+      return new Map(((this.answer && this.answer.rollbacks) || []).map((one) => [one.segment, one]));
+    }
+
+    /** Steps that all rollbacks together discarded; null while that is not known. */
+    stepsLost() {
+      return this.answer ? this.answer.totals.steps_lost : null;
     }
 
     /** Goodput as words for the strip; "" while it is not known. */

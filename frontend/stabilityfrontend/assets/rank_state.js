@@ -12,7 +12,6 @@
   const ORDER = ["data", "forward", "backward", "optimizer"];
   /** Kinds of incidents whose verdict says for whom the others wait. */
   const STOPS = new Set(["hang", "process_death"]);
-  const LONG = new Set(["checkpoint", "eval", "validation", "compile", "init", "restore", "rollback"]);
 
   /** `[state, words of the legend, mark]`, worst first; colours are `rank-<state>` of theme.py. */
   S.RANK_STATES = [
@@ -46,7 +45,7 @@
     if (!agent.connected || row.heardS > SILENT_S) return "unheard";
     if (slot.trouble) return "unread";
     if (row.stoodS !== null && slot.budget_s !== null && row.stoodS > slot.budget_s) return "over";
-    if (LONG.has(slot.phase) || slot.expect_s > 0) return "long";
+    if (slot.long) return "long"; // as the server says: it knows which phases may be
     return "running";
   }
 

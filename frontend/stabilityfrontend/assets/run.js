@@ -204,8 +204,9 @@
       const to = S.lowerBound(steps, step);
       return S.median(values.slice(Math.max(0, to - 40), to));
     }
+    /** Steps that all rollbacks together discarded, by the server's ledger; null while it is not known. */
     discarded() {
-      return this.forkList.reduce((sum, fork) => sum + fork.discarded, 0);
+      return this.ledger.stepsLost();
     }
 
     /** The steps that all charts show, and those that have to be in what is drawn. */
@@ -273,9 +274,16 @@
     setSegments(head, segments) {
       this.store.setSegments(head, segments);
       const forks = this.forkList.length;
-      this.forkList = S.forks(this.store.segments);
+      this.forkList = S.forks(this.store.segments, this.ledger.rollbacks());
       this.dirty("lineage", "kpis", "header");
       if (this.ready && forks !== this.forkList.length) this.ledger.soon();
+    }
+
+    /** The ledger's word is here: what each fork discarded is its to say. */
+    setLedger() {
+      this.forkList = S.forks(this.store.segments, this.ledger.rollbacks());
+      this.dirty("lineage", "kpis", "header");
+      this.board.markAll();
     }
 
     setIncident(incident) {

@@ -207,28 +207,20 @@
   };
 
   /**
-   * The forks of a run, oldest first: `{step, label, segment, discarded, deadEnd}`.
-   * A rollback is an `R`, a restart from an earlier step an `S`; one that somebody took back is none. What a fork
-   * discarded is what the timeline held beyond it at that moment, so that steps discarded before are not counted again.
+   * The forks of a run, oldest first: `{step, label, segment, discarded, deadEnd}`. `lost`: segment -> its Rollback of the
+   * server's ledger, which says what a fork discarded; 0 and null of one that is not in it yet.
+   * A rollback is an `R`, a restart from an earlier step an `S`; one that somebody took back is none.
    */
-  S.forks = function (segments) {
+  S.forks = function (segments, lost) {
     const counts = { R: 0, S: 0 };
     const forks = [];
-    let before = segments.get(0);
     for (const segment of [...segments.values()].sort((a, b) => a.id - b.id)) {
       if (segment.fork_step === null || segment.fork_step === undefined || segment.parent === null || segment.parent === undefined) continue;
       if (segment.undone) continue;
       const letter = segment.cause === "restart" ? "S" : "R";
       counts[letter] += 1;
-      const deadEnd = before ? (before.last_step ?? before.fork_step ?? null) : null;
-      before = segment;
-      forks.push({
-        step: segment.fork_step,
-        label: `${letter}${counts[letter]}`,
-        segment,
-        deadEnd,
-        discarded: deadEnd === null ? 0 : Math.max(0, deadEnd - segment.fork_step),
-      });
+      const booked = lost.get(segment.id);
+      forks.push({ step: segment.fork_step, label: `${letter}${counts[letter]}`, segment, deadEnd: booked ? booked.last_dead_step : null, discarded: booked ? booked.steps_lost : 0 });
     }
     return forks;
   };
