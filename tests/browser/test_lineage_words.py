@@ -19,7 +19,8 @@ OpenPage = Callable[..., "Page"]
 JOB = str(Path(__file__).parent / "stuttering_job.py")
 RUN = "r-stutter"
 
-FORKS = """([segments, booked]) => window.stability.forks(new Map(segments.map((one) => [one.id, one])), new Map(booked))
+FORKS = """([segments, booked]) => window.stability
+  .forks(new Map(segments.map((one) => [one.id, one])), new Map(booked))
   .map(({ label, step, discarded }) => [label, step, discarded])"""
 
 

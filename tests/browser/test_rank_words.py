@@ -155,7 +155,11 @@ def test_a_verdict_on_a_rank_that_runs_again_blames_nobody(scripts: Page) -> Non
         ({"step": 49}, "running", "runs"),
         ({"step": 40}, "behind", "is 10 steps behind"),
         ({"phase": "save", "phase_start": 940, "budget_s": 600, "long": True}, "long", "is in save for 1 min 00 s"),
-        ({"phase": "my_own", "expect_s": 90, "phase_start": 990, "budget_s": 135, "long": True}, "long", "is in my_own for 10 s"),
+        (
+            {"phase": "my_own", "expect_s": 90, "phase_start": 990, "budget_s": 135, "long": True},
+            "long",
+            "is in my_own for 10 s",
+        ),
         ({"state": "finished", "alive": False}, "finished", "finished"),
         ({"state": "exception", "alive": False}, "dead", "left by an exception"),
         ({"state": "left", "alive": False}, "dead", "left without finish"),
@@ -210,7 +214,8 @@ def test_columns_of_the_feed_become_what_a_whole_word_would_say(scripts: Page) -
       health.take({ type: "health", base: 100, words: [], whole, news: [] });
       const more = { step: [7, 8], since: -12, phase: 0, cpu: [90, 0], proc: "SD", wchan: 1, beat: [null, -40] };
       health.take({ type: "health", base: 200, words: ["forward", "futex"], whole: [], news: [
-        { agent: "a", time: 5, budget: 10, long: [true, false], ...more }, { agent: "a", time: 5, step: [1, 2, 3] }, { agent: "b", step: 1 },
+        { agent: "a", time: 5, budget: 10, long: [true, false], ...more },
+        { agent: "a", time: 5, step: [1, 2, 3] }, { agent: "b", step: 1 },
       ]});
       const agent = health.agents.get("a");
       const fields = ["step", "phase_start", "phase", "cpu", "proc", "wchan", "beat_at", "budget_s", "long"];

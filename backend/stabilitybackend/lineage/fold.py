@@ -358,8 +358,7 @@ class LineageFold:
             self._checkpoint(state, block)
         elif block.type == "checkpoint_gone":
             self.checkpoints.gone(block.step, block.data["path"])
-        elif block.type == "command":
-            self.tree.told(block.data)
+        self.tree.told(block)
         yield Event(info, state.segment, block.type, block.time, block.step, block.data)
 
     def _checkpoint(self, state: SourceState, block: EventBlock) -> None:

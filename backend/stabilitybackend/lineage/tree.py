@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stabilityclient.wire import EventBlock
+
 __all__ = ["ROOT_FORK", "PathRange", "Segment", "SegmentTree"]
 
 #: Fork step of the root: every step >= 0 lies after it.
@@ -178,11 +180,11 @@ class SegmentTree:
         self.touch(segment.id)
         return segment
 
-    def told(self, data: Mapping[str, Any]) -> None:
-        """A rank says what it changed in the rollback that it obeyed (data of its ``command`` event)."""
-        if isinstance(data.get("applied"), dict):
-            for segment in self.with_key(str(data.get("command_id"))):
-                segment.told(data["applied"])
+    def told(self, event: EventBlock) -> None:
+        """Take what a rank says that it changed in the rollback that it obeyed; any other event tells nothing."""
+        if event.type == "command" and isinstance(event.data.get("applied"), dict):
+            for segment in self.with_key(str(event.data.get("command_id"))):
+                segment.told(event.data["applied"])
                 self.touch(segment.id)
 
     def rehang(self, segment: Segment, origin: int, fork_step: int) -> bool:

@@ -369,11 +369,8 @@ class RunState:
         connected = sum(1 for agent in self.agents.values() if agent["connected"])
         checkpoints = self.checkpoints() if with_checkpoints else []
         starts = newest_starts(self.agents.values())
-        spoiling = self.incidents.spoiling()
-        return JobView(
-            running, step_time_s, self.world.size, head.id, head.key, checkpoints, connected, starts, spoiling,
-            self.handlers,
-        )  # fmt: skip
+        known = (checkpoints, connected, starts, self.incidents.spoiling(), self.handlers)
+        return JobView(running, step_time_s, self.world.size, head.id, head.key, *known)
 
     def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Return the new command, or the one that was ordered under the same idempotency key."""

@@ -135,7 +135,7 @@
     const closed = !page.ready || page.lost === true || over;
     if (back.disabled !== closed) back.disabled = closed;
     S.title(back, over ? "This run has ended: there is no job to roll back. Start it again from a checkpoint." : "");
-    const gone = page.discarded();
+    const gone = page.ledger.stepsLost();
     const forks = page.forkList.length;
     S.text(S.byId("focus-note"), gone ? `−${S.plural(gone, "step")}` : "");
     S.title(S.byId("focus-note"), forks && gone !== null ? `${S.plural(gone, "step")} discarded in ${S.plural(forks, "fork")}` : "");

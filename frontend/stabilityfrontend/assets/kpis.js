@@ -6,7 +6,7 @@
   const SPARK = 120;
   const BACK = 50;
   /** Incidents whose onset is a fair step to compare the loss and the gradient norm with. */
-  const LOW_IS_GOOD = new Set(["loss", "grad", "step-time"]);
+  const LOW_IS_GOOD = new Set(["grad", "step-time"]);
   const CURVES = new Set(["spike", "divergence", "grad_norm", "level_shift", "nonfinite"]);
 
   function cell(id) {
@@ -42,8 +42,15 @@
     S.fill(parts.spark, make ? make() : null);
   }
 
+  /** Median value of a metric on the effective line in the 40 points before a step; null where there are none. */
+  function levelBefore(page, name, step) {
+    const { steps, values } = page.store.tail(name, page.config.limits.entry_points);
+    const to = S.lowerBound(steps, step);
+    return median(values.slice(Math.max(0, to - 40), to));
+  }
+
   /** Redraw a cell that shows a metric. */
-  function metricCell(page, id, metric) {
+  function metricCell(page, id, metric, fallsIsGood = LOW_IS_GOOD.has(id)) {
     const parts = cell(id);
     if (!parts) return;
     const { steps, values } = page.store.tail(metric, SPARK);
@@ -60,7 +67,7 @@
     S.text(parts.value, S.steady(Number.isFinite(now) ? smooth : now));
     const before = median(values.slice(-BACK - 10, -10));
     const incident = page.incidents().find((one) => one.state === "open" && !S.onlyKnown(one) && CURVES.has(one.kind) && (one.metric === metric || id === "grad" || id === "loss") && one.onset_step !== null);
-    const level = incident && LOW_IS_GOOD.has(id) ? page.levelBefore(metric, incident.onset_step) : null;
+    const level = incident && fallsIsGood ? levelBefore(page, metric, incident.onset_step) : null;
     let note = "";
     let state = "";
     if (level && Number.isFinite(now) && now > 1.1 * level) {
@@ -87,7 +94,7 @@
     const label = S.byId("kpi-loss")?.querySelector(".kpi-label");
     S.text(label, loss ? "Loss" : metric);
     S.title(label, loss ? "" : metric);
-    metricCell(page, "loss", metric, loss ? "down" : "");
+    metricCell(page, "loss", metric, loss);
   }
 
   const percent = (share) => (share >= 9.995 ? `× ${(share + 1).toPrecision(3)}` : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`);
@@ -126,7 +133,7 @@
     if (!parts) return;
     const { forks } = page.view();
     const restarts = forks.filter((fork) => fork.segment.cause === "restart").length;
-    const gone = page.discarded();
+    const gone = page.ledger.stepsLost();
     S.text(parts.value, page.ready || forks.length ? S.count(forks.length) : "–");
     const words = gone ? `${gone < 1000 ? S.plural(gone, "step") : S.count(gone)} discarded` : gone === 0 ? "nothing discarded" : "";
     const goodput = page.ledger.goodput();

@@ -39,7 +39,10 @@
         const before = this.lost;
         this.answer = answer;
         this.lost = JSON.stringify(answer.rollbacks.map((one) => [one.segment, one.steps_lost, one.last_dead_step]));
-        if (this.lost !== before) page.setLedger();
+        if (this.lost !== before) {
+          page.forksChanged();
+          page.board.markAll();
+        }
         this.draw();
         page.dirty("kpis");
       } catch (error) {

@@ -198,16 +198,6 @@
     checkpointList() {
       return this.checkpoints.map((one) => (one.dead || one.step <= this.store.aliveUpTo(one.segment) ? one : { ...one, dead: true }));
     }
-    /** Median value of a metric on the effective line in the 40 points before a step; null where there are none. */
-    levelBefore(name, step) {
-      const { steps, values } = this.store.tail(name, this.config.limits.entry_points);
-      const to = S.lowerBound(steps, step);
-      return S.median(values.slice(Math.max(0, to - 40), to));
-    }
-    /** Steps that all rollbacks together discarded, by the server's ledger; null while it is not known. */
-    discarded() {
-      return this.ledger.stepsLost();
-    }
 
     /** The steps that all charts show, and those that have to be in what is drawn. */
     xRange() {
@@ -271,19 +261,17 @@
       this.dirty("header", "kpis");
     }
 
+    /** There is another fork, or the server's ledger has booked one: it says what each discarded. */
+    forksChanged() {
+      this.forkList = S.forks(this.store.segments, this.ledger.rollbacks());
+      this.dirty("lineage", "kpis", "header");
+    }
+
     setSegments(head, segments) {
       this.store.setSegments(head, segments);
       const forks = this.forkList.length;
-      this.forkList = S.forks(this.store.segments, this.ledger.rollbacks());
-      this.dirty("lineage", "kpis", "header");
+      this.forksChanged();
       if (this.ready && forks !== this.forkList.length) this.ledger.soon();
-    }
-
-    /** The ledger's word is here: what each fork discarded is its to say. */
-    setLedger() {
-      this.forkList = S.forks(this.store.segments, this.ledger.rollbacks());
-      this.dirty("lineage", "kpis", "header");
-      this.board.markAll();
     }
 
     setIncident(incident) {
