@@ -25,7 +25,9 @@ from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.http_guard import HttpGuard, security_headers
 from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.metrics import ServerMetrics, registry
 from stabilitybackend.origins import Origins
+from stabilitybackend.pulse import Pulse
 from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
 from stabilitybackend.routes import (
     commands,
@@ -36,6 +38,7 @@ from stabilitybackend.routes import (
     gpus,
     ledger,
     live,
+    metrics,
     plan,
     probes,
     retention,
@@ -92,6 +95,8 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     manager = RunManager(redis, time.time, files, int(settings.window_mib * MIB), limits)
     storing = Storing(probe, time.time, manager.note_storing)
     ingest.refused = storing.failed
+    alerting = alerting_service(alarm, settings)
+    pulse = Pulse(time.monotonic)
     keeper = Retention(manager, RunIndex(redis), time.time)
     ours = version("stabilityboard")
 
@@ -102,8 +107,11 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         ingest.start()
         await manager.start()
         stop = asyncio.Event()
-        alerts = asyncio.create_task(alerting_service(alarm, settings).run(stop), name="alerting")
-        others = [asyncio.create_task(storing.follow(), name="storing")]
+        alerts = asyncio.create_task(alerting.run(stop), name="alerting")
+        others = [
+            asyncio.create_task(storing.follow(), name="storing"),
+            asyncio.create_task(pulse.follow(), name="pulse"),
+        ]
         if settings.retention_days is not None:
             others.append(asyncio.create_task(keeper.follow(settings.retention_days), name="retention"))
         try:
@@ -137,8 +145,10 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     app.state.started = time.monotonic()
     gateway = Gateway(ingest, authenticator, manager, server_version=ours)
     app.state.gateway = gateway
+    app.state.metrics = registry(ServerMetrics(manager, gateway, storing, alerting, pulse))
     for router in (
         probes.router,
+        metrics.router,
         server.router,
         runs.router,
         compare.router,

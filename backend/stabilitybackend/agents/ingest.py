@@ -78,7 +78,7 @@ class Ingest:
         redis: client of the server that holds the streams.
 
     Attributes:
-        stored: frames stored since the start.
+        stored: frames stored since the start. stored_records: rows and events in them, also those stored before.
         duplicates: frames that were stored before.
         gaps: frames that did not follow.
         failed: frames that could not be stored because Redis was away.
@@ -94,7 +94,7 @@ class Ingest:
         self._room.set()
         #: Called with what Redis answered to a write that it refused.
         self.refused: Callable[[BaseException], None] = lambda error: None
-        self.stored = 0
+        self.stored = self.stored_records = 0
         self.duplicates = 0
         self.gaps = 0
         self.failed = 0
@@ -221,8 +221,11 @@ class Ingest:
                 self._fail(frames, answer)
                 continue
             for frame, one in zip(frames, answer, strict=True):
+                outcome = self._outcome(one)
+                if isinstance(outcome, Stored):
+                    self.stored_records += frame.last_seq - frame.first_seq + 1
                 if not frame.done.done():
-                    frame.done.set_result(self._outcome(one))
+                    frame.done.set_result(outcome)
 
     def _outcome(self, answer: list[Any]) -> Outcome:
         kind, value = answer

@@ -78,6 +78,8 @@ class ArchiveFiles:
         self.clock = clock
         self.token = token
         self.restart = restart
+        #: CPU seconds that folding and judging took, by followed run.
+        self.fold_cpu_s: dict[str, float] = {}
         #: Why the archive could not be written the last time, by run; those that it could be are not here.
         self.problems: dict[str, str] = {}
         self.writing = asyncio.Lock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -276,6 +276,22 @@ class RunManager:
         for channel in (self.overview, *(worker.channel for worker in self._workers.values())):
             channel.publish(message)
         _log.error("%s. %s", trouble.problem, trouble.hint) if trouble else _log.warning("Redis stores again")
+
+    def statuses(self) -> Iterator[str]:
+        """Yield the status of each run that is followed; ``restoring`` for one that is not judged yet."""
+        for worker in self._workers.values():
+            yield worker.card.status if worker.readiness.reached else "restoring"
+
+    def fold_cpu_s(self) -> dict[str, float]:
+        """Return the CPU seconds that folding and judging took, by run that is followed."""
+        spent = self._files.fold_cpu_s
+        for gone in spent.keys() - self._workers.keys():
+            del spent[gone]
+        return dict(spent)
+
+    def browsers(self) -> int:
+        """Return how many pages are connected."""
+        return len(self.overview) + sum(len(worker.channel) for worker in self._workers.values())
 
     def unarchived(self) -> int:
         """Return how many runs have points that the archive could not take the last time."""

@@ -46,6 +46,7 @@ class RestartPoints:
     Args:
         run_id: the run.
         folder: of all runs' restart files; None writes none.
+        spent_s: CPU seconds of folding by run, to which is added.
         clock: unix seconds now.
         cpu: CPU seconds of the calling thread.
 
@@ -57,11 +58,13 @@ class RestartPoints:
         self,
         run_id: str,
         folder: Path | None,
+        spent_s: dict[str, float],
         clock: Callable[[], float],
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self.written = self.failed = 0
         self._cpu = cpu
+        self._spent_s = spent_s
         self._run_id = run_id
         self._files = RestartFiles(folder, run_id) if folder is not None else None
         self._clock = clock
@@ -129,7 +132,9 @@ class RestartPoints:
         """Return what ``fold`` returns; the time that it takes says when the next write pays."""
         begin = self._cpu()
         found = fold()
-        self._folded_s += self._cpu() - begin
+        spent_s = self._cpu() - begin
+        self._folded_s += spent_s
+        self._spent_s[self._run_id] = self._spent_s.get(self._run_id, 0.0) + spent_s
         return found
 
     def sealed(self, store: RunStore, message: bytes) -> None:
