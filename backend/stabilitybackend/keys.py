@@ -13,7 +13,7 @@ from stabilitybackend.errors import BadRequest
 
 __all__ = [
     "API_KEYS", "API_KEYS_USED", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "MAX_ID_CHARS", "PROBE",
-    "QUIET", "RUNS", "RunKeys", "check_run_id", "check_source_id",
+    "QUIET", "RUNS", "RunKeys", "check_run_id", "check_source_id", "is_of_file",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
@@ -143,6 +143,14 @@ def check_run_id(run_id: str) -> str:
 def check_source_id(source: str) -> str:
     """Return ``source`` if it can be a source id, else raise BadRequest."""
     return _check(source, "source id", _SOURCE_ID)
+
+
+def is_of_file(source: str) -> bool:
+    """Return whether a source is a file that was imported: its numbers follow the file's records (importers/frames.py).
+
+    The id of a process has no dot (docs/wire.md), so that none can be numbered like a file.
+    """
+    return "." in source
 
 
 def _check(value: str, what: str, pattern: re.Pattern[str]) -> str:

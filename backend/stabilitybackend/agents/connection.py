@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
-from stabilitybackend.agents.frame_checks import check_data, check_frame
+from stabilitybackend.agents.frame_checks import MAX_RECORDS, check_data, check_frame, check_source
 from stabilitybackend.agents.ingest import Duplicate, Gap, Outcome, Stored
 from stabilitybackend.errors import AgentGone, BadRequest, Unavailable
 from stabilitybackend.keys import check_run_id, check_source_id
@@ -134,7 +134,7 @@ class AgentConnection:
             self._run_id = check_run_id(message.run_id)
             check_source_id(message.agent)
             for source in message.sources:
-                check_source_id(source.source)
+                check_source(source)
             check_data(message.config, "the run's config")
             check_data([message.project, message.name, message.node], "Hello")
         except WebSocketDisconnect:
@@ -157,6 +157,9 @@ class AgentConnection:
         gateway = self._gateway
         sources = [source.source for source in hello.sources]
         last_seq = await gateway.ingest.last_seq(hello.run_id, sources or None)
+        for source, last in last_seq.items():
+            if last > MAX_RECORDS:
+                self._name_spoilt(source, last)
         commands = await gateway.services.agent_connected(hello, self.push_command)
         await self._send(Welcome(gateway.server_version, gateway.clock(), last_seq, commands))
         self._welcomed = True
@@ -182,10 +185,11 @@ class AgentConnection:
                 return
             except BadMessage as error:
                 self._gateway.counts.bad_messages += 1
+                self._name(str(error))
                 await self._answers.put(Error("bad_message", str(error)))
             except BadRequest as error:
                 self._gateway.counts.bad_frames += 1
-                _LOG.warning("run %s: refused: %s", self._run_id, error.message)
+                self._name(error.message)
                 await self._answers.put(Error("bad_frame", error.message))
 
     async def _store(self, frame: Frame, data: bytes) -> None:
@@ -226,9 +230,26 @@ class AgentConnection:
             due = await self._answers.get()
             await self._send(await self._answer(*due) if isinstance(due, tuple) else due)
 
+    def _name(self, problem: str) -> None:
+        self._gateway.refused.say(logging.WARNING, f"run {self._run_id}: refused: {problem}")
+
+    def _name_spoilt(self, source: str, last: int) -> None:
+        self._gateway.spoilt.say(
+            logging.ERROR,
+            f"run {self._run_id}: all that {source} sends is taken for stored: {last} stands as its last number, which "
+            "no process reaches, so a foreign frame said it. Start the process again (a new start has numbers of its "
+            "own), and give the agents other keys",
+        )
+
     async def _take_health(self, health: Health) -> None:
-        check_data([health.ranks, health.agent_state, health.node], "Health")
-        # Health comes again within a second: one that can't be taken now is not worth an answer.
+        # Health comes again within a second: one that can't be taken now is not worth an answer. An Error would
+        # make the agent send its frames again.
+        try:
+            check_data([health.ranks, health.agent_state, health.node, health.agent], "Health")
+        except BadRequest as error:
+            self._gateway.counts.bad_healths += 1
+            self._name(error.message)
+            return
         with contextlib.suppress(Unavailable):
             await self._gateway.services.health(self._run_id, health)
 

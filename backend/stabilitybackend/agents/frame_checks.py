@@ -6,18 +6,24 @@ client. The check costs a few microseconds: it looks at steps and names as array
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.keys import check_source_id
-from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP, EventBlock, Frame, PointsBlock
+from stabilitybackend.keys import check_source_id, is_of_file
+from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP, EventBlock, Frame, PointsBlock, SourceInfo
 
-__all__ = ["MAX_DEPTH", "MAX_SEQ", "MAX_TEXT_CHARS", "check_data", "check_frame"]
+__all__ = ["MAX_DEPTH", "MAX_RECORDS", "MAX_SEQ", "MAX_TEXT_CHARS", "check_data", "check_frame"]
 
 #: Largest sequence number: what Lua inside Redis still counts exactly.
 MAX_SEQ = 2**53 - 1
+#: Records that one source can have, and that one event can say to be lost: 10,000 a second for three years. A number
+#: beyond it is no count of anything, and whoever said it would have all that the source sends later taken for stored.
+MAX_RECORDS = 10**12
+#: Largest rank, as agents take it.
+MAX_RANK = 2**31 - 1
 #: Longest event type, characters.
 MAX_TYPE_CHARS = 64
 #: Longest text in an event, a config or a health message, characters: a stack dump of many threads fits.
@@ -33,14 +39,48 @@ def check_frame(frame: Frame) -> None:
     Raises:
         BadRequest: something can't be stored; the message names it, what was given and what is expected.
     """
-    check_source_id(frame.source.source)
+    check_source(frame.source)
     if frame.last_seq > MAX_SEQ:
         raise BadRequest(f"sequence number is {frame.last_seq}, expected at most {MAX_SEQ}")
+    numbers, records = frame.last_seq - frame.first_seq + 1, 0
     for block in frame.blocks:
         if isinstance(block, PointsBlock):
             _check_points(block)
+            records += len(block.steps) // 8
         else:
             _check_event(block)
+            records += _lost(block) if block.type == "lost" else 1
+    if is_of_file(frame.source.source):
+        if frame.last_seq > MAX_RECORDS:
+            raise BadRequest(f"sequence number is {frame.last_seq}, expected at most {MAX_RECORDS}")
+    elif numbers != records:
+        raise BadRequest(
+            f"frame numbers {frame.first_seq}..{frame.last_seq} stand for {numbers} records, and it holds {records}"
+        )
+
+
+def check_source(info: SourceInfo) -> None:
+    """Check who says that it sends.
+
+    Raises:
+        BadRequest: its id, its rank, its start or another number of it is none that a process can have.
+    """
+    check_source_id(info.source)
+    if info.rank is not None and not 0 <= info.rank <= MAX_RANK:
+        raise BadRequest(f"rank of {info.source} is {info.rank}, expected 0 to {MAX_RANK} or none")
+    if not math.isfinite(info.started):
+        raise BadRequest(f"start of {info.source} is {info.started}, expected unix seconds")
+    for name in ("world_size", "local_rank", "pid", "generation"):
+        if abs(getattr(info, name) or 0) > MAX_STEP:
+            raise BadRequest(f"{name} of {info.source} is {getattr(info, name)}, expected at most {MAX_STEP}")
+
+
+def _lost(event: EventBlock) -> int:
+    """Return how many numbers a ``lost`` event stands for."""
+    records = event.data.get("records")
+    if type(records) is not int or not 1 <= records <= MAX_RECORDS:
+        raise BadRequest(f"lost records are {records!r:.40}, expected a whole number of 1 to {MAX_RECORDS}")
+    return records
 
 
 def _check_points(block: PointsBlock) -> None:

@@ -7,6 +7,7 @@ on. When Redis is away a frame is answered with Error ``busy``: the agent keeps 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -19,9 +20,12 @@ from stabilitybackend.agents.connection import AgentConnection
 from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.auth import Authenticator
 from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.quiet_log import QuietLog
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["Gateway", "GatewayCounts", "RunServices", "router"]
+
+_log = logging.getLogger(__name__)
 
 
 class RunServices(Protocol):
@@ -59,6 +63,7 @@ class GatewayCounts:
         connections: agents connected now.
         bad_messages: messages that could not be read.
         bad_frames: frames that could be read but hold what can't be stored.
+        bad_healths: Health messages that hold what can't be shown.
         busy: frames refused because Redis was away.
         refused: connections refused for their key, version or Hello.
     """
@@ -66,6 +71,7 @@ class GatewayCounts:
     connections: int = 0
     bad_messages: int = 0
     bad_frames: int = 0
+    bad_healths: int = 0
     busy: int = 0
     refused: int = 0
 
@@ -88,6 +94,10 @@ class Gateway:
     server_version: str = ""
     clock: Callable[[], float] = time.time
     counts: GatewayCounts = field(default_factory=GatewayCounts)
+    #: Where refused messages are named: agents can send as many as they like.
+    refused: QuietLog = field(default_factory=lambda: QuietLog(_log))
+    #: Where sources are named whose numbers are spoilt.
+    spoilt: QuietLog = field(default_factory=lambda: QuietLog(_log))
     #: The newest connection of each agent of each run.
     connections: dict[tuple[str, str], AgentConnection] = field(default_factory=dict)
 
