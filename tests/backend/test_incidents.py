@@ -302,6 +302,7 @@ def test_suggestions_follow_the_checkpoints_and_only_what_changed_is_returned() 
     book = IncidentBook("run")
     apply(book, spike(200))
     apply(book, spike(50))
+    apply(book, recovered(50, 56))
     changed = book.refresh_suggestions(lambda: [checkpoint(100)], 7.0)
     assert [(i["onset_step"], i["suggestion"]["to_step"], i["updated"]) for i in changed] == [(200, 100, 7.0)]
     assert book.refresh_suggestions(lambda: [checkpoint(100)], 8.0) == []
