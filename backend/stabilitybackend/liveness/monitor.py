@@ -21,7 +21,7 @@ from stabilitybackend.liveness.ending import how_it_ended
 from stabilitybackend.liveness.gpu_facts import broken_gpus
 from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
-from stabilitybackend.liveness.naming import name_ranks
+from stabilitybackend.liveness.naming import name_nodes, name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
 from stabilitybackend.liveness.scene import JobStart, Scene, of_earlier_start, of_larger_start
 from stabilitybackend.liveness.slow_ranks import SlowRanks
@@ -329,15 +329,19 @@ class LivenessMonitor:
         if ended is not None:
             return ended
         lost_after_s = self.limits.agent_lost_s
-        away = {name for name in self._agents.all if self._agents.is_lost(name, now, lost_after_s)}
-        lost = {watch.agent for watch in ranks if watch.running and watch.agent in away}
+        away = self._agents.all.keys() - self._agents.here(now, lost_after_s)
+        lost = {watch.agent for watch in ranks if watch.agent in away and watch.running}
         if lost:
-            nodes = ", ".join(sorted({self._agents.all[name].node or name for name in lost}))
+            nodes = name_nodes({self._agents.all[name].node or name for name in lost}, self._agents.nodes)
+            agents = "agent" if len(lost) == 1 else f"{len(lost)} agents"
             seen = len(visible)
             if self._hang.finding is not None and seen:
                 return "stalled", self._hang.finding.text
             rest = f" {seen} other {'rank still reports' if seen == 1 else 'ranks still report'}." if seen else ""
-            note = f"We see nothing because the agent on {nodes} does not reach us; the job itself may be well.{rest}"
+            does = "does" if len(lost) == 1 else "do"
+            note = (
+                f"We see nothing because the {agents} on {nodes} {does} not reach us; the job itself may be well.{rest}"
+            )
             return ("running" if seen else "unreachable"), note
         unheard = not visible and any(watch.running and watch.agent == "" for watch in ranks)
         soon = now - self._first_tick <= lost_after_s
@@ -378,7 +382,7 @@ class LivenessMonitor:
     def _visible(self, now: float) -> list[RankWatch]:
         """Return the running ranks whose slots we see now, by rank; forget those that the job has no more."""
         lost_after_s = self.limits.agent_lost_s
-        here = {name for name in self._agents.all if not self._agents.is_lost(name, now, lost_after_s)}
+        here = self._agents.here(now, lost_after_s)
         fresh = [
             watch
             for watch in self._ranks.values()

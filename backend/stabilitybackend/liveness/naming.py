@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from stabilitybackend.liveness.budgets import AFTER_LOOP
@@ -10,8 +11,10 @@ from stabilitybackend.liveness.rank_watch import RankWatch
 
 #: Ranks named one by one in a text; of the others only the number is told.
 MAX_NAMED_RANKS = 8
+#: Nodes named one by one in a text.
+MAX_NAMED_NODES = 3
 
-__all__ = ["MAX_NAMED_RANKS", "capital", "gpus_of", "join_words", "name_ranks", "nodes_of", "place_of", "seat_of"]
+__all__ = ["MAX_NAMED_RANKS", "capital", "gpus_of", "name_nodes", "name_ranks", "nodes_of", "place_of", "seat_of"]
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -19,6 +22,23 @@ def name_ranks(ranks: Sequence[int]) -> str:
     shown = ", ".join(map(str, sorted(ranks)[:MAX_NAMED_RANKS]))
     more = f" and {len(ranks) - MAX_NAMED_RANKS} more" if len(ranks) > MAX_NAMED_RANKS else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
+
+
+def name_nodes(nodes: Collection[str], every: Collection[str] = ()) -> str:
+    """Return "a and b", "a, b, c and 5 more", or "rack3-*" where these are all that begin so, and others do not.
+
+    Args:
+        nodes: those that are meant. every: all that are known.
+    """
+    names = sorted(set(nodes))
+    if len(names) <= MAX_NAMED_NODES:
+        return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+    pairs = enumerate(zip(names[0] + "\0", names[-1] + "\1", strict=False))  # the first and the last differ most
+    shared = re.sub(r"[0-9a-zA-Z]*$", "", names[0][: next(at for at, (one, other) in pairs if one != other)])
+    alike = {node for node in every if node.startswith(shared)}
+    if shared and alike == set(names) and len(alike) < len(set(every)):
+        return f"{shared}*"
+    return f"{', '.join(names[:MAX_NAMED_NODES])} and {len(names) - MAX_NAMED_NODES} more"
 
 
 def seat_of(watch: RankWatch) -> str:
@@ -56,8 +76,3 @@ def gpus_of(watches: Iterable[RankWatch]) -> list[dict[str, Any]]:
 def capital(text: str) -> str:
     """Return a sentence with a capital letter."""
     return text[:1].upper() + text[1:]
-
-
-def join_words(text: str) -> str:
-    """Return a text with single spaces."""
-    return " ".join(text.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -38,11 +39,14 @@ MAX_NAME_CHARS = 64
 
 #: Order of the usual phases within a step: the rank that is furthest back is the one that the others wait for.
 PHASE_ORDER = ("data", "forward", "backward", "optimizer")
+#: Source ids whose start is remembered: each rank is asked for its own several times a second.
+MAX_REMEMBERED = 65_536
 _STATES = ("running", "finished", "left", "exception")
 
 __all__ = ["BEAT_STOPPED_AFTER_S", "PHASE_ORDER", "Place", "RankWatch", "number", "start_of"]
 
 
+@lru_cache(MAX_REMEMBERED)
 def start_of(source: str) -> int:
     """Return the start time in a source id (``r<rank>-<start in hex ns>-<pid>``), 0 where there is none."""
     parts = source.split("-")

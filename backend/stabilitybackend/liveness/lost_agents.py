@@ -1,0 +1,321 @@
+"""Gathers the agents that fell silent together into one incident: a switch, a rack, a network is one cause.
+
+What their silence means, and whether the training goes on without their word, is judged once for all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_nodes, name_ranks
+from stabilitybackend.liveness.rank_watch import RankWatch, number
+
+if TYPE_CHECKING:
+    from stabilitybackend.liveness.agents import Agent
+
+#: Agents whose last words lie so close together were lost by one cause, seconds.
+TOGETHER_S = 10.0
+#: Others that are about to be lost are waited for so long before an incident opens: it shall name them all, seconds.
+GATHER_S = 2.0
+#: Agents and nodes named in the evidence of one incident; all are counted.
+MAX_NAMED = 64
+#: A connection that closes so soon after the agent's last word was closed by its kernel: the process ended. After a
+#: longer silence it was our own ping that gave up, seconds.
+CLOSED_BY_KERNEL_S = 4.0
+#: An agent may be silent so long before its ranks tell nothing of the job's progress, seconds.
+SILENT_AFTER_S = 5.0
+#: Steps that a peer can do after the last word of a silent rank before it has to wait for that rank.
+STEPS_AHEAD = 2
+
+__all__ = ["GATHER_S", "SILENT_AFTER_S", "Elsewhere", "LostAgents"]
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What the ranks do that are still seen: their newest step and for how long all have stood, -1 where none is."""
+
+    step: int = -1
+    stood_s: float = -1.0
+
+
+@dataclass(slots=True)
+class _Group:
+    """Agents that were lost together, with their nodes, and what was said of it."""
+
+    finding: Finding | None
+    members: dict[str, str]
+    last_words: tuple[float, float]
+    #: How those ended that are away no longer.
+    ended: Counter[str] = field(default_factory=Counter)
+    changed: bool = True
+
+
+class LostAgents:
+    """The open incidents about agents of one run."""
+
+    def __init__(self) -> None:
+        self._groups: list[_Group] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def load(self, incident: Mapping[str, Any], finding: Finding) -> None:
+        """Take over a stored open ``agent_lost`` incident, as far as its evidence names the agents."""
+        evidence = incident["evidence"]
+        names = [str(one) for one in evidence.get("agents") or [evidence.get("agent", "")]]
+        nodes = [str(one) for one in evidence.get("nodes") or [finding.node or ""]]
+        nodes += [""] * (len(names) - len(nodes))
+        since = number(evidence.get("last_word"), math.inf)
+        self._groups.append(_Group(finding, dict(zip(names, nodes, strict=False)), (since, since), changed=False))
+
+    def tick(
+        self,
+        agents: Mapping[str, Agent],
+        lost: Mapping[str, list[RankWatch]],
+        soon: Collection[str],
+        elsewhere: Elsewhere,
+        lost_after_s: float,
+        usual_step_s: float | None,
+        hang: Finding | None,
+        now: float,
+    ) -> list[Finding]:
+        """Return what is news about agents that are lost.
+
+        Args:
+            agents: all of them. lost: those that are away, with their running ranks.
+            soon: those that are silent and will be lost in a moment.
+            elsewhere: what the other ranks do.
+            lost_after_s: how long an agent may be silent.
+            usual_step_s: of the job, None while it is not known.
+            hang: the open one.
+            now: unix seconds.
+        """
+        known = {name for group in self._groups for name in group.members}
+        fresh = sorted((name for name in lost if name not in known), key=lambda name: (_word(agents[name]), name))
+        if fresh and not (soon and now - _word(agents[fresh[0]]) <= lost_after_s + GATHER_S):
+            for name in fresh:
+                self._group_of(_word(agents[name])).members[name] = agents[name].node
+        nodes = {agent.node for agent in agents.values() if agent.node}
+        found = []
+        for group in self._groups:
+            ranks = [watch for name in group.members for watch in lost.get(name, ())]
+            if ranks:
+                told = self._told(group, agents, ranks, elsewhere, nodes, lost_after_s, usual_step_s, hang, now)
+                found += [told] if told is not None else []
+        return found
+
+    def _group_of(self, word: float) -> _Group:
+        """Return the group that an agent with its last word at this time belongs to, a new one where there is none."""
+        for group in self._groups:
+            first, last = group.last_words
+            if first - TOGETHER_S <= word <= last + TOGETHER_S:
+                group.last_words, group.changed = (min(first, word), max(last, word)), True
+                return group
+        self._groups.append(_Group(None, {}, (word, word)))
+        return self._groups[-1]
+
+    def _told(
+        self,
+        group: _Group,
+        agents: Mapping[str, Agent],
+        ranks: list[RankWatch],
+        elsewhere: Elsewhere,
+        every_node: Collection[str],
+        lost_after_s: float,
+        usual_step_s: float | None,
+        hang: Finding | None,
+        now: float,
+    ) -> Finding | None:
+        members = [agents[name] for name in group.members if name in agents]
+        verdict = _verdict(members, ranks, elsewhere, every_node, usual_step_s, now)
+        named = set((hang.evidence.get("verdict") or {}).get("nodes") or ()) if hang is not None else set()
+        named &= set(group.members.values()) - {""}
+        if hang is not None and named:
+            verdict["text"] += f" The hang of the job names {name_nodes(named)} already: it is the same trouble."
+            verdict["because"].append(f"told before: {hang.title}")
+        old = group.finding
+        before = (old.evidence.get("verdict") or {}) if old is not None else {}
+        if old is not None and not group.changed:
+            if not before or before.get("training") == verdict["training"] or verdict["training"] == "unknown":
+                return None
+            verdict["class"] = before.get("class", verdict["class"])
+            group.finding = replace(old, text=verdict["text"], evidence={**old.evidence, "verdict": verdict})
+            return group.finding
+        fresh = _finding(list(group.members), members, ranks, verdict, every_node, lost_after_s)
+        if old is not None:
+            fresh = replace(fresh, key=old.key, onset_step=old.onset_step, step=old.step)
+            fresh = replace(fresh, now_step=max(old.now_step, fresh.now_step))
+        group.finding, group.changed = fresh, False
+        return fresh
+
+    def back(self, how: Mapping[str, tuple[bool, str]], newest_step: int) -> list[Finding]:
+        """Return what changes as agents are no longer away.
+
+        Args:
+            how: of those, whether the agent or another one on its node speaks again, and what it had been.
+            newest_step: of the run.
+        """
+        found = []
+        for group in list(self._groups):
+            over = [name for name in group.members if name in how]
+            if not over:
+                continue
+            where = name_nodes({group.members[name] or name for name in over})
+            group.ended.update(how[name][1] for name in over)
+            left = {name: node for name, node in group.members.items() if name not in how}
+            if left:
+                group.members, group.changed = left, True
+                continue
+            self._groups.remove(group)
+            if group.finding is None:
+                continue
+            reached = any(how[name][0] for name in over)
+            many = sum(group.ended.values()) > 1
+            who = f"The {'agents' if many else 'agent'} on {where}"
+            does = "do" if many else "does"
+            word = ("reach us again" if many else "reaches us again") if reached else f"{does} not reach us any more"
+            was = ". ".join(_counted(what, count, many) for what, count in group.ended.most_common())
+            text = f"{who} {word}. {was}."
+            old = group.finding
+            evidence = {**old.evidence, "verdict": {**(old.evidence.get("verdict") or {}), "text": text}, "was": was}
+            step = max(old.now_step, newest_step)
+            found.append(replace(old, state="resolved", text=text, now_step=step, evidence=evidence))
+        return found
+
+    def last_word(self, name: str) -> float:
+        """Return when an agent that is told as lost had its last word at the latest, unix seconds."""
+        found = (group.last_words[1] for group in self._groups if name in group.members)
+        return next(found, math.inf)
+
+    def members(self) -> list[tuple[str, str]]:
+        """Return (agent, node) of all that are told as lost."""
+        return [(name, node) for group in self._groups for name, node in group.members.items()]
+
+
+def _counted(what: str, count: int, many: bool) -> str:
+    return f"{what} ({count} of them)" if many else what
+
+
+def _word(agent: Agent) -> float:
+    return agent.seen_at or agent.opened_at or agent.lost_at or 0.0
+
+
+def _closed(agent: Agent) -> bool:
+    return agent.lost_at is not None and 0 <= agent.lost_at - agent.seen_at <= CLOSED_BY_KERNEL_S
+
+
+def _verdict(
+    agents: list[Agent],
+    ranks: list[RankWatch],
+    elsewhere: Elsewhere,
+    every_node: Collection[str],
+    usual_step_s: float | None,
+    now: float,
+) -> dict[str, Any]:
+    """Say what the silence of agents means: they ended, or nothing comes through; and whether training goes on."""
+    closed = sum(map(_closed, agents))
+    ended, many = 2 * closed > len(agents), len(agents) > 1
+    last = min(agent.seen_at for agent in agents)
+    step = max(watch.step for watch in ranks)
+    because, training = [], "unknown"
+    if ended:
+        because.append(
+            f"{closed} connections were closed within seconds of their last word, as when processes end"
+            if many
+            else "its connection was closed within seconds of its last word, as when its process ends"
+        )
+    elif last:
+        because.append(
+            f"{len(agents) - closed} connections stayed open in silence, or were given up by us after some of it"
+            if many
+            else f"its connection stayed open in silence, or was given up by us after {now - last:.0f} s of it"
+        )
+    if elsewhere.step >= 0 or elsewhere.stood_s >= 0:
+        ahead, stood = elsewhere.step, elsewhere.stood_s
+        if stood >= max(SILENT_AFTER_S, 2 * (usual_step_s or SILENT_AFTER_S)):
+            training = "stands"
+            because.append(f"the other ranks have stood at step {ahead} for {stood:.0f} s; these were at step {step}")
+        elif ahead > step + STEPS_AHEAD:
+            training = "goes on"
+            because.append(f"the other ranks are at step {ahead}, which they can't reach without these ranks")
+        else:
+            because.append(f"the other ranks are at step {ahead}, these were at step {step}")
+    nodes = sorted({agent.node for agent in agents if agent.node})
+    where = name_nodes(nodes, every_node) or "its node"
+    words = {
+        "goes on": "The training goes on: the other ranks make steps.",
+        "stands": "The training stands: the other ranks make no step either.",
+        "unknown": "Whether the training goes on is not seen from here.",
+    }
+    if ended:
+        what = f"The {len(agents)} agents on {where} have ended" if many else f"The agent on {where} has ended"
+    else:
+        stuck = "the nodes or the agents are stuck" if many else "the node or the agent is stuck"
+        what = f"Nothing comes through from {where}: the network, {stuck}"
+    named = name_ranks([watch.rank for watch in ranks])
+    return {
+        "class": "agent_dead" if ended else "partition",
+        "text": f"{what}. {words[training]} We see nothing of {named}; what they log stays in their spool.",
+        "confidence": "high" if ended and training == "goes on" else ("medium" if training != "unknown" else "low"),
+        "culprits": [],
+        "nodes": nodes[:MAX_NAMED],
+        "gpus": [],
+        "because": because,
+        "blind": [f"{named}: no agent reaches us from there"],
+        "since": last or None,
+        "decided_after_s": round(now - last, 1) if last else None,
+        "dump": None,
+        "training": training,
+    }
+
+
+def _finding(
+    names: list[str],
+    agents: list[Agent],
+    ranks: list[RankWatch],
+    verdict: dict[str, Any],
+    every_node: Collection[str],
+    lost_after_s: float,
+) -> Finding:
+    step = max(watch.step for watch in ranks)
+    many = len(agents) > 1
+    nodes = [agent.node for agent in agents]
+    where = name_nodes([node for node in nodes if node], every_node) or names[0]
+    ended = verdict["class"] == "agent_dead"
+    numbers = [watch.rank for watch in ranks]
+    text = (
+        f"We see nothing of {name_ranks(numbers)} for more than {lost_after_s:.0f} s because the "
+        f"{'agents' if many else 'agent'} on {where} {'do' if many else 'does'} not reach us. {verdict['text']}"
+    )
+    one = "has ended" if ended else "does not reach us"
+    title = f"{len(agents)} agents on {where} {'have ended' if ended else 'do not reach us'}"
+    return Finding(
+        detector="liveness",
+        key=f"agent_lost:{names[0]}:{step}",
+        kind="agent_lost",
+        state="open",
+        severity="warning",
+        title=title if many else f"The agent on {where} {one}",
+        text=" ".join(text.split()),
+        onset_step=step,
+        step=step,
+        now_step=step,
+        node=None if many else nodes[0] or None,
+        score=lost_after_s,
+        evidence={
+            "agent": names[0],
+            "node": None if many else nodes[0],
+            "agents": names[:MAX_NAMED],
+            "agent_count": len(agents),
+            "nodes": nodes[:MAX_NAMED],
+            "last_word": min(agent.seen_at for agent in agents) or None,
+            "ranks": numbers[:MAX_NAMED_RANKS],
+            "rank_count": len(numbers),
+            "verdict": verdict,
+        },
+    )
