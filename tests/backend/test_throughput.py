@@ -85,10 +85,34 @@ def test_noise_of_every_size_gives_no_alarm() -> None:
     assert alarms == [[], [], [], []]
 
 
-def test_a_tenth_is_an_alarm_when_both_metrics_show_it_and_a_note_when_one_does() -> None:
-    factors = [1.0] * 200 + [1.14] * 60
-    assert _found(_job(factors, noise=0.01))[-1].severity == "warning"
-    assert {finding.severity for finding in _found(_job(factors, noise=0.01, tokens=False))} == {"info"}
+def test_a_tenth_is_a_note_also_when_both_metrics_show_it_for_they_are_one_fact() -> None:
+    factors = [1.0] * 200 + [1.14] * 90
+    for tokens in (True, False):
+        assert {finding.severity for finding in _found(_job(factors, noise=0.01, tokens=tokens))} == {"info"}
+
+
+@pytest.mark.parametrize("speed", [0.01, 0.05, 0.2])
+def test_another_program_that_takes_the_processor_for_a_while_is_not_told(speed: float) -> None:
+    # Steps of 20 ms, 100 ms and 400 ms; each time some twenty seconds at half the speed.
+    points = round(20 / (2 * 2.0 * speed))
+    factors = [speed] * 400 + ([2 * speed] * points + [speed] * 400) * 3
+    assert _found(_job(factors)) == []
+
+
+@pytest.mark.parametrize("speed", [0.01, 0.05, 0.2, 1.0, 4.0])
+def test_a_job_of_any_pace_that_stays_slow_is_told_within_a_minute(speed: float) -> None:
+    rows = _job([speed] * 400 + [2 * speed] * max(32, round(120 / (2 * 2.0 * speed))))
+    found = _found(rows)
+    begin = next(row.time for row in rows if isinstance(row, Row) and row.step == 400)
+    told = next(row.time for row in rows if isinstance(row, Row) and row.step == found[0].step)
+    assert found[0].severity == "warning"
+    # Two blocks of points have to be slow, however long that takes.
+    assert told - begin < max(60, 24 * 4 * speed)
+
+
+def test_of_slow_stretches_close_to_each_other_the_first_is_told() -> None:
+    shared = [1.0] * 200 + ([1.6] * 40 + [1.0] * 60) * 4
+    assert len({finding.key for finding in _found(_job(shared))}) == 1
 
 
 def test_a_higher_threshold_reports_only_worse_slow_downs() -> None:
@@ -96,7 +120,7 @@ def test_a_higher_threshold_reports_only_worse_slow_downs() -> None:
     assert _found(rows, slower=0.9) != []
     assert _found(_job([1.0] * 200 + [1.3] * 60), slower=0.9) == []
     assert _found(rows, sensitivity=0.1) == []
-    assert _found(_job([1.0] * 200 + [1.07] * 60, noise=0.01), sensitivity=2.0) != []
+    assert _found(_job([1.0] * 200 + [1.07] * 120, noise=0.01), sensitivity=2.0) != []
 
 
 def test_slow_stretches_that_come_and_go_alike_are_told_twice_and_a_longer_one_again() -> None:

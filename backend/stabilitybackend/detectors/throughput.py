@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
+from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State
 from .levels import level_of, percent
+from .slow_stretch import LEAST_LOST_S, LEAST_S, SlowStretch, duration
 
 #: Metrics that are watched, with whether more of it is faster. Only these names: what others mean is not known.
 METRICS = {"tokens_per_s": True, "step_time_s": False}
@@ -34,10 +36,13 @@ FINE = 0.05
 MEASURE_BLOCKS = 8
 #: Points before a block in which a change of the batch size explains longer steps.
 EXCUSE_POINTS = 16
+#: After one that went by itself the next has to last so long, seconds: a machine that others use as well is slow again
+#: and again, and once is enough to know it.
+COOLDOWN_S = 300.0
 #: The lost time is told again after so many slow blocks.
 NEWS_BLOCKS = (4, 8, 16)
-#: So many slow blocks in a row are the new normal.
-ACCEPT_BLOCKS = 32
+#: So many slow blocks in a row that last so long, seconds, are the new normal.
+ACCEPT_BLOCKS, ACCEPT_S = 32, 600.0
 #: A slow stretch is a habit of the job (an evaluation each 1,000 steps), and a note, when HABIT of the newest
 #: REMEMBERED ones that went by themselves were as slow and as long, up to this factor.
 HABIT, REMEMBERED, LONGER = 2, 8, 1.5
@@ -65,42 +70,16 @@ class _Track:
         self.unmeasured = 0
 
 
-class _Event:
-    """A slow stretch from its onset."""
-
-    __slots__ = (
-        "also", "blocks", "cost", "earlier", "level", "lost_s", "metric", "onset", "onset_time", "seen",
-        "severity",
-    )  # fmt: skip
-
-    def __init__(self, metric: str, onset: int, onset_time: float, seen: int, level: float) -> None:
-        self.metric = metric
-        self.onset, self.onset_time, self.seen = onset, onset_time, seen
-        self.level = level
-        self.cost = level
-        self.blocks = 0
-        self.lost_s = 0.0
-        self.also: list[str] = []
-        #: Onsets of events like it that went by themselves.
-        self.earlier: list[int] = []
-        self.severity: Severity = "info"
-
-    @property
-    def rise(self) -> float:
-        """By what fraction a step takes longer."""
-        return self.cost / self.level - 1
-
-
 class ThroughputDetector(Detector):
-    """Opens one incident when the job is slower than usual for at least 16 points, and counts the lost time.
+    """Opens one incident when the job is slower than usual for half a minute, and counts the lost time.
 
     Idea: points are judged in blocks of eight, by the mean of the middle four, so that single slow steps
     (checkpoints, evaluations, a pause) never count. The usual cost is the median of the last 32 blocks.
     Two blocks in a row that are a fifth slower than usual (and 5 sigmas of blocks) are an event, if the speed was
     usual right before: a speed that wears off over many blocks is a new normal, as is a larger batch
-    (``batch_size``). Both metrics belong to one incident; a tenth is an alarm when both show it, and a note (``info``)
-    when one does. It recovers after two usual blocks; after 256 slow points
-    the new speed is accepted.
+    (``batch_size``). It is told when it lasted 30 s and lost 10 s of the job's time, and after one that went by itself
+    when it lasted 300 s. Both metrics are one fact and belong to one incident; a tenth is a note (``info``). It
+    recovers after two usual blocks; after 256 slow points and 10 minutes the new speed is accepted.
 
     Args:
         slower: how much slower counts, as a fraction: tokens per second lost, or step time added.
@@ -126,7 +105,7 @@ class ThroughputDetector(Detector):
             0.05,
             0.9,
             "fraction",
-            "How much slower counts; half of it, when both metrics show it. Higher: only worse slow-downs.",
+            "How much slower is an alarm; half of it is a note. Higher: only worse slow-downs.",
         ),
     }
 
@@ -135,9 +114,11 @@ class ThroughputDetector(Detector):
         self._factor: dict[str, float] = {}
         super().__init__(**settings)
         self._tracks: dict[str, _Track] = {}
-        self._event: _Event | None = None
+        self._event: SlowStretch | None = None
         #: (onset, blocks, rise) of the newest events that went by themselves.
         self._went: deque[tuple[int, int, float]] = deque(maxlen=REMEMBERED)
+        #: When the newest of these was over, or of those that were not told because of it, unix seconds.
+        self._went_time = -math.inf
 
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]
@@ -203,7 +184,7 @@ class ThroughputDetector(Detector):
             usual.clear()
             track.slow_blocks.clear()
             track.slow, track.fine_below = False, 0.0
-            return self._close(metric, step, "resolved", None)
+            return self._close(metric, step, time, "resolved", None)
         level, sigma = level_of(usual, SIGMA_FLOOR)
         track.fine_below, track.unmeasured = (1 + FINE) * level, 0
         if track.slow:
@@ -233,12 +214,22 @@ class ThroughputDetector(Detector):
         event = self._event
         if event is None:
             onset, onset_time, _ = track.slow_blocks[0]
-            event = self._event = _Event(metric, onset, onset_time, step, level)
+            least_s = COOLDOWN_S if onset_time - self._went_time < COOLDOWN_S else LEAST_S
+            event = self._event = SlowStretch(metric, onset, onset_time, step, level, least_s)
             for _, _, cost in track.slow_blocks:
                 self._count(event, cost, time)
-            self._claim(event, None)
         else:
             event.also.append(metric)
+        return self._tell(event, step, time)
+
+    def _tell(self, event: SlowStretch, step: int, time: float) -> list[Finding]:
+        """Tell an event as soon as it lasted and cost enough, and again what is new of one that was told."""
+        if not event.told:
+            if not event.lasts(time) or event.lost_s < LEAST_LOST_S:
+                return []
+            event.told, event.seen = True, step
+            event.sudden = event.cost >= event.level * self._slow[event.metric] > 0
+            self._claim(event, None)
         return [self._finding(event, "open", step, None)]
 
     def _follow(self, metric: str, track: _Track, cost: float, level: float, step: int, time: float) -> list[Finding]:
@@ -251,19 +242,22 @@ class ThroughputDetector(Detector):
                 return []
             track.slow = False
             track.slow_blocks.clear()
-            return self._close(metric, step, "recovered", track.fast_blocks[0])
+            return self._close(metric, step, time, "recovered", track.fast_blocks[0])
         track.fast_blocks.clear()
         track.slow_blocks.append((step, time, cost))
         if event is not None:
             self._count(event, cost, time)
-        if len(track.slow_blocks) >= ACCEPT_BLOCKS:
+        many = len(track.slow_blocks)
+        if many > ACCEPT_BLOCKS:
+            del track.slow_blocks[1]  # the first one says since when, the last ones how slow
+        if many >= ACCEPT_BLOCKS and not 0 < time - track.slow_blocks[0][1] < ACCEPT_S:
             track.usual.clear()
             track.usual.extend(block_cost for _, _, block_cost in track.slow_blocks[-LEAST_BLOCKS:])
             track.slow, track.fine_below = False, 0.0
             track.slow_blocks.clear()
-            return self._close(metric, step, "resolved", None)
-        if event is not None and len(track.slow_blocks) in NEWS_BLOCKS:
-            return [self._finding(event, "open", step, None)]
+            return self._close(metric, step, time, "resolved", None)
+        if event is not None and (not event.told or many in NEWS_BLOCKS):
+            return self._tell(event, step, time)
         return []
 
     def _batch_changed(self, first: int, last: int) -> bool:
@@ -271,7 +265,7 @@ class ThroughputDetector(Detector):
         since = first - round(EXCUSE_POINTS * self.context.interval)
         return any(excuse.kind == "batch_size" for excuse in self.context.excuses_between(since, last))
 
-    def _count(self, event: _Event, cost: float, time: float) -> None:
+    def _count(self, event: SlowStretch, cost: float, time: float) -> None:
         """Add a block to what is known of the event: its mean cost and the time that it lost."""
         event.blocks += 1
         event.cost += (cost - event.cost) / event.blocks
@@ -280,22 +274,26 @@ class ThroughputDetector(Detector):
         else:
             event.lost_s += max(0.0, cost - event.level) * BLOCK_POINTS * self.context.interval
 
-    def _claim(self, event: _Event, ended: int | None) -> None:
+    def _claim(self, event: SlowStretch, ended: int | None) -> None:
         key = f"{self.name}:{event.metric}:{event.onset}"
         self.context.claim(event.metric, Claim(self.name, key, "throughput", event.onset, ended))
 
-    def _close(self, metric: str, step: int, state: State, recovered_step: int | None) -> list[Finding]:
+    def _close(self, metric: str, step: int, time: float, state: State, recovered_step: int | None) -> list[Finding]:
         event = self._event
         if event is None or event.metric != metric:
             return []
         self._event = None
+        if state == "recovered" and (event.told or event.least_s > LEAST_S):
+            self._went_time = time
+        if not event.told:
+            return []
         self._claim(event, step)
         found = self._finding(event, state, step, recovered_step)
         if state == "recovered":
             self._went.append((event.onset, event.blocks, event.rise))
         return [found]
 
-    def _alike(self, event: _Event) -> list[int]:
+    def _alike(self, event: SlowStretch) -> list[int]:
         """Return the onsets of earlier events as slow and as long as this one, when they make a habit."""
         alike = [
             onset
@@ -304,7 +302,7 @@ class ThroughputDetector(Detector):
         ]
         return alike if len(alike) >= HABIT else []
 
-    def _finding(self, event: _Event, state: State, now_step: int, recovered_step: int | None) -> Finding:
+    def _finding(self, event: SlowStretch, state: State, now_step: int, recovered_step: int | None) -> Finding:
         more = METRICS[event.metric]
         before, after = (1 / event.level, 1 / event.cost) if more else (event.level, event.cost)
         change = percent(after, before) or 0.0
@@ -312,7 +310,7 @@ class ThroughputDetector(Detector):
         text = f"{name} from {before:.4g} to {after:.4g} ({change:+.0f} %) at step {event.onset}."
         lost_s = min(event.lost_s, 1e12)
         if lost_s > 0:
-            text += f" About {_duration(lost_s)} of the job's time lost so far."
+            text += f" About {duration(lost_s)} of the job's time lost so far."
         if event.also:
             text += f" {', '.join(event.also)} shows it too."
         text += {
@@ -320,9 +318,8 @@ class ThroughputDetector(Detector):
             "recovered": f" It is back at its usual speed since step {recovered_step}.",
             "resolved": " It has stayed so: this speed counts as the usual one from here on.",
         }[state]
-        sudden = event.blocks <= NEWS_BLOCKS[0] and event.cost >= event.level * self._slow[event.metric] > 0
         event.earlier = self._alike(event)
-        if (event.also or sudden) and not event.earlier:
+        if event.sudden and not event.earlier:
             event.severity = "warning"
         if event.earlier:
             text += f" The same came and went at steps {', '.join(map(str, event.earlier[-3:]))}: an evaluation?"
@@ -364,10 +361,3 @@ class ThroughputDetector(Detector):
 def _factor(slower: float, more: bool) -> float:
     """Return by what a cost is multiplied: of a step that takes longer, or of a speed (``more``) that is lost."""
     return (1 / (1 - slower) if more else 1 + slower) if slower else 0.0
-
-
-def _duration(seconds: float) -> str:
-    """Return a time for people: seconds, minutes or hours."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
