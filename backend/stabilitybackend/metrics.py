@@ -102,6 +102,12 @@ class ServerMetrics(Collector):
         yield runs
         yield _gauge("stability_runs_restoring", "Live runs not judged since the start.", manager.waking.waiting)
         yield _gauge("stability_runs_unarchived", "Runs that could not be archived.", manager.unarchived())
+        files = CounterMetricFamily(
+            "stability_restart_files", "What became of the files that runs are taken up from.", labels=["outcome"]
+        )
+        for outcome in ("written", "failed", "taken_up", "passed_over"):
+            files.add_metric([outcome], manager.restart_counts().get(outcome, 0))
+        yield files
         spent = CounterMetricFamily(
             "stability_run_cpu_seconds", "CPU time of folding and judging, by run.", labels=["run_id"]
         )

@@ -27,6 +27,7 @@ from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs import snapshot
 from stabilitybackend.runs.hot import Generation
 from stabilitybackend.runs.live import stream_order
+from stabilitybackend.runs.restart_files import RestartShare
 from stabilitybackend.tasks import in_thread
 
 __all__ = ["ArchiveFiles", "PartsChanged", "RunArchive"]
@@ -77,9 +78,7 @@ class ArchiveFiles:
         self.cache = cache
         self.clock = clock
         self.token = token
-        self.restart = restart
-        #: CPU seconds that folding and judging took, by followed run.
-        self.fold_cpu_s: dict[str, float] = {}
+        self.restart = RestartShare(restart)
         #: Why the archive could not be written the last time, by run; those that it could be are not here.
         self.problems: dict[str, str] = {}
         self.writing = asyncio.Lock()

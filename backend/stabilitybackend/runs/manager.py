@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -284,10 +284,14 @@ class RunManager:
 
     def fold_cpu_s(self) -> dict[str, float]:
         """Return the CPU seconds that folding and judging took, by run that is followed."""
-        spent = self._files.fold_cpu_s
+        spent = self._files.restart.fold_cpu_s
         for gone in spent.keys() - self._workers.keys():
             del spent[gone]
         return dict(spent)
+
+    def restart_counts(self) -> Mapping[str, int]:
+        """Return how often runs were written down for a restart and taken up from it (``RestartShare``)."""
+        return self._files.restart.counts
 
     def browsers(self) -> int:
         """Return how many pages are connected."""

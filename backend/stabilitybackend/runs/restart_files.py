@@ -15,8 +15,9 @@ from __future__ import annotations
 import shutil
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +28,7 @@ from stabilitybackend.errors import SnapshotError
 from stabilitybackend.runs.hot import Place, Stretch, TableRows
 from stabilitybackend.runs.live import stream_order
 
-__all__ = ["FoldHead", "Found", "RestartFiles", "frame_checksum"]
+__all__ = ["FoldHead", "Found", "RestartFiles", "RestartShare", "frame_checksum"]
 
 #: Raise it when the layout changes: files of another version are passed over.
 VERSION = 1
@@ -37,6 +38,22 @@ _HEADER = struct.Struct("<4sHQI")
 _FOLD = "fold"
 T = TypeVar("T")
 _POINTS = "points-"
+
+
+@dataclass(slots=True)
+class RestartShare:
+    """What the runs of one process share.
+
+    Attributes:
+        folder: of all runs' files; None writes none.
+        fold_cpu_s: CPU seconds that folding and judging took, by followed run.
+        counts: ``written`` and ``failed`` writes; runs ``taken_up`` from their files, and those whose files were
+            ``passed_over``.
+    """
+
+    folder: Path | None = None
+    fold_cpu_s: dict[str, float] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 class FoldHead(msgspec.Struct, frozen=True, array_like=True):

@@ -12,13 +12,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 from stabilitybackend.errors import SnapshotError
 from stabilitybackend.runs import snapshot
 from stabilitybackend.runs.hot import Generation, Place, Stretch
-from stabilitybackend.runs.restart_files import FoldHead, Found, RestartFiles, frame_checksum
+from stabilitybackend.runs.restart_files import FoldHead, Found, RestartFiles, RestartShare, frame_checksum
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.store import RunStore
 from stabilitybackend.tasks import end, in_thread
@@ -45,8 +44,7 @@ class RestartPoints:
 
     Args:
         run_id: the run.
-        folder: of all runs' restart files; None writes none.
-        spent_s: CPU seconds of folding by run, to which is added.
+        share: where the files are, and what is counted.
         clock: unix seconds now.
         cpu: CPU seconds of the calling thread.
 
@@ -57,16 +55,15 @@ class RestartPoints:
     def __init__(
         self,
         run_id: str,
-        folder: Path | None,
-        spent_s: dict[str, float],
+        share: RestartShare,
         clock: Callable[[], float],
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self.written = self.failed = 0
         self._cpu = cpu
-        self._spent_s = spent_s
+        self._share = share
         self._run_id = run_id
-        self._files = RestartFiles(folder, run_id) if folder is not None else None
+        self._files = RestartFiles(share.folder, run_id) if share.folder is not None else None
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._restarted()
@@ -97,21 +94,26 @@ class RestartPoints:
         try:
             found = await asyncio.to_thread(self._files.load, after)
         except SnapshotError as error:
-            _log.warning("run %s: %s", self._run_id, error.message)
+            self._pass_over(error.message)
             return None
         if found is None:
             return None
         message = await stored(found.head.to_id)
         if message is None or frame_checksum(message) != found.head.checksum:
-            _log.warning("run %s: Redis does not hold what was written down of it", self._run_id)
+            self._pass_over("Redis does not hold what was written down of it")
             return None
         return found
+
+    def _pass_over(self, why: str) -> None:
+        self._share.counts["passed_over"] += 1
+        _log.warning("run %s: %s", self._run_id, why)
 
     async def go_on(self, store: RunStore, found: Found) -> None:
         """Write down from now on what comes after ``found``, which is in ``store``."""
         self._restarted()
         self._at = (store.open, found.begins_at, store.open.place)
         self._newest, self._order = found.head.to_id, store.open.order
+        self._share.counts["taken_up"] += 1
         files = self._files
         assert files is not None
         try:
@@ -134,7 +136,7 @@ class RestartPoints:
         found = fold()
         spent_s = self._cpu() - begin
         self._folded_s += spent_s
-        self._spent_s[self._run_id] = self._spent_s.get(self._run_id, 0.0) + spent_s
+        self._share.fold_cpu_s[self._run_id] = self._share.fold_cpu_s.get(self._run_id, 0.0) + spent_s
         return found
 
     def sealed(self, store: RunStore, message: bytes) -> None:
@@ -213,10 +215,12 @@ class RestartPoints:
             self._trouble(error)
         else:
             self.written += 1
+            self._share.counts["written"] += 1
             self._archived_to = archived_to
 
     def _trouble(self, error: OSError) -> None:
         self.failed += 1
+        self._share.counts["failed"] += 1
         self._at, self._newest = None, ""  # what was written may end anywhere: begin with a whole file
         self._again_at = self._clock() + AGAIN_AFTER_S
         _log.warning("run %s: not written down, a restart will take longer: %s", self._run_id, error)

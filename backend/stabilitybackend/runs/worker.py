@@ -90,7 +90,7 @@ class RunWorker:
         self._archive = RunArchive(run_id, redis, files)
         self._archive.cuts = lambda: self.state.fold.tree.cuts()
         self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self.card.touch)
-        self._restart = RestartPoints(run_id, files.restart, files.fold_cpu_s, clock)
+        self._restart = RestartPoints(run_id, files.restart, clock)
         self._delivery = Delivery(run_id)
         self._unsaved = Changes()
         self._closed = False
