@@ -2,7 +2,7 @@
 
 What a restart has to fold again is what came since. So a run is written down every EVERY_ROWS rows or EVERY_S seconds,
 and never more often than its price allows: folding took FOLD_A_WRITE times as long since. With a usual run that is a
-millisecond for each 40 ms of folding; one with a huge state is written down less often by itself, and one whose state
+millisecond for each 25 ms of folding; one with a huge state is written down less often by itself, and one whose state
 takes longer than MAX_STOP_S to copy only when a generation is sealed, where it is copied anyhow.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -27,8 +28,11 @@ __all__ = ["RestartPoints"]
 #: A run is written down after so many rows, or so many seconds, whichever comes first.
 EVERY_ROWS = 256
 EVERY_S = 30.0
-#: CPU time of folding that has to lie between two writes, as a multiple of what one costs: their share is 2.5 %.
-FOLD_A_WRITE = 40.0
+#: CPU time of folding that has to lie between two writes, as a multiple of what one costs: their share is at most 4 %.
+#: Halved it would halve what a restart folds again.
+FOLD_A_WRITE = 25.0
+#: What a write costs is the least of so many: one that had to wait for the disk says nothing about the next.
+COSTS = 4
 #: A state that takes longer to copy is copied when a generation is sealed and never else: the event loop stands
 #: meanwhile, seconds.
 MAX_STOP_S = 0.02
@@ -75,7 +79,8 @@ class RestartPoints:
         self._newest = ""
         self._order = 0
         self._time = self._clock()
-        self._cost_s = self._stop_s = 0.0
+        self._costs_s: deque[float] = deque(maxlen=COSTS)
+        self._stop_s = 0.0
         self._again_at = float("-inf")
         self._archived_to = ""
         self._folded_s = 0.0
@@ -158,7 +163,7 @@ class RestartPoints:
             return
         if store.open.order - self._order < EVERY_ROWS and 0 <= now - self._time < EVERY_S:
             return
-        if self._folded_s < FOLD_A_WRITE * self._cost_s:
+        if self._folded_s < FOLD_A_WRITE * min(self._costs_s, default=0.0):
             return
         begin = self._cpu()
         if self._stop_s <= MAX_STOP_S:
@@ -210,7 +215,7 @@ class RestartPoints:
             return self._cpu() - begin
 
         try:
-            self._cost_s = spent_s + await in_thread(write)
+            self._costs_s.append(spent_s + await in_thread(write))
         except OSError as error:
             self._trouble(error)
         else:
