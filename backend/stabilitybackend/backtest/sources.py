@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -36,12 +36,14 @@ class Log:
         name: for people: the path as given, or the one of the run in the folder that was given.
         plan: the files and what they are; the kind ``jsonl`` is JSON lines that are no export of ours.
         step_key: where the step stands; None: the usual keys.
+        renames: name in the log -> name that it is judged as; empty: the usual other spellings.
         reading: what could not be read and what was decided, complete after the last frame.
     """
 
     name: str
     plan: Plan
     step_key: str | None = None
+    renames: Mapping[str, str] = field(default_factory=dict)
     reading: Reading = field(default_factory=Reading)
 
     @property
@@ -62,9 +64,9 @@ class Log:
             lines = Lines(self.plan.paths[0], self.reading)
             if lines.is_export():
                 raise BadRequest(f"{self.name} is a packed export of ours", hint="unpack it first: gunzip")
-            yield from log_frames(_renamed(_counted(read_rows(lines, self.step_key), lines), lines))
+            yield from log_frames(_renamed(_counted(read_rows(lines, self.step_key), lines), lines, self.renames))
             return
-        job = ImportJob(self.plan, Options(step_key=self.step_key))
+        job = ImportJob(self.plan, Options(step_key=self.step_key, renames=self.renames))
         job.look()
         frames = job.frames({})
         try:
@@ -75,23 +77,29 @@ class Log:
             self.reading.note(f"{self.name}: {theirs} is judged as {ours}")
 
 
-def read_files(paths: list[Path], *, step_key: str | None = None) -> Iterator[Log]:
+def read_files(
+    paths: list[Path], *, step_key: str | None = None, renames: Mapping[str, str] | None = None
+) -> Iterator[Log]:
     """Yield the runs in files and folders, one after the other.
 
     Args:
         paths: JSON lines (also ``.gz``), TensorBoard folders, our exports, or anything else that the import reads.
         step_key: where the step stands; None: the usual keys.
+        renames: name in the log -> name that it is judged as; None: the usual other spellings.
 
     Raises:
         BadRequest: a path is not there or holds nothing that is known. Paths before it have been yielded.
     """
     for path in paths:
         if path.is_dir():
-            yield from _of_folder(path, step_key)
+            found = _of_folder(path, step_key)
         elif path.is_file() and path.name.lower().endswith(JSONL_SUFFIXES):
-            yield _log(Plan("jsonl", [_part(path)], path.name), str(path), step_key)
+            found = iter([_log(Plan("jsonl", [_part(path)], path.name), str(path), step_key)])
         else:
-            yield from (_log(plan, str(path), step_key) for plan in find_plans([path]))
+            found = (_log(plan, str(path), step_key) for plan in find_plans([path]))
+        for log in found:
+            log.renames = renames or {}
+            yield log
 
 
 def _of_folder(folder: Path, step_key: str | None) -> Iterator[Log]:
@@ -146,8 +154,8 @@ def _counted(rows: Iterator[Rows], lines: Lines) -> Iterator[Rows]:
         )
 
 
-def _renamed(rows: Iterator[Rows], lines: Lines) -> Iterator[Rows]:
-    """Let other spellings take the place of loss, grad_norm and lr where there are none, as the import does."""
+def _renamed(rows: Iterator[Rows], lines: Lines, renames: Mapping[str, str]) -> Iterator[Rows]:
+    """Rename as asked; else let other spellings take the place of loss, grad_norm and lr, as the import does."""
     looked: list[Rows] = []
     seen: set[str] = set()
     count = 0
@@ -157,7 +165,7 @@ def _renamed(rows: Iterator[Rows], lines: Lines) -> Iterator[Rows]:
         count += len(some.steps)
         if count >= LOOK_ROWS:
             break
-    names = Names(usual_names(seen))
+    names = Names(renames or usual_names(seen))
     for theirs, ours in names.renames.items():
         lines.reading.note(f"{lines.path}: {theirs} is judged as {ours}")
     for some in chain(looked, rows):

@@ -54,6 +54,10 @@ def backtest_command(
     severity: Annotated[str, typer.Option(help="Show incidents from here on: info, warning or critical.")] = "info",
     listed: Annotated[bool, typer.Option("--list", help="List the detectors and their parameters, and leave.")] = False,
     step_key: Annotated[str | None, typer.Option(help="Key or column that holds the step. (default: step)")] = None,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OLD=NEW", help="Judge a metric under another name, e.g. step_loss=loss; repeat it."),
+    ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Logs that are judged at once, a process each.")] = 1,
     url: Url = None,
     api_key: ApiKey = None,
@@ -68,6 +72,7 @@ def backtest_command(
     from stabilitybackend.backtest.page import write_page
     from stabilitybackend.backtest.settings import parse_only, parse_settings
     from stabilitybackend.cli import backtest_output as output
+    from stabilitybackend.importers.names import parse_renames
 
     if listed:
         output.tell_detectors(as_json)
@@ -77,12 +82,13 @@ def backtest_command(
     if severity not in SEVERITIES:
         raise BadRequest(f"--severity is {severity!r}, expected one of {', '.join(SEVERITIES)}", code=WRONG_USE)
     settings, shown = parse_settings(sets or []), Filter(severity, parse_only(only or []))
+    renames = parse_renames(rename or [])
     if plot is not None:
         _check_page(plot)
     good, drawn = True, []
     with ExitStack() as stack, _rare_collections():
         stored = _Stored(stack, url, api_key, data_dir)
-        logs = _logs(paths, step_key, stored)
+        logs = _logs(paths, step_key, renames, stored)
         for judged in _judged(logs, settings, shown, jobs, with_curves=plot is not None):
             good = output.tell(judged, as_json) and good
             if plot is not None and not judged.error:
@@ -165,7 +171,9 @@ class _Stored:
         return path
 
 
-def _logs(paths: list[str], step_key: str | None, stored: _Stored) -> Iterator[Log | Judged]:
+def _logs(
+    paths: list[str], step_key: str | None, renames: Mapping[str, str], stored: _Stored
+) -> Iterator[Log | Judged]:
     """Yield the logs in what was given; what is none comes as a verdict without incidents, in its place."""
     from stabilitybackend.backtest.judged import Judged
     from stabilitybackend.backtest.sources import read_files
@@ -173,9 +181,9 @@ def _logs(paths: list[str], step_key: str | None, stored: _Stored) -> Iterator[L
     for given in paths:
         try:
             if Path(given).exists() or os.sep in given or Path(given).suffix in _FILE_SUFFIXES:
-                yield from read_files([Path(given)], step_key=step_key)
+                yield from read_files([Path(given)], step_key=step_key, renames=renames)
             else:
-                for log in read_files([stored.fetch(given)]):
+                for log in read_files([stored.fetch(given)], renames=renames):
                     log.name = given
                     yield log
         except (StabilityBoardError, OSError) as error:

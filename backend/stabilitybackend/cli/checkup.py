@@ -124,7 +124,12 @@ def _server(settings: Settings, url: str | None, api_key: str | None) -> Result:
         return Result("server", "note", "none runs on this data folder", "start one with: stabilityboard up")
     with ApiClient(url.rstrip("/"), api_key) as client:
         health = client.get("/healthz")
-        client.get("/api/v1/runs")  # says whether the key is right
+        runs = client.get("/api/v1/runs")["runs"]  # also says whether the key is right
+    blind = [str(run["run_id"]) for run in runs if run.get("status") == "running" and run.get("unwatched")]
+    if blind:
+        few = ", ".join(blind[:3]) + (f" and {len(blind) - 3} more" if len(blind) > 3 else "")
+        text = f"{url} answers; running without a loss that is watched: {few}"
+        return Result("server", "note", text, "log the loss as 'loss', or under another name that the run's page tells")
     return Result("server", "ok", f"{url} answers: {health.get('status')}, version {health.get('version')}")
 
 

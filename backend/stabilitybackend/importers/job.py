@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stabilitybackend.detectors.roles import OTHERS
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.checks import CHECK_KEY, MAX_CHECKS, stored_checks
@@ -16,7 +17,7 @@ from stabilitybackend.importers.csv_files import read_csv
 from stabilitybackend.importers.detect import Plan, slug
 from stabilitybackend.importers.frames import FrameMaker, fingerprint
 from stabilitybackend.importers.jsonl import read_jsonl
-from stabilitybackend.importers.names import STANDARD, Names, usual_names
+from stabilitybackend.importers.names import Names, usual_names
 from stabilitybackend.importers.parquet import read_parquet
 from stabilitybackend.importers.sender import deliver
 from stabilitybackend.importers.tensorboard import EventFile, arrange, read_events, start_of_file
@@ -247,6 +248,6 @@ class ImportJob:
 
 def _possible() -> Iterator[dict[str, str]]:
     """Yield every mapping that ``usual_names`` can give."""
-    choices = [[(None, ours), *((theirs, ours) for theirs in spellings)] for ours, spellings in STANDARD.items()]
+    choices = [[(None, ours), *((theirs, ours) for theirs in spellings)] for ours, spellings in OTHERS.items()]
     for chosen in itertools.product(*choices):
         yield {theirs: ours for theirs, ours in chosen if theirs is not None}

@@ -1,8 +1,7 @@
 """What the metrics of a foreign file are called here: kept as they are, but for what is asked or obvious.
 
 Our detectors and pages look at ``loss``, ``grad_norm`` and ``lr``. Where a file has no metric of such a name, the first
-known
-other spelling takes its place, and that is said.
+known other spelling takes its place, and that is said. The spellings are those of live runs (``detectors/roles.py``).
 """
 
 from __future__ import annotations
@@ -10,23 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 
+from stabilitybackend.detectors.roles import OTHERS
 from stabilitybackend.errors import BadRequest
 from stabilityclient.wire import MAX_NAME_CHARS
 
-__all__ = ["STANDARD", "Names", "parse_renames", "usual_names"]
-
-#: Our name -> spellings of others, the first one that a file has is taken.
-STANDARD: dict[str, tuple[str, ...]] = {
-    "loss": (
-        "train/loss", "train_loss", "training_loss", "train/loss_step", "train_loss_step", "Loss/train", "Train/Loss",
-        "Train/loss", "loss/train", "training/loss", "lm loss", "lm-loss-training/lm loss", "train/lm_loss", "Loss",
-    ),
-    "grad_norm": ("train/grad_norm", "grad-norm", "gradient_norm", "train/gradient_norm", "grad_norm_total"),
-    "lr": (
-        "train/learning_rate", "learning_rate", "train/lr", "learning-rate", "lr-AdamW", "lr-Adam", "lr-SGD",
-        "Learning Rate", "LR",
-    ),
-}  # fmt: skip
+__all__ = ["Names", "parse_renames", "usual_names"]
 
 
 class Names:
@@ -64,7 +51,7 @@ class Names:
 def usual_names(seen: Collection[str]) -> dict[str, str]:
     """Return which of the names ``seen`` in a file take the place of loss, grad_norm and lr."""
     renames: dict[str, str] = {}
-    for ours, theirs in STANDARD.items():
+    for ours, theirs in OTHERS.items():
         if ours not in seen:
             found = next((name for name in theirs if name in seen), None)
             if found is not None:

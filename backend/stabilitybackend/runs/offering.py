@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from stabilitybackend.errors import NotFound
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.policy.going_back import inside
+from stabilitybackend.policy.orders import JobView
 from stabilitybackend.policy.way_back import way_back
+from stabilitybackend.runs.world import newest_starts
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
 
-__all__ = ["checkpoints_of", "offer_of"]
+__all__ = ["checkpoints_of", "job_of", "offer_of"]
 
 
 def checkpoints_of(
@@ -38,6 +40,27 @@ def checkpoints_of(
         for c in (reversed(fold.checkpoints) if paths is None else fold.checkpoints.at(paths))
         for dead in [fold.tree.is_dead(c.segment, c.step)]
     ]
+
+
+def job_of(state: RunState, pace: tuple[int | None, float | None], checkpoints: list[dict[str, Any]]) -> JobView:
+    """Return what an order is decided on.
+
+    Args:
+        pace: the newest step that a rank is in, and the usual seconds a step.
+        checkpoints: in the shape of docs/api.md.
+    """
+    head = state.fold.tree[state.fold.tree.head]
+    return JobView(
+        *pace,
+        world_size=state.world.size,
+        head=head.id,
+        head_key=head.key,
+        checkpoints=checkpoints,
+        agents=sum(1 for agent in state.agents.values() if agent["connected"]),
+        starts=newest_starts(state.agents.values()),
+        spoiling=state.incidents.spoiling(),
+        handler=state.handlers,
+    )
 
 
 def offer_of(state: RunState, incident_id: str | None = None) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.evidence import Evidence
 from stabilitybackend.runs.gpu_readings import GpuReadings
 from stabilitybackend.runs.judging import PRIMARY_METRICS, Judge
-from stabilitybackend.runs.offering import checkpoints_of
+from stabilitybackend.runs.offering import checkpoints_of, job_of
 from stabilitybackend.runs.pace import Pace
 from stabilitybackend.runs.planning import plan_of
 from stabilitybackend.runs.row_lookup import TimesFound
@@ -35,7 +35,7 @@ from stabilitybackend.runs.store import RunStore
 from stabilitybackend.runs.stretches import Stretches
 from stabilitybackend.runs.summary import RunSummary
 from stabilitybackend.runs.unreadable import Unreadable
-from stabilitybackend.runs.world import World, left_nodes, newest_starts
+from stabilitybackend.runs.world import World, left_nodes
 from stabilitybackend.schema.events import read_event
 from stabilitybackend.schema.health import read_health
 from stabilitybackend.schema.reading import Misfit
@@ -364,18 +364,11 @@ class RunState:
 
     def job(self, *, with_checkpoints: bool = True) -> JobView:
         """Return what is known of the job now; its checkpoints may be thousands, and only a new order asks for them."""
-        running, step_time_s = self._pace.now()
-        head = self.fold.tree[self.fold.tree.head]
-        connected = sum(1 for agent in self.agents.values() if agent["connected"])
-        checkpoints = self.checkpoints() if with_checkpoints else []
-        starts = newest_starts(self.agents.values())
-        known = (checkpoints, connected, starts, self.incidents.spoiling(), self.handlers)
-        return JobView(running, step_time_s, self.world.size, head.id, head.key, *known)
+        return job_of(self, self._pace.now(), self.checkpoints() if with_checkpoints else [])
 
     def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Return the new command, or the one that was ordered under the same idempotency key."""
-        known = self.commands.find(order.idempotency_key)
-        if known is not None:
+        if (known := self.commands.find(order.idempotency_key)) is not None:
             return known
         now = self._clock()
         plan = plan_of(self, now, order) if order.kind == "restart" else None
@@ -392,6 +385,7 @@ class RunState:
         tree = self.fold.tree
         return {
             **self._summary.view(self.store, self.fold),
+            **self._summary.watched(self.store),
             "status": status,
             "note": " ".join(part for part in (note, self.unreadable.note) if part),
             "unreadable": self.unreadable.view(),
@@ -400,7 +394,6 @@ class RunState:
             "world_size": self.world.size,
             "world": self.world.view({agent["node"] for agent in self.agents.values() if agent["connected"]}),
             "ranks": self.fold.ranks,
-            "metrics": self.store.metrics(),
             "open_incidents": self.incidents.open_count(),
             "rollbacks": sum(s.parent is not None and not s.undone for s in tree),
             "agents": sum(1 for agent in self.agents.values() if agent["connected"]),

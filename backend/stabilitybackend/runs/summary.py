@@ -19,6 +19,7 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import SegmentTree
 from stabilitybackend.runs.row_lookup import last_row
 from stabilitybackend.runs.store import RunStore, SeriesKey
+from stabilitybackend.runs.watching import Watching
 
 __all__ = ["COUNTED", "MAX_LATEST", "RunSummary"]
 
@@ -64,8 +65,13 @@ class RunSummary:
         self._limits: dict[int, int | None] = {0: None}
         self._head = 0
         self._stale = False
+        self._watching = Watching()
 
     # --- what happens --------------------------------------------------------------------------------------------
+
+    def watched(self, store: RunStore) -> dict[str, Any]:
+        """Return ``metrics``, ``loss_metric`` and ``unwatched`` of docs/api.md."""
+        return self._watching.view(store.metrics())
 
     def forked(self) -> None:
         """Note that the tree of segments changed; what follows from it is found out when it matters."""

@@ -74,7 +74,7 @@
 
   /** What stands under the header: `{words, tone, href}`; null while there is nothing that somebody has to know. */
   S.noteOf = function (run, incidents) {
-    if (!run.note) return null;
+    if (!run.note || (run.status === "running" && run.twins !== true)) return run.unwatched && run.status === "running" ? { words: run.unwatched, tone: "warning", href: null } : null;
     const doubles = run.twins === true; // two jobs share the run id: wrong however well it runs
     const well = run.status === "running" || run.status === "finished";
     if (well && !doubles) return null;

@@ -1,0 +1,91 @@
+"""One table says what a metric is, for live runs, imports and backtests; no other number is taken for the loss."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job import Job
+from program import program_in
+from stabilitybackend.detectors.roles import GRAD_NORM, LOSS, LR, OTHERS, dataset_of, loss_of, role_of
+from stabilitybackend.importers.names import usual_names
+from stabilitybackend.runs.state import RunState
+
+LOSSES = (
+    "loss", "train/loss", "train_loss", "Loss/train", "loss/train/total", "loss_metrics/global_avg_loss",
+    "metrics/train/LanguageCrossEntropy", "lm loss", "reduced_train_loss", "Train/Samples/train_loss", "Train/Loss",
+)  # fmt: skip
+NO_LOSSES = (
+    "eval/loss", "val_loss", "validation/loss", "Loss/validation", "loss_metrics/global_max_loss", "loss_scale",
+    "metrics/eval/LanguageCrossEntropy", "lm loss vs samples", "aux_loss", "kl_loss", "reward", "gpu/0/clock_mhz",
+    "loss/code", "train/ppl",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_each_framework_s_training_loss_is_one(name: str) -> None:
+    assert (role_of(name), dataset_of(name)) == (LOSS, None)
+
+
+@pytest.mark.parametrize("name", NO_LOSSES)
+def test_no_other_number_is_the_training_loss(name: str) -> None:
+    assert role_of(name) != LOSS
+
+
+def test_what_an_import_renames_is_what_a_live_run_would_judge() -> None:
+    for role, names in OTHERS.items():
+        assert {role_of(name) for name in names} == {role}
+        assert {tuple(usual_names([name]).items()) for name in names} == {((name, role),) for name in names}
+
+
+@pytest.mark.parametrize(("name", "role"), [("lr-AdamW", LR), ("l2_norm/grad/global", GRAD_NORM)])
+def test_rates_and_gradients_are_known_too(name: str, role: str) -> None:
+    assert role_of(name) == role
+
+
+def test_of_several_losses_our_own_name_is_the_runs_loss_then_the_usual_ones() -> None:
+    assert loss_of(["train/loss", "loss"]) == "loss"
+    assert loss_of(["total_loss", "train/loss", "lm_loss"]) == "train/loss"
+    assert loss_of(["eval/loss", "reward"]) is None
+
+
+def spiking(name: str) -> list[float]:
+    rng = random.Random(3)
+    return [2.0 + rng.gauss(0, 0.01) + (4.0 if 220 <= step < 250 else 0.0) for step in range(1, 270)]
+
+
+@pytest.mark.parametrize("name", ["loss_metrics/global_avg_loss", "Loss/train", "loss/train/total"])
+def test_a_live_spike_is_told_whatever_framework_logs_it(name: str) -> None:
+    state = RunState("run", lambda: 5_000.0)
+    state.apply(Job().rows(range(1, 270), {name: spiking(name)}), replayed=False)
+    assert [(i["kind"], i["metric"]) for i in state.incidents.all() if i["kind"] == "spike"] == [("spike", name)]
+    assert (state.view()["loss_metric"], state.view()["unwatched"]) == (name, "")
+
+
+def test_a_run_whose_loss_nobody_watches_says_so() -> None:
+    state = RunState("run", lambda: 5_000.0)
+    state.apply(Job().rows(range(1, 270), {"objective": spiking("objective")}), replayed=False)
+    view = state.view()
+    assert view["loss_metric"] is None
+    assert view["unwatched"].startswith("Nothing watches the loss of this run: none of what it logs (objective) is")
+
+
+def test_a_run_that_has_logged_nothing_yet_is_not_blamed() -> None:
+    assert RunState("run", lambda: 5_000.0).view()["unwatched"] == ""
+
+
+@pytest.mark.parametrize(("rename", "kinds"), [([], set()), (["--rename", "objective=loss"], {"spike"})])
+def test_a_backtest_judges_a_metric_under_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, rename: list[str], kinds: set[str]
+) -> None:
+    lines = [json.dumps({"step": step + 1, "objective": value}) for step, value in enumerate(spiking(""))]
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(lines))
+    code, out, _ = program_in(tmp_path, monkeypatch, capsys)("backtest", log, "--json", *rename)
+    assert code == 0
+    assert {json.loads(line)["kind"] for line in out.splitlines()} >= kinds
+    assert bool(out) == bool(kinds)
