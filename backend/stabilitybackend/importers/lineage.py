@@ -31,8 +31,8 @@ class Lineage:
                 key = f"{key}.{segment['id']}"  # a restart may repeat a key; here each has to name one segment
             keys.add(key)
             facts = {name: segment[name] for name in _FACTS if segment.get(name)}
-            if segment.get("cause") == "restart":
-                facts["cause"] = "restart"
+            if segment.get("cause") in ("restart", "resume"):
+                facts["cause"] = segment["cause"]
             self._forks[int(segment["id"])] = Fork(
                 key, int(segment["fork_step"]), float(segment.get("created") or 0.0), facts
             )

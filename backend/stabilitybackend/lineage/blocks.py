@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.sources import SourceState
 from stabilityclient.wire import MAX_SETS_IN_TURN, EventBlock, PointsBlock
 
-__all__ = ["in_turn", "one_by_one"]
+__all__ = ["in_turn", "one_by_one", "rows_of"]
 
 
 def in_turn(blocks: Sequence[PointsBlock | EventBlock]) -> Iterator[list[PointsBlock] | EventBlock]:
@@ -40,6 +41,14 @@ def in_turn(blocks: Sequence[PointsBlock | EventBlock]) -> Iterator[list[PointsB
         yield together
 
 
+def rows_of(state: SourceState, block: PointsBlock) -> Placed:
+    """Return the rows of a block, in the segment that their source is in."""
+    steps = np.frombuffer(block.steps, dtype="<i8")
+    times = np.frombuffer(block.times, dtype="<f8")
+    values = np.frombuffer(block.values, dtype="<f8").reshape(len(block.names), len(steps))
+    return Placed(state.segment, state.source, state.rank, state.node, block.names, steps, times, values)
+
+
 def one_by_one(blocks: list[Placed]) -> Iterator[Placed]:
     """Yield the rows of some blocks, each alone: of one block as they came, of several by step and time."""
     places = [
@@ -48,11 +57,7 @@ def one_by_one(blocks: list[Placed]) -> Iterator[Placed]:
         for row, (step, time) in enumerate(zip(block.steps, block.times, strict=True))
     ]
     for _, _, at, row in places if len(blocks) == 1 else sorted(places):
-        block, part = blocks[at], slice(row, row + 1)
-        yield Placed(
-            block.segment, block.source, block.rank, block.node, block.names,
-            block.steps[part], block.times[part], block.values[:, part],
-        )  # fmt: skip
+        yield blocks[at].at(blocks[at].segment, slice(row, row + 1))
 
 
 def _rising(blocks: Sequence[PointsBlock]) -> bool:

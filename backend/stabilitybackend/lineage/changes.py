@@ -38,6 +38,11 @@ class Placed:
     stray: bool = False
     more: bool = False
 
+    def at(self, segment: int, part: slice = slice(None), *, stray: bool = False) -> Placed:
+        """Return some of these rows (default: all) in ``segment``."""
+        steps, times, values = self.steps[part], self.times[part], self.values[:, part]
+        return Placed(segment, self.source, self.rank, self.node, self.names, steps, times, values, stray)
+
 
 @dataclass(frozen=True)
 class Forked:

@@ -7,7 +7,7 @@ back without a word is recognised by its steps, once they go on from there (``so
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stabilitybackend.lineage.blocks import in_turn, one_by_one
+from stabilitybackend.lineage.blocks import in_turn, one_by_one, rows_of
 from stabilitybackend.lineage.changes import Change, Event, Forked, Placed
 from stabilitybackend.lineage.checkpoints import CheckpointBook
+from stabilitybackend.lineage.launches import Launch
+from stabilitybackend.lineage.relaunches import WENT_BACK, WENT_ON, Relaunches
 from stabilitybackend.lineage.sources import SourceState, Tentative
 from stabilitybackend.lineage.tree import Segment, SegmentTree
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
@@ -55,8 +57,7 @@ class LineageFold:
         self._held: dict[str, list[Placed]] = {}
         #: (when it was created, id) of each segment that became the head, in order; the root is not among them.
         self.heads: list[tuple[float, int]] = []
-        #: Segments that a new process opened without a word -> that process.
-        self._launches: dict[int, str] = {}
+        self._relaunches = Relaunches(self.tree, self._sources)
 
     @property
     def ranks(self) -> list[int]:
@@ -106,6 +107,7 @@ class LineageFold:
         state.number = self._seen
         self._sources[info.source] = state
         self.starts[info.source] = info.started
+        self._relaunches.saw(info)
         replaced: str | None = info.source
         if info.rank is not None and (before is None or self.starts.get(before, 0.0) <= info.started):
             self._newest[info.rank], replaced = info.source, before
@@ -129,12 +131,13 @@ class LineageFold:
             tables: tuple[dict[str, Any], ...] = (self._sources, self.starts, self._last_time, self._held)
             for table in tables:
                 table.pop(source, None)
+            self._relaunches.launches.forget(source)
 
     # --- points --------------------------------------------------------------------------------------------------
 
     def _points(self, state: SourceState, blocks: list[PointsBlock]) -> Iterator[Change]:
         """Place rows, of several sets of metrics where these were logged in turn."""
-        rows = [_rows(state, block) for block in blocks]
+        rows = [rows_of(state, block) for block in blocks]
         self._last_time[state.source] = max(float(one.times[-1]) for one in rows)
         if state.rank is None:
             for one in rows:
@@ -147,6 +150,8 @@ class LineageFold:
         else:
             for row in one_by_one(rows):
                 yield from self._row(state, row)
+        if state.rank is not None:
+            yield from self._relaunches.left_behind(state, max(int(one.steps.max()) for one in rows))
 
     def _plain(self, state: SourceState, names: list[str], steps: NDArray[np.int64], time: float) -> bool:
         return (
@@ -156,6 +161,7 @@ class LineageFold:
             and not state.goes_back(names, int(steps[0]))
             and bool((steps[1:] >= steps[:-1]).all())
             and not self._should_follow_head(state, int(steps[0]), time)
+            and not self._relaunches.succeeded(state, int(steps[-1]))
         )
 
     @staticmethod
@@ -170,26 +176,39 @@ class LineageFold:
             if state.tentative.goes_on(step, state.stride):
                 self._hold(state, row)
                 if state.tentative.follow(step):
-                    yield from self._confirm(state, time)
+                    yield from self._confirm(state)
                 elif len(self._held[state.source]) > MAX_HELD_ROWS:
                     yield from self._release(state)
                 return
             yield from self._release(state)
         if step <= state.stray_until and state.goes_back(row.names, step):
-            yield self._stray(state, row)
+            yield row.at(state.segment, stray=True)
             return
-        if state.goes_back(row.names, step):
-            target = self._joinable(state, step)
+        launch = self._relaunches.of(state, step, time)
+        opened = None if launch is None or launch.segment is None else self.tree[launch.segment]
+        if opened is not None and not opened.undone and step > opened.fork_step:
+            self._enter(state, opened)
+        elif opened is not None or state.goes_back(row.names, step):
+            target = self._joinable(state, step) if launch is None else None
             if target is None:
                 high = max(state.high(row.names), step)
                 state.tentative = Tentative(step, step, high, state.fresh)
+                if launch is not None:
+                    self._relaunches.launches.firm(state.source, time)
                 self._hold(state, row)
                 return
             self._enter(state, target)
-        elif state.fresh and (target := self._of_same_launch(state, step)) is not None:
-            self._enter(state, target)
+        elif launch is not None and launch.at is None and self._relaunches.parts(launch, state, step):
+            yield from self._open(state, launch, step, time)
         elif self._should_follow_head(state, step, time):
             self._enter(state, self.tree[self.tree.head])
+        elif launch is not None and launch.at is None:
+            state.segment = self._relaunches.origin(launch)
+        if self._relaunches.succeeded(state, step):
+            yield row.at(state.segment, stray=True)
+            return
+        if state.fresh or launch is not None:
+            self._relaunches.began(state, step, time)
         self.tree[state.segment].entered.setdefault(state.rank or 0, state.source)
         state.mark(row.names, step)
         yield self._place(row, self.tree.segment_at(state.segment, step))
@@ -204,91 +223,87 @@ class LineageFold:
 
     def _joinable(self, state: SourceState, step: int) -> Segment | None:
         """Return the segment that other ranks opened and this one now reaches, if there is one."""
-        candidates: Sequence[Segment] = [s for s in self.tree if s.id > state.segment]
-        if state.fresh:
-            launched = self._of_same_launch(state, step)
-            if launched is not None:
-                return launched
-            candidates = [s for s in candidates if s.id == self.tree.head]
-        for segment in candidates:
+        for segment in self.tree:
+            if segment.id <= state.segment or (state.fresh and segment.id != self.tree.head):
+                continue
             if state.rank not in segment.entered and step > segment.fork_step and not segment.undone:
                 return segment
         return None
 
-    def _of_same_launch(self, state: SourceState, step: int | None = None) -> Segment | None:
-        """Return the segment that another rank of the same restart opened, whatever that rank has done since.
+    # --- launches ------------------------------------------------------------------------------------------------
 
-        The head won't do: where a backlog or an import brings rank after rank, it is ahead of this one. Of the starts
-        of the rank that opened a segment, the one nearest to ours in time is that of our launch.
-
-        Args:
-            step: first step of this rank, must be after the fork; None: any.
-        """
-        started = self.starts[state.source]
-        for segment_id, opener in reversed(self._launches.items()):
-            segment, first = self.tree[segment_id], self._sources.get(opener)
-            if first is None or segment.undone or state.rank in segment.entered:
+    def _open(self, state: SourceState, launch: Launch, first_step: int, time: float) -> Iterator[Change]:
+        """A launch begins a segment of its own at ``first_step``; its other ranks come along."""
+        origin, fork_step = self._relaunches.origin(launch), self._fork_step(first_step, state)
+        back = self.tree.reaches_past(origin, fork_step)
+        cause, reason = ("restart", WENT_BACK) if back else ("resume", WENT_ON)
+        key = self.tree.new_key(f"u-{state.source}-{first_step}")
+        target = self.tree.fork(origin, fork_step, key=key, cause=cause, created=time, reason=reason)
+        target.undone = key in self.undone
+        launch.segment = target.id
+        if target.undone:
+            yield Forked(target, False)
+            return
+        if is_head := self._relaunches.launches.after(launch) is None:
+            self._lead(target)
+        self._enter(state, target)
+        yield Forked(target, is_head)
+        for rank, source in launch.members.items():
+            other = self._sources[source]
+            if rank == state.rank or not other.fresh:
                 continue
-            starts = ((abs(self.starts[s.source] - started), s.source) for s in self._sources.values()
-                      if s.rank == first.rank)  # fmt: skip
-            if min(starts)[1] == opener and (step is None or step > segment.fork_step):
-                return segment
-        return None
+            tentative = other.tentative
+            if tentative is not None and tentative.first_step <= target.fork_step:
+                continue
+            self._enter(other, target)
+            if tentative is not None:
+                yield from self._place_held(other)
+            else:
+                other.fresh = True
+        yield from self._relaunches.rehang(launch)
 
-    def _lower(self, state: SourceState, step: int) -> Segment | None:
-        """Return the segment of this rank's launch with its fork moved down to ``step`` - 1, None where there is none.
+    def _confirm(self, state: SourceState) -> Iterator[Change]:
+        """The low steps went on: they are a segment of their own."""
+        tentative, created = state.tentative, float(self._held[state.source][0].times[0])
+        assert tentative is not None
+        first_step = tentative.first_step
+        if (launch := self._relaunches.of(state, first_step, created)) is not None:
+            if launch.segment is None:
+                yield from self._open(state, launch, first_step, created)
+            target = self.tree[launch.segment or 0]
+            if not target.undone and first_step <= target.fork_step:
+                # Whoever opened it logs more rarely: its first step only bounds the one from which the job went on.
+                yield self._relaunches.lower(launch, self._fork_step(first_step, state))
+        else:
+            joined = self._joinable(state, first_step)
+            target = joined or self._regress(state, first_step, created)
+            if joined is None:
+                yield Forked(target, target.id == self.tree.head)
+        if target.undone:
+            state.tentative, state.fresh, state.stray_until = None, False, tentative.high
+            yield from self._held.pop(state.source)
+            return
+        self._enter(state, target)
+        yield from self._place_held(state)
 
-        The rank that opened it logs more rarely: its first step only bounds the one from which the job went on.
-        """
-        target = self._of_same_launch(state) if state.fresh else None
-        if target is None or target.parent is None:
-            return None
-        fork_step = self._fork_step(step, state)
-        stride = self._sources[self._launches[target.id]].stride
-        if not max(self.tree[target.parent].fork_step, target.fork_step - stride - 1) < fork_step < target.fork_step:
-            return None
-        self.tree.rehang(target, target.parent, fork_step)
+    def _regress(self, state: SourceState, first_step: int, created: float) -> Segment:
+        """Return the segment of a running loop whose steps went back without a word."""
+        origin = state.segment
+        key, fork_step = self.tree.new_key(f"u-{state.source}-{first_step}"), self._fork_step(first_step, state)
+        why = "the steps went back and went on from there"
+        target = self.tree.fork(origin, fork_step, key=key, cause="restart", created=created, reason=why)
+        target.undone = key in self.undone
+        if not target.undone and self._leads(state, origin):
+            self._lead(target)
         return target
 
-    def _confirm(self, state: SourceState, time: float) -> Iterator[Change]:
-        """The low steps went on: they are a segment of their own."""
-        tentative, held = state.tentative, self._held.pop(state.source)
-        assert tentative is not None
-        target = self._joinable(state, tentative.first_step)
-        if target is None and (target := self._lower(state, tentative.first_step)) is not None:
-            self._enter(state, target)
-            yield Forked(target, target.id == self.tree.head)
-        elif target is None:
-            origin = state.segment
-            target = self.tree.fork(
-                origin,
-                self._fork_step(tentative.first_step, state),
-                key=self.tree.new_key(f"u-{state.source}-{tentative.first_step}"),
-                cause="restart",
-                created=float(held[0].times[0]),
-                reason="the job was started again and went on from an earlier step"
-                if tentative.fresh
-                else "the steps went back and went on from there",
-            )
-            if target.key in self.undone:
-                target.undone = True
-                state.tentative, state.fresh, state.stray_until = None, False, tentative.high
-                yield Forked(target, False)
-                yield from held
-                return
-            if tentative.fresh:
-                self._launches[target.id] = state.source
-            is_head = self._leads(state, origin)
-            if is_head:
-                self._lead(target)
-                self._bring_along(target, origin)
-            self._enter(state, target)
-            yield Forked(target, is_head)
-        else:
-            self._enter(state, target)
-        for row in held:
-            state.mark(row.names, int(row.steps[0]))
-            yield self._place(row, self.tree.segment_at(target.id, int(row.steps[0])))
+    def _place_held(self, state: SourceState) -> Iterator[Change]:
+        """The rows that were held have found their segment, the one that ``state`` is in."""
+        for row in self._held.pop(state.source):
+            step = int(row.steps[0])
+            self._relaunches.began(state, step, float(row.times[0]))
+            state.mark(row.names, step)
+            yield self._place(row, self.tree.segment_at(state.segment, step))
 
     def _fork_step(self, first_step: int, state: SourceState) -> int:
         """Return the step a silent restart came from: its checkpoint where one fits, else the step before."""
@@ -297,31 +312,21 @@ class LineageFold:
 
     def _leads(self, state: SourceState, origin: int) -> bool:
         """Return whether what this source does moves the head (late data of a dead process does not)."""
+        launch = self._relaunches.launches.of(state.source)
+        if launch is None or self._relaunches.launches.after(launch) is not None:
+            return False
         newest = state.rank is not None and self._newest.get(state.rank) == state.source
         return newest and (origin == self.tree.head or self.tree.is_ancestor(origin, self.tree.head) or state.fresh)
-
-    def _bring_along(self, target: Segment, origin: int) -> None:
-        """Move the other ranks of the same restart along: those that started after ``origin`` was last written."""
-        ended = max((self._last_time.get(s, 0.0) for s in self.tree[origin].entered.values()), default=0.0)
-        for rank, source in self._newest.items():
-            other = self._sources[source]
-            passed = other.last_step is None or other.last_step > target.fork_step
-            started_after = self.starts.get(source, 0.0) > ended
-            if rank not in target.entered and started_after and passed and other.tentative is None:
-                self._enter(other, target)
 
     def _enter(self, state: SourceState, segment: Segment) -> None:
         state.enter(segment.id, segment.fork_step)
         self.tree.touch(segment.id)
         if state.rank is not None:
             segment.entered[state.rank] = state.source
+        self._relaunches.entered(state, segment)
 
     def _hold(self, state: SourceState, row: Placed) -> None:
-        self._held.setdefault(state.source, []).append(self._stray(state, row))
-
-    @staticmethod
-    def _stray(state: SourceState, row: Placed) -> Placed:
-        return Placed(state.segment, row.source, row.rank, row.node, row.names, row.steps, row.times, row.values, True)
+        self._held.setdefault(state.source, []).append(row.at(state.segment, stray=True))
 
     def _release(self, state: SourceState) -> Iterator[Change]:
         """The low steps led nowhere: they stay where they were logged, as strays."""
@@ -331,21 +336,14 @@ class LineageFold:
     def _place(self, rows: Placed, segment: int) -> Placed:
         self.tree[segment].saw(int(rows.steps.min()), int(rows.steps.max()), rows.values.size)
         self.tree.touch(segment)
-        return Placed(segment, rows.source, rows.rank, rows.node, rows.names, rows.steps, rows.times, rows.values)
+        return rows.at(segment)
 
     def _split(self, rows: Placed, segments: list[int]) -> Iterator[Change]:
         """Place rows whose segments differ, in runs of equal segment."""
         start = 0
         for i in range(1, len(segments) + 1):
             if i == len(segments) or segments[i] != segments[start]:
-                part = slice(start, i)
-                yield self._place(
-                    Placed(
-                        segments[start], rows.source, rows.rank, rows.node, rows.names,
-                        rows.steps[part], rows.times[part], rows.values[:, part],
-                    ),
-                    segments[start],
-                )  # fmt: skip
+                yield self._place(rows.at(segments[start], slice(start, i)), segments[start])
                 start = i
 
     # --- events --------------------------------------------------------------------------------------------------
@@ -354,10 +352,14 @@ class LineageFold:
         if block.type == "segment" and state.rank is not None:
             yield from self._release(state)
             yield from self._declared(state, block)
-        elif block.type == "checkpoint":
+        elif block.type == "checkpoint" and block.step is not None:
+            if state.tentative is not None and state.tentative.fresh and block.step >= state.tentative.first_step:
+                yield from self._confirm(state)  # nobody saves at a stray step
             self._checkpoint(state, block)
         elif block.type == "checkpoint_gone":
             self.checkpoints.gone(block.step, block.data["path"])
+        elif block.type in ("process_death", "exception"):
+            self._relaunches.launches.ended(str(block.data.get("source") or info.source), block.time)
         self.tree.told(block)
         yield Event(info, state.segment, block.type, block.time, block.step, block.data)
 
@@ -378,7 +380,8 @@ class LineageFold:
                 self._enter(state, known)
                 return
         origin = state.segment
-        told = "restart" if data.get("cause") == "restart" else "declared"  # an export tells what was inferred live
+        cause = data.get("cause")
+        told = cause if cause in ("restart", "resume") else "declared"  # an export tells what was inferred live
         segment = self.tree.fork(
             origin, data["to_step"], key=key, cause="command" if data.get("command_id") else told, created=block.time,
             reason=data.get("reason") or "", command_id=data.get("command_id"), issuer=data.get("issuer"),
@@ -393,10 +396,4 @@ class LineageFold:
             self._lead(segment)
         self._enter(state, segment)
         yield Forked(segment, is_head)
-
-
-def _rows(state: SourceState, block: PointsBlock) -> Placed:
-    steps = np.frombuffer(block.steps, dtype="<i8")
-    times = np.frombuffer(block.times, dtype="<f8")
-    values = np.frombuffer(block.values, dtype="<f8").reshape(len(block.names), len(steps))
-    return Placed(state.segment, state.source, state.rank, state.node, block.names, steps, times, values)
+        yield from self._relaunches.rehang(self._relaunches.launches.of(state.source))

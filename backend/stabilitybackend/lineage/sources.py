@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["CONFIRM_STEPS", "SourceState", "Tentative"]
+__all__ = ["CONFIRM_STEPS", "STRIDES_THAT_GO_ON", "SourceState", "Tentative"]
 
 #: Distinct further steps that must follow a low step before it counts as a rollback nobody declared.
 #: Two, because one stray low step must never fork a run, and a third step cannot be an accident of the same kind.
@@ -87,6 +87,10 @@ class SourceState:
         high = self.high(names)
         return step < high or (self.fresh and step == high)
 
+    def near(self, step: int) -> bool:
+        """Return whether ``step`` goes on from the newest one as this rank's steps usually do."""
+        return self.last_step is None or step - self.last_step <= STRIDES_THAT_GO_ON * self.stride
+
     def mark(self, names: list[str], step: int) -> None:
         """Note a row at ``step``."""
         for name in names:
@@ -101,7 +105,7 @@ class SourceState:
         """Move into ``segment``: steps after ``fork_step`` are new again."""
         self.segment = segment
         self.marks = {name: min(step, fork_step) for name, step in self.marks.items()}
-        self.last_step = fork_step if self.last_step is not None else None
+        self.last_step = None
         self.tentative = None
         self.stray_until = -1
         self.fresh = False

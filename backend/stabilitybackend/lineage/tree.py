@@ -23,7 +23,7 @@ class Segment:
         key: what the ranks call it: "" the root, a command id, ``d-...`` a declared rollback, ``u-...`` inferred.
         parent: id of the parent, None for the root.
         fork_step: the step whose state it starts from; its own steps are > fork_step. ROOT_FORK for the root.
-        cause: ``start``, ``command``, ``declared`` or ``restart``.
+        cause: ``start``, ``command``, ``declared``, ``restart``, or ``resume`` (a launch that did not go back).
         reason: free text of who asked, may be empty.
         command_id: the command that ordered it, else None.
         issuer: who asked, where known.
@@ -58,6 +58,11 @@ class Segment:
         known = self.applied
         differing = {name for name in applied if known is not None and known.get(name, applied[name]) != applied[name]}
         self.applied = {**applied, **(known or {}), **dict.fromkeys(differing, "differs between ranks")}
+
+    @property
+    def went_back(self) -> bool:
+        """Whether the job went back when it began: a rollback or a restart, which nobody took back."""
+        return self.parent is not None and not self.undone and self.cause != "resume"
 
     def saw(self, low: int, high: int, values: int) -> None:
         """Note that ``values`` values at steps ``low..high`` were stored here."""
@@ -199,6 +204,14 @@ class SegmentTree:
         self._path, self._ends = [], {}
         self.head = self._head
         return True
+
+    def reaches_past(self, origin: int, step: int) -> bool:
+        """Return whether the path of ``origin`` holds a point after ``step``."""
+        for part in reversed(self.path(origin, since=step)):
+            last = self._segments[part.segment].last_step
+            if last is not None and (last if part.last is None else min(last, part.last)) > step:
+                return True
+        return False
 
     def path(self, segment: int | None = None, since: int = ROOT_FORK) -> Sequence[PathRange]:
         """Return the ranges from the root to ``segment`` (default: the head), each cut at its child's fork step.

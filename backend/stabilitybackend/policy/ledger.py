@@ -83,7 +83,8 @@ def ledger(
     rollbacks = _who_killed_what(segments, heads)
     gpus = job.world_size if job.gpus is None else job.gpus
     entries = [_entry(rollback, segments, heads, times, known, job.until, gpus) for rollback in rollbacks]
-    return {"rollbacks": entries, "totals": _totals(entries, segments, heads, times, job, gpus)}
+    told = [entry for entry in entries if entry["cause"] != "resume"]  # the job went on there, and lost nothing
+    return {"rollbacks": told, "totals": _totals(told, segments, heads, times, job, gpus)}
 
 
 # --- lineage: each dead step belongs to the rollback that killed it ---------------------------------------------------

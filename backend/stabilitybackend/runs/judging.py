@@ -133,6 +133,8 @@ class Judge:
 
     def _fork(self, part: PathRange) -> Mark:
         segment = self.fold.tree[part.segment]
+        if segment.cause == "resume":
+            return _resume(segment.fork_step, segment.fork_step + 1, segment.created)
         left = self._left_behind(segment)
         because = f" ({segment.reason})" if segment.reason else ""
         data = {

@@ -49,6 +49,8 @@ _STATE_MODULES = frozenset(
         "stabilitybackend.lineage.changes",
         "stabilitybackend.lineage.checkpoints",
         "stabilitybackend.lineage.fold",
+        "stabilitybackend.lineage.launches",
+        "stabilitybackend.lineage.relaunches",
         "stabilitybackend.lineage.sources",
         "stabilitybackend.lineage.tree",
         "stabilitybackend.liveness.budgets",

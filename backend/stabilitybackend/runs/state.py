@@ -395,6 +395,6 @@ class RunState:
             "world": self.world.view({agent["node"] for agent in self.agents.values() if agent["connected"]}),
             "ranks": self.fold.ranks,
             "open_incidents": self.incidents.open_count(),
-            "rollbacks": sum(s.parent is not None and not s.undone for s in tree),
+            "rollbacks": sum(s.went_back for s in tree),
             "agents": sum(1 for agent in self.agents.values() if agent["connected"]),
         }

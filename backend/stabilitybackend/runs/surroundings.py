@@ -88,7 +88,7 @@ def _happened(
 
 
 def _went_back(segment: Segment) -> str:
-    if segment.cause == "restart":
+    if segment.cause in ("restart", "resume"):
         return f"the job was started again from step {segment.fork_step}"
     how = "was rolled back" if segment.cause == "command" else "went back by itself"
     why = f": {segment.reason}" if segment.reason else ""

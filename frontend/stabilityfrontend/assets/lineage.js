@@ -32,7 +32,7 @@
     return S.h("button", { type: "button", class: "segment-more", on: { click: open } }, `${S.plural(older.length, "older segment")}${gone ? ` · ${S.plural(gone, "step")} discarded` : ""}`);
   }
 
-  const CAUSES = { start: "Start", command: "Rollback", declared: "Rollback by the job", restart: "Restart" };
+  const CAUSES = { start: "Start", command: "Rollback", declared: "Rollback by the job", restart: "Restart", resume: "Started again" };
 
   /** Bring the tree of segments up to date: what each kept, what was cut off it, and why. */
   S.drawLineage = function (page) {

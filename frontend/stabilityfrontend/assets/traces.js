@@ -216,7 +216,7 @@
     const forks = [];
     for (const segment of [...segments.values()].sort((a, b) => a.id - b.id)) {
       if (segment.fork_step === null || segment.fork_step === undefined || segment.parent === null || segment.parent === undefined) continue;
-      if (segment.undone) continue;
+      if (segment.undone || segment.cause === "resume") continue; // the job was started again and went on: no fork
       const letter = segment.cause === "restart" ? "S" : "R";
       counts[letter] += 1;
       const booked = lost.get(segment.id);

@@ -1,0 +1,122 @@
+"""Says where in the tree each launch of the job belongs: from which segment it goes on, and since which step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from stabilitybackend.lineage.changes import Forked
+from stabilitybackend.lineage.launches import Launch, Launches
+from stabilitybackend.lineage.sources import STRIDES_THAT_GO_ON, SourceState
+from stabilitybackend.lineage.tree import Segment, SegmentTree
+from stabilityclient.wire import SourceInfo
+
+__all__ = ["WENT_BACK", "WENT_ON", "Relaunches"]
+
+#: Why a segment is there that a launch opened without a word.
+WENT_BACK = "the job was started again and went on from an earlier step"
+WENT_ON = "the job was started again and went on"
+
+
+class Relaunches:
+    """The launches of a run in its tree.
+
+    A launch of several ranks gets a segment of its own even where it goes on at the next step (cause ``resume``): what
+    the launch before had logged beyond it, and that a rank began lower, is often known only later. Then the segment's
+    fork moves and no row has to.
+
+    Args:
+        tree: of the run. sources: id -> where each source is.
+    """
+
+    def __init__(self, tree: SegmentTree, sources: Mapping[str, SourceState]) -> None:
+        self.launches = Launches()
+        self._tree = tree
+        self._sources = sources
+        self._world = 1
+
+    def saw(self, info: SourceInfo) -> None:
+        """Note the start of a process."""
+        self.launches.saw(info)
+        self._world = max(self._world, info.world_size)
+
+    def of(self, state: SourceState, step: int, time: float) -> Launch | None:
+        """Return the launch of a process that has no row yet, None where the job never logged before it.
+
+        Args:
+            state: of the process; it takes over what its rank had reached. step, time: of its first row.
+        """
+        if not state.fresh or state.rank is None:
+            return None
+        launch = self.launches.settle(state.source, time)
+        before = self.launches.before(launch)
+        if before is None:  # nor is it a relaunch where the job died before its first row, and begins again
+            return launch if step > STRIDES_THAT_GO_ON and self.launches.again(state.source) else None
+        old = self._sources.get(before.members.get(state.rank, ""))
+        if old is not None:  # what it goes on from may have come later than its own first word
+            state.marks, state.stride, state.last_step = dict(old.marks), old.stride, old.last_step
+        return launch
+
+    def parts(self, launch: Launch, state: SourceState, step: int) -> bool:
+        """Return whether a launch that does not go back gets a segment all the same: its fork may still move down.
+
+        A job of one rank that goes on at its next step needs none.
+        """
+        return self._world > 1 or not state.near(step) or self.launches.undecided(launch)
+
+    def origin(self, launch: Launch) -> int:
+        """Return the segment that the job was in before ``launch``."""
+        before = self.launches.before(launch)
+        return 0 if before is None or before.at is None else before.at
+
+    def began(self, state: SourceState, step: int, time: float) -> None:
+        """Note the first row of a process; where it belongs is known."""
+        launch = self.launches.of(state.source)
+        if launch is not None:
+            self.launches.firm(state.source, time)
+            launch.at = state.segment if launch.at is None else launch.at
+            launch.first_step = step if launch.first_step is None else min(step, launch.first_step)
+
+    def entered(self, state: SourceState, segment: Segment) -> None:
+        """Note that a process is in ``segment`` from now on."""
+        launch = self.launches.of(state.source)
+        if launch is not None and (launch.at is None or self._tree[launch.at].created <= segment.created):
+            launch.at = segment.id
+
+    def succeeded(self, state: SourceState, step: int) -> bool:
+        """Return whether a later launch went on in this segment from ``step`` or before: this row came too late."""
+        launch = self.launches.of(state.source)
+        later = None if launch is None else self.launches.after(launch)
+        if later is None or later.segment is not None or later.first_step is None:
+            return False
+        return self._tree.is_ancestor(later.at or 0, state.segment) and step >= later.first_step
+
+    def left_behind(self, state: SourceState, step: int) -> Iterator[Forked]:
+        """Rows of a launch that came late show that the next one did not go on where it had been, but went back."""
+        launch = self.launches.of(state.source)
+        later = None if launch is None else self.launches.after(launch)
+        if later is None or later.segment is None:
+            return
+        segment = self._tree[later.segment]
+        if segment.cause == "resume" and step > segment.fork_step and state.segment == segment.parent:
+            segment.cause, segment.reason = "restart", WENT_BACK
+            self._tree.touch(segment.id)
+            yield Forked(segment, False)
+
+    def lower(self, launch: Launch, fork_step: int) -> Forked:
+        """Let the segment of ``launch`` start from ``fork_step``: one of its ranks shows that it began earlier."""
+        assert launch.segment is not None
+        segment, origin = self._tree[launch.segment], self.origin(launch)
+        self._tree.rehang(segment, origin, fork_step)
+        if segment.cause == "resume" and self._tree.reaches_past(origin, fork_step):
+            segment.cause, segment.reason = "restart", WENT_BACK
+        self._tree.touch(segment.id)
+        return Forked(segment, segment.id == self._tree.head)
+
+    def rehang(self, launch: Launch | None) -> Iterator[Forked]:
+        """What ``launch`` did was known later than what came after it: the next launch goes on from there."""
+        later = None if launch is None else self.launches.after(launch)
+        if later is None or later.segment is None:
+            return
+        segment = self._tree[later.segment]
+        if self._tree.rehang(segment, self.origin(later), segment.fork_step):
+            yield Forked(segment, segment.id == self._tree.head)
