@@ -41,8 +41,8 @@ EXCUSE_POINTS = 16
 COOLDOWN_S = 300.0
 #: The lost time is told again after so many slow blocks.
 NEWS_BLOCKS = (4, 8, 16)
-#: So many slow blocks in a row that last so long, seconds, are the new normal.
-ACCEPT_BLOCKS, ACCEPT_S = 32, 600.0
+#: So many slow blocks in a row that last so long, seconds, are the new normal; so many do however short they are.
+ACCEPT_BLOCKS, ACCEPT_S, ACCEPT_ALWAYS = 32, 600.0, 256
 #: A slow stretch is a habit of the job (an evaluation each 1,000 steps), and a note, when HABIT of the newest
 #: REMEMBERED ones that went by themselves were as slow and as long, up to this factor.
 HABIT, REMEMBERED, LONGER = 2, 8, 1.5
@@ -218,6 +218,7 @@ class ThroughputDetector(Detector):
             event = self._event = SlowStretch(metric, onset, onset_time, step, level, least_s)
             for _, _, cost in track.slow_blocks:
                 self._count(event, cost, time)
+            event.sudden = event.cost >= event.level * self._slow[metric] > 0
         else:
             event.also.append(metric)
         return self._tell(event, step, time)
@@ -228,7 +229,7 @@ class ThroughputDetector(Detector):
             if not event.lasts(time) or event.lost_s < LEAST_LOST_S:
                 return []
             event.told, event.seen = True, step
-            event.sudden = event.cost >= event.level * self._slow[event.metric] > 0
+            event.sudden &= event.cost >= event.level * self._slow[event.metric]
             self._claim(event, None)
         return [self._finding(event, "open", step, None)]
 
@@ -247,10 +248,11 @@ class ThroughputDetector(Detector):
         track.slow_blocks.append((step, time, cost))
         if event is not None:
             self._count(event, cost, time)
-        many = len(track.slow_blocks)
-        if many > ACCEPT_BLOCKS:
+        if len(track.slow_blocks) > ACCEPT_BLOCKS:
             del track.slow_blocks[1]  # the first one says since when, the last ones how slow
-        if many >= ACCEPT_BLOCKS and not 0 < time - track.slow_blocks[0][1] < ACCEPT_S:
+        many = len(track.slow_blocks) if event is None else event.blocks
+        brief = event is not None and many < ACCEPT_ALWAYS and 0 < time - event.onset_time < ACCEPT_S
+        if many >= ACCEPT_BLOCKS and not brief:
             track.usual.clear()
             track.usual.extend(block_cost for _, _, block_cost in track.slow_blocks[-LEAST_BLOCKS:])
             track.slow, track.fine_below = False, 0.0
