@@ -3,6 +3,7 @@
 from .alert import Alert, Notice
 from .courier import Patience
 from .errors import AlertingError, BadAlert, SendError, SettingsError
+from .heartbeat import Heartbeat
 from .service import AlertingService
 from .settings import AlertingSettings, sinks_from_env
 from .sink import HttpSink, Outgoing, RecordingSink, Sink
@@ -13,6 +14,7 @@ __all__ = [
     "AlertingService",
     "AlertingSettings",
     "BadAlert",
+    "Heartbeat",
     "HttpSink",
     "Notice",
     "Outgoing",

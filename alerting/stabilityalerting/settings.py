@@ -27,6 +27,7 @@ _VARIABLES = {
     "webhook_url": "STABILITY_WEBHOOK_URL",
     "webhook_secret": "STABILITY_WEBHOOK_SECRET",
     "webhook_min_severity": "STABILITY_WEBHOOK_MIN_SEVERITY",
+    "heartbeat_url": "STABILITY_HEARTBEAT_URL",
 }
 
 
@@ -43,6 +44,7 @@ class AlertingSettings:
         webhook_url: receiver of signed JSON (``STABILITY_WEBHOOK_URL``), treated as a secret.
         webhook_secret: key of the signature, needed with ``webhook_url`` (``STABILITY_WEBHOOK_SECRET``).
         webhook_min_severity: mildest severity that is posted (``STABILITY_WEBHOOK_MIN_SEVERITY``).
+        heartbeat_url: asked for every 30 s while all is well (``STABILITY_HEARTBEAT_URL``), treated as a secret.
 
     Raises:
         SettingsError: a value has the wrong form.
@@ -56,6 +58,7 @@ class AlertingSettings:
     webhook_url: str | None = field(default=None, repr=False)
     webhook_secret: str | None = field(default=None, repr=False)
     webhook_min_severity: Severity = "info"
+    heartbeat_url: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name, variable in _VARIABLES.items():

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, sinks_from_env
+from stabilityalerting import AlertingService, AlertingSettings, Heartbeat, sinks_from_env
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.settings import Settings
 
-__all__ = ["alerting_service"]
+__all__ = ["alerting_service", "heartbeat"]
 
 
 def alerting_service(redis: Redis, settings: Settings) -> AlertingService:
@@ -32,3 +33,9 @@ def alerting_service(redis: Redis, settings: Settings) -> AlertingService:
 
     base_url = settings.public_url or f"http://{settings.host}:{settings.port}"
     return AlertingService(redis, streams, sinks_from_env(os.environ), base_url=base_url, clock=time.time)
+
+
+def heartbeat(well: Callable[[], bool]) -> Heartbeat | None:
+    """Return what tells a watcher outside that all is well; None where none is set up."""
+    url = AlertingSettings.from_env(os.environ).heartbeat_url
+    return Heartbeat(url, well) if url is not None else None

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from stabilitybackend.agents.gateway import Gateway
 from stabilitybackend.agents.gateway import router as agent_router
 from stabilitybackend.agents.ingest import Ingest
-from stabilitybackend.alerts import alerting_service
+from stabilitybackend.alerts import alerting_service, heartbeat
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
@@ -49,6 +49,7 @@ from stabilitybackend.routes import (
     storage,
     trial,
 )
+from stabilitybackend.routes.probes import reasons
 from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
@@ -112,6 +113,9 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
             asyncio.create_task(storing.follow(), name="storing"),
             asyncio.create_task(pulse.follow(), name="pulse"),
         ]
+        beat = heartbeat(lambda: not reasons(manager, storing))
+        if beat is not None:
+            others.append(asyncio.create_task(beat.run(stop), name="heartbeat"))
         if settings.retention_days is not None:
             others.append(asyncio.create_task(keeper.follow(settings.retention_days), name="retention"))
         try:

@@ -58,7 +58,7 @@ class Receiver:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in head[1:] if line)}
-                body = await reader.readexactly(int(headers["content-length"]))
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
                 self.received.append(Received(head[0].split()[1], headers, body))
                 status, extra = self.script.pop(0) if self.script else (self.status, {})
                 await self.answering.wait()
