@@ -187,6 +187,8 @@ class _Reader:
         self._recovered_at = monotonic()
         self._grouped: set[str] = set()
         self._recovered: set[str] = set()
+        #: Reads so far: each begins with another chunk, so that a busy stream keeps nobody else waiting.
+        self._reads = 0
 
     def forget(self) -> None:
         """Read the pending events again before new ones."""
@@ -202,13 +204,15 @@ class _Reader:
             self._recovered_at = self._monotonic()
             self._recovered.clear()
         ready = [stream for stream in streams if stream in self._grouped]
-        pending = [stream for stream in ready if stream not in self._recovered]
-        for stream in pending:
-            entries = await self._read({stream: "0"}, None)
+        for chunk in _chunks([stream for stream in ready if stream not in self._recovered]):
+            entries = await self._read(dict.fromkeys(chunk, "0"), None)
             if entries:
                 return entries
-            self._recovered.add(stream)
-        chunks = [ready[i : i + STREAMS_PER_READ] for i in range(0, len(ready), STREAMS_PER_READ)]
+            self._recovered.update(chunk)
+        chunks = _chunks(ready)
+        self._reads += 1
+        first = self._reads % max(1, len(chunks))
+        chunks = chunks[first:] + chunks[:first]
         for chunk in chunks[:-1]:
             entries = await self._read(dict.fromkeys(chunk, ">"), None)
             if entries:
@@ -252,6 +256,10 @@ class _Reader:
             for batch in entries if isinstance(answer, dict) else [entries]:
                 found += [(stream, entry_id, fields) for entry_id, fields in batch]
         return found
+
+
+def _chunks(streams: list[str]) -> list[list[str]]:
+    return [streams[at : at + STREAMS_PER_READ] for at in range(0, len(streams), STREAMS_PER_READ)]
 
 
 def _unique_owner() -> str:

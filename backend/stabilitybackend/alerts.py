@@ -15,6 +15,9 @@ from stabilitybackend.settings import Settings
 
 __all__ = ["alerting_service", "heartbeat"]
 
+#: Runs of which an incident changed within this time are read, seconds: a receiver that was away for days gets it then.
+READ_FOR_S = 7 * 86_400.0
+
 
 def alerting_service(redis: Redis, settings: Settings) -> AlertingService:
     """Return the service that turns incident events into messages; idle where no sink is configured."""
@@ -22,7 +25,7 @@ def alerting_service(redis: Redis, settings: Settings) -> AlertingService:
     imported: dict[str, bool] = {}
 
     async def streams() -> list[str]:
-        ids = await index.ids()
+        ids = await index.with_incidents_since(time.time() - READ_FOR_S)
         for gone in imported.keys() - set(ids):
             del imported[gone]
         for run_id in ids:

@@ -13,11 +13,15 @@ from stabilitybackend.errors import BadRequest
 
 __all__ = [
     "API_KEYS", "API_KEYS_USED", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "MAX_ID_CHARS", "PROBE",
-    "QUIET", "RUNS", "RunKeys", "check_run_id", "check_source_id", "is_of_file",
+    "QUIET", "RUNS", "RUNS_HEARD", "RUNS_WITH_INCIDENTS", "RunKeys", "check_run_id", "check_source_id", "is_of_file",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
 RUNS = "sb:runs"
+#: Sorted set: run id by the time of its last word (unix seconds), some seconds late at most.
+RUNS_HEARD = "sb:runs:heard"
+#: Sorted set: run id by the time at which an incident of it changed (unix seconds). Alerting reads these runs.
+RUNS_WITH_INCIDENTS = "sb:runs:incidents"
 #: Hash: API key id -> JSON of its hash, name, scopes, created and revoked time (auth.py).
 API_KEYS = "sb:keys"
 #: Hash: API key id -> unix seconds of its last use, at most one minute late.

@@ -40,7 +40,7 @@ async def _two_runs(stage: Stage) -> None:
 
 
 async def _statuses(stage: Stage) -> dict[str, str]:
-    return {run["run_id"]: run["status"] for run in await stage.manager.runs()}
+    return {run["run_id"]: run["status"] for run in (await stage.manager.runs(100))["runs"]}
 
 
 async def test_a_run_whose_page_fails_is_listed_as_failed_with_the_reason_and_what_was_known(stage: Stage) -> None:
@@ -48,7 +48,7 @@ async def test_a_run_whose_page_fails_is_listed_as_failed_with_the_reason_and_wh
     worker = await stage.manager.get("run-1")
     await worker.tick()
     worker.state.view = _fails  # type: ignore[method-assign]
-    found = {run["run_id"]: run for run in await stage.manager.runs()}
+    found = {run["run_id"]: run for run in (await stage.manager.runs(100))["runs"]}
     assert (found["run-1"]["status"], found["run-1"]["last_step"]) == ("failed", 40)
     assert "The server fails at working out its page (TypeError: unhashable type: 'dict')" in found["run-1"]["note"]
     assert found["run-2"]["status"] == "running"

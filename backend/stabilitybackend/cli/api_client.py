@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -18,6 +19,8 @@ __all__ = ["DEFAULT_URL", "ApiClient", "server_url"]
 DEFAULT_URL = "http://127.0.0.1:8080"
 #: Seconds for one call.
 TIMEOUT_S = 15.0
+#: Runs asked for in one call.
+PAGE_RUNS = 500
 
 
 def server_url(given: str | None, env: Mapping[str, str], data_dir: Path) -> str:
@@ -46,6 +49,20 @@ class ApiClient:
     def get(self, path: str) -> Any:
         """Return the JSON at ``path``. Raises as ``call`` does."""
         return self.call("GET", path)
+
+    def runs(self, limit: int | None = None) -> tuple[list[dict[str, Any]], int]:
+        """Return the newest ``limit`` runs, or all, and how many there are. Raises as ``call`` does."""
+        runs: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            wanted = PAGE_RUNS if limit is None else min(limit - len(runs), PAGE_RUNS)
+            page = self.get(f"/api/v1/runs?limit={wanted}{cursor}")
+            runs += page["runs"]
+            following = page.get("next")
+            # A server of before pages names neither, and answers with what it has.
+            if following is None or (limit is not None and len(runs) >= limit):
+                return runs, max(len(runs), int(page.get("total") or 0))
+            cursor = f"&cursor={quote(following)}"
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Send ``body`` as JSON and return the answer's JSON. Raises as ``call`` does."""

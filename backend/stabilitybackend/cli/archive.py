@@ -40,7 +40,7 @@ def status(
 ) -> None:
     """Show how much of each run is in Redis and how much in files."""
     with _client(url, api_key, data_dir) as client:
-        ids = [run_id] if run_id is not None else [run["run_id"] for run in client.get("/api/v1/runs")["runs"]]
+        ids = [run_id] if run_id is not None else [run["run_id"] for run in client.runs(500)[0]]
         found = [(run, client.get(f"{_place(run)}/storage")) for run in ids]
     if not found:
         typer.echo(f"no runs yet at {client.url}")

@@ -124,7 +124,7 @@ def _server(settings: Settings, url: str | None, api_key: str | None) -> Result:
         return Result("server", "note", "none runs on this data folder", "start one with: stabilityboard up")
     with ApiClient(url.rstrip("/"), api_key) as client:
         health = client.get("/healthz")
-        runs = client.get("/api/v1/runs")["runs"]  # also says whether the key is right
+        runs = client.runs()[0]  # also says whether the key is right
     blind = [str(run["run_id"]) for run in runs if run.get("status") == "running" and run.get("unwatched")]
     if blind:
         few = ", ".join(blind[:3]) + (f" and {len(blind) - 3} more" if len(blind) > 3 else "")

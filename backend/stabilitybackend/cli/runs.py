@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -30,10 +30,15 @@ def register(app: typer.Typer) -> None:
     app.command("runs")(list_runs)
 
 
-def list_runs(url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None) -> None:
+def list_runs(
+    limit: Annotated[int, typer.Option(min=0, help="At most so many; 0 shows all.")] = 200,
+    url: Url = None,
+    api_key: ApiKey = None,
+    data_dir: DataDir = None,
+) -> None:
     """Show the runs, newest first."""
     with open_client(url, api_key, data_dir) as client:
-        runs = client.get("/api/v1/runs")["runs"]
+        runs, total = client.runs(limit or None)
     if not runs:
         typer.echo(f"no runs yet at {client.url}")
         return
@@ -57,6 +62,8 @@ def list_runs(url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None)
             _ago(run.get("updated")),
         )
     Console().print(table)
+    if len(runs) < total:
+        typer.echo(f"the newest {len(runs)} of {total} runs; all: stabilityboard runs --limit 0")
 
 
 def follow(client: ApiClient, place: str, command: dict[str, Any], deadline: float) -> dict[str, Any]:

@@ -24,9 +24,14 @@ def _json(content: Any) -> Response:
 
 
 @router.get("")
-async def runs(manager: Manager, reader: Reader) -> Response:
-    """All runs, newest first."""
-    return _json({"runs": await manager.runs(), "storing": manager.storing})
+async def runs(
+    manager: Manager,
+    reader: Reader,
+    limit: Annotated[int, Query(ge=1, le=1000, description="at most so many")] = 500,
+    cursor: Annotated[str | None, Query(max_length=400, description="'next' of the page before")] = None,
+) -> Response:
+    """A page of the runs, newest first, how many there are, and the cursor of the next page."""
+    return _json({**await manager.runs(limit, cursor), "storing": manager.storing})
 
 
 @router.get("/{run_id}")

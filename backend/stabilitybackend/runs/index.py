@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from redis.asyncio import Redis
 
-from stabilitybackend.keys import RUNS, RunKeys
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.keys import RUNS, RUNS_HEARD, RUNS_WITH_INCIDENTS, RunKeys
 from stabilityclient.wire import Hello
 
-__all__ = ["RunIndex", "announced"]
+__all__ = ["Page", "RunIndex", "announced"]
 
-#: Runs listed at once; older ones are found by their id.
-MAX_LISTED = 500
+#: Runs looked at in one call to Redis.
+BATCH = 200
 _EMPTY_VIEW: dict[str, Any] = {
     "latest": {}, "last_step": None, "effective_points": 0, "dead_points": 0, "status": "unreachable",
     "note": "no points yet", "head": 0, "world_size": 1,
@@ -31,6 +34,21 @@ def announced(hello: Hello) -> dict[str, Any]:
 
 def _config(hello: Hello) -> bytes:
     return orjson.dumps(hello.config, option=orjson.OPT_NON_STR_KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of the runs, newest first.
+
+    Attributes:
+        ids: of the runs on this page.
+        total: of all runs, on whatever page.
+        next: cursor of the page after it, None on the last one.
+    """
+
+    ids: list[str]
+    total: int
+    next: str | None
 
 
 class RunIndex:
@@ -51,15 +69,70 @@ class RunIndex:
             pipe.hset(keys.meta, mapping=facts)  # type: ignore[arg-type]
         await pipe.execute()
         await self._redis.zadd(RUNS, {hello.run_id: now}, nx=True)
+        await self._redis.zadd(RUNS_HEARD, {hello.run_id: now})
 
     async def exists(self, run_id: str) -> bool:
         """Return whether there is such a run."""
         return await self._redis.zscore(RUNS, run_id) is not None
 
     async def ids(self) -> list[str]:
-        """Return the newest MAX_LISTED run ids, newest first."""
-        found: Any = await self._redis.zrevrange(RUNS, 0, MAX_LISTED - 1)
+        """Return the ids of all runs, newest first."""
+        found: Any = await self._redis.zrevrange(RUNS, 0, -1)
         return [run_id.decode() for run_id in found]
+
+    async def page(self, limit: int, cursor: str | None = None) -> Page:
+        """Return ``limit`` ids, newest first: the first ones, or those after ``cursor``.
+
+        Runs that came or went since the last page was asked for neither repeat nor hide any other.
+
+        Raises:
+            BadRequest: the cursor is none that a page gave.
+        """
+        start = 0 if cursor is None else await self._after(cursor)
+        found: Any = await self._redis.zrevrange(RUNS, start, start + limit - 1, withscores=True)
+        total = int(await self._redis.zcard(RUNS))
+        more = bool(found) and start + len(found) < total
+        return Page(
+            [run_id.decode() for run_id, _ in found],
+            total,
+            f"{found[-1][1]!r}:{found[-1][0].decode()}" if more else None,
+        )
+
+    async def _after(self, cursor: str) -> int:
+        """Return the place after the run that a cursor names, or where it was if it is gone."""
+        created, _, run_id = cursor.partition(":")
+        try:
+            score = float(created)
+        except ValueError:
+            score = float("nan")
+        if score != score or not run_id:
+            raise BadRequest(f"cursor is {cursor[:80]!r}, expected the value of 'next' in the page before")
+        newer = int(await self._redis.zcount(RUNS, f"({score!r}", "+inf"))
+        same: Any = await self._redis.zrangebyscore(RUNS, repr(score), repr(score))  # in the order of their ids
+        return newer + sum(1 for other in same if other >= run_id.encode())
+
+    async def heard_since(self, time: float) -> list[str]:
+        """Return the ids of the runs heard of since ``time`` (unix seconds), heard of last first."""
+        return await self._since(RUNS_HEARD, time)
+
+    async def with_incidents_since(self, time: float) -> list[str]:
+        """Return the ids of the runs of which an incident changed since ``time``, newest change first."""
+        return await self._since(RUNS_WITH_INCIDENTS, time)
+
+    async def _since(self, key: str, time: float) -> list[str]:
+        found: Any = await self._redis.zrevrangebyscore(key, "+inf", repr(time))
+        return [run_id.decode() for run_id in found]
+
+    async def complete(self) -> None:
+        """Note when runs were heard of, and their incidents changed, that an older version stored without it."""
+        known = set(await self.heard_since(float("-inf")))
+        missing = [run_id for run_id in await self.ids() if run_id not in known]
+        for run in await self.stored_all(missing):
+            last: Any = await self._redis.xrevrange(RunKeys(run["run_id"]).incident_events, count=1)
+            if last:
+                changed = int(last[0][0].partition(b"-")[0]) / 1000
+                await self._redis.zadd(RUNS_WITH_INCIDENTS, {run["run_id"]: changed}, nx=True)
+            await self._redis.zadd(RUNS_HEARD, {run["run_id"]: run["updated"]}, nx=True)
 
     async def created_before(self, time: float, offset: int, count: int) -> list[str]:
         """Return ``count`` ids of the runs created before ``time`` (unix seconds), oldest first, from ``offset`` on."""
@@ -69,30 +142,50 @@ class RunIndex:
     async def stored(self, run_id: str) -> dict[str, Any]:
         """Return the Run of docs/api.md as it was stored last."""
         found: Any = await self._redis.hgetall(RunKeys(run_id).meta)
-        meta: dict[str, bytes] = {k.decode(): v for k, v in found.items()}
-        view = orjson.loads(meta["view"]) if "view" in meta else {}
-        created = float(meta.get("created", 0))
-        return {
-            "run_id": run_id,
-            "project": meta.get("project", b"").decode(),
-            "name": meta.get("name", b"").decode() or run_id,
-            "config": orjson.loads(meta.get("config", b"{}")),
-            "created": created,
-            "updated": float(meta.get("updated", created)),
-            **_EMPTY_VIEW,
-            **view,
-        }
+        return _run(run_id, found)
+
+    async def stored_all(self, run_ids: Sequence[str]) -> list[dict[str, Any]]:
+        """Return several of them, in one call for BATCH."""
+        runs: list[dict[str, Any]] = []
+        for at in range(0, len(run_ids), BATCH):
+            some = run_ids[at : at + BATCH]
+            pipe = self._redis.pipeline(transaction=False)
+            for run_id in some:
+                pipe.hgetall(RunKeys(run_id).meta)
+            runs += map(_run, some, await pipe.execute())
+        return runs
 
     async def has_frames(self, run_id: str) -> bool:
         """Return whether the stream of a run holds anything."""
         return bool(await self._redis.xlen(RunKeys(run_id).frames))
 
     async def forget(self, run_id: str) -> None:
-        """Remove every key of a run, and it from the list."""
+        """Remove every key of a run, and it from the lists."""
         await self._redis.unlink(*RunKeys(run_id).all())
-        await self._redis.zrem(RUNS, run_id)
+        for key in (RUNS, RUNS_HEARD, RUNS_WITH_INCIDENTS):
+            await self._redis.zrem(key, run_id)
 
     async def save_view(self, run_id: str, view: dict[str, Any], updated: float) -> None:
         """Store what the worker knows, for the time when no worker runs."""
         fields: Any = {"view": orjson.dumps(view), "updated": repr(updated)}
-        await self._redis.hset(RunKeys(run_id).meta, mapping=fields)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.hset(RunKeys(run_id).meta, mapping=fields)
+        pipe.zadd(RUNS_HEARD, {run_id: updated}, xx=True)  # not one that is being deleted
+        await pipe.execute()
+
+
+def _run(run_id: str, found: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Return the Run that a hash of meta facts tells."""
+    meta: dict[str, bytes] = {k.decode(): v for k, v in found.items()}
+    view = orjson.loads(meta["view"]) if "view" in meta else {}
+    created = float(meta.get("created", 0))
+    return {
+        "run_id": run_id,
+        "project": meta.get("project", b"").decode(),
+        "name": meta.get("name", b"").decode() or run_id,
+        "config": orjson.loads(meta.get("config", b"{}")),
+        "created": created,
+        "updated": float(meta.get("updated", created)),
+        **_EMPTY_VIEW,
+        **view,
+    }

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
-from stabilitybackend.keys import RunKeys
+from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.redis_link import as_unavailable
 
 __all__ = ["Journal", "Stored"]
@@ -28,6 +28,8 @@ LARGE_FRAME_BYTES = 64 * 1024
 AWAY_PAUSE_S = 0.2
 #: That Redis is away is logged at most this often per run, seconds.
 LOG_EVERY_S = 60.0
+#: That incidents of the run change is noted for alerting at most this often, seconds.
+NOTE_EVERY_S = 60.0
 #: Incident events kept for consumers that are away.
 MAX_INCIDENT_EVENTS = 10_000
 
@@ -59,14 +61,17 @@ class Journal:
     Args:
         run_id: the run.
         redis: client of the server that holds it.
+        clock: unix seconds now.
     """
 
-    def __init__(self, run_id: str, redis: Redis) -> None:
+    def __init__(self, run_id: str, redis: Redis, clock: Callable[[], float]) -> None:
         self._run_id = run_id
         self._redis = redis
         self._keys = RunKeys(run_id)
         #: Redis was away since somebody last set this to False: it may have come back without its newest words.
         self.interrupted = False
+        self._clock = clock
+        self._noted_at = float("-inf")
         self._logged = float("-inf")
         self._count = READ_COUNT_LARGE
         #: The last read may have left something in the stream.
@@ -116,6 +121,8 @@ class Journal:
         orders = [(command["command_id"], orjson.dumps(command)) for command in commands]
 
         async def save() -> None:
+            if news:
+                await self._note()
             pipe: Pipeline = self._redis.pipeline(transaction=True)
             for incident_id, data in news:
                 pipe.hset(self._keys.incidents, incident_id, data)
@@ -128,6 +135,14 @@ class Journal:
 
         async with self._saving:
             await self.patiently(save)
+
+    async def _note(self) -> None:
+        """Let alerting know that there is something in the run's stream of incidents: before it is, so that no kill
+        between the two hides it."""
+        now = self._clock()
+        if not self._noted_at <= now < self._noted_at + NOTE_EVERY_S:
+            await self._redis.zadd(RUNS_WITH_INCIDENTS, {self._run_id: now})
+            self._noted_at = now
 
     async def undo(self, key: str, fork_step: int) -> None:
         """Note that the inferred segment ``key`` is none, and that incidents have to be judged without it."""

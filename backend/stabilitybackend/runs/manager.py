@@ -41,6 +41,8 @@ SWEEP_S = 1.0
 LEFTOVER_S = 30.0
 #: Runs whose stored state says that they are under way are watched again after a restart of the server.
 LIVE_STATES = frozenset({"running", "stalled", "unreachable"})
+#: ... and those that the server failed at, ...
+FOLLOWED_STATES = LIVE_STATES | {FAILED}
 #: ... if they were heard of within this time, seconds.
 WATCH_AGAIN_S = 86_400.0
 
@@ -88,14 +90,11 @@ class RunManager:
         self._sweeper = asyncio.create_task(self._sweep(), name="run-sweeper")
         try:
             await self.fleet.load()
-            live: dict[str, float] = {}
-            for run_id in await self._index.ids():
-                stored = await self._index.stored(run_id)
-                if stored["status"] in (*LIVE_STATES, FAILED) and self._clock() - stored["updated"] < WATCH_AGAIN_S:
-                    live[run_id] = stored["updated"]
-                else:
-                    self._leftover.append(run_id)
-            self.waking.start(sorted(live, key=lambda run_id: -live[run_id]))
+            await self._index.complete()
+            heard = await self._index.stored_all(await self._index.heard_since(self._clock() - WATCH_AGAIN_S))
+            live = {run["run_id"]: None for run in heard if run["status"] in FOLLOWED_STATES}
+            self._leftover = [run_id for run_id in await self._index.ids() if run_id not in live]
+            self.waking.start(live)
         except (RedisError, OSError) as error:
             _log.warning("runs under way are watched when they are asked for; Redis is away: %s", error)
 
@@ -152,7 +151,9 @@ class RunManager:
             for worker in self._workers.values()
             if not worker.busy
             and worker.readiness.reached
-            and (worker.card.status not in LIVE_STATES or now - max(worker.card.updated, worker.used) > WATCH_AGAIN_S)
+            and (
+                worker.card.status not in FOLLOWED_STATES or now - max(worker.card.updated, worker.used) > WATCH_AGAIN_S
+            )
         ]
         over.sort(key=lambda worker: worker.used)
         surplus = len(over) - MAX_IDLE
@@ -195,18 +196,28 @@ class RunManager:
         await worker.ready()
         return worker
 
-    async def runs(self) -> list[dict[str, Any]]:
-        """Return all runs, newest first; those that a worker follows as they are now."""
-        with redis_errors():
-            ids = await self._index.ids()
-            return [await self._shown(run_id) for run_id in ids]
+    async def runs(self, limit: int, cursor: str | None = None) -> dict[str, Any]:
+        """Return a page of the runs in the shape of docs/api.md, newest first; those that are followed as they are now.
 
-    async def _shown(self, run_id: str) -> dict[str, Any]:
+        Raises:
+            BadRequest: the cursor is none that a page gave.
+        """
+        with redis_errors():
+            page = await self._index.page(limit, cursor)
+            away = [run_id for run_id in page.ids if not self._is_ready(run_id)]
+            stored = {run["run_id"]: run for run in await self._index.stored_all(away)}
+        runs = [self._shown(run_id, stored.get(run_id)) for run_id in page.ids]
+        return {"runs": [run for run in runs if run is not None], "total": page.total, "next": page.next}
+
+    def _is_ready(self, run_id: str) -> bool:
+        worker = self._workers.get(run_id)
+        return worker is not None and worker.readiness.reached
+
+    def _shown(self, run_id: str, stored: dict[str, Any] | None) -> dict[str, Any] | None:
         worker = self._workers.get(run_id)
         if worker is not None and worker.readiness.reached:
             return worker.run()
-        stored = await self._index.stored(run_id)
-        return stored if worker is None else worker.defects.told(stored)
+        return worker.defects.told(stored) if worker is not None and stored is not None else stored
 
     # --- storage -------------------------------------------------------------------------------------------------
 

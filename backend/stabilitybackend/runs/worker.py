@@ -82,7 +82,7 @@ class RunWorker:
         self.used = clock()
         self.rest = Rest(clock, lambda: self.busy)
         self._clock = clock
-        self.journal = Journal(run_id, redis)
+        self.journal = Journal(run_id, redis, clock)
         #: Settings of the detectors.
         self.detectors = DetectorSettings(run_id, redis, self.journal.patiently, self.channel, clock)
         self.card = RunCard(run_id, RunIndex(redis), self.channel, overview)

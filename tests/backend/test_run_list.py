@@ -1,0 +1,135 @@
+"""The list of runs: in pages that leave nothing out, and every run under way found again after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from archive_stage import Stage
+from program import program_in
+from server_stack import RunningServer
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.keys import RUNS_HEARD, RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.redis_link import make_redis
+from stabilitybackend.runs.index import RunIndex
+from stabilityclient.wire import Hello
+
+
+@pytest.fixture
+def index(redis: Redis) -> RunIndex:
+    return RunIndex(redis)
+
+
+async def _register(index: RunIndex, names: list[str], first: float = 1000.0) -> None:
+    for n, name in enumerate(names):
+        await index.register(Hello(name, "a1", "n0", "0.1.0"), first + n // 3)  # three of a moment each
+
+
+async def _pages(index: RunIndex, limit: int) -> list[list[str]]:
+    pages, cursor = [], None
+    while True:
+        page = await index.page(limit, cursor)
+        pages.append(page.ids)
+        cursor = page.next
+        if cursor is None:
+            return pages
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 10, 11])
+async def test_the_pages_hold_every_run_once_newest_first(index: RunIndex, limit: int) -> None:
+    names = [f"run-{n}" for n in range(10)]
+    await _register(index, names)
+    pages = await _pages(index, limit)
+    assert [name for page in pages for name in page] == await index.ids()
+    assert sorted(await index.ids()) == names
+    assert [len(page) for page in pages[:-1]] == [limit] * (len(pages) - 1)
+    assert (await index.page(limit)).total == 10
+
+
+async def test_runs_that_come_and_go_between_two_pages_neither_repeat_nor_hide_another(index: RunIndex) -> None:
+    await _register(index, [f"run-{n}" for n in range(9)])
+    whole = await index.ids()
+    first = await index.page(4)
+    await _register(index, ["newest"], first=2000.0)
+    await index.forget(first.ids[-1])  # the very one that the cursor names
+    rest = await index.page(100, first.next)
+    assert (rest.ids, rest.next) == (whole[4:], None)
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "nan:run-1", "12", "12:"])
+async def test_a_cursor_that_no_page_gave_is_refused(index: RunIndex, cursor: str) -> None:
+    with pytest.raises(BadRequest, match="expected the value of 'next'"):
+        await index.page(10, cursor)
+
+
+async def _many(redis_url: str, count: int) -> None:
+    redis = make_redis(redis_url)
+    await _register(RunIndex(redis), [f"run-{n}" for n in range(count)])
+    await redis.aclose()
+
+
+def test_over_http_the_first_page_says_how_many_there_are_and_where_it_goes_on(
+    server: RunningServer, redis_url: str
+) -> None:
+    asyncio.run(_many(redis_url, 5))
+    first: Any = server.get("/runs", limit=3)
+    second: Any = server.get("/runs", limit=3, cursor=first["next"])
+    assert [run["run_id"] for run in first["runs"] + second["runs"]] == ["run-4", "run-3", "run-2", "run-1", "run-0"]
+    assert (first["total"], second["total"], second["next"]) == (5, 5, None)
+    assert server.client.get("/api/v1/runs?limit=0").status_code == 422
+    assert server.client.get("/api/v1/runs?cursor=12").status_code == 422
+
+
+def test_the_program_says_how_many_runs_it_leaves_out_and_shows_all_when_asked(
+    server: RunningServer, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    asyncio.run(_many(redis_url, 5))
+    monkeypatch.setattr("stabilitybackend.cli.api_client.PAGE_RUNS", 2)
+    program = program_in(tmp_path, monkeypatch, capsys)
+    _, some, _ = program("runs", "--limit", "3", "--url", server.url)
+    _, everything, _ = program("runs", "--limit", "0", "--url", server.url)
+    assert "the newest 3 of 5 runs" in some
+    assert ["run-1" in some, "run-0" in everything, " of 5 runs" in everything] == [False, True, False]
+
+
+@pytest.fixture
+async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
+    stage = Stage(redis, tmp_path / "archive")
+    yield stage
+    await stage.manager.stop()
+
+
+async def test_a_restart_takes_up_a_run_under_way_that_is_older_than_six_hundred_others(stage: Stage) -> None:
+    index = RunIndex(stage.redis)
+    view = {"status": "running"}
+    await _register(index, ["old"], first=stage.now)
+    await index.save_view("old", view, stage.now)
+    await _register(index, [f"newer-{n}" for n in range(600)], first=stage.now + 1)
+    for n in range(600):
+        await index.save_view(f"newer-{n}", {"status": "finished"}, stage.now + 1)
+    await stage.manager.start()
+    await stage.until(lambda: set(stage.manager._workers) == {"old"}, "it is taken up")
+
+
+async def test_what_an_older_version_did_not_note_is_noted_at_the_start(stage: Stage) -> None:
+    index = RunIndex(stage.redis)
+    await _register(index, ["old", "quiet"], first=stage.now)
+    await index.save_view("old", {"status": "running"}, stage.now + 5)
+    await stage.redis.xadd(RunKeys("old").incident_events, {"i": "{}"}, id="7000-0")
+    await stage.redis.delete(RUNS_HEARD, RUNS_WITH_INCIDENTS)
+    await index.complete()
+    assert await stage.redis.zrange(RUNS_HEARD, 0, -1, withscores=True) == [(b"quiet", 1000.0), (b"old", 1005.0)]
+    assert await stage.redis.zrange(RUNS_WITH_INCIDENTS, 0, -1, withscores=True) == [(b"old", 7.0)]
+
+
+async def test_a_run_that_was_deleted_is_in_no_list_even_if_its_worker_stores_a_last_word(index: RunIndex) -> None:
+    await _register(index, ["run-1"])
+    await index.forget("run-1")
+    await index.save_view("run-1", {"status": "running"}, 1001.0)
+    assert (await index.ids(), await index.heard_since(0.0), await index.with_incidents_since(0.0)) == ([], [], [])
