@@ -79,8 +79,8 @@ AGENT_EVENTS: tuple[tuple[str, int | None, dict[str, Any]], ...] = (
         "ranks": [{**_LOOK, "stack": [0], "collectives": {"pgs": [0], "active": _ACTIVE}}],
     }),
     ("stacks", 12, {
-        **_LOOK, "request": "d-1", "stack": _STACK, "stack_missing": None,
-        "collectives": {"pgs": [{**_GROUP, "ranks": [0, 1]}], "active": _ACTIVE}, "collectives_missing": None,
+        "request": "d-1", "rank": 0, "source": SOURCE, "pid": 100, "stack": _STACK, "stack_missing": None,
+        "proc": {}, "slot": {}, "collectives": {"pgs": [{"name": "0", "ranks": [0, 1]}], "active": []},
     }),
     ("lost", None, {"records": 1, "reason": "damaged"}),
     ("gpu_note", None, {"visible": True, "text": "one GPU"}),

@@ -124,8 +124,7 @@ class Fault:
         """Return the recovery action that the driver asks for now, None where it asks for none."""
         for sign in self.signs.values():
             if sign.what == "recovery_action" and sign.lasts:
-                action = sign.facts.get("action")
-                return int(action) if isinstance(action, int | float) else None
+                return sign.facts.get("action")
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""Reads which GPUs an agent tells of; whatever an agent may send, GPUs come out of it, or none."""
+"""Reads which GPUs an agent tells of."""
 
 from __future__ import annotations
 
@@ -21,26 +21,21 @@ _BUS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{1,2}):([0-9a-fA-F]{1,2}
 
 def devices_of(node: str, data: Mapping[str, Any]) -> list[Device]:
     """Return the GPUs of a ``gpu_inventory`` event."""
-    listed = data.get("gpus")
-    gpus = listed if isinstance(listed, list) else []
-    found = [(place(node, gpu), gpu) for gpu in gpus[:MAX_GPUS_A_NODE] if isinstance(gpu, Mapping)]
-    return [replace(device, missing=gpu.get("missing") is True) for device, gpu in found]
+    return [replace(place(node, gpu), missing=gpu.get("missing") is True) for gpu in data["gpus"][:MAX_GPUS_A_NODE]]
 
 
 def place(node: str, data: Mapping[str, Any]) -> Device:
     """Return the GPU that an event's data names, as far as it does."""
-    index, memory, ranks = data.get("index"), data.get("memory_mib"), data.get("ranks")
+    memory = data.get("memory_mib")
     return Device(
         node=node,
         uuid=_word(data.get("uuid")),
-        index=index if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < 1024 else None,
+        index=data.get("index"),
         name=_word(data.get("name")),
         bus_id=_word(data.get("bus_id")),
         serial=_word(data.get("serial")),
-        memory_mib=float(memory) if isinstance(memory, int | float) and not isinstance(memory, bool) else None,
-        ranks=sorted({r for r in ranks if isinstance(r, int) and not isinstance(r, bool)})[:MAX_RANKS_A_GPU]
-        if isinstance(ranks, list)
-        else [],
+        memory_mib=None if memory is None else float(memory),
+        ranks=sorted(set(data.get("ranks") or ()))[:MAX_RANKS_A_GPU],
     )
 
 
@@ -50,5 +45,5 @@ def bus_key(bus_id: str) -> tuple[int, int, int] | None:
     return None if found is None else (int(found[1] or "0", 16), int(found[2], 16), int(found[3], 16))
 
 
-def _word(value: object) -> str:
-    return value[:_MAX_CHARS] if isinstance(value, str) else str(value)[:_MAX_CHARS] if isinstance(value, int) else ""
+def _word(value: str | int | None) -> str:
+    return "" if value is None else str(value)[:_MAX_CHARS]

@@ -6,7 +6,6 @@ stops or endangers the job, ``warning`` asks for something at the next stop, ``i
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -90,13 +89,12 @@ def sign_of(data: Mapping[str, Any], time: float) -> Sign | None:
     """Return what a ``gpu`` event says, None for one that says nothing we know.
 
     Args:
-        data: of the event; fields may be missing or be nonsense.
+        data: of the event, of its type (``schema.events.GpuChange``).
         time: unix seconds of the event.
     """
-    what = str(data.get("what") or "")
-    given = data.get("facts")
-    facts = {str(k)[:40]: v for k, v in list(given.items())[:16]} if isinstance(given, Mapping) else {}
-    said = " ".join(str(data.get("text") or "").split())[:MAX_TEXT_CHARS].rstrip(".")
+    what = data["what"]
+    facts = {name[:40]: fact for name, fact in list((data.get("facts") or {}).items())[:16]}
+    said = " ".join((data.get("text") or "").split())[:MAX_TEXT_CHARS].rstrip(".")
     lasts = data.get("state") == "on"
     if what == "xid":
         return _xid(facts, data, said, time)
@@ -184,9 +182,5 @@ def _share(facts: Mapping[str, Any]) -> float | None:
 
 
 def _number(facts: Mapping[str, Any], *names: str) -> float | None:
-    """Return the first of some facts that is a finite number."""
-    for name in names:
-        value = facts.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            return float(value)
-    return None
+    """Return the first of some facts that is there."""
+    return next((float(facts[name]) for name in names if facts.get(name) is not None), None)

@@ -59,16 +59,13 @@ class GpuWatch:
         """Take one event of an agent and return what it says of a GPU.
 
         Args:
-            event: ``{"type", "time", "step", "data", "node", "source"}``, see docs/wire.md. Its data may be nonsense.
+            event: ``{"type", "time", "step", "data", "node", "source"}``, see docs/wire.md.
             now_step: newest step of the run, -1 before the first.
         """
         self._newest_step = max(self._newest_step, now_step)
-        time, node = _time(event.get("time")), str(event.get("node") or "")
-        data = event.get("data")
-        if not isinstance(data, Mapping):
-            return []
+        time, node, data = event["time"], event["node"], event["data"]
         if event["type"] == "gpu_inventory":
-            return self._inventory(node, str(event.get("source") or ""), data, time)
+            return self._inventory(node, event["source"], data, time)
         if event["type"] == "kernel":
             return self._kernel(node, data, time)
         sign = sign_of(data, time)
@@ -123,11 +120,10 @@ class GpuWatch:
         return sorted({rank for device in devices if device is not None for rank in device.ranks})
 
     def _kernel(self, node: str, data: Mapping[str, Any], time: float) -> list[Finding]:
-        what, said = str(data.get("what") or ""), str(data.get("text") or "")[:MAX_TEXT_CHARS]
+        what, said = data["what"], (data.get("text") or "")[:MAX_TEXT_CHARS]
         if what != "xid":
-            pid = data.get("pid")
-            line = {"node": node, "what": what, "time": time, "text": said}
-            self.kernel_lines.append({**line, "pid": pid if type(pid) is int else None})
+            line = {"node": node, "what": what, "time": time, "text": said, "pid": data.get("pid")}
+            self.kernel_lines.append(line)
             del self.kernel_lines[:-MAX_KERNEL_LINES]
             return []
         device = self._device(place(node, data), nameless=True)
@@ -349,7 +345,3 @@ _SAVED = (
     "_devices", "_agents", "_listed", "_holders", "_faults", "_symptoms", "_application", "_returned", "kernel_lines",
     "not_followed", "_newest_step",
 )  # fmt: skip
-
-
-def _time(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0

@@ -60,10 +60,10 @@ class HealthFeed:
 
     def put(self, agent: dict[str, Any]) -> None:
         """Take an AgentHealth of docs/api.md."""
-        name, time = str(agent["agent"]), _time(agent.get("time")) or 0.0
+        name, time = agent["agent"], _time(agent["time"]) or 0.0
         before, now = self._beats.get(name, {}), {}
-        for rank in _ranks(agent):
-            source, beat = str(rank.get("source")), rank.get("beat")
+        for rank in agent["ranks"]:
+            source, beat = rank["source"], rank.get("beat")
             known = before.get(source)
             now[source] = known if known is not None and known[0] == beat else (beat, time)
         self._beats[name] = now
@@ -87,7 +87,7 @@ class HealthFeed:
         if len(self._told) > MAX_AGENTS:
             self._told = {}
         due, self._due = self._due, {}
-        times = [time for time in (_time(agent.get("time")) for agent in due.values()) if time is not None]
+        times = [time for time in (_time(agent["time"]) for agent in due.values()) if time is not None]
         base = math.floor(max(times, default=0.0))
         words: dict[str, int] = {}
         whole, news = [], []
@@ -101,7 +101,7 @@ class HealthFeed:
                 changed = {"beat": columns["beat"]} if any(at is not None for at in columns["beat"]) else {}
             else:
                 changed = {key: column for key, column in columns.items() if told[1].get(key) != column}
-            one: dict[str, Any] = {"agent": name, "time": _offset(_time(agent.get("time")), base)}
+            one: dict[str, Any] = {"agent": name, "time": _offset(_time(agent["time"]), base)}
             one.update((key, _packed(key, column, base, words)) for key, column in changed.items())
             news.append(one)
         self._channel.publish({"type": "health", "base": base, "words": list(words), "whole": whole, "news": news})
@@ -109,15 +109,14 @@ class HealthFeed:
     def _columns(self, agent: Mapping[str, Any]) -> _Columns:
         """Return the columns of an agent's ranks: times as unix seconds, words as they are."""
         columns: _Columns = {name: [] for name in COLUMNS}
-        time, beats = _time(agent.get("time")) or 0.0, self._beats.get(str(agent["agent"]), {})
-        for rank in _ranks(agent):
-            proc = rank.get("proc")
-            proc = proc if isinstance(proc, dict) else {}
+        time, beats = _time(agent["time"]) or 0.0, self._beats.get(agent["agent"], {})
+        for rank in agent["ranks"]:
+            proc = rank.get("proc") or {}
             since = _time(rank.get("phase_start"))
-            _, beat_at = beats.get(str(rank.get("source")), (None, time))
-            cpu = _number(proc.get("cpu"))
+            _, beat_at = beats.get(rank["source"], (None, time))
+            cpu = proc.get("cpu")
             stands = since is None or time - since >= WCHAN_AFTER_S
-            columns["step"].append(rank["step"] if isinstance(rank.get("step"), int) else None)
+            columns["step"].append(rank.get("step"))
             columns["start"].append(_time(rank.get("step_start")))
             columns["since"].append(since)
             columns["phase"].append(_word(rank.get("phase")))
@@ -143,57 +142,40 @@ def _packed(key: str, column: list[Any], base: int, words: dict[str, int]) -> An
 
 
 def _whole(agent: Mapping[str, Any]) -> dict[str, Any]:
-    state = agent.get("agent_state")
-    state = state if isinstance(state, dict) else {}
+    state = agent.get("agent_state") or {}
     return {
         **{name: agent.get(name) for name in ("agent", "node", "time", "connected", "gpu")},
-        "ranks": [{name: rank[name] for name in _RANK_FIELDS if rank.get(name) is not None} for rank in _ranks(agent)],
+        "ranks": [{name: rank[name] for name in _RANK_FIELDS if rank.get(name) is not None} for rank in agent["ranks"]],
         "agent_state": {name: state[name] for name in _STATE_FIELDS if state.get(name) is not None},
     }
 
 
 def _static(agent: Mapping[str, Any]) -> Any:
     """Return what makes an agent come whole when it changes."""
-    state = agent.get("agent_state")
-    state = state if isinstance(state, dict) else {}
-    spool = state.get("spool")
-    spool = spool if isinstance(spool, dict) else {}
+    state = agent.get("agent_state") or {}
+    spool = state.get("spool") or {}
     return (
         agent.get("connected"),
         agent.get("gpu"),
         state.get("blind"),
         # Free space changes with every chunk and is told with the next whole word; what was lost is told at once.
         (spool.get("error"), spool.get("dropped")),
-        bool(_number(state.get("clock_step_s"))),
-        [[rank.get(name) for name in _STATIC_FIELDS] for rank in _ranks(agent)],
+        bool(state.get("clock_step_s")),
+        [[rank.get(name) for name in _STATIC_FIELDS] for rank in agent["ranks"]],
     )
 
 
-def _ranks(agent: Mapping[str, Any]) -> list[dict[str, Any]]:
-    ranks = agent.get("ranks")
-    return [rank for rank in ranks if isinstance(rank, dict)] if isinstance(ranks, list) else []
+def _word(value: str | None) -> str:
+    return (value or "")[:64]
 
 
-def _number(value: object) -> float | None:
-    """Return a finite number, None for anything else: agents say what they like."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value
-
-
-def _word(value: object) -> str:
-    return value[:64] if isinstance(value, str) else ""
-
-
-def _budget(value: object) -> float | None:
+def _budget(budget: float | None) -> float | None:
     """Return a budget with two digits, so that what is learned with every step does not change it."""
-    budget = _number(value)
     return None if budget is None or budget <= 0 else float(f"{budget:.2g}")
 
 
-def _time(value: object) -> float | None:
+def _time(time: float | None) -> float | None:
     """Return unix seconds, None where they are missing or of no time that a job can have."""
-    time = _number(value)
     return time if time is not None and 0 < time < MAX_TIME else None
 
 
