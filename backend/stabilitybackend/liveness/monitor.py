@@ -18,6 +18,7 @@ from stabilitybackend.liveness.deaths import FACTS, DeathWatch
 from stabilitybackend.liveness.doubles import Doubles
 from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
 from stabilitybackend.liveness.ending import how_it_ended
+from stabilitybackend.liveness.first_step import FirstStep
 from stabilitybackend.liveness.gpu_facts import broken_gpus
 from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
@@ -54,6 +55,7 @@ class LivenessMonitor:
         self._agents = AgentBook()
         self._deaths = DeathWatch()
         self._hang = HangWatch(run_id, self.dumps)
+        self._first_step = FirstStep(run_id, self.dumps)
         self._slow = SlowRanks()
         self._standing = Standing()
         self._doubles = Doubles()
@@ -108,8 +110,7 @@ class LivenessMonitor:
         self._deaths = saved["deaths"]
         self._deaths.tell_again()
         self.dumps.restore(saved["dumps"])
-        self.bad_slots = int(saved["bad_slots"])
-        self.ranks_not_followed = int(saved["ranks_not_followed"])
+        self.bad_slots, self.ranks_not_followed = int(saved["bad_slots"]), int(saved["ranks_not_followed"])
 
     # --- what agents say -----------------------------------------------------------------------------------------
 
@@ -260,28 +261,30 @@ class LivenessMonitor:
         """Return what changed since the last call, about once a second; ``gpu_faults`` as for ``broken_gpus``."""
         self._gpu_faults = gpu_faults
         self._first_tick = min(self._first_tick, now)
-        usual_step_s = self._budgets.usual_step_s
         visible = self._visible(now)
         found = self._deaths.news(self._newest_step(), now, self._hang.finding)
         over = bool(self._ranks) and not any(watch.running for watch in self._ranks.values())
         # Ranks that were ended on order are to come back: only then it is over.
         found += self._tick_hang(visible, over and not any(watch.dead for watch in self._ranks.values()), now)
-        found += self._agents.tick(self._ranks, now, self.limits.agent_lost_s, usual_step_s, self._hang.finding)
-        if not self._deaths.is_open and self._hang.finding is None:
+        hang, usual_s = self._hang.finding, self._budgets.usual_step_s
+        found += self._agents.tick(self._ranks, now, self.limits.agent_lost_s, usual_s, hang)
+        if not self._deaths.is_open and hang is None:
             found += self._slow.tick(visible, self._excused_until, over, now)
         return found
 
     def wants(self) -> list[DumpRequest]:
         """Return the dumps that shall be ordered, once each; call it after ``tick``."""
-        return self._hang.wants()
+        return [*self._first_step.wants(), *self._hang.wants()]
 
     def _tick_hang(self, visible: list[RankWatch], over: bool, now: float) -> list[Finding]:
-        allowed = Allowance(self._budgets, self.limits)
         self._standing.look(visible, now)
+        allowed = Allowance(self._budgets, self.limits)
         overdue, excused = self._standing.overdue(visible, self._ranks.values(), allowed, self._excused_until, now)
-        if not overdue and self._hang.finding is None:
+        first = not (overdue or excused) and FirstStep.concerns(visible)
+        if not overdue and not first and self._hang.finding is None:
             return []
         scene = self._scene(visible, now) if visible else None
+        overdue = visible if scene is not None and first and self._first_step.stuck(scene, now) else overdue
         return self._hang.tick(scene, overdue, self._deaths.is_open, excused, over, allowed, now)
 
     def _scene(self, visible: list[RankWatch], now: float) -> Scene:
