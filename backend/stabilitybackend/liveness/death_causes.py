@@ -33,6 +33,7 @@ __all__ = [
     "known_beside",
     "passes_on",
     "root_of",
+    "weight_of",
 ]
 
 
@@ -64,6 +65,13 @@ def is_cascade(death: Mapping[str, Any]) -> bool:
     if death.get("signal_name") == "SIGABRT" and any(word in fatal for word in ("nccl", "gloo", "watchdog")):
         return True
     return death.get("signal_name") in LAUNCHER_SIGNALS
+
+
+def weight_of(death: Mapping[str, Any]) -> int:
+    """Return 0 for a death with a cause of its own, 1 for one that tells none, 2 for one that follows from another."""
+    if is_cascade(death):
+        return 2
+    return 0 if cause_of(death) in ("exception", "crash", "oom_kill", "signal") else 1
 
 
 def passes_on(death: Mapping[str, Any]) -> bool:

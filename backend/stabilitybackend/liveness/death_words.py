@@ -20,7 +20,7 @@ KNOWN_BY = {
     "slot": "by what it wrote down before it ended",
 }
 
-__all__ = ["cut", "gpu_words", "how_it_died", "pulled", "say", "step_of", "verdict_of", "where_it_was"]
+__all__ = ["cut", "gpu_words", "how_it_died", "others_after", "pulled", "say", "step_of", "verdict_of", "where_it_was"]
 
 
 def how_it_died(who: str, cause: str, death: Mapping[str, Any]) -> str:
@@ -40,6 +40,12 @@ def how_it_died(who: str, cause: str, death: Mapping[str, Any]) -> str:
 def gpu_words(death: Mapping[str, Any]) -> str:
     gpu = death.get("gpu")
     return f", GPU {gpu['index']}" if isinstance(gpu, Mapping) and gpu.get("index") is not None else ""
+
+
+def others_after(ranks: int, nodes: int) -> str:
+    """Say how many ranks followed: "63 ranks of 8 nodes died after it"."""
+    where = f" of {nodes} nodes" if nodes > 1 else ""
+    return f"{ranks} {'rank' if ranks == 1 else 'ranks'}{where} died after it"
 
 
 def pulled(first: Mapping[str, Any], others: list[dict[str, Any]], more: int) -> str:

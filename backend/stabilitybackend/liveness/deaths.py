@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding, Severity
 from stabilitybackend.liveness.budgets import AFTER_LOOP
 from stabilitybackend.liveness.death_causes import (
+    CASCADE_S,
     STOPPED_BY_HAND,
     cause_of,
     ended_together,
     from_outside,
+    is_cascade,
     passes_on,
     root_of,
+    weight_of,
 )
 from stabilitybackend.liveness.death_words import (
     cut,
     gpu_words,
     how_it_died,
+    others_after,
     pulled,
     say,
     step_of,
@@ -31,8 +35,8 @@ from stabilityclient.arguments import cut_inside, gist
 
 #: Deaths described one by one in the evidence of one incident; all are counted.
 MAX_DESCRIBED = 16
-#: Sources of deaths remembered, so that an event that comes again opens nothing again.
-MAX_REMEMBERED = 4_096
+#: Sources of deaths remembered, so that an event that comes again opens nothing again: those of the largest job.
+MAX_REMEMBERED = 20_000
 #: Characters and entries of one fact that an agent tells of a death.
 MAX_FACT_CHARS = 2_000
 MAX_FACT_ENTRIES = 16
@@ -70,6 +74,11 @@ class DeathWatch:
         self._hung: dict[str, Any] | None = None
         #: One of the deaths that are not described was not by a signal from outside.
         self._more_by_itself = False
+        #: Nodes of the dead, and of those that are described the one that tells least of the cause.
+        self._nodes: set[str] = set()
+        self._least: tuple[tuple[int, float, int], int] | None = None
+        #: When the newest death of a job that runs again was, on its node's clock.
+        self._died_at = float("-inf")
         #: A process was seen or told to be over since ``news`` was asked, and when it was asked after the last one.
         self._ended = False
         self._ended_at = float("-inf")
@@ -108,6 +117,7 @@ class DeathWatch:
         self._deaths, self._key = deaths, str(evidence["key"])
         self._told_step = _step({"step": evidence.get("now_step")})
         self._more = int(evidence.get("not_described", 0))
+        self._nodes = {str(death.get("node") or "") for death in deaths.values()}
         hung = evidence.get("hung")
         self._hung = dict(hung) if isinstance(hung, Mapping) else None
 
@@ -116,30 +126,72 @@ class DeathWatch:
         self._changed = bool(self._deaths)
 
     def add(
-        self, source: str, rank: int, node: str, event: Mapping[str, Any], facts: Mapping[str, Any], now: float
+        self,
+        source: str,
+        rank: int,
+        node: str,
+        event: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        beside: Callable[[], Mapping[str, Any]],
+        now: float,
     ) -> None:
-        """Take one death. A second report of the same rank adds its facts to the first."""
+        """Take one death. A second report of the same rank adds its facts to the first.
+
+        Args:
+            beside: returns what else is known of the process; asked only of a death that is described.
+        """
         time = number(event.get("time")) or now
-        # Of a death that is over: it came again, or was told later than the new start. Clocks of nodes differ, so what
-        # started with the new process or after it is none of them, whatever its time.
-        if source in self._over or (time < self._over_at and start_of(source) < self._newest_start):
+        if source in self._over or self._is_late(source, time, facts):
             return
         known = self._deaths.get(rank)
-        if known is None and len(self._deaths) >= MAX_DESCRIBED:
-            self._more += 1
-            self._more_by_itself |= not from_outside(facts)
-            self._remember([source])
-            self._changed = True
-            return
+        if known is None:
+            self._nodes.add(node)
+            if len(self._deaths) >= MAX_DESCRIBED and not self._make_room(rank, time, facts):
+                self._leave_out(source, facts)
+                return
         if not self._deaths:
             self._key, self._told_step = f"process_death:{source}", -1
         fresh = dict(known or {"source": source, "rank": rank, "node": node, "step": _step(event), "time": time})
         fresh["time"] = min(time, float(fresh["time"]))
         fresh["step"] = max(_step(event), int(fresh["step"]))
-        fresh |= {name: _bounded(fact) for name, fact in facts.items()}
+        fresh |= {name: _bounded(fact) for name, fact in (*facts.items(), *beside().items())}
         if fresh != known:
-            self._deaths[rank] = fresh
+            self._deaths[rank], self._least = fresh, None
             self._changed = True
+
+    def _is_late(self, source: str, time: float, facts: Mapping[str, Any]) -> bool:
+        """Say whether a death is of a job that runs again: it was told late, or its launcher has come to it now.
+
+        Clocks of nodes differ, so what started with the new process or after it is none of them, whatever its time.
+        """
+        if start_of(source) >= self._newest_start:
+            return False
+        if time < self._over_at:
+            return True
+        if time - self._died_at > CASCADE_S or not (is_cascade(facts) or from_outside(facts)):
+            return False
+        self._died_at = max(self._died_at, time)
+        self._remember([source])
+        return True
+
+    def _make_room(self, rank: int, time: float, facts: Mapping[str, Any]) -> bool:
+        """Describe a death in the place of one that tells less of the cause; return whether there is one."""
+        if self._least is None:
+            self._least = max((_order(death, death["time"], known), known) for known, death in self._deaths.items())
+        order, least = self._least
+        if _order(facts, time, rank) >= order:
+            return False
+        death = self._deaths.pop(least)
+        self._leave_out(death["source"], death)
+        self._least = None
+        return True
+
+    def _leave_out(self, source: str, facts: Mapping[str, Any]) -> None:
+        """Count a death that is not described."""
+        self._more += 1
+        self._more_by_itself |= not from_outside(facts)
+        self._remember([source])
+        self._changed = True
 
     def runs_again(self, rank: int, source: str, step: int, time: float, *, newer: bool = False) -> None:
         """Take note that a process is alive; one that is newer than a dead one of its rank ends the incident.
@@ -185,6 +237,7 @@ class DeathWatch:
         if self._runs_again is not None:
             text, self._runs_again = self._runs_again, None
             found.append(self._finding(now_step, over=text))
+            self._died_at = max(death["time"] for death in self._deaths.values())
             self._remember(str(death["source"]) for death in self._deaths.values())
             self._forget()
         return found
@@ -200,6 +253,7 @@ class DeathWatch:
 
     def _forget(self) -> None:
         self._deaths, self._more, self._hung, self._more_by_itself = {}, 0, None, False
+        self._nodes, self._least = set(), None
 
     def _ended_hung(self, first_at: float) -> dict[str, Any] | None:
         """Return the hang that signals from outside ended, None where there was none or something else ended a rank.
@@ -260,6 +314,8 @@ class DeathWatch:
             title = f"The job {'hung and ' if hung else ''}was ended from outside by {signals}"
         elif hung is not None:
             title += " while the job hung"
+        elif self._more and not by_hand:
+            title += f"; {others_after(len(pulled_down) + self._more, len(self._nodes))}"
         self._told_step = max(self._told_step, now_step, named["step"])
         return Finding(
             detector="liveness",
@@ -278,6 +334,8 @@ class DeathWatch:
             evidence={
                 "deaths": [first, *pulled_down],
                 "not_described": self._more,
+                "rank_count": len(by_time) + self._more,
+                "node_count": len(self._nodes),
                 "exception": exception or None,
                 "hung": hung,
                 "verdict": verdict_of(first, pulled_down, cause, text, together, hung),
@@ -304,6 +362,11 @@ def _bounded(fact: Any) -> Any:
     if isinstance(fact, list | tuple):
         return [_bounded(one) for one in fact[:MAX_FACT_ENTRIES]]
     return cut_inside(fact, MAX_FACT_CHARS) if isinstance(fact, str) else fact
+
+
+def _order(death: Mapping[str, Any], time: float, rank: int) -> tuple[int, float, int]:
+    """Return how much a death tells of the cause of all of them, the most first."""
+    return weight_of(death), time, rank
 
 
 def _step(event: Mapping[str, Any]) -> int:

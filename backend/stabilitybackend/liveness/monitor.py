@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
@@ -237,23 +238,21 @@ class LivenessMonitor:
             self._deaths.runs_again(rank, watch.source, watch.step, time)
             return
         self._deaths.ended()
+        beside = partial(known_beside, watch, self._ranks.values())
         if kind == "finish":
             watch.state = "finished"
         elif kind == "left":
             watch.state = "left"
         elif kind == "exception":
             watch.state = "exception"
-            facts = {"exception": dict(data), **known_beside(watch, self._ranks.values())}
             if not data.get("ordered"):  # by a restart: no trouble of its own, what it was ordered for is told already
-                self._deaths.add(watch.source, rank, node, event, facts, now)
+                self._deaths.add(watch.source, rank, node, event, {"exception": dict(data)}, beside, now)
         elif kind == "process_death" and watch.state != "finished":
             # Its slot may have said "left" before: sys.exit(3) runs the hooks of the exit first, the code comes last.
             watch.dead, watch.alive = True, False
             facts = {name: data[name] for name in FACTS if data.get(name) is not None}
             if not data.get("ordered"):
-                self._deaths.add(
-                    watch.source, rank, node, event, {**facts, **known_beside(watch, self._ranks.values())}, now
-                )
+                self._deaths.add(watch.source, rank, node, event, facts, beside, now)
 
     # --- what is said --------------------------------------------------------------------------------------------
 
