@@ -1,8 +1,9 @@
 """API keys and who may do what.
 
 On loopback without any key everything is open: a laptop needs no ceremony. As soon as one key exists, or the server
-listens beyond loopback, every call needs one, except ``/healthz``. A key that is sent and not known is always refused,
-so that a typo is noticed. Redis holds only the SHA-256 of a key: it has 256 random bits, so nothing slower is needed.
+listens beyond loopback, every call needs one, except the probes (docs/operations.md). A key that is sent and not known
+is always refused, so that a typo is noticed. Redis holds only the SHA-256 of a key: it has 256 random bits, so nothing
+slower is needed.
 """
 
 from __future__ import annotations

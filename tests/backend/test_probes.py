@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +104,39 @@ async def test_a_redis_that_stores_nothing_is_said_by_every_probe_page_and_run_u
             await asyncio.to_thread(redis.config_set, "maxmemory", "0")
             await asyncio.to_thread(wait_until, lambda: codes(server) == [], 10, "readyz is well again")
             assert server.get("/runs/run-1")["storing"] is None
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 4 MiB; only who may mount one has it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this user may not mount a tmpfs, and nothing else here is a small disk")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def test_a_full_disk_under_redis_is_said_and_taken_back_when_there_is_room(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    job = Job()
+    with (
+        PlainRedis(small_disk, "--appendonly", "yes") as plain,
+        RunningServer(plain.url, tmp_path / "data") as server,
+    ):
+        async with RawAgent(server.agent_url) as agent:
+            await agent.begin(job.rows([1, 2]))
+            ballast = small_disk / "ballast"
+            with contextlib.suppress(OSError):
+                ballast.write_bytes(bytes(8 << 20))
+            await asyncio.to_thread(wait_until, lambda: codes(server) == ["redis_disk"], 10, "readyz says it")
+            await agent.send(job.rows([3]))
+            refused = await agent.next(Error)
+            assert refused.code == "busy"
+            ballast.unlink()
+            await asyncio.to_thread(wait_until, lambda: codes(server) == [], 20, "readyz is well again")
 
 
 @pytest.fixture
