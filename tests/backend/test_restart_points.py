@@ -184,6 +184,17 @@ async def test_a_run_that_is_archived_whole_or_deleted_leaves_no_restart_files(s
     assert list(stage.restart_folder.iterdir()) == []
 
 
+async def test_files_of_runs_that_redis_does_not_know_go_at_the_start_and_no_others(stage: Stage) -> None:
+    run = await stage.send(*rows(Job(), 1, 100))
+    await written(stage, run)
+    assert stage.restart_folder is not None
+    (stage.restart_folder / "gone").mkdir()
+    (stage.restart_folder / "gone" / "fold").write_bytes(b"old")
+    await stage.restart()
+    await stage.manager.start()
+    assert [path.name for path in stage.restart_folder.iterdir()] == ["run-1"]
+
+
 async def test_a_folder_that_cannot_be_written_costs_the_run_nothing(stage: Stage) -> None:
     assert stage.restart_folder is not None
     stage.restart_folder.write_text("a file where a folder is needed")

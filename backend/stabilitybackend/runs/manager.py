@@ -95,8 +95,16 @@ class RunManager:
             live = {run["run_id"]: None for run in heard if run["status"] in FOLLOWED_STATES}
             self._leftover = [run_id for run_id in await self._index.ids() if run_id not in live]
             self.waking.start(live)
+            await self._forget_unknown()
         except (RedisError, OSError) as error:
             _log.warning("runs under way are watched when they are asked for; Redis is away: %s", error)
+
+    async def _forget_unknown(self) -> None:
+        """Remove what lies here for the restart of runs that Redis does not know."""
+        folders = await asyncio.to_thread(self._files.restart.run_ids)
+        for run_id in folders:
+            if not await self._index.exists(run_id):
+                await asyncio.to_thread(self._files.restart.forget, run_id)
 
     async def stop(self) -> None:
         """Stop all workers."""

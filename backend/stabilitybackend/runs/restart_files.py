@@ -55,6 +55,18 @@ class RestartShare:
     fold_cpu_s: dict[str, float] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
+    def run_ids(self) -> list[str]:
+        """Return the runs of which files are here. Reads a folder: call it in a thread."""
+        try:
+            return [path.name for path in self.folder.iterdir()] if self.folder is not None else []
+        except OSError:
+            return []  # there is none yet, or it is none
+
+    def forget(self, run_id: str) -> None:
+        """Remove the files of a run that nobody follows. Call it in a thread."""
+        if self.folder is not None:
+            RestartFiles(self.folder, run_id).forget()
+
 
 class FoldHead(msgspec.Struct, frozen=True, array_like=True):
     """At which frame a fold was written down.
