@@ -80,6 +80,13 @@ def test_what_was_ordered_is_done_only_by_the_word_of_the_job(told: Any, applied
     assert (entry["changes"], entry["applied"], entry["batches_skipped"]) == (ORDERED, applied, skipped)
 
 
+def test_what_an_export_tells_of_a_rollback_is_what_was_done_then() -> None:
+    job = _Rank()
+    told = job.rolled_back(10, "c-1", command_id="c-1", changes=ORDERED, applied={"lr_scale": 0.5})
+    [entry] = _ledger(job.steps(1, 20), told, job.steps(11, 12))["rollbacks"]
+    assert (entry["changes"], entry["applied"]) == (ORDERED, {"lr_scale": 0.5})
+
+
 def test_ranks_that_changed_different_things_are_told_apart() -> None:
     ranks = [_Rank(0, world_size=2), _Rank(1, world_size=2)]
     frames = [job.steps(1, 20) for job in ranks]

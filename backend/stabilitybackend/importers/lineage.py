@@ -10,7 +10,7 @@ from stabilitybackend.importers.batches import Fork, Who
 __all__ = ["Lineage"]
 
 #: Fields of a segment that a ``segment`` event carries on.
-_FACTS = ("reason", "command_id", "issuer", "changes")
+_FACTS = ("reason", "command_id", "issuer", "changes", "applied")
 
 
 class Lineage:
@@ -30,7 +30,11 @@ class Lineage:
             if not key or key in keys:
                 key = f"{key}.{segment['id']}"  # a restart may repeat a key; here each has to name one segment
             keys.add(key)
-            facts = {name: segment[name] for name in _FACTS if segment.get(name)}
+            facts = {
+                name: segment[name]
+                for name in _FACTS
+                if segment.get(name) or (name == "applied" and segment.get(name) is not None)
+            }
             if segment.get("cause") in ("restart", "resume"):
                 facts["cause"] = segment["cause"]
             self._forks[int(segment["id"])] = Fork(

@@ -385,7 +385,7 @@ class LineageFold:
         segment = self.tree.fork(
             origin, data["to_step"], key=key, cause="command" if data.get("command_id") else told, created=block.time,
             reason=data.get("reason") or "", command_id=data.get("command_id"), issuer=data.get("issuer"),
-            changes=data.get("changes") or {},
+            changes=data.get("changes") or {}, applied=data.get("applied"),
         )  # fmt: skip
         if key in self.undone and segment.cause == "restart":
             segment.undone, state.stray_until = True, max(state.marks.values(), default=-1)

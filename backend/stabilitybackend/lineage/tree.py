@@ -178,7 +178,7 @@ class SegmentTree:
         fork_step = max(to_step, ROOT_FORK)
         parent = self.segment_at(origin, fork_step)
         segment = Segment(len(self._segments), key, parent, fork_step, cause, created=created, **facts)
-        if cause == "declared":
+        if cause == "declared" and segment.applied is None:
             segment.applied = dict(segment.changes)  # the job's own word
         self._segments.append(segment)
         self._by_key.setdefault(key, []).append(segment.id)

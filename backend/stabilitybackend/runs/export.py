@@ -34,7 +34,8 @@ _FRESH_LOOKS = 5
 _FRESH_PAUSE_S = 0.2
 #: Fields of a segment that an export tells (docs/api.md).
 _SEGMENT_FIELDS = (
-    "id", "key", "parent", "fork_step", "cause", "reason", "command_id", "issuer", "changes", "created",
+    "id", "key", "parent", "fork_step", "cause", "reason", "command_id", "issuer", "changes", "applied",
+    "created",
 )  # fmt: skip
 
 ExportView = Literal["effective", "all"]

@@ -41,6 +41,7 @@ class SegmentEntered(msgspec.Struct):
     command_id: str | None = None
     issuer: str | None = None
     changes: dict[str, Any] | None = None
+    applied: dict[str, Any] | None = None
 
 
 class CheckpointNamed(msgspec.Struct):
