@@ -79,8 +79,6 @@ def open_source(
         "pid": pid,
         "started": started,
         "generation": ranks.generation,
-        # Processes that were started together have one of these on a node: what tells two launches apart.
-        "launcher": f"{os.getppid()}-{start_ticks(os.getppid())}",
         # Tells this process from a later one that got the same pid.
         "start_ticks": start_ticks(pid),
         # Where its pid means this process: containers of one node may have one agent together.

@@ -86,8 +86,6 @@ class SourceInfo(msgspec.Struct, omit_defaults=True):
         pid: process id on the node.
         started: unix seconds.
         generation: restart count of the launcher (TORCHELASTIC_RESTART_COUNT), 0 where unknown.
-        launcher: the process above it on its node, as ``<pid>-<start>``, the same for all that it starts; empty where
-            unknown.
     """
 
     source: str
@@ -98,7 +96,6 @@ class SourceInfo(msgspec.Struct, omit_defaults=True):
     pid: int = 0
     started: float = 0.0
     generation: int = 0
-    launcher: str = ""
 
 
 class PointsBlock(msgspec.Struct, tag_field="k", tag="p"):

@@ -1,7 +1,6 @@
 """Tells which processes were started together: a launch is one start of the whole job, at most one process a rank.
 
-What is certain comes first: a rank has one process a launch; on one node a launch has one launcher and one restart
-count; nothing starts in a launch of which a process has ended; ranks wait for each other before the first step. Among
+What is certain comes first: a rank has one process a launch; on one node a launch has one restart count; nothing starts in a launch of which a process has ended; ranks wait for each other before the first step. Among
 the launches that are left the one with the nearest start in time is meant. While a process has no row it may still come
 to another launch.
 
@@ -27,13 +26,13 @@ NEAR_LAUNCHES = 8
 
 @dataclass(frozen=True)
 class _Start:
-    """What tells of a process to which launch it belongs: ``key`` is (restart count, launcher)."""
+    """What tells of a process to which launch it belongs; ``generation`` is its launcher's restart count."""
 
     source: str
     rank: int
     node: str
     started: float
-    key: tuple[int, str]
+    generation: int
 
 
 @dataclass(eq=False)
@@ -43,7 +42,7 @@ class Launch:
     Attributes:
         members: rank -> source. firm: those of them that have rows, so that they stay where they are.
         starts: of its processes, unix seconds, rising. firm_starts: of those of them that have rows.
-        keys: node -> (restart count, launcher) of its processes there that have rows.
+        generations: node -> restart count of its processes there that have rows.
         ended: when the first of its processes ended, as far as is known, unix seconds.
         first_row: log time of its first row, infinite before it is known.
         segment: the segment that it opened, None while it goes on in the one of the launch before.
@@ -55,7 +54,7 @@ class Launch:
     firm: set[str] = field(default_factory=set)
     starts: list[float] = field(default_factory=list)
     firm_starts: list[float] = field(default_factory=list)
-    keys: dict[str, tuple[int, str]] = field(default_factory=dict)
+    generations: dict[str, int] = field(default_factory=dict)
     ended: float = float("inf")
     first_row: float = float("inf")
     segment: int | None = None
@@ -84,7 +83,7 @@ class Launch:
         """Return whether nothing that is known speaks against ``start`` being of this launch."""
         if self.members.get(start.rank, start.source) in self.firm - {start.source} or start.started > self.ended:
             return False
-        return self.keys.get(start.node, start.key) == start.key
+        return self.generations.get(start.node, start.generation) == start.generation
 
     def ran_without(self, start: _Start, first_row: float) -> bool:
         """Return whether ranks of it logged before ``start``, or ``start`` had logged before they were started.
@@ -111,8 +110,7 @@ class Launches:
     def saw(self, info: SourceInfo) -> None:
         """Note the start of a process."""
         if info.rank is not None:
-            key = (info.generation, info.launcher)
-            self._starts[info.source] = _Start(info.source, info.rank, info.node, info.started, key)
+            self._starts[info.source] = _Start(info.source, info.rank, info.node, info.started, info.generation)
             starts = self._ranks.setdefault(info.rank, [])
             insort(starts, (info.started, info.source))
             at = starts.index((info.started, info.source))
@@ -222,7 +220,7 @@ class Launches:
             launch.firm.add(source)
             launch.first_row = min(launch.first_row, time)
             start = self._starts[source]
-            launch.keys[start.node] = start.key
+            launch.generations[start.node] = start.generation
             insort(launch.firm_starts, start.started)
             insort(self._launches, launch, key=lambda one: one.began)
             starts = self._ranks[start.rank]
