@@ -97,6 +97,17 @@ def test_what_the_launch_before_had_logged_beyond_the_checkpoint_may_come_after_
     assert _forks([*frames, old[0].rows(range(95, 109))]) == [(0, 100, "restart", [1])]
 
 
+def test_a_rank_that_starts_late_is_of_the_launch_whose_first_rank_has_logged_its_settings_meanwhile() -> None:
+    old, new = [Job(rank, 1, 2) for rank in (0, 1)], [Job(rank, 2, 2) for rank in (0, 1)]
+    new[1].info.started += 5.0
+    frames = [job.rows(range(1, 101)) for job in old]
+    frames += [new[0].rows([0], {"params": [1.0]}), new[1].event("start")]
+    for job in new:
+        job.wait(6.0)  # for each other
+    frames += [new[0].rows(range(81, 91))]
+    assert _forks([*frames, new[1].rows(range(81, 91))]) == [(0, 80, "restart", [0, 1])]
+
+
 def _forks(frames: Iterable[Frame]) -> list[tuple[int | None, int, str, list[int]]]:
     fold = LineageFold()
     for frame in frames:

@@ -98,9 +98,8 @@ class LineageFold:
         before = None if info.rank is None else self._newest.get(info.rank)
         if before is not None and self.starts.get(before, 0.0) <= info.started:
             old = self._sources[before]
-            state = SourceState(
-                info.source, info.rank, info.node, old.segment, dict(old.marks), old.stride, old.last_step
-            )
+            marks = dict(old.marks)
+            state = SourceState(info.source, info.rank, info.node, old.segment, marks, old.stride, old.last_step)
         else:
             state = SourceState(info.source, info.rank, info.node, self._head_at(info.started))
         self._seen += 1
@@ -129,9 +128,9 @@ class LineageFold:
         if self._replaced:
             _, source = heappop(self._replaced)
             tables: tuple[dict[str, Any], ...] = (self._sources, self.starts, self._last_time, self._held)
+            self._relaunches.launches.forget(source)
             for table in tables:
                 table.pop(source, None)
-            self._relaunches.launches.forget(source)
 
     # --- points --------------------------------------------------------------------------------------------------
 
@@ -151,7 +150,7 @@ class LineageFold:
             for row in one_by_one(rows):
                 yield from self._row(state, row)
         if state.rank is not None:
-            yield from self._relaunches.left_behind(state, max(int(one.steps.max()) for one in rows))
+            yield from self._relaunches.logged(state, rows, self._last_time[state.source])
 
     def _plain(self, state: SourceState, names: list[str], steps: NDArray[np.int64], time: float) -> bool:
         return (
@@ -188,13 +187,15 @@ class LineageFold:
         opened = None if launch is None or launch.segment is None else self.tree[launch.segment]
         if opened is not None and not opened.undone and step > opened.fork_step:
             self._enter(state, opened)
-        elif opened is not None or state.goes_back(row.names, step):
+        elif launch is not None and state.is_late(row.names, step):
+            yield self._place(row, self.tree.segment_at(self._relaunches.origin(launch), step))
+            return  # of another metric: it says nothing of where the launch begins
+        elif opened is not None or state.goes_back(row.names, step) or self._relaunches.unsure(launch, state, step):
             target = self._joinable(state, step) if launch is None else None
             if target is None:
                 high = max(state.high(row.names), step)
                 state.tentative = Tentative(step, step, high, state.fresh)
-                if launch is not None:
-                    self._relaunches.launches.firm(state.source, time)
+                self._relaunches.launches.firm(state.source)
                 self._hold(state, row)
                 return
             self._enter(state, target)
@@ -208,7 +209,7 @@ class LineageFold:
             yield row.at(state.segment, stray=True)
             return
         if state.fresh or launch is not None:
-            self._relaunches.began(state, step, time)
+            self._relaunches.began(state, step)
         self.tree[state.segment].entered.setdefault(state.rank or 0, state.source)
         state.mark(row.names, step)
         yield self._place(row, self.tree.segment_at(state.segment, step))
@@ -301,7 +302,7 @@ class LineageFold:
         """The rows that were held have found their segment, the one that ``state`` is in."""
         for row in self._held.pop(state.source):
             step = int(row.steps[0])
-            self._relaunches.began(state, step, float(row.times[0]))
+            self._relaunches.began(state, step)
             state.mark(row.names, step)
             yield self._place(row, self.tree.segment_at(state.segment, step))
 

@@ -1,8 +1,8 @@
 """Tells which processes were started together: a launch is one start of the whole job, at most one process a rank.
 
-What is certain comes first: a rank has one process a launch; on one node a launch has one restart count; nothing starts in a launch of which a process has ended; ranks wait for each other before the first step. Among
-the launches that are left the one with the nearest start in time is meant. While a process has no row it may still come
-to another launch.
+What is certain comes first: a rank has one process a launch; on one node a launch has one restart count; nothing starts
+in a launch of which a process has ended; ranks wait for each other in the first step. Among the launches that are left
+the one with the nearest start in time is meant. While a process has no row it may still come to another launch.
 
 What can't be known: of two launches that follow each other more closely than the processes of one launch do, in which
 one a rank was started that died before its first word in the other; and to which launch rows belong that come before
@@ -44,7 +44,7 @@ class Launch:
         starts: of its processes, unix seconds, rising. firm_starts: of those of them that have rows.
         generations: node -> restart count of its processes there that have rows.
         ended: when the first of its processes ended, as far as is known, unix seconds.
-        first_row: log time of its first row, infinite before it is known.
+        trained: log time at which one of its ranks had gone on to a second step, infinite before that is known.
         segment: the segment that it opened, None while it goes on in the one of the launch before.
         at: the newest segment that one of its ranks is in, None before its first row.
         first_step: the least first step of its ranks, None before its first row.
@@ -56,7 +56,7 @@ class Launch:
     firm_starts: list[float] = field(default_factory=list)
     generations: dict[str, int] = field(default_factory=dict)
     ended: float = float("inf")
-    first_row: float = float("inf")
+    trained: float = float("inf")
     segment: int | None = None
     at: int | None = None
     first_step: int | None = None
@@ -86,11 +86,11 @@ class Launch:
         return self.generations.get(start.node, start.generation) == start.generation
 
     def ran_without(self, start: _Start, first_row: float) -> bool:
-        """Return whether ranks of it logged before ``start``, or ``start`` had logged before they were started.
+        """Return whether ranks of it trained before ``start``, or ``start`` had logged before they were started.
 
-        Ranks of one launch wait for each other before the first step.
+        Ranks of one launch wait for each other in the first step.
         """
-        return max(start.started, self.starts[-1]) > min(first_row, self.first_row) + AHEAD_S
+        return start.started > self.trained or self.starts[-1] > first_row + AHEAD_S
 
 
 class Launches:
@@ -212,13 +212,12 @@ class Launches:
             return True
         return launch.distance(start, other) < launch.distance(other)
 
-    def firm(self, source: str, time: float) -> None:
-        """Note that rows of ``source``, the first one at ``time``, were placed: its launch stands."""
+    def firm(self, source: str) -> None:
+        """Note that a row of ``source`` is known: its launch stands."""
         launch = self._of[source]
         if source not in launch.firm:
             self._launches.remove(launch)
             launch.firm.add(source)
-            launch.first_row = min(launch.first_row, time)
             start = self._starts[source]
             launch.generations[start.node] = start.generation
             insort(launch.firm_starts, start.started)

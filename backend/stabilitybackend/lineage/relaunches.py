@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from stabilitybackend.lineage.changes import Forked
+from stabilitybackend.lineage.changes import Forked, Placed
 from stabilitybackend.lineage.launches import Launch, Launches
 from stabilitybackend.lineage.sources import STRIDES_THAT_GO_ON, SourceState
 from stabilitybackend.lineage.tree import Segment, SegmentTree
@@ -63,16 +63,22 @@ class Relaunches:
         """
         return self._world > 1 or not state.near(step) or self.launches.undecided(launch)
 
+    def unsure(self, launch: Launch | None, state: SourceState, step: int) -> bool:
+        """Return whether a rank that never logged begins below what the job reached: it is held until it goes on."""
+        if launch is None or launch.at is not None or state.marks:
+            return False
+        return self._tree.reaches_past(self.origin(launch), step - 1)
+
     def origin(self, launch: Launch) -> int:
         """Return the segment that the job was in before ``launch``."""
         before = self.launches.before(launch)
         return 0 if before is None or before.at is None else before.at
 
-    def began(self, state: SourceState, step: int, time: float) -> None:
+    def began(self, state: SourceState, step: int) -> None:
         """Note the first row of a process; where it belongs is known."""
         launch = self.launches.of(state.source)
         if launch is not None:
-            self.launches.firm(state.source, time)
+            self.launches.firm(state.source)
             launch.at = state.segment if launch.at is None else launch.at
             launch.first_step = step if launch.first_step is None else min(step, launch.first_step)
 
@@ -90,9 +96,14 @@ class Relaunches:
             return False
         return self._tree.is_ancestor(later.at or 0, state.segment) and step >= later.first_step
 
-    def left_behind(self, state: SourceState, step: int) -> Iterator[Forked]:
-        """Rows of a launch that came late show that the next one did not go on where it had been, but went back."""
-        launch = self.launches.of(state.source)
+    def logged(self, state: SourceState, rows: Iterable[Placed], time: float) -> Iterator[Forked]:
+        """Note rows up to ``time``.
+
+        Those of a launch that came late may show that the next one did not go on where it had been, but went back.
+        """
+        launch, step = self.launches.of(state.source), max(int(one.steps.max()) for one in rows)
+        if launch is not None and launch.first_step is not None and launch.first_step < step:
+            launch.trained = min(launch.trained, time)
         later = None if launch is None else self.launches.after(launch)
         if later is None or later.segment is None:
             return

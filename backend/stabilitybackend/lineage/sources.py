@@ -91,6 +91,10 @@ class SourceState:
         """Return whether ``step`` goes on from the newest one as this rank's steps usually do."""
         return self.last_step is None or step - self.last_step <= STRIDES_THAT_GO_ON * self.stride
 
+    def is_late(self, names: list[str], step: int) -> bool:
+        """Return whether a row lies before what the rank reached, but not before what these metrics did."""
+        return step <= max(self.marks.values(), default=-1) and not self.goes_back(names, step)
+
     def mark(self, names: list[str], step: int) -> None:
         """Note a row at ``step``."""
         for name in names:
