@@ -10,7 +10,7 @@ import pytest
 
 import faults
 from job import Job
-from stabilitybackend.agents.frame_checks import check_data, check_frame
+from stabilitybackend.agents.frame_checks import check_frame
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.policy.orders import Order
@@ -59,8 +59,6 @@ class _Run:
             read = decode_message(encode_message(message))
             if isinstance(read, Frame):
                 check_frame(read)
-            elif isinstance(read, Health):
-                check_data([read.ranks, read.agent_state, read.node], "Health")
         except (BadMessage, BadRequest):
             return False
         if isinstance(read, Frame):

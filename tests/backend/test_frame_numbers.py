@@ -98,7 +98,7 @@ async def test_refused_frames_are_counted_each_and_logged_once_a_minute(
 async def test_health_that_can_not_be_shown_is_counted_and_not_answered(gateway: RunningGateway) -> None:
     async with RawAgent(gateway.url) as agent:
         await agent.hello()
-        await agent.send(Health("a1", "n0", 5.0, [{"rank": 0, "source": b"bytes"}]))
+        await agent.send(Health("a1", "n" * 1_000_000, 5.0, []))
         assert await agent.ask(event_frame(1, EventBlock("start", 1.0))) == Ack(SOURCE.source, 1)
     assert (gateway.gateway.counts.bad_healths, gateway.services.healths) == (1, [])
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
-from stabilitybackend.agents.frame_checks import MAX_RECORDS, check_data, check_frame, check_source
+from stabilitybackend.agents.frame_checks import MAX_RECORDS, check_frame, check_source
 from stabilitybackend.agents.ingest import Duplicate, Gap, Outcome, Stored
 from stabilitybackend.errors import AgentGone, BadRequest, Unavailable
 from stabilitybackend.keys import check_run_id, check_source_id
 from stabilitybackend.redis_link import as_unavailable
+from stabilitybackend.schema.json_data import check_data
 from stabilitybackend.tasks import end
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
@@ -245,7 +246,7 @@ class AgentConnection:
         # Health comes again within a second: one that can't be taken now is not worth an answer. An Error would
         # make the agent send its frames again.
         try:
-            check_data([health.ranks, health.agent_state, health.node, health.agent], "Health")
+            check_data([health.node, health.agent], "Health")  # the rest: schema/health.py
         except BadRequest as error:
             self._gateway.counts.bad_healths += 1
             self._name(error.message)

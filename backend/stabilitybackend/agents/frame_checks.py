@@ -7,15 +7,15 @@ client. The check costs a few microseconds: it looks at steps and names as array
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import check_source_id, is_of_file
+from stabilitybackend.schema.json_data import check_data
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP, EventBlock, Frame, PointsBlock, SourceInfo
 
-__all__ = ["MAX_DEPTH", "MAX_RECORDS", "MAX_SEQ", "MAX_TEXT_CHARS", "check_data", "check_frame"]
+__all__ = ["MAX_RECORDS", "MAX_SEQ", "check_frame", "check_source"]
 
 #: Largest sequence number: what Lua inside Redis still counts exactly.
 MAX_SEQ = 2**53 - 1
@@ -26,10 +26,6 @@ MAX_RECORDS = 10**12
 MAX_RANK = 2**31 - 1
 #: Longest event type, characters.
 MAX_TYPE_CHARS = 64
-#: Longest text in an event, a config or a health message, characters: a stack dump of many threads fits.
-MAX_TEXT_CHARS = 100_000
-#: Deepest nesting of such data: JSON encoders give up at some hundred levels.
-MAX_DEPTH = 20
 _SHOWN_CHARS = 40
 
 
@@ -110,35 +106,3 @@ def _check_event(event: EventBlock) -> None:
     if not np.isfinite(event.time):
         raise BadRequest(f"time of event {event.type!r} is {event.time}, expected unix seconds")
     check_data(event.data, f"event {event.type!r}")
-
-
-def check_data(data: Any, what: str) -> None:
-    """Check that free data can be stored as JSON: MessagePack can carry more (bytes, dates, any depth).
-
-    Args:
-        data: what came.
-        what: whose it is, for the message.
-
-    Raises:
-        BadRequest: a value of another type, too deep a nesting or too long a text.
-    """
-    level = [data]
-    for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
-        for value in level:
-            if isinstance(value, dict):
-                inner += value.keys()
-                inner += value.values()
-                if not all(isinstance(key, str) for key in value):
-                    raise BadRequest(f"{what} has a key that is no text, expected texts as in JSON")
-            elif isinstance(value, list):
-                inner += value
-            elif isinstance(value, str):
-                if len(value) > MAX_TEXT_CHARS:
-                    raise BadRequest(f"{what} has a text of {len(value)} characters, expected at most {MAX_TEXT_CHARS}")
-            elif value is not None and not isinstance(value, bool | int | float):
-                raise BadRequest(f"{what} has a value of type {type(value).__name__}, expected what JSON can hold")
-        if not inner:
-            return
-        level = inner
-    raise BadRequest(f"{what} is nested deeper than {MAX_DEPTH} levels")

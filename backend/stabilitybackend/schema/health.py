@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from stabilitybackend.errors import BadRequest
 from stabilitybackend.schema.events import Finite, Rank, Whole
+from stabilitybackend.schema.json_data import MAX_TEXT_CHARS, check_data
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilityclient.wire import MAX_STEP, Health
 
@@ -15,20 +18,21 @@ __all__ = ["AgentState", "RankWord", "read_health"]
 
 #: A counter of the agent or of the slot.
 _Count = Annotated[int, Meta(ge=0, le=MAX_STEP)]
+_Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
 
 
 class GpuOfRank(msgspec.Struct):
     """The GPU that a rank computes on."""
 
     index: Whole | None = None
-    uuid: str | None = None
+    uuid: _Text | None = None
 
 
 class Proc(msgspec.Struct):
     """What the kernel says of the thread that runs the loop."""
 
-    state: str | None = None
-    wchan: str | None = None
+    state: _Text | None = None
+    wchan: _Text | None = None
     threads: Whole | None = None
     cpu: Finite | None = None
 
@@ -37,7 +41,7 @@ class RankWord(msgspec.Struct):
     """The newest process of one rank, and its slot."""
 
     rank: Rank | None
-    source: str
+    source: _Text
     pid: Whole | None = None
     alive: bool | None = None
     time: Finite | None = None
@@ -45,18 +49,18 @@ class RankWord(msgspec.Struct):
     world_size: Whole | None = None
     gpu: GpuOfRank | None = None
     can_dump: bool | None = None
-    trouble: str | None = None
+    trouble: _Text | None = None
     proc: Proc | None = None
-    state: str | int | None = None
+    state: _Text | int | None = None
     step: Annotated[int, Meta(ge=-1, le=MAX_STEP)] | None = None
     step_start: Finite | None = None
-    phase: str | None = None
+    phase: _Text | None = None
     phase_start: Finite | None = None
     expect_s: Finite | None = None
     beat: Whole | None = None
     last_seq: _Count | None = None
     dropped: _Count | None = None
-    segment_key: str | None = None
+    segment_key: _Text | None = None
     phases: dict[str, tuple[Finite, Finite, Finite]] | None = None
     pending: Whole | None = None
 
@@ -110,13 +114,35 @@ def read_health(health: Health) -> list[str]:
         except Misfit as error:
             told.append(f"a rank, {error}")
             continue
-        words.append(word)
         told += left_out
+        for data, name in [*_unknown(word)]:
+            try:
+                check_data(data[name], f"{name} of rank {word['rank']}")
+            except BadRequest as error:
+                del data[name]
+                told.append(error.message)
+        words.append(word)
     health.ranks = words
     try:
+        check_data(health.agent_state, "agent_state")
         health.agent_state, left_out = fitted(health.agent_state, AgentState)
         told += left_out
-    except Misfit as error:
+    except (BadRequest, Misfit) as error:
         health.agent_state = {}
-        told.append(f"agent_state, {error}")
+        told.append(f"agent_state: {error}")
     return told
+
+
+#: Names that a type checks, of a rank's word and of what lies in it.
+_KNOWN = frozenset(RankWord.__struct_fields__)
+_INNER = {"proc": frozenset(Proc.__struct_fields__), "gpu": frozenset(GpuOfRank.__struct_fields__)}
+
+
+def _unknown(word: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield what newer agents say beside what the types know: where it lies, and its name."""
+    for name in word.keys() - _KNOWN:
+        yield word, name
+    for part, known in _INNER.items():
+        inner: dict[str, Any] = word.get(part) or {}
+        for name in inner.keys() - known:
+            yield inner, name

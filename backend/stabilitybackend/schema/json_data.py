@@ -1,0 +1,46 @@
+"""Says whether free data is what JSON can hold, and of what bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stabilitybackend.errors import BadRequest
+
+__all__ = ["MAX_DEPTH", "MAX_TEXT_CHARS", "check_data"]
+
+#: Longest text in an event, a config or a health message, characters: a stack dump of many threads fits.
+MAX_TEXT_CHARS = 100_000
+#: Deepest nesting of such data: JSON encoders give up at some hundred levels.
+MAX_DEPTH = 20
+
+
+def check_data(data: Any, what: str) -> None:
+    """Check that free data can be stored as JSON: MessagePack can carry more (bytes, dates, any depth).
+
+    Args:
+        data: what came.
+        what: whose it is, for the message.
+
+    Raises:
+        BadRequest: a value of another type, too deep a nesting or too long a text.
+    """
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                inner += value.keys()
+                inner += value.values()
+                if not all(isinstance(key, str) for key in value):
+                    raise BadRequest(f"{what} has a key that is no text, expected texts as in JSON")
+            elif isinstance(value, list):
+                inner += value
+            elif isinstance(value, str):
+                if len(value) > MAX_TEXT_CHARS:
+                    raise BadRequest(f"{what} has a text of {len(value)} characters, expected at most {MAX_TEXT_CHARS}")
+            elif value is not None and not isinstance(value, bool | int | float):
+                raise BadRequest(f"{what} has a value of type {type(value).__name__}, expected what JSON can hold")
+        if not inner:
+            return
+        level = inner
+    raise BadRequest(f"{what} is nested deeper than {MAX_DEPTH} levels")
