@@ -124,6 +124,14 @@ def test_when_it_comes_again_after_a_rollback_it_goes_further_back_with_a_new_se
     assert "IDEFICS" in found["source"]
 
 
+def test_trouble_long_after_a_rollback_is_another_one_and_goes_back_for_itself() -> None:
+    before = incident(
+        onset=190, dead=True, state="resolved", evidence={"rolled_back_to": 100, "rolled_back_into": 1, "now_step": 260}
+    )
+    found = advice(incident(segment=1, recovery="none"), [before])
+    assert (found["to_step"], found["reseed"]) == (1_100, False)
+
+
 def test_a_checkpoint_from_after_the_first_sign_is_not_trusted() -> None:
     moved = [{"metric": "grad_norm", "onset_step": 1_095, "rise_percent": 300.0}]
     assert advice(incident(evidence={"moved_first": moved}))["to_step"] == 1_000

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from stabilitybackend.errors import Conflict
+from job import Job
+from stabilitybackend.errors import Conflict, NotFound
 from stabilitybackend.policy.commands import CommandBook
 from stabilitybackend.policy.going_back import inside, spoiling
 from stabilitybackend.policy.orders import JobView, Order
 from stabilitybackend.policy.way_back import MAX_OFFERED, way_back
+from stabilitybackend.runs.offering import offer_of
+from stabilitybackend.runs.state import RunState
+from stabilityclient.wire import Frame
 
 
 def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
@@ -148,3 +153,46 @@ def test_all_else_is_ordered(to_step: int, job: JobView, more: dict[str, Any]) -
 def test_a_job_that_announces_no_checkpoints_is_asked_alike() -> None:
     with pytest.raises(Conflict, match="open spike"):
         ordered(250, replace(JOB, checkpoints=[]))
+
+
+# --- in a run's state ------------------------------------------------------------------------------------------------
+
+
+def rows(job: Job, first: int, last: int, *, spoilt_from: int | None = None) -> Frame:
+    steps = range(first, last + 1)
+    spoilt = last + 1 if spoilt_from is None else spoilt_from
+    return job.rows(steps, {"loss": [2 + 0.01 * math.sin(1.7 * s) + 4 * (s >= spoilt) for s in steps]})
+
+
+def test_after_a_rollback_the_next_spike_is_gone_back_for_like_the_first() -> None:
+    job, state = Job(), RunState("run", lambda: 5_000.0)
+
+    def feed(*frames: Frame) -> tuple[Any, ...]:
+        for frame in frames:
+            state.apply(frame, replayed=False)
+        offer = offer_of(state)
+        return offer["to_step"], offer["skip_batches"], [one["step"] for one in offer["checkpoints"]]
+
+    saved = [job.event("checkpoint", step, path=f"c/{step}") for step in (0, 200)]
+    assert feed(saved[0], rows(job, 1, 200), saved[1]) == (200, None, [200, 0])
+    spoilt = rows(job, 201, 269, spoilt_from=220)
+    assert feed(spoilt, job.event("checkpoint", 250, path="c/250")) == (200, 70, [250, 200, 0])
+    back = job.rolled_back(200, "c-1", command_id="c-1")
+    assert feed(back, rows(job, 201, 240)) == (200, None, [200, 0])
+    assert {c["step"]: c["inside"] for c in state.checkpoints()}[250] is None  # it is on the branch that was left
+    later = rows(job, 241, 430, spoilt_from=400)
+    assert feed(job.event("checkpoint", 240, path="c/240"), later) == (240, 210, [240, 200, 0])
+
+
+def test_what_the_ranks_say_that_they_can_is_offered_and_kept_in_a_snapshot() -> None:
+    state, second = (RunState("run", lambda: 5_000.0) for _ in range(2))
+    for rank, can in enumerate((["lr_scale", "seed"], ["seed"])):
+        state.apply(Job(rank, world_size=2).event("handler", can=can), replayed=False)
+    assert sorted(offer_of(state)["cannot"]) == ["lr_scale", "skip_batches"]
+    second.handlers.restore(state.saved()["handlers"])
+    assert second.handlers == state.handlers
+
+
+def test_an_incident_that_is_none_is_not_found() -> None:
+    with pytest.raises(NotFound, match="has no incident 'i-nobody'"):
+        offer_of(RunState("run", lambda: 5_000.0), "i-nobody")

@@ -165,13 +165,22 @@ def usual_wait(incident: Mapping[str, Any], history: Iterable[Mapping[str, Any]]
 def went_back_for(incident: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> int | None:
     """Return the step that the run went back to for the same trouble before, None where it did not.
 
-    That is a rollback which opened the segment of this incident and left one behind that is like it.
+    That is a rollback which opened the segment of this incident and left one behind that is like it, where this one
+    began not long after the steps in which that one was seen. What comes thousands of steps later is another trouble:
+    to go back beyond the first rollback for it would throw all of them away.
     """
+    onset = int(incident["onset_step"])
     steps = [
         other["evidence"]["rolled_back_to"]
         for other in history
         if other["kind"] in CURVE_KINDS
         and other["severity"] != "info"
         and other["evidence"].get("rolled_back_into") == incident["segment"]
+        and onset <= _last_seen(other) + SKIP_PAST_ONSET_BATCHES
     ]
     return min(steps, default=None)
+
+
+def _last_seen(incident: Mapping[str, Any]) -> int:
+    """Return the newest step at which an incident was judged."""
+    return max(int(incident["onset_step"]), int(incident["evidence"].get("now_step") or 0))
