@@ -31,7 +31,7 @@ def server(plain: PlainRedis, tmp_path: Path) -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.mark.parametrize("path", ["/", "/run/run-1"])
+@pytest.mark.parametrize("path", ["/", "/runs/run-1"])
 def test_the_banner_says_that_redis_is_full_while_it_is(
     plain: PlainRedis, server: RunningServer, open_page: OpenPage, path: str
 ) -> None:
@@ -41,7 +41,7 @@ def test_the_banner_says_that_redis_is_full_while_it_is(
 
     asyncio.run(log())
     page = open_page(f"{server.url}{path}")
-    page.wait_for_function("document.getElementById('live-pill').textContent.match(/live|connected/)")
+    page.wait_for_function("document.getElementById('live-pill')?.textContent.match(/live|connected/)")
     with Redis.from_url(plain.url) as redis:
         redis.config_set("maxmemory-policy", "noeviction")
         redis.config_set("maxmemory", "1mb")
