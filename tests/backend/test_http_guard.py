@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import re
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from server_stack import RunningServer
-from stabilitybackend.auth import KeyRing
 from stabilitybackend.http_guard import MAX_BODY_BYTES, MAX_LOGIN_BYTES
-from stabilitybackend.redis_link import make_redis
 
 PAGES = ["/", "/login", "/runs/some-run", "/fleet", "/no/such/page"]
 OTHERS = [
@@ -128,17 +124,3 @@ def test_with_two_hosts_nobody_is_served(server: RunningServer) -> None:
         raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\nConnection: close\r\n\r\n")
         answer = b"".join(iter(lambda: raw.recv(65536), b""))
     assert answer.startswith((b"HTTP/1.1 403", b"HTTP/1.1 400"))
-
-
-async def key_for(name: str, redis_url: str) -> str:
-    redis = make_redis(redis_url)
-    _, key = await KeyRing(redis).create(name)
-    await redis.aclose()
-    return key
-
-
-def test_a_body_is_not_read_before_the_key_is_known(redis_url: str, tmp_path: Path) -> None:
-    asyncio.run(key_for("somebody", redis_url))
-    with RunningServer(redis_url, tmp_path, host="0.0.0.0") as server:
-        order = server.client.post("/api/v1/runs/none/commands", content=b"x" * (2 * MAX_BODY_BYTES))
-        assert (order.status_code, order.json()["error"]["code"]) == (401, "key_missing")

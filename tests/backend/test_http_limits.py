@@ -9,12 +9,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from ports import free_port
 from server_stack import RunningServer
 from stabilitybackend.cli import http_protocol
-from stabilitybackend.http_guard import MAX_LOGIN_BYTES
+from stabilitybackend.http_guard import MAX_BODY_BYTES, MAX_LOGIN_BYTES
 from stack.processes import Server
 
 MIB = 1024 * 1024
@@ -113,6 +114,12 @@ def test_eight_large_bodies_without_a_key_are_refused_and_kept_nowhere(guarded: 
                 pass
         assert sent < IN_BUFFERS + MAX_LOGIN_BYTES
     assert _peak_kib(guarded.process.pid) - before < 8 * 1024
+
+
+def test_a_body_is_not_read_before_the_key_is_known(guarded: Server) -> None:
+    with httpx.Client(base_url=guarded.url, timeout=20) as nobody:
+        order = nobody.post("/api/v1/runs/none/commands", content=b"x" * (2 * MAX_BODY_BYTES))
+    assert (order.status_code, order.json()["error"]["code"]) == (401, "key_missing")
 
 
 @pytest.fixture(scope="module")
