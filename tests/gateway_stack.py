@@ -19,6 +19,7 @@ from stabilitybackend.agents.gateway import Gateway, GatewayCounts, router
 from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.auth import Authenticator, KeyRing
 from stabilitybackend.cli.serving import server_config
+from stabilitybackend.errors import NotFound
 from stabilitybackend.redis_link import make_redis
 from stabilityclient.wire import (
     Ack,
@@ -70,6 +71,9 @@ class RecordingServices:
         self.healths: list[Health] = []
         self.stored: list[str] = []
         self.senders: dict[str, Callable[[dict[str, Any]], Awaitable[None]]] = {}
+
+    async def project(self, run_id: str) -> str:
+        raise NotFound("every run is new here")
 
     async def agent_connected(
         self, hello: Hello, send: Callable[[dict[str, Any]], Awaitable[None]]
@@ -164,9 +168,11 @@ class RawAgent:
     async def __aexit__(self, *exception: object) -> None:
         await self.socket.close()
 
-    async def hello(self, run_id: str = "run-1", agent: str = "a1", sources: list[SourceInfo] | None = None) -> Message:
+    async def hello(
+        self, run_id: str = "run-1", agent: str = "a1", sources: list[SourceInfo] | None = None, project: str = "p"
+    ) -> Message:
         hello = Hello(
-            run_id, agent, "n0", "0.1.0", project="p", name="n", sources=[SOURCE] if sources is None else sources
+            run_id, agent, "n0", "0.1.0", project=project, name="n", sources=[SOURCE] if sources is None else sources
         )
         return await self.ask(hello)
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
@@ -21,6 +21,7 @@ from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.alerts import alerting_service, heartbeat
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
+from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.http_guard import HttpGuard, security_headers
@@ -38,6 +39,7 @@ from stabilitybackend.routes import (
     gpus,
     ledger,
     live,
+    login,
     metrics,
     plan,
     probes,
@@ -49,11 +51,13 @@ from stabilitybackend.routes import (
     storage,
     trial,
 )
+from stabilitybackend.routes.access import check_run
 from stabilitybackend.routes.probes import reasons
 from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.retention import Retention
+from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
 from stabilitybackend.storing import Storing
 from stabilitybackend.tasks import end
@@ -83,7 +87,8 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     alarm = make_redis(redis_url, connections=ALARM_CONNECTIONS)
     probe = make_redis(redis_url, connections=1)
     ring = KeyRing(door)
-    authenticator = Authenticator(ring, key_needed=settings.exposed)
+    sessions = Sessions(door)
+    authenticator = Authenticator(ring, sessions, key_needed=settings.exposed)
     origins = Origins.of(settings)
     ingest = Ingest(door)
     cache = ByteCache(int(settings.cache_mib * MIB))
@@ -141,6 +146,8 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     app.state.redis = redis
     app.state.authenticator = authenticator
     app.state.origins = origins
+    app.state.sessions = sessions
+    app.state.audit = AuditLog(redis)
     app.state.manager = manager
     app.state.storing = storing
     app.state.retention = keeper
@@ -153,7 +160,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     for router in (
         probes.router,
         metrics.router,
-        server.router,
+        login.router,
         runs.router,
         compare.router,
         commands.router,
@@ -162,17 +169,17 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
         ledger.router,
         gpus.router,
         fleet.router,
-        live.router,
         stacks.router,
         plan.router,
         rollback.router,
         storage.router,
         retention.router,
         export.router,
-        agent_router(gateway),
-        server.fallback,
     ):
-        app.include_router(router)
+        app.include_router(router, dependencies=[Depends(check_run)])
+    app.include_router(live.router)
+    app.include_router(agent_router(gateway))
+    app.include_router(server.fallback)
     _add_error_handlers(app)
     headers = security_headers(attach(app))
     app.guard = lambda inner: HttpGuard(inner, origins, authenticator, headers)

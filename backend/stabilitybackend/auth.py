@@ -23,27 +23,25 @@ from redis.asyncio import Redis
 from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
 from stabilitybackend.keys import API_KEYS, API_KEYS_USED
 from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.sessions import Sessions, session_of
 from stabilitybackend.settings import Settings
 from stabilitybackend.tasks import SingleFlight
 
 __all__ = [
-    "COOKIE",
     "SCOPES",
+    "USUAL_SCOPES",
     "ApiKey",
     "Authenticator",
     "Identity",
     "KeyRing",
     "check_exposure",
-    "login_cookie",
-    "logout_cookie",
 ]
 
-#: What a key may allow: send data, see everything, order commands (and acknowledge incidents).
-SCOPES = ("agent", "read", "command")
-#: The browser's cookie after ``/login``; its value is the key.
-COOKIE = "stabilityboard_key"
-#: Seconds a browser stays logged in.
-COOKIE_LIFE_S = 30 * 24 * 3600
+#: What a key may allow: send data; see everything; order commands and acknowledge incidents; delete runs and read the
+#: audit log.
+SCOPES = ("agent", "read", "command", "admin")
+#: What a key allows of which nothing else is said: deleting is not given by the way.
+USUAL_SCOPES = ("agent", "read", "command")
 #: Seconds for which the keys read from Redis are used again: a revoked key works at most that much longer.
 CACHE_S = 2.0
 #: Last use is written at most this often for each key, seconds.
@@ -66,6 +64,7 @@ class ApiKey(msgspec.Struct, frozen=True):
         created: unix seconds.
         revoked: unix seconds, or None while it works.
         used: unix seconds of its last use, at most a minute late; None if never.
+        project: the only project whose runs it may see, send or change; None for every project.
     """
 
     key_id: str
@@ -75,6 +74,7 @@ class ApiKey(msgspec.Struct, frozen=True):
     created: float
     revoked: float | None = None
     used: float | None = None
+    project: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,15 @@ class Identity:
         name: the key's name, or ``local`` where no key is needed. Commands carry it as their issuer.
         scopes: what it may do.
         key_id: the key, or None where none was needed.
+        project: the only project that it may do it in, or None for every project.
+        session: it is a browser that is logged in.
     """
 
     name: str
     scopes: frozenset[str]
     key_id: str | None = None
+    project: str | None = None
+    session: bool = False
 
     def require(self, scope: str) -> None:
         """Raise Forbidden unless this identity has ``scope``."""
@@ -99,6 +103,24 @@ class Identity:
                 hint=f"use a key with it: stabilityboard keys create NAME --scope {scope}",
                 code="missing_scope",
             )
+
+    def require_all_projects(self) -> None:
+        """Raise Forbidden for a key of one project: this is about all of them."""
+        if self.project is not None:
+            raise Forbidden(
+                f"key {self.name!r} is for the project {self.project!r}, this is about every project",
+                hint="use a key without a project",
+                code="wrong_project",
+            )
+
+    def sees(self, project: str) -> bool:
+        """Return whether the runs of ``project`` are any business of this identity."""
+        return self.project is None or self.project == project
+
+    def as_json(self) -> dict[str, object]:
+        """Return the answer of ``GET /api/v1/me``."""
+        how = "session" if self.session else "local" if self.key_id is None else "key"
+        return {"name": self.name, "scopes": sorted(self.scopes), "project": self.project, "by": how}
 
 
 #: Who calls on loopback while no key exists.
@@ -117,11 +139,18 @@ class KeyRing:
         self._redis = redis
         self._clock = clock
 
-    async def create(self, name: str, scopes: Iterable[str] = SCOPES) -> tuple[ApiKey, str]:
+    async def create(
+        self, name: str, scopes: Iterable[str] = USUAL_SCOPES, project: str | None = None
+    ) -> tuple[ApiKey, str]:
         """Make a key and return it with its text, which can't be had again.
 
+        Args:
+            name: what people call it.
+            scopes: some of SCOPES.
+            project: the only project that it is for; None for every project.
+
         Raises:
-            BadRequest: a scope is unknown, the name is empty or too long, or there are MAX_KEYS keys already.
+            BadRequest: a scope is unknown, name or project is empty or too long, or there are MAX_KEYS keys already.
             Unavailable: Redis is away.
         """
         chosen = tuple(scope for scope in SCOPES if scope in set(scopes))
@@ -130,9 +159,11 @@ class KeyRing:
             raise BadRequest(f"scopes {unknown or 'none'} given, expected some of {', '.join(SCOPES)}")
         if not name.strip() or len(name) > MAX_NAME_CHARS:
             raise BadRequest(f"key name of {len(name)} characters, expected 1 to {MAX_NAME_CHARS}")
+        if project is not None and not 0 < len(project) <= MAX_NAME_CHARS:
+            raise BadRequest(f"project of {len(project)} characters, expected 1 to {MAX_NAME_CHARS}")
         key_id = secrets.token_hex(4)
         text = f"sb_{key_id}_{secrets.token_urlsafe(32)}"
-        key = ApiKey(key_id, name.strip(), chosen, _digest(text), self._clock())
+        key = ApiKey(key_id, name.strip(), chosen, _digest(text), self._clock(), project=project)
         with redis_errors():
             if await self._redis.hlen(API_KEYS) >= MAX_KEYS:
                 raise BadRequest(f"{MAX_KEYS} keys exist already", hint="revoke some: stabilityboard keys revoke ID")
@@ -179,12 +210,21 @@ class Authenticator:
 
     Args:
         ring: the keys.
+        sessions: browsers that are logged in; without it nobody is.
         key_needed: a key is needed even while none exists (the server listens beyond loopback).
         clock: unix seconds now.
     """
 
-    def __init__(self, ring: KeyRing, *, key_needed: bool, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        ring: KeyRing,
+        sessions: Sessions | None = None,
+        *,
+        key_needed: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._ring = ring
+        self._sessions = sessions
         self._key_needed = key_needed
         self._clock = clock
         self._keys: dict[str, ApiKey] = {}
@@ -201,15 +241,18 @@ class Authenticator:
             cookies: the request's cookies.
 
         Raises:
-            Unauthorized: a key is needed and none was sent, or the one sent does not work.
+            Unauthorized: a key is needed and none was sent, or the key or the session that was sent does not work.
             Unavailable: Redis is away and the keys are not known yet.
         """
         keys = await self._current_keys()
         needed = self._key_needed or any(key.revoked is None for key in keys.values())
         header = headers.get("authorization")
-        text = _bearer(header) if header is not None else cookies.get(COOKIE)
         if header is None and not needed:
             return LOCAL  # a cookie left by another server on this host does not count
+        session = session_of(headers, cookies) if header is None and self._sessions is not None else None
+        if session is not None:
+            return await self._of_session(session, keys)
+        text = None if header is None else _bearer(header)
         if text is None:
             raise Unauthorized(
                 "this server needs an API key and the request has none",
@@ -229,7 +272,20 @@ class Authenticator:
                 code="key_revoked" if same else "key_unknown",
             )
         await self._mark_used(key)
-        return Identity(key.name, frozenset(key.scopes), key.key_id)
+        return Identity(key.name, frozenset(key.scopes), key.key_id, key.project)
+
+    async def _of_session(self, text: str, keys: Mapping[str, ApiKey]) -> Identity:
+        assert self._sessions is not None
+        session = await self._sessions.find(text)
+        key = None if session is None else keys.get(session.key_id)
+        if key is None or key.revoked is not None:
+            raise Unauthorized(
+                "this browser is no longer logged in" if session is None else "the key of this session is revoked",
+                hint="log in again at /login",
+                code="session_ended",
+            )
+        await self._mark_used(key)
+        return Identity(key.name, frozenset(key.scopes), key.key_id, key.project, session=True)
 
     async def _current_keys(self) -> dict[str, ApiKey]:
         now = self._clock()
@@ -274,22 +330,6 @@ async def check_exposure(settings: Settings, ring: KeyRing) -> None:
             "or listen on 127.0.0.1 without a public name",
             setting=setting,
         )
-
-
-def login_cookie(key: str, *, secure: bool) -> str:
-    """Return the ``Set-Cookie`` value that logs a browser in: not readable by scripts, not sent from other sites.
-
-    Args:
-        key: the API key, already checked by ``authenticate``.
-        secure: the page came over https.
-    """
-    ending = "; Secure" if secure else ""
-    return f"{COOKIE}={key}; Path=/; Max-Age={COOKIE_LIFE_S}; HttpOnly; SameSite=Strict{ending}"
-
-
-def logout_cookie() -> str:
-    """Return the ``Set-Cookie`` value that logs a browser out."""
-    return f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
 
 
 def _bearer(header: str) -> str | None:

@@ -28,7 +28,8 @@ MAX_LOGIN_BYTES = 4096
 #: Seconds in which a body has to be here. A slow one holds a connection and nothing else.
 BODY_TIMEOUT_S = 20.0
 
-_LOGIN = "/api/v1/login"
+#: Calls with a body that need no key.
+_OPEN = frozenset({"/api/v1/login", "/api/v1/logout"})
 #: Browser features that no page of ours uses.
 _FEATURES = ("camera", "microphone", "geolocation", "payment", "usb", "serial", "midi", "display-capture")
 
@@ -122,7 +123,7 @@ class HttpGuard:
             BadRequest: the body is too large (413) or too slow (408).
         """
         most = MAX_LOGIN_BYTES
-        if scope["path"] != _LOGIN:
+        if scope["path"] not in _OPEN:
             connection = HTTPConnection(scope)
             await self._authenticator.authenticate(connection.headers, connection.cookies)
             most = MAX_BODY_BYTES

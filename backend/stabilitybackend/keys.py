@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from stabilitybackend.errors import BadRequest
 
 __all__ = [
-    "API_KEYS", "API_KEYS_USED", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "MAX_ID_CHARS", "PROBE",
-    "QUIET", "RUNS", "RUNS_HEARD", "RUNS_WITH_INCIDENTS", "RunKeys", "check_run_id", "check_source_id", "is_of_file",
+    "API_KEYS", "API_KEYS_USED", "AUDIT", "FLEET_CATEGORIES", "FLEET_GPU_FAULTS", "FLEET_INTERRUPTIONS", "MAX_ID_CHARS",
+    "PROBE", "QUIET", "RUNS", "RUNS_HEARD", "RUNS_WITH_INCIDENTS", "RunKeys", "check_run_id", "check_source_id",
+    "is_of_file", "session_key",
 ]  # fmt: skip
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
@@ -28,6 +29,8 @@ API_KEYS = "sb:keys"
 API_KEYS_USED = "sb:keys:used"
 #: String: unix seconds at which a server last found that Redis takes writes (storing.py).
 PROBE = "sb:probe"
+#: Stream: what was done to runs, keys and sessions, by whom (audit.py). Stays when a run goes.
+AUDIT = "sb:audit"
 #: Hash: GPU's UUID | run id | key of the fault -> fault as JSON. Stays when the run goes (runs/fleet.py).
 FLEET_GPU_FAULTS = "sb:fleet:gpu_faults"
 #: Hash: run id -> its interruptions and the times in which it ran, as JSON. Stays when the run goes.
@@ -133,6 +136,11 @@ class RunKeys:
     def incident_events(self) -> str:
         """Stream: every change of an incident; alerting has its own consumer group on it."""
         return self._key("incident_events")
+
+
+def session_key(digest: str) -> str:
+    """Return the key of one browser's session, a string with a time to live (sessions.py)."""
+    return f"sb:session:{digest}"
 
 
 def check_run_id(run_id: str) -> str:

@@ -10,13 +10,11 @@ from redis.asyncio import Redis
 
 from stabilitybackend.auth import (
     CACHE_S,
-    COOKIE,
     SCOPES,
     Authenticator,
     Identity,
     KeyRing,
     check_exposure,
-    login_cookie,
 )
 from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
 from stabilitybackend.keys import API_KEYS
@@ -55,7 +53,6 @@ async def test_a_key_gives_its_name_and_scopes(ring: KeyRing, authenticator: Aut
     key, text = await ring.create("cluster", ["agent", "read"])
     identity = await authenticator.authenticate(bearer(text), {})
     assert identity == Identity("cluster", frozenset({"agent", "read"}), key.key_id)
-    assert await authenticator.authenticate({}, {COOKIE: text}) == identity
 
 
 async def test_redis_never_sees_the_secret(ring: KeyRing, redis: Redis) -> None:
@@ -86,7 +83,7 @@ async def test_the_right_id_with_a_wrong_secret_is_refused(authenticator: Authen
 
 
 async def test_on_loopback_without_any_key_everything_is_open(ring: KeyRing, clock: Clock) -> None:
-    identity = await Authenticator(ring, key_needed=False, clock=clock).authenticate({}, {COOKIE: "of another server"})
+    identity = await Authenticator(ring, key_needed=False, clock=clock).authenticate({}, {"stabilityboard_8080": "x"})
     assert identity == Identity("local", frozenset(SCOPES))
 
 
@@ -178,10 +175,3 @@ async def test_beyond_loopback_nothing_starts_without_a_key(ring: KeyRing, tmp_p
     await ring.revoke(key.key_id)
     with pytest.raises(SettingsError):
         await check_exposure(outside, ring)
-
-
-def test_the_login_cookie_is_out_of_reach_for_scripts_and_other_sites() -> None:
-    cookie = login_cookie("sb_key", secure=True)
-    assert cookie.startswith(f"{COOKIE}=sb_key; ")
-    assert {"HttpOnly", "SameSite=Strict", "Secure", "Path=/"} <= set(cookie.split("; "))
-    assert "Secure" not in login_cookie("sb_key", secure=False)

@@ -369,9 +369,3 @@ async def test_no_key_is_refused_where_one_is_needed_and_the_right_one_is_let_in
             assert refused.value.response.status_code == status
         async with RawAgent(gateway.url, key=key) as agent:
             assert isinstance(await agent.hello(), Welcome)
-
-
-async def test_a_page_of_another_site_can_not_open_the_socket(gateway: RunningGateway) -> None:
-    with pytest.raises(InvalidStatus) as refused:
-        await RawAgent(gateway.url, origin="https://example.org").__aenter__()
-    assert refused.value.response.status_code == 403

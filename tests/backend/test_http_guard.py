@@ -84,7 +84,9 @@ def test_another_sites_page_can_not_log_a_person_in(server: RunningServer) -> No
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign_origin")
 
 
-@pytest.mark.parametrize(("path", "most"), [("/api/v1/login", MAX_LOGIN_BYTES), ("/api/v1/logout", MAX_BODY_BYTES)])
+@pytest.mark.parametrize(
+    ("path", "most"), [("/api/v1/login", MAX_LOGIN_BYTES), ("/api/v1/runs/r/commands", MAX_BODY_BYTES)]
+)
 def test_a_body_that_is_too_large_is_refused(server: RunningServer, path: str, most: int) -> None:
     def chunks() -> Iterator[bytes]:
         for _ in range(3):

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from stabilitybackend.agents.frame_checks import MAX_RECORDS, check_frame, check_source
 from stabilitybackend.agents.ingest import Duplicate, Gap, Outcome, Stored
-from stabilitybackend.errors import AgentGone, BadRequest, Unavailable
+from stabilitybackend.errors import AgentGone, BadRequest, Forbidden, NotFound, Unavailable
 from stabilitybackend.keys import check_run_id, check_source_id
 from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.schema.json_data import check_data
@@ -59,9 +59,11 @@ _LOG = logging.getLogger(__name__)
 class AgentConnection:
     """One agent's connection, from accept to close."""
 
-    def __init__(self, gateway: Gateway, socket: WebSocket) -> None:
+    def __init__(self, gateway: Gateway, socket: WebSocket, project: str | None = None) -> None:
         self._gateway = gateway
         self._socket = socket
+        #: The only project whose runs the agent's key may send, None for every project.
+        self._project = project
         self._sending = asyncio.Lock()
         self._answers: asyncio.Queue[Message | tuple[Frame, int, asyncio.Future[Outcome]]] = asyncio.Queue(
             MAX_PENDING_ANSWERS
@@ -138,6 +140,8 @@ class AgentConnection:
                 check_source(source)
             check_data(message.config, "the run's config")
             check_data([message.project, message.name, message.node], "Hello")
+            if self._project is not None:
+                await self._check_project(message, self._project)
         except WebSocketDisconnect:
             return None
         except TimeoutError:
@@ -148,11 +152,25 @@ class AgentConnection:
             problem = Error("bad_message", str(error))
         except BadRequest as error:
             problem = Error("bad_hello", error.message, fatal=True)
+        except Forbidden as error:
+            problem = Error("wrong_project", error.message, fatal=True)
+        except Unavailable as error:
+            problem = Error("busy", error.message)
         else:
             return message
         self._gateway.counts.refused += 1
         await self._say_and_close(problem, _CLOSE_POLICY)
         return None
+
+    async def _check_project(self, hello: Hello, ours: str) -> None:
+        """Refuse a run of another project; one that names none is of the key's."""
+        hello.project = hello.project or ours
+        with contextlib.suppress(NotFound):  # a new run
+            if await self._gateway.services.project(hello.run_id) != ours:
+                # Its project is not said: who may not see a run is not told of it either.
+                raise Forbidden(f"the key is for the project {ours!r}, and run {hello.run_id} is of another one")
+        if hello.project != ours:
+            raise Forbidden(f"the key is for the project {ours!r}, and the run is of {hello.project!r}")
 
     async def _welcome(self, hello: Hello) -> None:
         gateway = self._gateway

@@ -7,6 +7,7 @@ on. When Redis is away a frame is answered with Error ``busy``: the agent keeps 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -18,9 +19,10 @@ from fastapi.responses import JSONResponse
 
 from stabilitybackend.agents.connection import AgentConnection
 from stabilitybackend.agents.ingest import Ingest
-from stabilitybackend.auth import Authenticator
-from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.auth import Authenticator, Identity
+from stabilitybackend.errors import Forbidden, StabilityBoardError, Unauthorized, Unavailable
 from stabilitybackend.quiet_log import QuietLog
+from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["Gateway", "GatewayCounts", "RunServices", "router"]
@@ -28,8 +30,17 @@ __all__ = ["Gateway", "GatewayCounts", "RunServices", "router"]
 _log = logging.getLogger(__name__)
 
 
+#: How often it is asked whether the key of a connected agent still works, seconds.
+RECHECK_S = 5.0
+#: WebSocket close code (RFC 6455, section 7.4).
+_CLOSE_POLICY = 1008
+
+
 class RunServices(Protocol):
     """What the gateway needs from the rest of the server. Each may raise Unavailable."""
+
+    async def project(self, run_id: str) -> str:
+        """Return the project of a run, "" where it has none. Raises NotFound where there is no such run."""
 
     async def agent_connected(
         self, hello: Hello, send: Callable[[dict[str, Any]], Awaitable[None]]
@@ -108,14 +119,33 @@ def router(gateway: Gateway) -> APIRouter:
 
     @routes.websocket("/api/v1/agent")
     async def agent(socket: WebSocket) -> None:
-        try:
+        async def allowed() -> Identity:
             identity = await gateway.authenticator.authenticate(socket.headers, socket.cookies)
             identity.require("agent")
+            return identity
+
+        async def until_refused() -> None:
+            while True:
+                await asyncio.sleep(RECHECK_S)
+                try:
+                    await allowed()
+                except (Unauthorized, Forbidden):
+                    return await connection.close(_CLOSE_POLICY, "the key no longer works")
+                except Unavailable:
+                    continue
+
+        try:
+            identity = await allowed()
         except StabilityBoardError as error:
             gateway.counts.refused += 1
             await socket.send_denial_response(JSONResponse(error.as_json(), status_code=error.status))
             return
         await socket.accept()
-        await AgentConnection(gateway, socket).serve()
+        connection = AgentConnection(gateway, socket, identity.project)
+        watch = asyncio.create_task(until_refused())
+        try:
+            await connection.serve()
+        finally:
+            await end(watch)
 
     return routes

@@ -1,4 +1,4 @@
-"""``stabilityboard keys``: make, list and revoke API keys.
+"""``stabilityboard keys``: make, list and revoke API keys, and read the audit log.
 
 Works on the same Redis as the server: the one given, the embedded one of a running server, or, when none runs, the
 embedded one started for a moment.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import getpass
 import os
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -19,7 +21,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stabilitybackend.auth import SCOPES, KeyRing
+from stabilitybackend.audit import AuditEntry, AuditLog
+from stabilitybackend.auth import USUAL_SCOPES, ApiKey, KeyRing
 from stabilitybackend.redis_link import check_server, make_redis
 from stabilitybackend.redis_server.embedded import EmbeddedRedis, running_url
 from stabilitybackend.settings import Settings
@@ -37,28 +40,42 @@ _Answer = TypeVar("_Answer")
 def create(
     name: Annotated[str, typer.Argument(help="What people call it, for example the cluster or the person.")],
     scope: Annotated[
-        list[str] | None, typer.Option(help="agent, read, command; may be repeated. (default: all)")
+        list[str] | None,
+        typer.Option(help="agent, read, command, admin; may be repeated. (default: all but admin, which deletes runs)"),
     ] = None,
+    project: Annotated[str | None, typer.Option(help="Only for the runs of this project. (default: all)")] = None,
     data_dir: _DataDir = None,
     redis_url: _RedisUrl = None,
 ) -> None:
     """Make a key and show it. It is shown only now."""
-    key, text = _with_keys(data_dir, redis_url, lambda ring: ring.create(name, scope or SCOPES))
+
+    async def make(ring: KeyRing, log: AuditLog) -> tuple[ApiKey, str]:
+        made = await ring.create(name, scope or USUAL_SCOPES, project)
+        await log.add(_person(), None, "key.create", made[0].key_id, f"{name}: {', '.join(made[0].scopes)}")
+        return made
+
+    key, text = _with_keys(data_dir, redis_url, make)
+    bound = "" if key.project is None else f", project {key.project}"
     typer.echo(text)  # alone on standard output, so that KEY=$(stabilityboard keys create ...) works
-    typer.echo(f"key {key.key_id} ({', '.join(key.scopes)}) for {key.name!r}: keep it, it is not shown again", err=True)
+    typer.echo(
+        f"key {key.key_id} ({', '.join(key.scopes)}{bound}) for {key.name!r}: keep it, it is not shown again", err=True
+    )
 
 
 @app.command("list")
 def list_keys(data_dir: _DataDir = None, redis_url: _RedisUrl = None) -> None:
     """Show all keys, without their secrets."""
-    keys = _with_keys(data_dir, redis_url, lambda ring: ring.list())
+    keys = _with_keys(data_dir, redis_url, lambda ring, log: ring.list())
     if not keys:
         typer.echo("no keys; on loopback none is needed. Make one with: stabilityboard keys create NAME")
         return
-    table = Table("id", "name", "scopes", "created", "last used", "state")
+    table = Table("id", "name", "scopes", "project", "created", "last used", "state")
     for key in keys:
         state = "works" if key.revoked is None else f"revoked {_when(key.revoked)}"
-        table.add_row(key.key_id, escape(key.name), ", ".join(key.scopes), _when(key.created), _when(key.used), state)
+        project = "all" if key.project is None else escape(key.project)
+        table.add_row(
+            key.key_id, escape(key.name), ", ".join(key.scopes), project, _when(key.created), _when(key.used), state
+        )
     Console().print(table)
 
 
@@ -69,12 +86,33 @@ def revoke(
     redis_url: _RedisUrl = None,
 ) -> None:
     """Make a key stop working within seconds."""
-    key = _with_keys(data_dir, redis_url, lambda ring: ring.revoke(key_id))
+
+    async def end(ring: KeyRing, log: AuditLog) -> ApiKey:
+        ended = await ring.revoke(key_id)
+        await log.add(_person(), None, "key.revoke", key_id, ended.name)
+        return ended
+
+    key = _with_keys(data_dir, redis_url, end)
     typer.echo(f"key {key.key_id} ({key.name!r}) no longer works")
 
 
+@app.command()
+def audit(
+    count: Annotated[int, typer.Option(help="Newest entries.", min=1, max=10_000)] = 50,
+    data_dir: _DataDir = None,
+    redis_url: _RedisUrl = None,
+) -> None:
+    """Show who deleted runs, made or revoked keys, and logged in, newest first."""
+    entries: list[AuditEntry] = _with_keys(data_dir, redis_url, lambda ring, log: log.newest(count))
+    table = Table("when", "who", "key", "what", "of", "more")
+    for entry in entries:
+        shown = (entry.who, entry.key_id or "", entry.action, entry.target, entry.detail)
+        table.add_row(_when(entry.time), *map(escape, shown))
+    Console().print(table)
+
+
 def _with_keys(
-    data_dir: Path | None, redis_url: str | None, action: Callable[[KeyRing], Awaitable[_Answer]]
+    data_dir: Path | None, redis_url: str | None, action: Callable[[KeyRing, AuditLog], Awaitable[_Answer]]
 ) -> _Answer:
     settings = Settings.from_env_and_args(os.environ, data_dir=data_dir, redis_url=redis_url)
     with contextlib.ExitStack() as stack:
@@ -87,13 +125,21 @@ def _with_keys(
         return asyncio.run(_act(url, action))
 
 
-async def _act(url: str, action: Callable[[KeyRing], Awaitable[_Answer]]) -> _Answer:
+async def _act(url: str, action: Callable[[KeyRing, AuditLog], Awaitable[_Answer]]) -> _Answer:
     redis = make_redis(url)
     try:
         await check_server(redis, url)
-        return await action(KeyRing(redis))
+        return await action(KeyRing(redis), AuditLog(redis))
     finally:
         await redis.aclose()
+
+
+def _person() -> str:
+    """Return who sits at the command line; whoever can reach Redis may do all this."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a numeric user without a name, as in containers
+        return f"uid {os.getuid()}@{socket.gethostname()}"
 
 
 def _when(seconds: float | None) -> str:

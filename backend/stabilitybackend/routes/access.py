@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
+from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator, Identity
+from stabilitybackend.errors import Forbidden, NotFound, Unauthorized, Unavailable
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 
-__all__ = ["Commander", "Manager", "Reader", "Worker", "identify"]
+__all__ = [
+    "Administrator", "Caller", "Commander", "Manager", "Reader", "Worker", "audit", "check_project", "check_run",
+    "identify", "until_refused",
+]  # fmt: skip
+
+#: How often it is asked whether the key or the session behind an open WebSocket still works, seconds.
+RECHECK_S = 5.0
 
 
 async def identify(connection: HTTPConnection) -> Identity:
@@ -24,16 +33,26 @@ async def identify(connection: HTTPConnection) -> Identity:
     return await authenticator.authenticate(connection.headers, connection.cookies)
 
 
-async def _reader(connection: HTTPConnection) -> Identity:
-    identity = await identify(connection)
-    identity.require("read")
-    return identity
+async def until_refused(connection: HTTPConnection, scope: str) -> None:
+    """Return when the key or the session behind an open WebSocket no longer works."""
+    while True:
+        await asyncio.sleep(RECHECK_S)
+        try:
+            (await identify(connection)).require(scope)
+        except (Unauthorized, Forbidden):
+            return
+        except Unavailable:
+            continue
 
 
-async def _commander(connection: HTTPConnection) -> Identity:
-    identity = await identify(connection)
-    identity.require("command")
-    return identity
+async def check_project(identity: Identity, manager: RunManager, run_id: str) -> None:
+    """Refuse a run of a project that is no business of ``identity``, in the words for a run that there is not.
+
+    Raises:
+        NotFound: it is, or there is no such run.
+    """
+    if identity.project is not None and not identity.sees(await manager.project(run_id)):
+        raise NotFound(f"there is no run {run_id!r}", hint="GET /api/v1/runs lists them")
 
 
 def _manager(connection: HTTPConnection) -> RunManager:
@@ -41,12 +60,47 @@ def _manager(connection: HTTPConnection) -> RunManager:
     return manager
 
 
+async def check_run(connection: HTTPConnection, manager: Annotated[RunManager, Depends(_manager)]) -> None:
+    """Refuse a call about a run of a foreign project, before anything of the run is read.
+
+    It stands before every route, so that none with a run in its path can forget it.
+    """
+    run_id = connection.path_params.get("run_id")
+    if run_id is not None:
+        await check_project(await identify(connection), manager, run_id)
+
+
+async def _reader(identity: Annotated[Identity, Depends(identify)]) -> Identity:
+    identity.require("read")
+    return identity
+
+
+async def _commander(identity: Annotated[Identity, Depends(identify)]) -> Identity:
+    identity.require("command")
+    return identity
+
+
+async def _administrator(identity: Annotated[Identity, Depends(identify)]) -> Identity:
+    identity.require("admin")
+    return identity
+
+
 async def _worker(run_id: str, manager: Annotated[RunManager, Depends(_manager)]) -> RunWorker:
     return await manager.get(run_id)
 
 
+async def audit(connection: HTTPConnection, who: Identity, action: str, target: str = "", detail: str = "") -> None:
+    """Note for good what somebody did, and from which address. Raises Unavailable when Redis is away."""
+    log: AuditLog = connection.app.state.audit
+    address = "" if connection.client is None else f"from {connection.client.host}"
+    await log.add(who.name, who.key_id, action, target, "; ".join(filter(None, (detail, address))))
+
+
+#: Whoever has any key that works.
+Caller = Annotated[Identity, Depends(identify)]
 Reader = Annotated[Identity, Depends(_reader)]
 Commander = Annotated[Identity, Depends(_commander)]
+Administrator = Annotated[Identity, Depends(_administrator)]
 Manager = Annotated[RunManager, Depends(_manager)]
 #: The worker of the run that the path names; 404 where there is no such run.
 Worker = Annotated[RunWorker, Depends(_worker)]

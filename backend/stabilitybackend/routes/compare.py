@@ -10,7 +10,7 @@ import orjson
 from fastapi import APIRouter, Query, Response
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.routes.access import Manager, Reader
+from stabilitybackend.routes.access import Manager, Reader, check_project
 from stabilitybackend.routes.reading import Threads
 from stabilitybackend.runs.compare import MAX_RUNS, Align, ComparedRun, compare, parse_forks
 from stabilitybackend.runs.lineage_view import LineageView
@@ -42,6 +42,8 @@ async def compared(
         raise BadRequest(f"{len(names)} runs asked for, expected at most {MAX_RUNS}", hint="compare fewer at a time")
     request = SeriesRequest.of(metric, start=start, stop=stop, points=points, rank="primary", smooth=smooth)
     forks = parse_forks(fork or [], names, align)
+    for name in names:
+        await check_project(reader, manager, name)
     workers = await asyncio.gather(*(manager.get(name) for name in names))
     runs = [_compared(worker, request, at) for worker, at in zip(workers, forks, strict=True)]
     found = await asyncio.gather(*(threads.run(partial(compare, one, request, align)) for one in runs))

@@ -8,6 +8,7 @@ import orjson
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from stabilitybackend.errors import NotFound
 from stabilitybackend.routes.access import Commander, Manager, Reader, Worker
 
 __all__ = ["CategoryBody", "router"]
@@ -26,7 +27,7 @@ class CategoryBody(BaseModel):
 @router.get("/gpus")
 async def gpus(manager: Manager, reader: Reader) -> Response:
     """Every GPU of which a fault is remembered, newest fault first."""
-    return Response(orjson.dumps(manager.fleet.gpus()), media_type="application/json")
+    return Response(orjson.dumps(manager.fleet.gpus(reader.project)), media_type="application/json")
 
 
 @router.get("/interruptions")
@@ -37,7 +38,12 @@ async def interruptions(
     project: Annotated[str | None, Query(description="only of the runs of this project")] = None,
 ) -> Response:
     """What stopped the jobs of this server: each interruption, and the table of all."""
-    return Response(orjson.dumps(manager.fleet.interruptions(days, project)), media_type="application/json")
+    if project is not None and not reader.sees(project):
+        raise NotFound(f"no run of project {project!r} is any business of this key", hint="leave the project out")
+    found = manager.fleet.interruptions(days, project if reader.project is None else reader.project)
+    if reader.project is not None:
+        found["projects"] = [name for name in found["projects"] if reader.sees(name)]
+    return Response(orjson.dumps(found), media_type="application/json")
 
 
 @router.put("/runs/{run_id}/incidents/{incident_id}/category")

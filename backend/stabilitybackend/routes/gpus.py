@@ -20,6 +20,6 @@ async def gpus(reader: Reader, manager: Manager, worker: Worker) -> Response:
     found = gpus_view(
         worker.state.gpus,
         worker.state.incidents.of({"gpu_fault"}),
-        lambda uuid: offenders.offences(uuid, but=worker.run_id),
+        lambda uuid: offenders.offences(uuid, but=worker.run_id, project=reader.project),
     )
     return Response(orjson.dumps({"gpus": found}), media_type="application/json")

@@ -12,8 +12,9 @@ from fastapi import APIRouter, WebSocket
 from fastapi.responses import JSONResponse
 from starlette.websockets import WebSocketDisconnect
 
+from stabilitybackend.auth import Identity
 from stabilitybackend.errors import BadRequest, StabilityBoardError
-from stabilitybackend.routes.access import identify
+from stabilitybackend.routes.access import check_project, identify, until_refused
 from stabilitybackend.runs.live import Channel, Subscriber
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.tasks import end
@@ -25,6 +26,9 @@ SEND_TIMEOUT_S = 10.0
 #: A browser without news gets a ``ping`` so that it can tell a quiet run from a dead connection, seconds.
 PING_EVERY_S = 5.0
 
+#: WebSocket close codes (RFC 6455, section 7.4).
+_CLOSE_NORMAL, _CLOSE_POLICY = 1000, 1008
+
 router = APIRouter()
 
 
@@ -32,30 +36,47 @@ router = APIRouter()
 async def live(socket: WebSocket) -> None:
     """Serve one browser until it goes."""
     try:
-        (await identify(socket)).require("read")
+        identity = await identify(socket)
+        identity.require("read")
     except StabilityBoardError as error:
         await socket.send_denial_response(JSONResponse(error.as_json(), status_code=error.status))
         return
     await socket.accept()
-    feed = _Feed(socket)
+    feed = _Feed(socket, identity)
     sender = asyncio.create_task(feed.send_forever())
     receiver = asyncio.create_task(feed.receive_forever())
+    refused = asyncio.create_task(until_refused(socket, "read"))
     try:
-        await asyncio.wait({sender, receiver}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({sender, receiver, refused}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         feed.leave()
-        await end(sender, receiver)
+        code = _CLOSE_POLICY if refused.done() else _CLOSE_NORMAL
+        await end(sender, receiver, refused)
         with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-            await socket.close()
+            await socket.close(code)
+
+
+class _OneProject(Subscriber):
+    """Gets of the list of runs what is about one project."""
+
+    def __init__(self, project: str) -> None:
+        super().__init__()
+        self._project = project
+
+    def put(self, message: bytes) -> None:
+        told = orjson.loads(message)
+        if told["type"] != "run" or told["run"]["project"] == self._project:
+            super().put(message)
 
 
 class _Feed:
     """One browser's subscription."""
 
-    def __init__(self, socket: WebSocket) -> None:
+    def __init__(self, socket: WebSocket, identity: Identity) -> None:
         self._socket = socket
+        self._identity = identity
         self._manager: RunManager = socket.app.state.manager
-        self._subscriber = Subscriber()
+        self._subscriber = Subscriber() if identity.project is None else _OneProject(identity.project)
         self._channel: Channel | None = None
 
     async def send_forever(self) -> None:
@@ -89,6 +110,7 @@ class _Feed:
             self._hello(None)
             self._join(self._manager.overview)
             return
+        await check_project(self._identity, self._manager, run_id)
         worker = await self._manager.get(run_id)
         self._hello(worker.cursor)
         if cursor is not None and cursor != worker.cursor:

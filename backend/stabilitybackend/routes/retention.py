@@ -7,7 +7,7 @@ from typing import Annotated
 import orjson
 from fastapi import APIRouter, Query, Request, Response
 
-from stabilitybackend.routes.access import Commander
+from stabilitybackend.routes.access import Administrator, audit
 from stabilitybackend.runs.retention import Retention
 
 __all__ = ["router"]
@@ -18,11 +18,15 @@ router = APIRouter(prefix="/api/v1", tags=["storage"])
 @router.post("/retention")
 async def retain(
     request: Request,
-    commander: Commander,
+    administrator: Administrator,
     days: Annotated[float, Query(description="delete runs of which nothing was heard for so many days, >= 1")],
     dry_run: Annotated[bool, Query(description="delete nothing, only say what would go")] = False,
 ) -> Response:
     """Delete the runs that ended more than some days ago, for good."""
     retention: Retention = request.app.state.retention
-    runs = await retention.apply(days, who=commander.name, dry_run=dry_run)
+    runs = await retention.apply(days, who=administrator.name, dry_run=dry_run, project=administrator.project)
+    if not dry_run:
+        for run in runs:
+            if run["deleted"]:
+                await audit(request, administrator, "run.delete", run["run_id"], f"not heard of for {days:g} days")
     return Response(orjson.dumps({"days": days, "dry_run": dry_run, "runs": runs}), media_type="application/json")

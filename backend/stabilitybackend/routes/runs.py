@@ -31,7 +31,7 @@ async def runs(
     cursor: Annotated[str | None, Query(max_length=400, description="'next' of the page before")] = None,
 ) -> Response:
     """A page of the runs, newest first, how many there are, and the cursor of the next page."""
-    return _json({**await manager.runs(limit, cursor), "storing": manager.storing})
+    return _json({**await manager.runs(limit, cursor, reader.project), "storing": manager.storing})
 
 
 @router.get("/{run_id}")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated
 
 import orjson
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
-from stabilitybackend.routes.access import Commander, Manager, Reader
+from stabilitybackend.routes.access import Administrator, Commander, Manager, Reader, audit
 
 __all__ = ["router"]
-
-_log = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["storage"])
 
@@ -32,11 +29,12 @@ async def compact(run_id: str, commander: Commander, manager: Manager) -> Respon
 @router.delete("")
 async def delete(
     run_id: str,
-    commander: Commander,
+    request: Request,
+    administrator: Administrator,
     manager: Manager,
     force: Annotated[bool, Query(description="also while its job is live")] = False,
 ) -> Response:
     """Remove the run for good."""
     await manager.delete_run(run_id, force)
-    _log.warning("run %s: deleted by %s%s", run_id, commander.name, " (forced)" if force else "")
+    await audit(request, administrator, "run.delete", run_id, "forced" if force else "")
     return Response(orjson.dumps({"deleted": run_id}), media_type="application/json")

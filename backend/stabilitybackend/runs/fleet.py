@@ -146,9 +146,9 @@ class Fleet:
 
     # --- what people ask and say -----------------------------------------------------------------------------------
 
-    def gpus(self) -> dict[str, Any]:
-        """Return the answer of ``GET /api/v1/gpus``."""
-        return {"gpus": self.offenders.all(self._clock())}
+    def gpus(self, project: str | None = None) -> dict[str, Any]:
+        """Return the answer of ``GET /api/v1/gpus``; with a project only what its runs saw."""
+        return {"gpus": self.offenders.all(self._clock(), project)}
 
     def interruptions(self, days: float | None = None, project: str | None = None) -> dict[str, Any]:
         """Return the answer of ``GET /api/v1/interruptions`` (docs/api.md, Interruptions).

@@ -75,20 +75,31 @@ class RunIndex:
         """Return whether there is such a run."""
         return await self._redis.zscore(RUNS, run_id) is not None
 
+    async def project(self, run_id: str) -> str | None:
+        """Return the project of a run, "" where it has none, None where there is no such run."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.zscore(RUNS, run_id)
+        pipe.hget(RunKeys(run_id).meta, "project")
+        score, project = await pipe.execute()
+        return None if score is None else (project or b"").decode()
+
     async def ids(self) -> list[str]:
         """Return the ids of all runs, newest first."""
         found: Any = await self._redis.zrevrange(RUNS, 0, -1)
         return [run_id.decode() for run_id in found]
 
-    async def page(self, limit: int, cursor: str | None = None) -> Page:
+    async def page(self, limit: int, cursor: str | None = None, project: str | None = None) -> Page:
         """Return ``limit`` ids, newest first: the first ones, or those after ``cursor``.
 
-        Runs that came or went since the last page was asked for neither repeat nor hide any other.
+        Runs that came or went since the last page was asked for neither repeat nor hide any other. With a project only
+        its runs are there, for the count too.
 
         Raises:
             BadRequest: the cursor is none that a page gave.
         """
         start = 0 if cursor is None else await self._after(cursor)
+        if project is not None:
+            return await self._page_of(project, limit, start)
         found: Any = await self._redis.zrevrange(RUNS, start, start + limit - 1, withscores=True)
         total = int(await self._redis.zcard(RUNS))
         more = bool(found) and start + len(found) < total
@@ -96,6 +107,21 @@ class RunIndex:
             [run_id.decode() for run_id, _ in found],
             total,
             f"{found[-1][1]!r}:{found[-1][0].decode()}" if more else None,
+        )
+
+    async def _page_of(self, project: str, limit: int, start: int) -> Page:
+        every: Any = await self._redis.zrevrange(RUNS, 0, -1, withscores=True)
+        pipe = self._redis.pipeline(transaction=False)
+        for run_id, _ in every:
+            pipe.hget(RunKeys(run_id.decode()).meta, "project")
+        projects: Any = await pipe.execute()
+        ours = [at for at, found in enumerate(projects) if (found or b"").decode() == project]
+        rest = [every[at] for at in ours if at >= start]
+        last = rest[limit - 1] if len(rest) > limit else None
+        return Page(
+            [run_id.decode() for run_id, _ in rest[:limit]],
+            len(ours),
+            None if last is None else f"{last[1]!r}:{last[0].decode()}",
         )
 
     async def _after(self, cursor: str) -> int:

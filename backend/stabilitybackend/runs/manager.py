@@ -204,14 +204,28 @@ class RunManager:
         await worker.ready()
         return worker
 
-    async def runs(self, limit: int, cursor: str | None = None) -> dict[str, Any]:
+    async def project(self, run_id: str) -> str:
+        """Return the project of a run, "" where it has none, without reading the run.
+
+        Raises:
+            NotFound: there is no such run.
+            Unavailable: Redis is away.
+        """
+        check_run_id(run_id)
+        with redis_errors():
+            found = await self._index.project(run_id)
+        if found is None:
+            raise NotFound(f"there is no run {run_id!r}", hint="GET /api/v1/runs lists them")
+        return found
+
+    async def runs(self, limit: int, cursor: str | None = None, project: str | None = None) -> dict[str, Any]:
         """Return a page of the runs in the shape of docs/api.md, newest first; those that are followed as they are now.
 
         Raises:
             BadRequest: the cursor is none that a page gave.
         """
         with redis_errors():
-            page = await self._index.page(limit, cursor)
+            page = await self._index.page(limit, cursor, project)
             away = [run_id for run_id in page.ids if not self._is_ready(run_id)]
             stored = {run["run_id"]: run for run in await self._index.stored_all(away)}
         runs = [self._shown(run_id, stored.get(run_id)) for run_id in page.ids]

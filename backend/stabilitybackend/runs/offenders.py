@@ -109,19 +109,26 @@ class Offenders:
         }
         return replace(finding, text=f"{finding.text} {text}", evidence={**finding.evidence, "history": facts})
 
-    def offences(self, uuid: str, but: str = "") -> dict[str, Any] | None:
-        """Return ``{"runs", "faults", "last"}`` of a GPU in runs other than ``but``, None where nothing is known."""
-        faults = [fault for fault in self._gpus.get(uuid, {}).values() if fault["run_id"] != but]
+    def offences(self, uuid: str, but: str = "", project: str | None = None) -> dict[str, Any] | None:
+        """Return ``{"runs", "faults", "last"}`` of a GPU in runs other than ``but``, None where nothing is known.
+
+        With a project only what its runs saw counts.
+        """
+        known = self._gpus.get(uuid, {}).values()
+        faults = [one for one in known if one["run_id"] != but and (project is None or one["project"] == project)]
         if not faults:
             return None
         last = max(fault["time"] for fault in faults)
         return {"runs": len({fault["run_id"] for fault in faults}), "faults": len(faults), "last": last}
 
-    def all(self, now: float) -> list[dict[str, Any]]:
-        """Return the GPUs in the shape of docs/api.md (FleetGpu), newest fault first."""
+    def all(self, now: float, project: str | None = None) -> list[dict[str, Any]]:
+        """Return the GPUs in the shape of docs/api.md (FleetGpu), newest fault first; if given, of one project."""
         found = []
         for uuid, known in self._gpus.items():
-            faults = sorted(known.values(), key=lambda fault: float(fault["time"]), reverse=True)
+            seen = [fault for fault in known.values() if project is None or fault["project"] == project]
+            faults = sorted(seen, key=lambda fault: float(fault["time"]), reverse=True)
+            if not faults:
+                continue
             newest = faults[0]
             found.append(
                 {

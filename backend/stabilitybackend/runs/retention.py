@@ -43,13 +43,16 @@ class Retention:
         self._index = index
         self._clock = clock
 
-    async def apply(self, days: float, *, who: str, dry_run: bool = False) -> list[dict[str, Any]]:
+    async def apply(
+        self, days: float, *, who: str, dry_run: bool = False, project: str | None = None
+    ) -> list[dict[str, Any]]:
         """Delete the runs that ended more than ``days`` ago; return them, oldest first.
 
         Args:
             days: >= MIN_DAYS.
             who: who asks, for the log.
             dry_run: delete nothing, only say what would go.
+            project: only runs of this project; None for all.
 
         Returns:
             ``{"run_id", "project", "name", "status", "updated", "deleted": bool, "problem": str | None}`` each.
@@ -61,7 +64,11 @@ class Retention:
         check_days(days)
         found = []
         with redis_errors():
-            over = [run async for run in self._over(self._clock() - days * _DAY_S)]
+            over = [
+                run
+                async for run in self._over(self._clock() - days * _DAY_S)
+                if project is None or run["project"] == project
+            ]
         for run in over:
             entry = {name: run[name] for name in ("run_id", "project", "name", "status", "updated")}
             found.append(entry | {"deleted": False, "problem": None})

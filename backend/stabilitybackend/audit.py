@@ -1,0 +1,68 @@
+"""What was done to the server and its runs, by whom and when; only ever appended to.
+
+What people do to one run (commands, settings) stands with the run (``RunKeys.command_audit``) and goes with it. Here is
+what outlives a run: its removal, keys, logins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+
+from stabilitybackend.keys import AUDIT
+from stabilitybackend.redis_link import redis_errors
+
+__all__ = ["AuditEntry", "AuditLog"]
+
+#: Entries kept, newest ones. Whoever has no key can't add any.
+MAX_ENTRIES = 10_000
+
+
+class AuditEntry(msgspec.Struct, frozen=True):
+    """One thing that was done.
+
+    Args:
+        time: unix seconds.
+        who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
+            ``setting`` for what the server does by itself.
+        key_id: of the key, None without one.
+        action: ``run.delete``, ``retention``, ``key.create``, ``key.revoke``, ``login`` or ``logout``.
+        target: the run or the key that it was done to; "" where there is none.
+        detail: more in words.
+    """
+
+    time: float
+    who: str
+    key_id: str | None
+    action: str
+    target: str = ""
+    detail: str = ""
+
+
+class AuditLog:
+    """The audit stream in Redis.
+
+    Args:
+        redis: client of the server.
+        clock: unix seconds now.
+    """
+
+    def __init__(self, redis: Redis, clock: Callable[[], float] = time.time) -> None:
+        self._redis = redis
+        self._clock = clock
+
+    async def add(self, who: str, key_id: str | None, action: str, target: str = "", detail: str = "") -> None:
+        """Append an entry. Raises Unavailable when Redis is away."""
+        entry = AuditEntry(self._clock(), who, key_id, action, target, detail)
+        with redis_errors():
+            await self._redis.xadd(AUDIT, {"e": msgspec.json.encode(entry)}, maxlen=MAX_ENTRIES, approximate=True)
+
+    async def newest(self, count: int) -> list[AuditEntry]:
+        """Return the newest ``count`` entries, newest first. Raises Unavailable when Redis is away."""
+        with redis_errors():
+            found: Any = await self._redis.xrevrange(AUDIT, count=count)
+        return [msgspec.json.decode(fields[b"e"], type=AuditEntry) for _, fields in found]
