@@ -103,7 +103,8 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     ingest.refused = storing.failed
     alerting = alerting_service(alarm, settings)
     pulse = Pulse(time.monotonic)
-    keeper = Retention(manager, RunIndex(redis), time.time)
+    audit = AuditLog(redis)
+    keeper = Retention(manager, RunIndex(redis), time.time, audit)
     ours = version("stabilityboard")
 
     @asynccontextmanager
@@ -147,7 +148,7 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     app.state.authenticator = authenticator
     app.state.origins = origins
     app.state.sessions = sessions
-    app.state.audit = AuditLog(redis)
+    app.state.audit = audit
     app.state.manager = manager
     app.state.storing = storing
     app.state.retention = keeper

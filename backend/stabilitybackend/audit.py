@@ -28,9 +28,9 @@ class AuditEntry(msgspec.Struct, frozen=True):
     Args:
         time: unix seconds.
         who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
-            ``setting`` for what the server does by itself.
+            the setting's name for what the server does by itself.
         key_id: of the key, None without one.
-        action: ``run.delete``, ``retention``, ``key.create``, ``key.revoke``, ``login`` or ``logout``.
+        action: ``run.delete``, ``key.create``, ``key.revoke``, ``login`` or ``logout``.
         target: the run or the key that it was done to; "" where there is none.
         detail: more in words.
     """

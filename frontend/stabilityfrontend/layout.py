@@ -62,6 +62,7 @@ def topbar(middle: list[Any]) -> html.Header:
         [
             html.A([html.Span(className="mark"), html.Span("Stabilityboard", className="brand")], href="/", id="home"),
             *middle,
+            html.Span(id="who"),
             html.Button(
                 html.Span(className="icon icon-theme"),
                 id="theme-toggle",

@@ -30,6 +30,7 @@ NEEDED = {
     "GET /livez": "open",
     "GET /readyz": "open",
     "GET /healthz": "open",
+    "GET /metrics": "read",
     "POST /api/v1/login": "open",
     "POST /api/v1/logout": "open",
     "GET /api/v1/openapi.json": "open",

@@ -17,6 +17,7 @@ from server_stack import RunningServer
 from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
+from stabilitybackend.audit import AuditLog
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.liveness.limits import Limits
@@ -42,7 +43,8 @@ class Stage:
         files = ArchiveFiles(open_location(folder), ByteCache(1 << 20), self.clock)
         self.manager = RunManager(redis, self.clock, files, WINDOW_BYTES, Limits())
         self.index = RunIndex(redis)
-        self.retention = Retention(self.manager, self.index, self.clock)
+        self.audit = AuditLog(redis, self.clock)
+        self.retention = Retention(self.manager, self.index, self.clock, self.audit)
 
     def clock(self) -> float:
         return self.now * DAY_S + 1_000.0
@@ -102,6 +104,8 @@ async def test_nothing_of_a_deleted_run_is_left_in_redis_or_in_the_archive_and_t
     assert [key for key in await stage.redis.keys("*") if b"old" in key] == []
     assert [path for path in stage.folder.rglob("*") if path.is_file()] == []
     assert any("run old" in line and "deleted by ada" in line for line in caplog.messages)
+    (entry,) = await stage.audit.newest(10)
+    assert (entry.who, entry.action, entry.target) == ("ada", "run.delete", "old")
 
 
 async def test_a_dry_run_names_the_runs_and_touches_none(stage: Stage) -> None:

@@ -1,6 +1,7 @@
 """Fixtures of the tests in a real Chromium.
 
 `chromium`    the browser of this module's tests. Where none is installed they are skipped at home and fail in CI.
+`lied_to`     one whose names below ``example`` lead here, as DNS rebinding makes them.
 `open_page`   opens an address; at the end of the test fails if the page wrote an error to its console, threw, or asked
               another host for anything.
 `pages`       an empty page with our scripts for all tests of a module: each makes its own stage there.
@@ -68,6 +69,15 @@ def chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=binary, args=_FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def lied_to(chromium: Browser) -> Iterator[Browser]:
+    """A Chromium whose name server says that every name below ``example`` is this machine."""
+    lie = "--host-resolver-rules=MAP *.example 127.0.0.1"
+    browser = chromium.browser_type.launch(executable_path=_binary(), args=[*_FLAGS, lie])
+    yield browser
+    browser.close()
 
 
 @pytest.fixture

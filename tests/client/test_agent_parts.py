@@ -16,11 +16,12 @@ from stabilityclient.agent.ownsource import MAX_WAITING_BYTES, MAX_WAITING_EVENT
 from stabilityclient.agent.reader import chunk_numbers
 from stabilityclient.agent.records import Event
 from stabilityclient.agent.sources import Sources, is_alive
-from stabilityclient.agent.uplink import FLUSH_S, FRAMES_PER_S, LONGEST_FLUSH_S, Backoff, agent_url, flush_s
+from stabilityclient.agent.uplink import FLUSH_S, FRAMES_PER_S, LONGEST_FLUSH_S, Backoff, Uplink, agent_url, flush_s
 from stabilityclient.guard import Guard
 from stabilityclient.sidecar import LOG_BYTES
 from stabilityclient.spool import CHUNK_BYTES
 from stabilityclient.start import start_ticks
+from stabilityclient.wire import Hello
 
 
 def test_checkpoints_are_watched_within_a_bound_and_over_an_agents_life() -> None:
@@ -173,3 +174,21 @@ def test_a_guard_logs_a_place_once_a_minute_with_the_count(caplog: pytest.LogCap
 def test_a_strict_guard_raises() -> None:
     with pytest.raises(ValueError, match="bad"):
         Guard(strict=True).caught("log()", ValueError("bad"))
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "warned"),
+    [
+        ("http://board.example:8080", "sb_secret", True),
+        ("https://board.example", "sb_secret", False),
+        ("http://board.example:8080", None, False),
+        ("http://127.0.0.1:8080", "sb_secret", False),
+        ("http://localhost:8080", "sb_secret", False),
+    ],
+)
+def test_an_agent_says_that_its_key_goes_out_in_clear_text(
+    tmp_path: Path, url: str, key: str | None, warned: bool
+) -> None:
+    said: list[str] = []
+    Uplink(url, key, Sources(tmp_path), lambda: Hello("r", "a", "n", "0"), log=said.append)
+    assert [("in clear text" in line, "secret" in line) for line in said] == [(True, False)] * warned

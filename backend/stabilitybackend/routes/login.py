@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -31,7 +32,8 @@ async def login(body: Login, request: Request) -> Response:
     """Check a key and open a session for it; its id is in a cookie that scripts can't read."""
     state = request.app.state
     authenticator: Authenticator = state.authenticator
-    identity = await authenticator.authenticate({"authorization": f"Bearer {body.key}"}, {})
+    by_key = await authenticator.authenticate({"authorization": f"Bearer {body.key}"}, {})
+    identity = replace(by_key, session=True)
     assert identity.key_id is not None  # a key was sent, so a key was found
     sessions: Sessions = state.sessions
     text = await sessions.open(identity.key_id)

@@ -15,4 +15,5 @@ router = APIRouter(tags=["server"])
 @router.get("/metrics")
 async def metrics(reader: Reader, request: Request) -> Response:
     """The server's own metrics in Prometheus' text format; docs/operations.md says what they mean."""
+    reader.require_all_projects()
     return Response(generate_latest(request.app.state.metrics), media_type=CONTENT_TYPE_LATEST)

@@ -7,7 +7,7 @@ from typing import Annotated
 import orjson
 from fastapi import APIRouter, Query, Request, Response
 
-from stabilitybackend.routes.access import Administrator, audit
+from stabilitybackend.routes.access import Administrator
 from stabilitybackend.runs.retention import Retention
 
 __all__ = ["router"]
@@ -24,9 +24,6 @@ async def retain(
 ) -> Response:
     """Delete the runs that ended more than some days ago, for good."""
     retention: Retention = request.app.state.retention
-    runs = await retention.apply(days, who=administrator.name, dry_run=dry_run, project=administrator.project)
-    if not dry_run:
-        for run in runs:
-            if run["deleted"]:
-                await audit(request, administrator, "run.delete", run["run_id"], f"not heard of for {days:g} days")
+    who = administrator
+    runs = await retention.apply(days, who=who.name, key_id=who.key_id, dry_run=dry_run, project=who.project)
     return Response(orjson.dumps({"days": days, "dry_run": dry_run, "runs": runs}), media_type="application/json")

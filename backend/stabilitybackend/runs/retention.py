@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from stabilitybackend.audit import AuditLog
 from stabilitybackend.errors import BadRequest, NotFound, StabilityBoardError
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.index import RunIndex
@@ -36,21 +37,23 @@ class Retention:
         manager: deletes runs.
         index: lists them.
         clock: unix seconds now.
+        audit: where it is written down what was deleted, by whom.
     """
 
-    def __init__(self, manager: RunManager, index: RunIndex, clock: Callable[[], float]) -> None:
+    def __init__(self, manager: RunManager, index: RunIndex, clock: Callable[[], float], audit: AuditLog) -> None:
+        self._audit = audit
         self._manager = manager
         self._index = index
         self._clock = clock
 
     async def apply(
-        self, days: float, *, who: str, dry_run: bool = False, project: str | None = None
+        self, days: float, *, who: str, key_id: str | None = None, dry_run: bool = False, project: str | None = None
     ) -> list[dict[str, Any]]:
         """Delete the runs that ended more than ``days`` ago; return them, oldest first.
 
         Args:
             days: >= MIN_DAYS.
-            who: who asks, for the log.
+            who: who asks, for the audit log. key_id: their key, if they have one.
             dry_run: delete nothing, only say what would go.
             project: only runs of this project; None for all.
 
@@ -73,7 +76,7 @@ class Retention:
             entry = {name: run[name] for name in ("run_id", "project", "name", "status", "updated")}
             found.append(entry | {"deleted": False, "problem": None})
             if not dry_run:
-                found[-1] |= await self._delete(run, days, who)
+                found[-1] |= await self._delete(run, days, who, key_id)
         return found
 
     async def _over(self, before: float) -> AsyncIterator[dict[str, Any]]:
@@ -86,13 +89,14 @@ class Retention:
                 if run["updated"] < before and not self._manager.has_agents(run_id):
                     yield run
 
-    async def _delete(self, run: dict[str, Any], days: float, who: str) -> dict[str, Any]:
+    async def _delete(self, run: dict[str, Any], days: float, who: str, key_id: str | None) -> dict[str, Any]:
         run_id = run["run_id"]
         try:
             if (await self._manager.get(run_id)).has_agents:
                 return {"problem": "an agent has just connected"}
             # Forced, because a run whose job vanished without a word stays "unreachable" for ever.
             await self._manager.delete_run(run_id, force=True)
+            await self._audit.add(who, key_id, "run.delete", run_id, f"nothing heard for more than {days:g} days")
         except NotFound:
             return {"problem": "it was deleted by somebody else"}
         except StabilityBoardError as error:

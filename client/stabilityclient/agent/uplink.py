@@ -129,6 +129,12 @@ class Uplink:
         log: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._url = agent_url(url)
+        self._here = (urlsplit(self._url).hostname or "") in ("127.0.0.1", "localhost", "::1")
+        if api_key and not self._here and self._url.startswith("ws:"):
+            log(
+                f"the API key goes to {self._url} in clear text: whoever is on the way can read it. Put TLS in front "
+                "of the server and set STABILITY_URL to its https:// address"
+            )
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._sources = sources
         self._hello = hello
@@ -190,7 +196,6 @@ class Uplink:
                 await socket.close()
 
     async def _connect(self) -> ClientConnection:
-        loopback = (urlsplit(self._url).hostname or "") in ("127.0.0.1", "localhost", "::1")
         try:
             return await connect(
                 self._url,
@@ -200,7 +205,7 @@ class Uplink:
                 open_timeout=CONNECT_TIMEOUT_S,
                 close_timeout=1,
                 user_agent_header=None,
-                proxy=None if loopback else True,
+                proxy=None if self._here else True,
             )
         except websockets.InvalidStatus as error:
             status = error.response.status_code

@@ -101,6 +101,8 @@
     tryDetectors: (id, body, signal) => call("POST", `${run(id)}/backtest`, body, signal),
     storage: (id) => optional(`${run(id)}/storage`),
     compare: (query) => call("GET", `/compare?${query}`),
+    me: () => call("GET", "/me"),
+    logout: () => call("POST", "/logout"),
     login: (key) => call("POST", "/login", { key }),
     healthy: async () => {
       const response = await fetch("/healthz", { signal: AbortSignal.timeout(4000), cache: "no-store" });

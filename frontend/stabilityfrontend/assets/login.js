@@ -1,4 +1,4 @@
-// Where an API key is pasted. The server answers with a cookie; the key itself is kept nowhere.
+// Where an API key is pasted. The server opens a session for it, whose cookie no script can read; the key is kept nowhere.
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});

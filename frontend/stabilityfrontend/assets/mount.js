@@ -40,6 +40,7 @@
     current = { root, page };
     // For the console and for tests: what is open now.
     S.page = page;
+    if (root.dataset.page !== "login") S.showMe();
   }
 
   window.dash_clientside = window.dash_clientside || {};

@@ -66,7 +66,7 @@
         incident.acknowledged_by
           ? S.h("span", { class: "sub" }, `seen by ${incident.acknowledged_by}`)
           : open
-            ? S.h("button", { type: "button", class: "button quiet", title: said ? "What the job said is then closed" : "Says that you look after it; it stays open", on: { click: () => page.acknowledge(incident) } }, said ? "Acknowledge and close" : "Acknowledge")
+            ? S.h("button", { type: "button", class: "button quiet", title: said ? "What the job said is then closed" : "Says that you look after it; it stays open", data: { needs: "command" }, on: { click: () => page.acknowledge(incident) } }, said ? "Acknowledge and close" : "Acknowledge")
             : null,
         open && !incident.dead && !MACHINES.has(incident.kind)
           ? S.h(

@@ -1,0 +1,54 @@
+// Who looks at the page, and what that may do: what a key may not do has no button, and the bar says why.
+(function () {
+  "use strict";
+  const S = (window.stability = window.stability || {});
+  /** What the server said; null until then. */
+  let known = null;
+  let asked = null;
+
+  /** Whether whoever looks may do what needs a scope. Until the server has said so, yes: it refuses what may not be. */
+  S.may = (scope) => known === null || known.scopes.includes(scope);
+
+  function ask() {
+    asked =
+      asked ||
+      S.api.me().then(
+        (answer) => {
+          known = answer;
+          // assets/me.css leaves out the buttons for the rest.
+          document.documentElement.dataset.may = answer.scopes.join(" ");
+        },
+        () => {
+          asked = null; // the server is away, or wants a login: the page itself says so
+        },
+      );
+    return asked;
+  }
+
+  async function leave() {
+    try {
+      await S.api.logout();
+    } catch (error) {
+      S.toast(`Still logged in: ${error.message}`, "critical");
+      return;
+    }
+    location.assign("/login");
+  }
+
+  function draw() {
+    const place = S.byId("who");
+    if (!place || known === null || known.by === "local") return;
+    const only = S.may("command") ? "" : "only looks";
+    const project = known.project === null ? "" : `project ${known.project}`;
+    S.title(place, only ? "This key has no scope “command”: rollbacks, restarts, settings and acknowledging need another one." : "");
+    S.fill(
+      place,
+      S.h("span", { id: "who-name" }, known.name),
+      S.h("span", { class: "sub", id: "who-may" }, [project, only].filter(Boolean).join(" · ")),
+      known.by === "session" ? S.h("button", { type: "button", class: "link", id: "log-out", on: { click: leave } }, "Log out") : null,
+    );
+  }
+
+  /** Say on the page that is open who looks at it. */
+  S.showMe = () => ask().then(draw);
+})();
