@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import groupby
 
-from stabilityclient.agent.records import Event, Lost, Record, Row
+from stabilityclient.agent.records import STEP_TIME, Event, Lost, Record, Row
 from stabilityclient.wire import (
     FRAME_TARGET_BYTES,
     MAX_SETS_IN_TURN,
@@ -89,10 +89,11 @@ def _stretches(rows: list[Row]) -> Iterator[Sets]:
         return
     sets: Sets = {}
     taken: set[str] = set()
-    last = (0, 0.0)
+    step, when = 0, 0.0
     for row in rows:
-        before, last = last, (row.step, row.time)
-        goes_on = last[0] >= before[0] and last[1] >= before[1]
+        last_step, last_time = step, when
+        step, when = STEP_TIME.unpack_from(row.data)
+        goes_on = step >= last_step and when >= last_time
         known = sets.get(row.names)
         if known is not None and goes_on:
             known.append(row)

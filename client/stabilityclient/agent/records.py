@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-__all__ = ["Event", "Lost", "Record", "Row"]
+__all__ = ["STEP_TIME", "Event", "Lost", "Record", "Row"]
 
-_STEP_TIME = struct.Struct("<qd")
+#: How the data of a row begins.
+STEP_TIME = struct.Struct("<qd")
 
 
 class Row(NamedTuple):
@@ -20,13 +21,13 @@ class Row(NamedTuple):
     @property
     def step(self) -> int:
         """Return the step."""
-        step: int = _STEP_TIME.unpack_from(self.data)[0]
+        step: int = STEP_TIME.unpack_from(self.data)[0]
         return step
 
     @property
     def time(self) -> float:
         """Return the unix seconds at which it was logged."""
-        when: float = _STEP_TIME.unpack_from(self.data)[1]
+        when: float = STEP_TIME.unpack_from(self.data)[1]
         return when
 
 
