@@ -6,8 +6,8 @@ RUN python -m venv /opt/stabilityboard
 ENV PATH=/opt/stabilityboard/bin:$PATH
 WORKDIR /src
 # The pinned packages first: this layer stays in the cache while only our own code changes.
-COPY requirements/run.txt requirements/run.txt
-RUN pip install --only-binary :all: -r requirements/run.txt
+COPY requirements/run.txt requirements/image.txt requirements/
+RUN pip install --only-binary :all: -r requirements/run.txt -r requirements/image.txt
 COPY LICENSE README.md pyproject.toml ./
 COPY client client
 COPY backend backend
@@ -17,7 +17,8 @@ RUN pip install --no-deps --no-build-isolation ./client .
 
 FROM python:3.12-slim-bookworm
 LABEL org.opencontainers.image.title="Stabilityboard" org.opencontainers.image.licenses="Apache-2.0"
-RUN useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin stability \
+RUN groupadd --system --gid 10001 stability \
+ && useradd --system --uid 10001 --gid 10001 --home-dir /data --shell /usr/sbin/nologin stability \
  && install --directory --owner=stability --group=stability --mode=0700 /data
 COPY --from=build /opt/stabilityboard /opt/stabilityboard
 # Beyond loopback the server does not start before a key exists: stabilityboard keys create NAME
@@ -26,7 +27,8 @@ ENV PATH=/opt/stabilityboard/bin:$PATH \
     STABILITY_HOST=0.0.0.0 \
     STABILITY_PORT=8080 \
     STABILITY_DATA_DIR=/data
-USER stability
+# A number, not a name: Kubernetes can't tell that a name is not root (runAsNonRoot).
+USER 10001:10001
 VOLUME /data
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s --retries=3 \

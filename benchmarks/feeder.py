@@ -114,13 +114,17 @@ class WireAgent:
             raise SystemExit(f"the server refused a frame: {answer.code}: {answer.message}")
 
     def _send_again(self) -> None:
-        """Take the answers to what is on its way (each frame gets one), then send from the first refused one on."""
+        """Take the answers to what is on its way (each frame gets one), then send those again that were refused.
+
+        A frame of another source than the refused one's may have been taken meanwhile.
+        """
         self.busy += 1
         kept = [self._waiting.popleft()]
         for data in list(self._waiting):
             if isinstance(self._receive_answer(), Ack):
-                raise SystemExit("the server took a frame after it had refused the one before")
-            kept.append(data)
+                self.acked += 1
+            else:
+                kept.append(data)
         time.sleep(BUSY_PAUSE_S)
         self._waiting = deque(kept)
         for data in kept:

@@ -137,5 +137,29 @@ def test_the_compose_file_keeps_the_store_private_and_asks_for_a_key() -> None:
     assert "ports" not in compose["services"]["valkey"]
     assert compose["networks"]["store"]["internal"] is True
     assert compose["services"]["stabilityboard"]["ports"] == ["${STABILITY_BIND:-127.0.0.1}:8080:8080"]
-    assert "noeviction" in compose["services"]["valkey"]["command"]
     assert compose["services"]["job"]["secrets"] == list(compose["secrets"])
+
+
+def test_the_compose_file_bounds_both_services_and_the_store_wants_a_password() -> None:
+    import yaml
+
+    services = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["services"]
+    command = services["valkey"]["command"][-1]
+
+    assert [
+        flag for flag in ("--maxmemory ", "--maxmemory-policy noeviction", "--requirepass ") if flag not in command
+    ] == []
+    assert services["stabilityboard"]["environment"]["STABILITY_REDIS_URL"].startswith("redis://:${VALKEY_PASSWORD:?")
+    for name in ("stabilityboard", "valkey"):
+        assert {"mem_limit", "cpus", "pids_limit"} <= services[name].keys()
+
+
+def test_the_image_runs_as_a_number_and_reaches_object_stores() -> None:
+    dockerfile = (REPOSITORY / "Dockerfile").read_text().splitlines()
+    tested = (REPOSITORY / "requirements" / "test.txt").read_text().splitlines()
+    image = (REPOSITORY / "requirements" / "image.txt").read_text().splitlines()
+
+    assert "USER 10001:10001" in dockerfile
+    assert [line for line in image if not line.startswith("#") and line not in tested] == []
+    assert any(line.startswith("obstore==") for line in image)
+    assert any("-r requirements/image.txt" in line for line in dockerfile)
