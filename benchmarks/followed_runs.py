@@ -161,7 +161,7 @@ async def one_case(server: ServerProcess, runs: int, kind: str, seconds: float, 
     url = f"ws://127.0.0.1:{server.port}/api/v1/agent"
     ours = [OneRun(number, url, counts) for number in range(runs)]
     run_ids = [one.run_id for one in ours]
-    stop, tasks = asyncio.Event(), []
+    stop, tasks, idle = asyncio.Event(), [], usage(server.pid)
     if kind == "ended":
         await asyncio.gather(*(one.end_well(gate) for one in ours))
     else:
@@ -171,6 +171,7 @@ async def one_case(server: ServerProcess, runs: int, kind: str, seconds: float, 
         ]
         await asyncio.gather(*(event.wait() for event in begun))
     before, begin = usage(server.pid), time.monotonic()
+    began_cpu_s = before.cpu_s - idle.cpu_s
     await ask(server.url, run_ids, counts, seconds)
     after, wall = usage(server.pid), time.monotonic() - begin
     with server.redis() as redis:
@@ -188,6 +189,7 @@ async def one_case(server: ServerProcess, runs: int, kind: str, seconds: float, 
         "refused_requests": sum(n for status, n in counts.answers.items() if status != 200),
         "request_p50_ms": round(statistics.median(counts.answer_ms), 1),
         "redis_connections": int(clients["connected_clients"]) - 1,
+        "begin_cpu_ms_a_run": round(1e3 * began_cpu_s / runs, 1),
         "cpu_share": round((after.cpu_s - before.cpu_s) / wall, 3),
         "rss_mib": round(after.rss_mib),
     }

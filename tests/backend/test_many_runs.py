@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from redis.asyncio import Redis
 
 from archive_stage import Stage, points
 from job import Job
+from server_stack import RunningServer
+from stabilitybackend import app as app_module
 from stabilitybackend.agents.ingest import Ingest, Stored
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.runs import manager as manager_module
@@ -146,3 +149,34 @@ async def test_a_followed_run_that_nothing_happens_to_writes_nothing(stage: _Man
         await worker.tick()
     stats: Any = await redis.info("commandstats")
     assert {"cmdstat_hset", "cmdstat_xadd", "cmdstat_xread"} & set(stats) <= {"cmdstat_xread"}
+
+
+async def test_many_runs_are_asked_for_over_http_with_few_connections_and_no_request_is_refused(
+    redis: Redis, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"run-{n}" for n in range(100)]
+    for name in names:
+        await RunIndex(redis).register(Hello(name, "a1", "n0", "0.1.0"), 1000.0)
+    monkeypatch.setattr(app_module, "make_redis", lambda url, connections=FEW: make_redis(url, connections=connections))
+
+    def ask() -> list[int]:
+        with RunningServer(redis_url, tmp_path / "server") as server, ThreadPoolExecutor(16) as readers:
+            return list(readers.map(lambda name: server.client.get(f"/api/v1/runs/{name}").status_code, names))
+
+    assert await asyncio.to_thread(ask) == [200] * len(names)
+
+
+async def test_however_many_runs_are_followed_their_ticks_together_are_bounded(
+    stage: _Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_module, "MAX_TICKS_A_SECOND", 5.0)
+    for n in range(20):
+        await stage.register(f"run-{n}")
+        await stage.manager.get(f"run-{n}")
+    ticks = 0
+    for _ in range(40):
+        stage.now += 0.25
+        for worker in stage.manager._workers.values():
+            worker.rest.active()
+            ticks += worker.rest.tick_due()
+    assert 40 <= ticks <= 60  # ten seconds of them, and one that was due at the start

@@ -22,6 +22,7 @@ from stabilitybackend.runs.delivery import Send
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.live import Channel
+from stabilitybackend.runs.rest import TICK_S
 from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.waking import Waking
 from stabilitybackend.runs.worker import RunWorker
@@ -39,6 +40,8 @@ MAX_IDLE = 64
 SWEEP_S = 1.0
 #: How often one of the runs that were over before the server started is archived, seconds.
 LEFTOVER_S = 30.0
+#: Ticks of all runs together: a fifth of a core; with more runs than this each is judged less often than once a second.
+MAX_TICKS_A_SECOND = 500.0
 #: Runs whose stored state says that they are under way are watched again after a restart of the server.
 LIVE_STATES = frozenset({"running", "stalled", "unreachable"})
 #: ... and those that the server failed at, ...
@@ -123,10 +126,14 @@ class RunManager:
                 run_id, self._redis, self._clock, self.overview, self._files, self._window_bytes, self._limits,
                 self.fleet,
             )  # fmt: skip
+            worker.rest.tick_s = self._tick_s
             worker.start(after=before)
             if self._watcher is None:
                 self._watcher = asyncio.create_task(self._watch.follow(), name="stream-watch")
         return worker
+
+    def _tick_s(self) -> float:
+        return max(TICK_S, len(self._workers) / MAX_TICKS_A_SECOND)
 
     def _check_stays(self, run_id: str) -> None:
         if self._stopping:

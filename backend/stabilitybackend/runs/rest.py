@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["Rest"]
+__all__ = ["TICK_S", "Rest"]
 
 #: How often silence and expiry are judged and the run's summary is told, seconds.
 TICK_S = 1.0
@@ -27,6 +27,8 @@ class Rest:
     def __init__(self, clock: Callable[[], float], busy: Callable[[], bool]) -> None:
         #: Whether it waits now.
         self.rests = False
+        #: Returns the seconds between two ticks, TICK_S or more: whoever follows thousands of runs looks less often.
+        self.tick_s: Callable[[], float] = lambda: TICK_S
         self._clock = clock
         self._busy = busy
         self._news = asyncio.Event()
@@ -60,7 +62,7 @@ class Rest:
 
     def tick_due(self) -> bool:
         """Return whether it is time for a tick, which then counts as done."""
-        if 0 < self._tick_in_s() <= IDLE_TICK_S:
+        if 0 < self._tick_in_s() <= max(IDLE_TICK_S, self.tick_s()):
             return False
         self._ticked_at = self._clock()
         return True
@@ -68,7 +70,7 @@ class Rest:
     def _tick_in_s(self) -> float:
         now = self._clock()
         active = self._busy() or 0 <= now - self._active_at < ACTIVE_S
-        return self._ticked_at + (TICK_S if active else IDLE_TICK_S) - now
+        return self._ticked_at + max(TICK_S if active else IDLE_TICK_S, self.tick_s()) - now
 
     async def wait(self) -> None:
         """Return when there is news, or it is time for a tick."""
