@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["until", "wait_until"]
+__all__ = ["until", "wait_in", "wait_until"]
 
 #: Seconds between two looks: short at first, then a share of what was waited already. Many a look costs a request or a
 #: question to Chromium, and takes the two cores from what is waited for.
@@ -29,6 +29,14 @@ def wait_until(condition: Callable[[], T], timeout_s: float, what: str) -> T:
         if waited > _PATIENCE * timeout_s:
             raise AssertionError(f"not within {_PATIENCE * timeout_s} s: {what} (last seen: {value!r})")
         time.sleep(min(_LONGEST_PAUSE_S, max(_PAUSE_S, _SHARE * waited)))
+
+
+def wait_in(page: Any, expression: str, timeout_s: float = 30) -> None:
+    """Wait until JavaScript is true in a page of Playwright.
+
+    Not ``page.wait_for_function``: that evaluates text from within the page, which our content security policy refuses.
+    """
+    wait_until(lambda: page.evaluate(expression), timeout_s, expression)
 
 
 async def until(condition: Callable[[], Awaitable[T] | T], timeout_s: float, what: str) -> T:

@@ -14,7 +14,7 @@ import pytest
 
 from ports import free_port
 from stack.processes import Server
-from waiting import wait_until
+from waiting import wait_in, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -68,7 +68,7 @@ def test_a_card_opens_a_chart_that_can_be_read_and_closes_it_again(server: Serve
     # The address says which are open: another page shows the same, without a click.
     assert page.locator('.card[aria-pressed="true"]').count() == len(names)
     again = open_page(page.evaluate("location.href"))
-    again.wait_for_function(f"document.querySelectorAll('[data-added]').length === {len(names)}")
+    wait_in(again, f"document.querySelectorAll('[data-added]').length === {len(names)}")
     again.locator(f'[data-added="{names[-1]}"]').scroll_into_view_if_needed()
     assert wait_until(lambda: again.evaluate(OPENED).get(names[-1]), 30, "drawn")["points"] == STEPS
 
@@ -82,10 +82,10 @@ def test_a_card_opens_a_chart_that_can_be_read_and_closes_it_again(server: Serve
 
 def test_what_is_no_loss_is_called_by_its_name(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r-many")
-    page.wait_for_function("document.querySelector('#kpi-loss .kpi-value').textContent !== '–'")
+    wait_in(page, "document.querySelector('#kpi-loss .kpi-value')?.textContent !== '–'")
     assert page.inner_text("#kpi-loss .kpi-label") == "policy/kl_loss"
     page.goto(f"{server.url}/runs/r-loss")
-    page.wait_for_function("document.querySelector('#kpi-loss .kpi-value').textContent === '2.000'")
+    wait_in(page, "document.querySelector('#kpi-loss .kpi-value')?.textContent === '2.000'")
     assert page.inner_text("#kpi-loss .kpi-label") == "Loss"
 
 

@@ -14,6 +14,7 @@ from gateway_stack import RawAgent
 from job import Job
 from plain_redis import PlainRedis
 from server_stack import RunningServer
+from waiting import wait_in
 
 if TYPE_CHECKING:
     from browser.conftest import OpenPage
@@ -41,7 +42,7 @@ def test_the_banner_says_that_redis_is_full_while_it_is(
 
     asyncio.run(log())
     page = open_page(f"{server.url}{path}")
-    page.wait_for_function("document.getElementById('live-pill')?.textContent.match(/live|connected/)")
+    wait_in(page, "document.getElementById('live-pill')?.textContent.match(/live|connected/)")
     with Redis.from_url(plain.url) as redis:
         redis.config_set("maxmemory-policy", "noeviction")
         redis.config_set("maxmemory", "1mb")

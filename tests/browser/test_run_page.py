@@ -10,7 +10,7 @@ import pytest
 
 from ports import free_port
 from stack.processes import Ranks, Server
-from waiting import wait_until
+from waiting import wait_in, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -205,7 +205,7 @@ def test_a_zoom_is_shared_by_all_charts_and_double_click_ends_it(watched: Stack,
     page = open_page(watched.page_url, height=1800)
     ranges = """() => [...stability.page.board.charts.values()].filter((chart) => chart.visible && chart.born)
       .map((chart) => (chart.plot ? chart.plot.spec : chart.element.layout.xaxis)).map((x) => x.xRange || x.range)"""
-    page.wait_for_function("window.stability && window.stability.page && window.stability.page.ready")
+    wait_in(page, "window.stability && window.stability.page && window.stability.page.ready")
     wait_until(lambda: len(page.evaluate(ranges)) >= 6, 30, "the charts are drawn")
     page.wait_for_selector("#chart-focus .nsewdrag")
     box = page.locator("#chart-focus").bounding_box()

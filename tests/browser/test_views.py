@@ -12,7 +12,7 @@ import pytest
 
 from ports import free_port
 from stack.processes import Ranks, Server
-from waiting import wait_until
+from waiting import wait_in, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -71,7 +71,7 @@ def test_the_first_charts_need_no_plotly_and_one_request_each(server: Server, op
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/api/" in request.url else None)
     page.goto(f"{server.url}/runs/r-long")
-    page.wait_for_function("window.__stability?.first.focus > 0 && window.__stability.first.grad > 0")
+    wait_in(page, "window.__stability?.first.focus > 0 && window.__stability.first.grad > 0")
     assert page.evaluate("typeof window.Plotly") == "undefined"
     # The curve is really there: pixels of the line's colour, from the left edge of the plot to its right one.
     columns = page.evaluate(
@@ -93,7 +93,7 @@ def test_the_first_charts_need_no_plotly_and_one_request_each(server: Server, op
 
 def test_a_link_shows_the_same_view_and_the_controls_change_the_link(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r-long?x=tokens&smooth=0.9&view=all&scale=log")
-    page.wait_for_function("window.stability?.page?.derived?.ready()")
+    wait_in(page, "window.stability?.page?.derived?.ready()")
     wait_until(lambda: any(one["name"] == "raw" for one in page.evaluate(TRACES)), 20, "the smoothed line is drawn")
     line = effective(page)
     traces = page.evaluate(TRACES)
@@ -125,7 +125,7 @@ def test_a_nan_is_a_mark_at_its_step_on_every_axis_and_smoothing_goes_on_over_it
     server: Server, open_page: OpenPage
 ) -> None:
     page = open_page(f"{server.url}/runs/r-long?x=time&smooth=0.9")
-    page.wait_for_function("window.stability?.page?.derived?.ready()")
+    wait_in(page, "window.stability?.page?.derived?.ready()")
     marks = """() => (document.getElementById("chart-focus").data || []).filter((one) => one.yaxis === "y3")
       .map((one) => [one.x, one.text])[0]"""
     (when,), (words,) = wait_until(lambda: page.evaluate(marks), 20, "the mark is drawn")
@@ -202,6 +202,6 @@ def test_the_page_of_a_run_that_comes_later_shows_it_and_is_live(
         server.wait_for("/runs/r-later", lambda run: run.get("last_step") == 120, "the run is there")
         # It looks again by itself every few seconds; nobody has to wait for that here.
         page.evaluate("stability.page.feed.sync()")
-        page.wait_for_function("stability.page.ready && stability.page.lastStep() === 120")
+        wait_in(page, "stability.page.ready && stability.page.lastStep() === 120")
     wait_until(lambda: page.evaluate("stability.page.state") == "live", 10, "the feed has begun")
     assert page.is_visible("#run-main")
