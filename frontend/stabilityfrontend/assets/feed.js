@@ -9,8 +9,6 @@
   const HELD = 2000;
   /** Between two tries to fetch everything, at least. */
   const AGAIN_MS = 1500;
-  /** The same for a run that nobody knows. */
-  const MISSING_MS = 4000;
   /** Steps behind a sparkline of the strip. */
   const TAIL_STEPS = 200;
   /** Without a live feed by then, the lists are fetched all the same. */
@@ -93,7 +91,7 @@
       } finally {
         this.syncing = false;
         // Too much came meanwhile, a reset came, or the server was away: once more, not at once.
-        if (this.unsynced && !page.gone) this.again = setTimeout(() => this.sync(), (page.lost ? MISSING_MS : AGAIN_MS) * (1 + Math.random()));
+        if (this.unsynced && !page.gone) this.again = setTimeout(() => this.sync(), (page.lost ? S.waitingMs(page) : AGAIN_MS) * (1 + Math.random()));
       }
     }
 

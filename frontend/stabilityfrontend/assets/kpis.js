@@ -58,7 +58,7 @@
     S.show(parts.unit, values.length > 0);
     if (!values.length) {
       S.text(parts.value, "–");
-      S.text(parts.note, page.ready ? "not logged" : "");
+      S.text(parts.note, !page.ready ? "" : page.names.length ? "not logged" : "no point yet");
       picture(parts, "");
       return tone("");
     }

@@ -348,20 +348,10 @@
       return S.drawBlind(this);
     }
 
-    /** There is no such run; `error` is what the server said. */
+    /** There is no such run, or not yet; `error` is what the server said. */
     missing(error) {
       this.setLost(true);
-      S.fill(
-        S.byId("run-empty"),
-        S.h(
-          "div",
-          { class: "empty panel" },
-          S.h("h2", {}, "No run has this id"),
-          S.h("p", {}, `“${this.id}” is not known to this server. If its job is just starting, stay: this page looks again every few seconds.`),
-          error.status === 404 ? null : S.h("p", { class: "sub" }, error.message),
-          S.h("p", {}, S.h("a", { href: "/" }, "All runs")),
-        ),
-      );
+      S.drawWaiting(this, error);
     }
 
     setLost(lost) {
