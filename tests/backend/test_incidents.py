@@ -234,6 +234,19 @@ def test_incidents_of_other_segments_are_not_touched_by_a_rollback() -> None:
     assert book.rolled_back(150, {0}, 9.0, 1, "x") == []
 
 
+def test_the_worst_open_incident_is_the_newest_of_the_highest_severity() -> None:
+    book = IncidentBook("run")
+    assert book.worst() is None
+    apply(book, spike(100), time=1.0)
+    apply(book, spike(200), time=2.0)
+    apply(book, spike(300, severity="info"), time=3.0)
+    newest = book.all()[1]
+    told = {"incident_id": newest["incident_id"], "kind": "spike", "severity": "warning", "title": newest["title"]}
+    assert book.worst() == told
+    apply(book, hang(150), time=1.5)
+    assert (book.worst() or {})["kind"] == "hang"
+
+
 def test_the_first_who_acknowledges_stands() -> None:
     book = IncidentBook("run")
     incident_id = apply(book, spike())["incident_id"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
@@ -26,6 +26,8 @@ MAX_EVIDENCE_DEPTH = 4
 
 #: Kinds about processes and machines, not about the model: a rollback of the model does not undo them.
 PROCESS_KINDS = frozenset({"hang", "process_death", "agent_lost", "gpu_fault", "straggler", "throughput"})
+#: From the least to the worst.
+_SEVERITY_ORDER = {"info": 0, "warning": 1, "critical": 2}
 
 __all__ = ["MAX_INCIDENTS", "PROCESS_KINDS", "IncidentBook"]
 
@@ -81,8 +83,16 @@ class IncidentBook:
 
     def open_count(self) -> int:
         """Return how many incidents are open, without those that are only worth knowing (``info`` of a detector)."""
+        return sum(1 for _ in self._open_ones())
+
+    def worst(self) -> dict[str, Any] | None:
+        """Return id, kind, severity and title of the worst open incident, the newest where several are as bad."""
+        worst = max(self._open_ones(), key=lambda i: (_SEVERITY_ORDER[i["severity"]], i["opened"]), default=None)
+        return worst and {name: worst[name] for name in ("incident_id", "kind", "severity", "title")}
+
+    def _open_ones(self) -> Iterator[dict[str, Any]]:
         every = self._incidents.values()
-        return sum(1 for i in every if i["state"] == "open" and (i["severity"] != "info" or i["kind"] == "alert"))
+        return (i for i in every if i["state"] == "open" and (i["severity"] != "info" or i["kind"] == "alert"))
 
     def near(
         self, kinds: Container[str], first_step: float, last_step: float, since: float, until: float, *, but: str

@@ -383,9 +383,12 @@ class RunState:
         now = self._clock()
         status, note = self.liveness.status(now)
         tree = self.fold.tree
+        began, logged = self.stretches.span or (None, None)
         return {
             **self._summary.view(self.store, self.fold),
             **self._summary.watched(self.store),
+            "began": began,
+            "logged": logged,
             "status": status,
             "note": " ".join(part for part in (note, self.unreadable.note) if part),
             "unreadable": self.unreadable.view(),
@@ -395,6 +398,7 @@ class RunState:
             "world": self.world.view({agent["node"] for agent in self.agents.values() if agent["connected"]}),
             "ranks": self.fold.ranks,
             "open_incidents": self.incidents.open_count(),
+            "worst_incident": self.incidents.worst(),
             "rollbacks": sum(s.went_back for s in tree),
             "agents": sum(1 for agent in self.agents.values() if agent["connected"]),
         }

@@ -19,10 +19,12 @@ class Stretches:
 
     Attributes:
         watched: an agent has told of itself: the job ran under our eyes and was not imported.
+        span: when ranks logged first and last, by the log's own clock, unix seconds; None before the first row.
     """
 
     def __init__(self) -> None:
         self.watched = False
+        self.span: tuple[float, float] | None = None
         self._rank: int | None = None
         #: Source -> [began, ended, first step, last step, ranks, steps made].
         self._known: dict[str, list[Any]] = {}
@@ -30,12 +32,17 @@ class Stretches:
 
     def rows(self, placed: Placed, ranks: int) -> None:
         """Take note of rows of a rank; ``ranks`` is how many the job has."""
-        if placed.rank is None or placed.stray or (self._rank is not None and placed.rank > self._rank):
+        if placed.rank is None or placed.stray:
+            return
+        times = (float(placed.times[0]), float(placed.times[-1]))
+        low, high = self.span or times
+        self.span = (min(low, *times), max(high, *times))
+        if self._rank is not None and placed.rank > self._rank:
             return
         if self._rank is None or placed.rank < self._rank:
             self._rank = placed.rank
             self._known.clear()
-        began, ended = float(placed.times[0]), float(placed.times[-1])
+        began, ended = times
         first, last = int(placed.steps[0]), int(placed.steps[-1])
         known = self._known.get(placed.source)
         if known is not None:
@@ -62,9 +69,11 @@ class Stretches:
 
     def saved(self) -> dict[str, Any]:
         """Return for ``restore`` what is known, in plain containers."""
-        return {"watched": self.watched, "rank": self._rank, "known": self._known, "finished": self._finished}
+        known = {"rank": self._rank, "known": self._known, "finished": self._finished}
+        return {"watched": self.watched, "span": self.span, **known}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Take over what ``saved`` returned."""
         self.watched, self._rank = bool(saved["watched"]), saved["rank"]
+        self.span = tuple(saved["span"]) if saved["span"] else None
         self._known, self._finished = dict(saved["known"]), dict(saved["finished"])

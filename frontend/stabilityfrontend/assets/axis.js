@@ -21,6 +21,7 @@
 
   const STEPS = {
     place: S.atStep || ((step) => step),
+    forkAt: (fork) => fork.step,
     number: Number,
     layout(range, px) {
       return { type: "linear", range, ...numbers(fitting(S.ticks(range, Math.max(2, Math.floor(px / LABEL_PX)), true), range, px).filter((one) => one.value >= 0)) };
@@ -45,7 +46,7 @@
   }
 
   /**
-   * The axis that a page's large chart has now: `range(panel, window)`, `layout(range, pixels)`, `place(step, segment)`
+   * The axis that a page's large chart has now: `range(panel, window)`, `layout(range, pixels)`, `place(step, segment)`, `forkAt(fork)`
    * and `number(what Plotly says)`.
    */
   S.axisOf = function (page) {
@@ -55,6 +56,7 @@
     return {
       number: clock ? clockNumber : Number,
       place: (step, segment) => page.derived.place(page.metric(), step, segment),
+      forkAt: (fork) => page.derived.begins(page.metric(), fork.segment),
       range(panel, window) {
         const pieces = panel.lines.flatMap((line) => line.pieces);
         const [low, high] = extent(window ? pieces : [...pieces, ...panel.shown], window);

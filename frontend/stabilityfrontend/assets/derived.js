@@ -155,6 +155,13 @@
       return S.segmentLines(this.entries(name, window), segment);
     }
 
+    /** Where a segment begins on the x axis: at its own first point, for what its parent had there was long before. */
+    begins(name, segment) {
+      const firsts = [...(this.whole ? this.entries(name) : [])].filter((entry) => entry.segment === segment.id && !entry.stray && entry.xs && Number.isFinite(entry.xs[0])).map((entry) => entry.xs[0]);
+      if (firsts.length) return Math.min(...firsts);
+      return this.axis === "time" && segment.created ? S.clockMs(segment.created) : null;
+    }
+
     /** Where a step of a segment is on the x axis, between its neighbours; null where that is not known. */
     place(name, step, segment) {
       let best = null;

@@ -69,11 +69,11 @@
   }
 
   /** Put flags, and bars over what each fork threw away, into a layout of the large chart. */
-  S.flags = function (layout, forks, colors, range, width, place = S.atStep) {
+  S.flags = function (layout, forks, colors, range, width, { place, forkAt } = S.onSteps) {
     if (!range) return;
     const scale = (width - layout.margin.l - layout.margin.r) / (range[1] - range[0]);
     const shown = forks
-      .map((fork) => ({ ...fork, at: place(fork.step, fork.segment.id), endAt: fork.deadEnd === null ? null : place(fork.deadEnd, fork.segment.parent) }))
+      .map((fork) => ({ ...fork, at: forkAt(fork), fromAt: place(fork.step, fork.segment.parent), endAt: fork.deadEnd === null ? null : place(fork.deadEnd, fork.segment.parent) }))
       .filter((fork) => fork.at !== null && fork.at >= range[0] && fork.at <= range[1]);
     // Pixels from the left edge and not from zero: a wall clock's zero is fifty years away.
     const groups = S.flagGroups(shown.map((fork) => ({ ...fork, at: fork.at - range[0] })), scale);
@@ -99,13 +99,14 @@
     // The newest first: of two numbers that would stand on each other the older one is left out.
     const taken = groups.map(({ left, right }) => [left, right]);
     for (const fork of [...shown].reverse()) {
-      if (fork.endAt === null || !fork.discarded || fork.endAt < fork.at) continue;
+      if (fork.endAt === null || fork.fromAt === null || !fork.discarded || fork.endAt < fork.fromAt || fork.endAt <= range[0]) continue;
+      const begin = Math.max(fork.fromAt, range[0]);
       const end = Math.min(fork.endAt, range[1]);
       layout.shapes.push({
         type: "line",
         xref: "x",
         yref: "paper",
-        x0: fork.at,
+        x0: begin,
         x1: end,
         y0: 1.012,
         y1: 1.012,
@@ -114,7 +115,7 @@
       const words = `−${S.count(fork.discarded)}`;
       const right = (end - range[0]) * scale;
       const left = right - LETTER_PX * words.length - BORDER_PX;
-      if (left < (fork.at - range[0]) * scale || taken.some(([from, to]) => to > left && from < right)) continue;
+      if (left < (begin - range[0]) * scale || taken.some(([from, to]) => to > left && from < right)) continue;
       taken.push([left, right]);
       layout.annotations.push({
         x: end,

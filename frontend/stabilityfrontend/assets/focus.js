@@ -105,10 +105,10 @@
         tip(data, layout, top.main, colors, range);
         drawn = top.main;
         Object.assign(layout.xaxis, axis.layout(range, width - layout.margin.l - layout.margin.r));
-        layout.shapes = S.shapes(view, colors, true, axis.place);
+        layout.shapes = S.shapes(view, colors, true, axis);
         layout.annotations = [title(page.metric(), 1, colors)];
         if (both) layout.annotations.push(title(GRAD, layout.yaxis2.domain[1], colors));
-        S.flags(layout, view.forks, colors, range, width, axis.place);
+        S.flags(layout, view.forks, colors, range, width, axis);
         bandNames(layout, view, colors, range, width, axis.place);
         layout.shapes = S.mergeShapes(layout.shapes);
         page.lane.draw(axis, range, layout.margin.l, layout.plotWidth);

@@ -15,6 +15,18 @@
 
   S.tone = (status) => TONES[status] || "calm";
 
+  const UNDER_WAY = ["running", "stalled", "unreachable"];
+
+  /** When a run was heard of last: of one that is over, its newest point, by the clock of its log. */
+  S.lastWord = (run) => (UNDER_WAY.includes(run.status) || !(run.logged > 0) ? run.updated : run.logged);
+
+  /** How long a run has been under way, seconds: from its first point, to now or to its last one; null where its log has no times. */
+  S.elapsed = function (run, now) {
+    const end = UNDER_WAY.includes(run.status) ? now : S.lastWord(run);
+    const begin = run.began > 0 ? run.began : run.created;
+    return end > begin ? end - begin : null;
+  };
+
   /** The pill that says how live a page is. `live` is its socket, `state` what it said last. */
   S.drawPill = function (live, state, latency, lastTime, running) {
     const pill = S.byId("live-pill");
@@ -110,6 +122,7 @@
     S.drawBanner(page.live, page.ready ? null : page.trouble);
     if (!run) {
       S.text(S.byId("run-name"), page.id);
+      for (const id of ["run-step", "run-elapsed"]) S.text(S.byId(id), "–");
       return;
     }
     S.text(S.byId("run-name"), page.name());
@@ -128,8 +141,7 @@
     S.title(status, run.note || "");
     S.drawNote(page, run);
     S.text(S.byId("run-step"), S.count(page.lastStep()));
-    const end = ["running", "stalled", "unreachable"].includes(run.status) ? page.now() : run.updated;
-    S.text(S.byId("run-elapsed"), S.duration(Math.max(0, end - run.created)));
+    S.text(S.byId("run-elapsed"), S.duration(S.elapsed(run, page.now())));
     const over = ENDED.has(run.status);
     const back = S.byId("rollback-open");
     const closed = !page.ready || page.lost === true || over;
@@ -143,7 +155,7 @@
     legend(page, forks);
     const empty = page.charted && page.store.extent([page.metric()]) === null && !page.lost;
     const words = S.byId("chart-focus").dataset;
-    const text = !page.charted ? "Fetching the run …" : empty ? "No point yet. The chart begins with the first call of run.log(step, {“loss”: …})." : "";
+    const text = !page.charted ? "Fetching the run …" : empty ? (run.agents ? "The job has started; its first step is awaited. " : "No point yet. ") + "The chart begins with the first call of run.log(step, {“loss”: …})." : "";
     if (words.empty !== text) words.empty = text;
     S.text(S.byId("run-foot"), `${run.run_id} · ${S.count(run.effective_points)} effective and ${S.count(run.dead_points)} discarded points kept · Stabilityboard ${page.config.version}`);
   };

@@ -133,12 +133,14 @@
 
   /** Where a step is drawn when the x axis is the steps themselves. */
   S.atStep = (step) => step;
+  S.onSteps = { place: S.atStep, forkAt: (fork) => fork.step };
 
   /**
    * Bands of incidents and lines of forks, as Plotly shapes over the whole height.
-   * `place(step, segment)`: where a step of a segment is on the x axis; null where that is not known.
+   * `place(step, segment)` and `forkAt(fork)`: where a step of a segment, and where a fork, is on the x axis; null where
+   * that is not known.
    */
-  S.shapes = function (view, colors, strong, place = S.atStep) {
+  S.shapes = function (view, colors, strong, { place, forkAt } = S.onSteps) {
     const shapes = [];
     for (const incident of view.incidents.filter(S.hasBand).slice(0, BANDS)) {
       const onset = place(incident.onset_step, incident.segment);
@@ -164,7 +166,7 @@
     // Many of them side by side would be a fence in front of the curve: older ones are a tick at its foot.
     const old = view.forks.length > CROWD ? view.forks.length - CROWD : 0;
     view.forks.forEach((fork, index) => {
-      const x = place(fork.step, fork.segment && fork.segment.id);
+      const x = forkAt(fork);
       if (x !== null) shapes.push(vertical(x, colors.accent, index < old ? "solid" : "dash", 1, (old ? 0.6 : 1) * (strong ? 0.9 : 0.45), index < old ? TICK : 1));
     });
     return shapes;
