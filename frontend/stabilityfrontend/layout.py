@@ -113,6 +113,8 @@ def runs_page() -> html.Div:
                             className="table runs",
                             id="runs-table",
                         ),
+                        # How many of them are shown, and a button for more (assets/runs.js).
+                        html.Div(id="runs-more", className="runs-more", hidden=True),
                         html.Div(id="runs-empty", hidden=True),
                     ],
                     className="panel",

@@ -2,6 +2,8 @@
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
+  /** Runs asked for at once, after the first page. */
+  const RUNS_A_PAGE = 1000;
   /** How long a request may take. A window of ten million points takes a tenth of a second. */
   const TIMEOUT_MS = 15000;
 
@@ -70,7 +72,19 @@
 
   S.ApiError = ApiError;
   S.api = {
-    runs: () => call("GET", "/runs"),
+    /** All runs, page after page; `onPage` gets what is there after each. A server that knows no pages answers with all. */
+    runs: async (onPage) => {
+      const found = { runs: [], total: 0 };
+      let next = null;
+      do {
+        const answer = await call("GET", next ? `/runs?limit=${RUNS_A_PAGE}&cursor=${encodeURIComponent(next)}` : "/runs");
+        found.runs.push(...answer.runs);
+        found.total = Math.max(answer.total || 0, found.runs.length);
+        next = answer.next || null;
+        if (onPage && onPage(found) === false) break;
+      } while (next);
+      return found;
+    },
     run: (id) => call("GET", run(id)),
     segments: (id) => call("GET", `${run(id)}/segments`),
     series,

@@ -1,11 +1,11 @@
-// The list of runs, live: one row each, newest first, and a first step for who has none yet.
+// The list of runs, live: one row each, those in trouble first, and a first step for who has none yet.
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
-  /** Rows drawn; the filter finds the others. */
-  const ROWS = 200;
-  /** Runs whose sparkline is fetched and kept: those in sight. */
-  const SPARKS = 60;
+  /** Rows drawn at first, and with each press of the button under them; the search goes through all. */
+  const ROWS = 100;
+  /** Runs whose sparkline is fetched at once, and kept. */
+  const [SPARKS, SPARKS_KEPT] = [60, 400];
   /** Runs that are compared at once. */
   const COMPARED = 8;
   const SNIPPET = [
@@ -22,23 +22,41 @@
     "run.finish()",
   ].join("\n");
 
+  /** How soon somebody should look at a run, 0 at once. */
+  function urgency(run) {
+    if (run.open_incidents) return S.tone(run.status) === "critical" || (run.worst_incident && run.worst_incident.severity === "critical") ? 0 : 1;
+    return run.status === "running" ? 2 : 3;
+  }
+
+  /** What is to be known of a run first: its worst open incident, and below it its status; else the status alone. */
+  function state(run) {
+    const worst = run.worst_incident;
+    if (!worst) return S.h("span", { class: `pill ${S.tone(run.status)}`, title: run.note || "" }, run.status);
+    return [S.h("a", { class: `pill ${S.severity(worst)}`, href: S.incidentHref(run.run_id, worst.incident_id), title: worst.title }, S.words(worst.kind)), S.h("div", { class: "sub", title: run.note || "" }, run.status)];
+  }
+
   class RunsPage {
     constructor(root) {
       this.root = root;
       this.runs = new Map();
       this.rows = new Map();
       this.sparks = new Map();
+      this.rowsWanted = ROWS;
+      this.total = 0;
       this.state = "connecting";
       this.ready = false;
       this.filter = S.h("input", {
         id: "runs-filter",
         type: "search",
         class: "field",
-        placeholder: "Filter by name, project or status",
-        "aria-label": "Filter runs",
+        placeholder: "Search by name, project or status",
+        "aria-label": "Search runs",
         autocomplete: "off",
-        on: { input: () => this.draw() },
+        on: { input: () => this.redraw() },
       });
+      this.more = S.h("button", { type: "button", class: "button", id: "runs-more-open", on: { click: () => this.showMore() } }, "Show more");
+      this.moreWords = S.h("span", { class: "sub", id: "runs-shown" });
+      S.fill(S.byId("runs-more"), this.moreWords, this.more);
       S.fill(S.byId("runs-search"), this.filter);
       this.chosen = new Set();
       this.compare = S.h("button", { type: "button", class: "button", id: "compare-open", on: { click: () => S.go(`/compare?${new URLSearchParams([...this.chosen].map((id) => ["run", id]))}`) } }, "Compare");
@@ -55,13 +73,18 @@
 
     async fetch() {
       try {
-        const { runs } = await S.api.runs();
+        const fresh = new Map();
+        await S.api.runs(({ runs, total }) => {
+          if (this.gone) return false;
+          // A run that was heard of a moment ago may have nothing to say about itself yet.
+          for (const run of runs.slice(fresh.size)) fresh.set(run.run_id || `no id ${fresh.size}`, run);
+          this.total = total;
+          if (this.ready) return true;
+          this.take(fresh);
+          return true;
+        });
         if (this.gone) return;
-        // A run that was heard of a moment ago may have nothing to say about itself yet.
-        this.runs = new Map(runs.filter((run) => run.run_id).map((run) => [run.run_id, run]));
-        this.ready = true;
-        this.trouble = null;
-        this.draw();
+        this.take(fresh);
         this.fetchSparks();
       } catch (error) {
         this.trouble = error.message;
@@ -69,11 +92,20 @@
       }
     }
 
+    /** Show these runs; what came live about one meanwhile is newer. */
+    take(runs) {
+      const news = this.ready ? new Map() : this.runs;
+      this.runs = new Map([...runs].filter(([, run]) => run.run_id).map(([id, run]) => [id, news.has(id) ? { ...run, ...news.get(id) } : run]));
+      this.ready = true;
+      this.trouble = null;
+      this.redraw();
+    }
+
     async fetchSparks() {
-      const wanted = this.shown().filter((run) => !this.sparks.has(run.run_id)).slice(0, SPARKS);
+      const wanted = this.shown().slice(0, this.rowsWanted).filter((run) => !this.sparks.has(run.run_id)).slice(0, SPARKS);
       for (const run of wanted) {
         if (this.gone) return;
-        if (this.sparks.size >= ROWS) this.sparks.delete(this.sparks.keys().next().value);
+        if (this.sparks.size >= SPARKS_KEPT) this.sparks.delete(this.sparks.keys().next().value);
         const metric = S.focusMetric(run.metrics || [], run);
         this.sparks.set(run.run_id, { metric, values: [] });
         try {
@@ -100,8 +132,11 @@
           if (value !== null) spark.values.push(value);
           if (spark.values.length > 200) spark.values.shift();
         }
-        this.stale = true;
-        if (!known) this.fetchSparks();
+        this.list = null;
+        if (!known) {
+          this.total = Math.max(this.total, this.runs.size);
+          this.fetchSparks();
+        }
       } else if (message.type === "reset" || (message.type === "hello" && this.ready)) this.fetch();
     }
 
@@ -111,14 +146,32 @@
       this.draw();
     }
 
+    /** The runs that the search lets through: open incidents first, critical ones before others, then what runs, then by age. */
     shown() {
+      if (this.list) return this.list;
       const words = this.filter.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
-      return [...this.runs.values()]
-        .sort((a, b) => (b.status === "running") - (a.status === "running") || b.created - a.created)
-        .filter((run) => {
-          const text = `${run.name} ${run.run_id} ${run.project} ${run.status}`.toLowerCase();
-          return words.every((word) => text.includes(word));
-        });
+      const fits = (run) => {
+        const text = `${run.name} ${run.run_id} ${run.project} ${run.status}`.toLowerCase();
+        return words.every((word) => text.includes(word));
+      };
+      this.list = [...this.runs.values()]
+        .filter(fits)
+        .map((run) => [urgency(run), run])
+        .sort((a, b) => a[0] - b[0] || b[1].created - a[1].created)
+        .map(([, run]) => run);
+      return this.list;
+    }
+
+    /** Another search, or other runs: make the list anew. */
+    redraw() {
+      this.list = null;
+      this.draw();
+    }
+
+    showMore() {
+      this.rowsWanted += ROWS;
+      this.draw();
+      this.fetchSparks();
     }
 
     drawTop() {
@@ -130,14 +183,19 @@
     draw() {
       if (this.gone || !this.ready || !this.root.isConnected) return;
       const list = this.shown();
-      S.text(S.byId("runs-count"), this.runs.size ? S.count(this.runs.size) : "");
+      const total = Math.max(this.total, this.runs.size);
+      S.text(S.byId("runs-count"), total ? S.count(total) : "");
       S.show(S.byId("runs-table"), list.length > 0);
       S.show(S.byId("runs-head"), this.runs.size > 0);
       this.drawChosen();
       const empty = S.byId("runs-empty");
       S.show(empty, list.length === 0);
       if (!list.length) this.drawEmpty(empty);
-      const rows = list.slice(0, ROWS).map((run) => this.row(run));
+      const rows = list.slice(0, this.rowsWanted).map((run) => this.row(run));
+      const loading = total > this.runs.size ? `, ${S.count(total - this.runs.size)} are still being fetched` : "";
+      S.show(S.byId("runs-more"), list.length > rows.length || Boolean(loading));
+      S.show(this.more, list.length > rows.length);
+      S.text(this.moreWords, `${S.count(rows.length)} of ${S.plural(list.length, "run")} shown${loading}`);
       const body = S.byId("runs-body");
       if (rows.length !== body.children.length || rows.some((row, index) => row !== body.children[index])) S.fill(body, rows);
     }
@@ -160,12 +218,13 @@
     }
 
     row(run) {
-      const age = this.live.now() - run.updated;
+      const age = this.live.now() - S.lastWord(run);
       const spark = this.sparks.get(run.run_id);
       const chosen = this.chosen.has(run.run_id);
-      const key = JSON.stringify([run, chosen, S.age(age), S.theme.name(), spark && spark.values.length]);
       const known = this.rows.get(run.run_id);
-      if (known && known.key === key) return known.element;
+      // What is heard of a run makes a new object of it.
+      const key = `${chosen} ${S.age(age)} ${S.theme.name()} ${spark && spark.values.length}`;
+      if (known && known.run === run && known.key === key) return known.element;
       const metric = spark ? spark.metric : S.focusMetric(run.metrics || [], run);
       const loss = S.lossMetric(run.metrics || [], run);
       const href = `/runs/${encodeURIComponent(run.run_id)}`;
@@ -175,7 +234,7 @@
       const cells = [
         S.h("td", { class: "pick" }, box),
         S.h("td", {}, S.h("a", { href, class: "run-link" }, run.name || run.run_id), S.h("div", { class: "sub" }, run.project || "no project")),
-        S.h("td", {}, S.h("span", { class: `pill ${S.tone(run.status)}`, title: run.note || "" }, run.status)),
+        S.h("td", {}, state(run)),
         S.h("td", { class: "num" }, S.count(run.last_step)),
         S.h("td", { class: "num strong", title: loss || "no loss is logged" }, S.steady(loss === null ? null : S.number((run.latest || {})[loss]))),
         S.h("td", { class: "spark-cell", title: metric }, spark ? S.sparkline(spark.values, "var(--accent)", 160, 28) : null, loss === null && (run.metrics || []).length ? S.h("div", { class: "sub spark-name" }, metric) : null),
@@ -185,7 +244,7 @@
       ];
       const element = known ? known.element : S.h("tr", { data: { run: run.run_id }, on: { click: (event) => event.target.closest("a, .pick") || S.go(href) } });
       S.fill(element, cells);
-      this.rows.set(run.run_id, { key, element, box });
+      this.rows.set(run.run_id, { run, key, element, box });
       return element;
     }
 
