@@ -9,7 +9,7 @@ import pytest
 from stabilitybackend.policy.advice import suggest
 from stabilitybackend.policy.interruption_rules import Stop, judge
 from stabilitybackend.policy.plan import JobFacts, make_plan
-from watched_job import Job
+from watched_job import Job, source
 
 NOW = 1_000.0
 VERDICT = {"class": "peer_missing", "culprits": [3], "nodes": ["n1"], "confidence": "high", "text": "Rank 3 is gone."}
@@ -55,7 +55,7 @@ def excluded(evidence: dict[str, Any]) -> list[str]:
 def test_a_hang_says_in_a_field_which_suspects_left_in_order(end: str, state: str) -> None:
     job = Job(nodes={"a": [0, 1], "b": [2, 3]})
     job.run(60)
-    job.event(end, 1)
+    job.event(end, 1, {"source": source(1), "rank": 1})
     job.stuck[1] = {"alive": False, "state": state}
     (found,) = [one for one in job.run(15, moving=False) if one.kind == "hang"][-1:]
     assert {name: found.evidence[name] for name in ("suspects", "finished", "left")} == {

@@ -14,7 +14,7 @@ from job import Job
 from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
-from stabilityclient.wire import Hello
+from stabilityclient.wire import Health, Hello
 
 OTHER = Hello("run-2", "a2", "n1", "0.1.0")
 
@@ -62,6 +62,14 @@ async def test_a_run_that_can_not_be_judged_says_so_and_is_followed_on(stage: St
     assert "The server fails at judging it (TypeError: unhashable type: 'dict')" in worker.run()["note"]
     assert await stage.send(*rows(Job(1), 41, 60)) is worker
     assert worker.run()["last_step"] == 60
+
+
+async def test_a_word_of_an_agent_at_which_the_server_fails_costs_the_agent_nothing_and_is_told(stage: Stage) -> None:
+    await _two_runs(stage)
+    worker = await stage.manager.get("run-1")
+    worker.state.on_health = lambda health: _fails()  # type: ignore[method-assign]
+    await stage.manager.health("run-1", Health("a1", "n0", 1.0, []))
+    assert "The server fails at taking what its agents say" in worker.run()["note"]
 
 
 async def test_judging_that_works_again_is_told_no_more(stage: Stage) -> None:

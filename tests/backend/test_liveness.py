@@ -373,15 +373,6 @@ def test_a_run_whose_events_all_say_its_end_is_finished_after_a_server_restart()
     assert job.monitor.status(job.now) == ("finished", "rank 1 ended without run.finish().")
 
 
-def test_slots_that_are_not_slots_are_counted_and_harm_nothing() -> None:
-    job = Job()
-    job.monitor.observe(
-        {"agent": "x", "node": "a", "time": 0.0, "ranks": [{"rank": 0}, {"rank": "?", "source": "s"}, 7]}, 1.0
-    )
-    assert job.monitor.bad_slots == 3
-    assert job.run(60) == []
-
-
 def test_a_process_that_died_before_its_first_step_was_told_is_not_said_to_be_at_a_step() -> None:
     job = Job()
     data = {"source": source(0), "rank": 0, "pid": 100, "last_phase": "", "evidence": {}}

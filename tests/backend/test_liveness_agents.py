@@ -93,7 +93,7 @@ def test_another_agent_on_the_node_ends_the_silence_of_the_first() -> None:
     job = two_nodes()
     job.silent = {"b"}
     job.run(40)
-    health = {"agent": "agent-b2", "node": "b", "time": job.now, "ranks": [job.slot(2), job.slot(3)]}
+    health = {"agent": "agent-b2", "node": "b", "time": job.now, "ranks": [job.slot(2), job.slot(3)], "agent_state": {}}
     job.monitor.observe(health, job.now)
     said = job.run(1)
     assert kinds(said) == [("agent_lost", "resolved")]

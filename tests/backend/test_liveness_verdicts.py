@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from stabilitybackend.schema.health import read_health
+from stabilityclient.wire import Health
 from stood_job import C10D, PROBED, RUN, answered, stands, told, verdict
 from watched_job import START, Job, kinds, source, stack
 
@@ -268,13 +270,15 @@ def test_a_world_too_large_to_count_and_other_nonsense_in_slots_harms_nothing() 
         {"rank": 0, "source": source(0), "step": -5, "phase": 7, "phase_start": -1e300, "beat": "x", "pending": [],
          "phases": {"data": ["a", None, {}], 5: [1, 2, 3]}, "proc": 3, "gpu": [], "world_size": 10**12, "expect_s": -3},
         {"rank": 0, "source": source(0), "step": 10**400, "time": float("nan"), "step_start": float("inf")},
-        {"rank": 10**9, "source": source(1)}, {"rank": True, "source": "r"}, {"rank": 1, "source": ""}, None, 3,
+        {"rank": 10**9, "source": source(1)}, {"rank": True, "source": "r"}, {"rank": 1, "source": ""},
     ]  # fmt: skip
+    health = Health("agent-a", "a", job.now, nonsense)
+    assert len(read_health(health)) > 10
     for _ in range(30):
         job.now += 1.0
-        job.tell("a", nonsense)
+        job.tell("a", health.ranks)
         job.monitor.tick(job.now)
-    assert job.monitor.bad_slots > 0
+    assert job.monitor.bad_slots == 60  # rank 0 twice in each, and rank 10^9
     assert job.monitor.status(job.now)[0] in ("running", "stalled")
 
 
@@ -323,9 +327,7 @@ def test_pending_calls_that_ran_because_of_the_dump_s_signal_are_no_sign_of_a_li
 
 def test_what_an_agent_cannot_see_of_its_ranks_stands_in_the_verdict() -> None:
     job = stands({}, seconds=0)
-    job.agent_state["b"] = {
-        "blind": [{"what": "signals", "why": "no permission"}, {"what": "gpu", "why": "no driver"}, 7]
-    }
+    job.agent_state["b"] = {"blind": [{"what": "signals", "why": "no permission"}, {"what": "gpu", "why": "no driver"}]}
     job.run(12, moving=False)
     assert verdict(job)["blind"] == ["node b: signals: no permission"]
 

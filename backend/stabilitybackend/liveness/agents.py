@@ -46,24 +46,18 @@ class Agent:
 
         A jump that the agent names (``clock_step_s``) is taken out; a time that goes back is one that nobody named.
         """
-        state = health.get("agent_state")
-        state = state if isinstance(state, Mapping) else {}
-        told = number(health.get("time"))
+        state, told = health["agent_state"], number(health["time"])
         if self.seen_at == 0.0 or self._told == 0.0:
             self.clock = told
         else:
             passed = told - self._told - number(state.get("clock_step_s"))
             self.clock += passed if passed >= 0 else max(0.0, now - self.seen_at)
         self._told, self.seen_at, self.connected, self.lost_at = told, now, True, None
-        self.node = str(health.get("node") or "")
+        self.node = health["node"]
         self.started = number(state.get("started"))
         blind = state.get("blind")
-        if isinstance(blind, list):
-            self.blind = [
-                {name: str(one.get(name) or "")[:200] for name in ("what", "why")}
-                for one in blind[:MAX_BLIND]
-                if isinstance(one, Mapping)
-            ]
+        if blind is not None:
+            self.blind = [{name: (one.get(name) or "")[:200] for name in ("what", "why")} for one in blind[:MAX_BLIND]]
         return self.clock
 
 

@@ -58,10 +58,10 @@ def ended_together(by_time: list[dict[str, Any]]) -> bool:
 def is_cascade(death: Mapping[str, Any]) -> bool:
     """Say whether a death only passes on another one, or is a launcher's doing."""
     exception = death.get("exception")
-    if isinstance(exception, Mapping):
+    if exception is not None:
         said = f"{exception.get('type', '')} {exception.get('message', '')}".lower()
         return any(word in said for word in PASSED_ON)
-    fatal = str(death.get("fatal") or "").lower()
+    fatal = (death.get("fatal") or "").lower()
     if death.get("signal_name") == "SIGABRT" and any(word in fatal for word in ("nccl", "gloo", "watchdog")):
         return True
     return death.get("signal_name") in LAUNCHER_SIGNALS
@@ -82,7 +82,7 @@ def passes_on(death: Mapping[str, Any]) -> bool:
 def from_outside(death: Mapping[str, Any]) -> bool:
     """Say whether a signal from outside ended a process, Ctrl-C included, and nothing of its own."""
     exception = death.get("exception")
-    if isinstance(exception, Mapping) and exception:
+    if exception:
         return exception.get("type") in STOPPED_BY_HAND
     return death.get("cause") == "signal" and death.get("signal_name") in OUTSIDE_SIGNALS
 

@@ -39,7 +39,7 @@ def how_it_died(who: str, cause: str, death: Mapping[str, Any]) -> str:
 
 def gpu_words(death: Mapping[str, Any]) -> str:
     gpu = death.get("gpu")
-    return f", GPU {gpu['index']}" if isinstance(gpu, Mapping) and gpu.get("index") is not None else ""
+    return f", GPU {gpu['index']}" if gpu is not None and gpu.get("index") is not None else ""
 
 
 def others_after(ranks: int, nodes: int) -> str:
@@ -82,7 +82,7 @@ def verdict_of(
     if first.get("fatal"):
         because.append(f"its last words: {cut(first['fatal'])}")
     oom = first.get("oom")
-    if isinstance(oom, Mapping):
+    if oom is not None:
         because.append(cut(oom.get("text") or ", ".join(f"{name} {value}" for name, value in oom.items())))
     because += [f"rank {death['rank']} died {_apart(death['time'] - first['time'])}" for death in others[:8]]
     if cause == "unknown":
@@ -98,9 +98,7 @@ def verdict_of(
         "confidence": "high" if certain and sure else ("medium" if certain else "low"),
         "culprits": [] if together else [first["rank"]],
         "nodes": [first["node"]] if first["node"] and not together else [],
-        "gpus": [{"rank": first["rank"], "node": first["node"], **gpu}]
-        if isinstance(gpu, Mapping) and not together
-        else [],
+        "gpus": [{"rank": first["rank"], "node": first["node"], **gpu}] if gpu is not None and not together else [],
         "because": because,
         "blind": blind,
         "since": first["time"],

@@ -66,7 +66,7 @@ class LivenessMonitor:
         self._gpu_faults: Iterable[Mapping[str, Any]] = ()
         #: Of the job, as its frames tell it.
         self.newest_start = JobStart(0.0, 0)
-        #: Slots and events that did not have the fields of docs/wire.md.
+        #: Slots that came twice in one message or of a rank that no job has, and stacks that say nothing.
         self.bad_slots = 0
         #: Ranks not followed because there were more than MAX_RANKS.
         self.ranks_not_followed = 0
@@ -128,16 +128,11 @@ class LivenessMonitor:
         return self._agents.left_at(agent)
 
     def observe(self, health: Mapping[str, Any], now: float) -> None:
-        """Take a Health message as builtins (fields of ``wire.Health``), received at ``now``."""
-        name = str(health["agent"])
+        """Take a Health message as builtins, its words of their types (``schema/health.py``), received at ``now``."""
+        name = health["agent"]
         clock = self._agents.of(name).hear(health, now)
-        node, told = str(health.get("node") or ""), number(health.get("time"))
-        ranks = health.get("ranks")
-        for slot in ranks if isinstance(ranks, list | tuple) else ():
-            try:
-                self._observe_slot(slot, name, node, clock, told, now)
-            except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-                self.bad_slots += 1
+        for slot in health["ranks"]:
+            self._observe_slot(slot, name, health["node"], clock, number(health["time"]), now)
 
     def _observe_slot(
         self, slot: Mapping[str, Any], agent: str, node: str, clock: float, told: float, now: float
@@ -145,8 +140,9 @@ class LivenessMonitor:
         rank, source = slot["rank"], slot["source"]
         if rank is None:
             return
-        if type(rank) is not int or not 0 <= rank <= MAX_RANK or not isinstance(source, str) or not source:
-            raise ValueError(f"rank {rank!r} of source {source!r}")
+        if rank > MAX_RANK:
+            self.bad_slots += 1
+            return
         watch = self._ranks.get(rank)
         if watch is None and slot.get("alive") is False and self.newest_start.left_out(rank, source):
             return
@@ -209,8 +205,7 @@ class LivenessMonitor:
             rank: the source's rank, None for an agent's.
             now: unix seconds.
         """
-        kind, data = event["type"], event.get("data")
-        data = data if isinstance(data, Mapping) else {}
+        kind, data = event["type"], event["data"]
         if kind == "stacks":
             expected = [watch.rank for watch in self._ranks.values() if watch.running]
             time = number(event.get("time")) or now
@@ -220,8 +215,8 @@ class LivenessMonitor:
             return
         of_agent = kind in ("left", "process_death")
         if of_agent:
-            rank = data.get("rank", rank)
-        if type(rank) is not int or not 0 <= rank <= MAX_RANK:
+            rank = data["rank"]
+        if rank is None or rank > MAX_RANK:
             return
         source = str((data if of_agent else event).get("source") or "")
         watch = self._ranks.get(rank)

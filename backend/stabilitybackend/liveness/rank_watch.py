@@ -192,9 +192,7 @@ class RankWatch:
         self.alive = slot.get("alive") is not False
         self.pid = int(number(slot.get("pid")))
         if "gpu" in slot or "proc" in slot:
-            gpu, proc = slot.get("gpu"), slot.get("proc")
-            self.gpu = gpu if isinstance(gpu, dict) else None
-            self.proc = proc if isinstance(proc, dict) else {}
+            self.gpu, self.proc = slot.get("gpu"), slot.get("proc") or {}
             self.world_size = int(number(slot.get("world_size")))
         self.trouble = str(slot.get("trouble") or "")[:200]
         if "step" not in slot:  # there is a process, and its slot can't be read

@@ -296,7 +296,8 @@ class RunWorker:
     def health(self, health: Health) -> None:
         """Take an agent's newest word about its ranks."""
         self.rest.active()
-        self._health.put(self.state.on_health(health))
+        with self.defects.noted("taking what its agents say"):
+            self._health.put(self.state.on_health(health))
 
     async def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Order a command, store it and send it on; return it."""

@@ -41,7 +41,7 @@ class RankWord(msgspec.Struct):
     """The newest process of one rank, and its slot."""
 
     rank: Rank | None
-    source: _Text
+    source: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_CHARS)]
     pid: Whole | None = None
     alive: bool | None = None
     time: Finite | None = None
