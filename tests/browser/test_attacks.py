@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -99,6 +100,12 @@ async def _key(redis_url: str, *scopes: str) -> str:
     return text
 
 
+def _run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Return what ``work`` returns; in a thread, for the browser's own loop runs in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, work).result()
+
+
 @pytest.fixture
 def redis_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with EmbeddedRedis(tmp_path_factory.mktemp("attacked")) as redis:
@@ -108,7 +115,7 @@ def redis_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def server(redis_of_its_own: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     with RunningServer(redis_of_its_own, tmp_path_factory.mktemp("data")) as server:
-        asyncio.run(_fill(server.agent_url))
+        _run(_fill(server.agent_url))
         server.wait_for("/runs/run-1", lambda run: run["last_step"] == 59, "the run is there")
         yield server
 
@@ -154,7 +161,7 @@ def test_a_key_that_only_looks_sees_no_button_that_orders(
     page = open_page(f"{server.url}/runs/run-1")
     page.wait_for_selector("#rollback-open")
     assert page.inner_text("#who") == ""
-    key = asyncio.run(_key(redis_of_its_own, "read"))
+    key = _run(_key(redis_of_its_own, "read"))
     page = open_page(f"{server.url}/login?next=/runs/run-1", quiet=False)
     page.fill("#login-key", key)
     page.click("#login-send")

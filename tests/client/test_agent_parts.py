@@ -15,6 +15,7 @@ from stabilityclient.agent.logfile import BoundedLog
 from stabilityclient.agent.ownsource import MAX_WAITING_BYTES, MAX_WAITING_EVENTS, OwnSource
 from stabilityclient.agent.reader import chunk_numbers
 from stabilityclient.agent.records import Event
+from stabilityclient.agent.refusal import refusal
 from stabilityclient.agent.sources import Sources, is_alive
 from stabilityclient.agent.uplink import FLUSH_S, FRAMES_PER_S, LONGEST_FLUSH_S, Backoff, Uplink, agent_url, flush_s
 from stabilityclient.guard import Guard
@@ -174,6 +175,25 @@ def test_a_guard_logs_a_place_once_a_minute_with_the_count(caplog: pytest.LogCap
 def test_a_strict_guard_raises() -> None:
     with pytest.raises(ValueError, match="bad"):
         Guard(strict=True).caught("log()", ValueError("bad"))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (
+            403,
+            b'{"error": {"code": "foreign_host", "message": "board is no name", "hint": "add it"}}',
+            "board is no name; add it",
+        ),
+        (401, b"<html>", "the server does not accept this API key; set STABILITY_API_KEY"),
+        (403, None, "is not the agents' door: check STABILITY_URL"),
+        (401, b"[]", "set STABILITY_API_KEY"),
+    ],
+)
+def test_a_refused_agent_repeats_what_the_server_said(status: int, body: bytes | None, said: str) -> None:
+    text = refusal(status, body, "ws://board:8080/api/v1/agent", has_key=True)
+    assert text.startswith(f"HTTP {status}: ")
+    assert said in text
 
 
 @pytest.mark.parametrize(

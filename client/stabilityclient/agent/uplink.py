@@ -18,6 +18,7 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 from stabilityclient.agent.framing import MAX_FRAME_RECORDS, READ_BYTES, encoded_frame
+from stabilityclient.agent.refusal import refusal
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.wire import (
     MAX_MESSAGE_BYTES,
@@ -210,12 +211,8 @@ class Uplink:
         except websockets.InvalidStatus as error:
             status = error.response.status_code
             if status in _REFUSING:
-                # 403 is also what a WebSocket to a path that is none gets.
-                other = f", or {self._url} is not the agents' door: check STABILITY_URL" if status == 403 else ""
-                what = "does not accept this API key" if self._headers else "needs an API key and none is set"
-                raise Refused(
-                    f"HTTP {status}: the server {what}; set STABILITY_API_KEY to one of `stabilityboard keys`{other}"
-                ) from error
+                text = refusal(status, error.response.body, self._url, has_key=bool(self._headers))
+                raise Refused(text) from error
             raise
 
     async def _shake_hands(self, socket: ClientConnection) -> None:
