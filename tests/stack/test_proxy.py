@@ -138,6 +138,7 @@ def test_a_page_behind_the_proxy_logs_in_and_writes(proxied: Proxied) -> None:
     page = {"Origin": proxied.origin}
     login = proxied.call("POST", "/api/v1/login", json={"key": proxied.key}, headers=page)
     assert login.status_code == 200
+    assert login.headers["set-cookie"].startswith(f"__Host-stabilityboard_{proxied.port}=")
     assert "; Secure" in login.headers["set-cookie"]
     cookie = login.headers["set-cookie"].split(";")[0]
     order = {"kind": "rollback", "to_step": 5}

@@ -115,6 +115,9 @@ def _port(settings: Settings) -> Result:
     if settings.beyond_loopback:
         text = f"{place} is free and can be reached from other machines"
         return Result("port", "note", text, "up needs an API key there: stabilityboard keys create NAME")
+    if settings.exposed:
+        text = f"{place} is free, and people come to it as {settings.public_url or ', '.join(settings.trusted_hosts)}"
+        return Result("port", "note", text, "up needs an API key there: stabilityboard keys create NAME")
     return Result("port", "ok", f"{place} is free")
 
 

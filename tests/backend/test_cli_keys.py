@@ -1,0 +1,34 @@
+"""``stabilityboard keys``: keys of one project, and who made and ended which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from program import Program, program_in
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Program:
+    return program_in(tmp_path, monkeypatch, capfd)
+
+
+def test_a_key_is_made_for_a_project_and_its_life_is_written_down(program: Program) -> None:
+    code, key, said = program("keys", "create", "llm job", "--scope", "agent", "--project", "llm")
+    key_id = key.split("_")[1]
+    assert (code, f"key {key_id} (agent, project llm) for 'llm job'" in said) == (0, True)
+    _, listed, _ = program("keys", "list")
+    assert [word in listed for word in (key_id, "llm job", "agent", "works")] == [True] * 4
+    assert program("keys", "revoke", key_id)[0] == 0
+    _, log, _ = program("keys", "audit")
+    lines = [line for line in log.splitlines() if key_id in line]
+    assert ["key.revoke" in lines[0], "key.create" in lines[1]] == [True, True]
+    assert key.strip() not in log
+
+
+def test_a_key_of_which_nothing_is_said_deletes_nothing(program: Program) -> None:
+    _, _, said = program("keys", "create", "anna")
+    assert "(agent, read, command)" in said
+    code, _, said = program("keys", "create", "bob", "--scope", "owner")
+    assert (code, "expected some of agent, read, command, admin" in said) == (1, True)
