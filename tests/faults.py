@@ -52,6 +52,8 @@ RANK_EVENTS: tuple[tuple[str, int | None, dict[str, Any]], ...] = (
     ("alert", 12, {"title": "odd", "text": "very odd", "severity": "warning"}),
     ("command", 12, {"command_id": "c-1", "attempt": 1, "state": "ready", "detail": "stops at 20"}),
     ("exception", 12, {"type": "RuntimeError", "message": "NCCL error", "traceback": 'File "train.py", line 3'}),
+    ("command", 12, {"command_id": "c-1", "state": "acted", "detail": "", "applied": {"seed": 4, "lr_scale": 0.5}}),
+    ("handler", None, {"can": ["seed", "lr_scale"]}),
     ("finish", 12, {}),
 )  # fmt: skip
 _DEATH = {
