@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import socket
 import subprocess
@@ -89,6 +90,15 @@ def test_a_body_that_does_not_come_ends_the_connection(server: RunningServer, mo
     with raw(server.port) as connection:
         connection.sendall(b"POST /api/v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
         assert rest(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_rubbish_is_one_line_in_the_log_however_often_it_comes(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("uvicorn.tests")
+    log.addFilter(http_protocol.RubbishFilter())
+    for _ in range(50):
+        log.warning("Invalid HTTP request received.")
+    log.warning("something else")
+    assert caplog.messages == ["Invalid HTTP request received.", "something else"]
 
 
 def _peak_kib(pid: int) -> int:

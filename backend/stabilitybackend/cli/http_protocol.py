@@ -6,10 +6,13 @@ Its parser keeps a head of any size in memory, and waits for the end of it for e
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["BoundedHttpProtocol"]
+from stabilitybackend.quiet_log import QuietLog
+
+__all__ = ["BoundedHttpProtocol", "RubbishFilter"]
 
 #: Longest first line and headers of a request together, bytes. The longest address of ours, a chart of 24 metrics, has
 #: 8,000; a cookie 43.
@@ -17,6 +20,25 @@ MAX_HEAD_BYTES = 32 * 1024
 MAX_HEADERS = 100
 #: Seconds in which the head of a request has to be here, from the connection or its first byte on.
 HEAD_TIMEOUT_S = 10.0
+
+
+#: What uvicorn logs for each request that is none: whoever sends rubbish could fill the disk with it.
+_RUBBISH = ("Invalid HTTP request received.", "Unsupported upgrade request.")
+
+
+class RubbishFilter(logging.Filter):
+    """Lets one line a minute about requests that are none through, and counts the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._log = QuietLog(logging.getLogger(__name__))
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether uvicorn may log the record itself."""
+        if record.msg not in _RUBBISH:
+            return True
+        self._log.say(logging.WARNING, str(record.msg))
+        return False
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):

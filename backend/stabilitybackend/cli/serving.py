@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import resource
 import signal
@@ -15,7 +16,7 @@ from typing import Any
 
 import uvicorn
 
-from stabilitybackend.cli.http_protocol import BoundedHttpProtocol
+from stabilitybackend.cli.http_protocol import BoundedHttpProtocol, RubbishFilter
 from stabilitybackend.errors import SettingsError, StartError
 from stabilityclient.wire import MAX_MESSAGE_BYTES
 
@@ -39,7 +40,7 @@ def server_config(app: Any, *, log_level: str = "warning", trusted_proxies: str 
     Args:
         trusted_proxies: addresses and networks whose X-Forwarded-For and -Proto count; None: nobody's.
     """
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
         loop="uvloop",
         http=BoundedHttpProtocol,
@@ -57,6 +58,10 @@ def server_config(app: Any, *, log_level: str = "warning", trusted_proxies: str 
         backlog=BACKLOG,
         timeout_graceful_shutdown=STOP_TIMEOUT_S,
     )
+    log = logging.getLogger("uvicorn.error")
+    if not any(isinstance(one, RubbishFilter) for one in log.filters):
+        log.addFilter(RubbishFilter())
+    return config
 
 
 def bind(host: str, port: int) -> socket.socket:
