@@ -33,8 +33,9 @@ def main() -> None:
         if step in saved:
             (folder / f"checkpoint-{step}").touch()
             run.checkpoint(step, str(folder / f"checkpoint-{step}"))
-        if not spoilt[0]:
-            time.sleep(0.05)
+        # A usual pace, by which the server reckons where the job is; what it stood is made up for in a hurry.
+        if step < stop or not spoilt[0]:
+            time.sleep(0.005 if spoilt[0] else 0.05)
 
 
 main()

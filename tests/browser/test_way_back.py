@@ -76,6 +76,8 @@ def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
     }[opener]
     page.click(button)
     page.wait_for_selector("#rollback-confirm:not([disabled])")
+    assert page.is_disabled("#rollback-lr")  # the job says that it can skip batches, and no more
+    assert "does not say that it changes the learning rate" in page.inner_text("#rollback-cannot")
     assert page.evaluate(FORM) == {"step": "200", "skip": "70", "marked": ["250"], "suggested": ["200"]}
 
 

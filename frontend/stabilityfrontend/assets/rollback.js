@@ -94,6 +94,7 @@
 
     form() {
       const { incident, offer } = this;
+      const cannot = Object.entries(S.record(offer.cannot));
       this.chosen = offer.to_step;
       this.list = S.h("div", { class: "choices", role: "radiogroup", "aria-label": "Checkpoint" });
       this.drawChoices();
@@ -120,6 +121,7 @@
               this.field("rollback-seed", "New seed", "blank: as it was", { type: "number", min: "0", step: "1", placeholder: "unchanged", inputmode: "numeric" }),
               this.field("rollback-skip", "Batches to skip", this.followsSkip ? "past what went wrong" : "blank: none", { type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric" }),
             ),
+            cannot.length ? S.h("p", { class: "sub", id: "rollback-cannot" }, [...new Set(cannot.map(([, why]) => S.sentence(why)))].join(" ")) : null,
             this.field("rollback-reason", "Reason", "stays with the run for ever", { type: "text", maxlength: "300", value: incident ? incidentReason(incident) : "" }),
             this.sentence,
             this.away,
@@ -128,10 +130,11 @@
           this.confirm,
         ),
       );
-      for (const [name, why] of Object.entries(S.record(offer.cannot))) {
+      for (const [name, why] of cannot) {
         const input = this[FIELDS[name]];
         input.disabled = true;
-        S.text(input.parentElement.querySelector("small"), why);
+        input.title = why;
+        S.text(input.parentElement.querySelector("small"), "not offered by the job");
       }
       if (offer.lr_scale) this.lr.value = String(offer.lr_scale);
       if (offer.reseed) this.seed.value = String(crypto.getRandomValues(new Uint16Array(1))[0]);
