@@ -323,6 +323,24 @@ def test_suggestions_follow_the_checkpoints_and_only_what_changed_is_returned() 
     assert [i["suggestion"]["action"] for i in gone] == ["wait"]
 
 
+def test_the_worst_open_incident_is_the_gravest_and_of_equals_the_newest() -> None:
+    book = IncidentBook("run")
+    assert book.worst() is None
+    assert apply(book, hang(10), time=1.0)["severity"] == "critical"
+    newer = apply(book, hang(20), time=2.0)
+    apply(book, spike(severity="warning"), time=3.0)
+    named = {name: newer[name] for name in ("severity", "kind", "incident_id", "title")}
+    assert (book.worst(), book.open_count()) == (named, 3)
+
+
+def test_what_is_over_or_only_worth_knowing_is_not_the_worst() -> None:
+    book = IncidentBook("run")
+    apply(book, spike(50, severity="info"))
+    apply(book, spike(200))
+    apply(book, recovered())
+    assert (book.worst(), book.open_count()) == (None, 0)
+
+
 @pytest.mark.parametrize(
     ("kind", "action"), [("hang", "inspect"), ("agent_lost", "wait"), ("process_death", "restart")]
 )

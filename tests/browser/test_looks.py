@@ -39,6 +39,19 @@ def test_an_address_gives_its_page(scripts: Page) -> None:
     assert [one["props"] if isinstance(one, dict) else one for one in found] == list(ADDRESSES.values())
 
 
+def test_the_gravest_open_incident_stands_on_top_of_the_rail_and_what_is_over_below(scripts: Page) -> None:
+    order = scripts.evaluate(
+        """() => [["warning", "open", 9], ["critical", "resolved", 8], ["critical", "open", 3], ["warning", "open", 5],
+            ["critical", "open", 4], ["info", "open", 7], ["warning", "resolved", 9]]
+          .map(([severity, state, opened]) => ({ severity, state, opened })).sort(stability.gravestFirst)
+          .map((one) => `${one.severity} ${one.state} ${one.opened}`)"""
+    )
+    assert order == [
+        "critical open 4", "critical open 3", "warning open 9", "warning open 5", "info open 7", "warning resolved 9",
+        "critical resolved 8",
+    ]  # fmt: skip
+
+
 def test_the_slider_and_the_address_name_the_same_weight(scripts: Page) -> None:
     there_and_back = (
         "() => [...Array(101).keys()].map((at) => [at, stability.smoothPosition(stability.smoothWeight(at))])"

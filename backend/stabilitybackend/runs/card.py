@@ -16,7 +16,7 @@ __all__ = ["RunCard"]
 #: What only counts on, as the last step does with every row, is stored at most this often, seconds.
 SAVE_EVERY_S = 5.0
 #: What is stored as soon as it changes: a server that starts decides by it, and lists show it.
-_SAVED_AT_ONCE = ("status", "open_incidents", "head", "agents", "rollbacks")
+_SAVED_AT_ONCE = ("status", "open_incidents", "worst_incident", "head", "agents", "rollbacks")
 
 _log = logging.getLogger(__name__)
 

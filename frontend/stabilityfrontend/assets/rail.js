@@ -11,6 +11,13 @@
   /** Kinds that going back to a checkpoint does not cure. */
   const MACHINES = new Set([...PROCESSES, "straggler", "throughput"]);
 
+  const GRAVITY = { critical: 0, warning: 1, info: 2 };
+  /** Open ones first and the gravest of them on top, else the newest. */
+  S.gravestFirst = (a, b) => {
+    const open = (one) => (one.state === "open" ? GRAVITY[S.severity(one)] : 3);
+    return open(a) - open(b) || b.opened - a.opened;
+  };
+
   const facts = (...words) => S.h("div", { class: "facts" }, words.filter(Boolean).map((word) => (typeof word === "string" ? S.h("span", { class: "fact-chip" }, word) : word)));
 
   function stateWords(incident) {
@@ -91,7 +98,7 @@
   S.drawIncidents = function (page, all) {
     const place = S.byId("incidents");
     if (!place) return;
-    const every = page.incidents();
+    const every = page.incidents().sort(S.gravestFirst);
     const list = every.filter((incident) => !S.onlyKnown(incident));
     const known = every.filter(S.onlyKnown).slice(0, MOST);
     const open = list.filter((incident) => incident.state === "open").length;
@@ -110,7 +117,7 @@
     }
     keyOf.set(place, key);
     const focused = document.activeElement && place.contains(document.activeElement) ? { ...document.activeElement.dataset, id: document.activeElement.id } : null;
-    // The newest alarm that is open shows all that is known of it: that is what people came for.
+    // The gravest alarm that is open shows all that is known of it: that is what people came for.
     const first = shown.find((incident) => incident.state === "open");
     const nothing = list.length ? null : S.h("div", { class: "nothing" }, page.ready ? "Nothing has gone wrong so far." : "");
     S.fill(place, nothing, shown.map((incident) => incidentCard(page, incident, incident === first)), S.knownList(page, known));
