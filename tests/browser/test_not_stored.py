@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +41,9 @@ def test_the_banner_says_that_redis_is_full_while_it_is(
         async with RawAgent(server.agent_url) as agent:
             await agent.begin(Job().rows([1, 2, 3]))
 
-    asyncio.run(log())
+    feeder = threading.Thread(target=lambda: asyncio.run(log()))  # Playwright's loop runs in this thread
+    feeder.start()
+    feeder.join()
     page = open_page(f"{server.url}{path}")
     wait_in(page, "document.getElementById('live-pill')?.textContent.match(/live|connected/)")
     with Redis.from_url(plain.url) as redis:
