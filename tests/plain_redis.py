@@ -49,6 +49,11 @@ class PlainRedis:
             raise
         return self
 
+    def come_back_empty(self) -> None:
+        """Kill it and start it again at the same address; it keeps nothing."""
+        self.__exit__(None, None, None)
+        self.__enter__()
+
     def _answers(self) -> bool:
         assert self._process.poll() is None, "redis-server ended at once"
         with Redis.from_url(self.url) as client:

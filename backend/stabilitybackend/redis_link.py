@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import BlockingConnectionPool, ConnectionPool, Redis
 from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialBackoff
+from redis.backoff import ExponentialBackoff, NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -29,7 +29,7 @@ from redis.exceptions import (
 from stabilitybackend.errors import RedisStartError, Unavailable
 from stabilitybackend.redis_server.binary import OLDEST_VERSION
 
-__all__ = ["MAX_BLOCK_MS", "as_unavailable", "check_server", "make_redis", "redis_errors", "shown_url"]
+__all__ = ["MAX_BLOCK_MS", "as_unavailable", "check_server", "make_redis", "make_watchful", "redis_errors", "shown_url"]
 
 #: A reply that takes longer than this many seconds counts as a dead server.
 SOCKET_TIMEOUT_S = 5.0
@@ -82,6 +82,20 @@ def make_redis(url: str, *, connections: int = MAX_CONNECTIONS) -> Redis:
         client_name="stabilityboard",
     )
     return Redis.from_pool(pool)
+
+
+def make_watchful(redis: Redis) -> Redis:
+    """Return a client of the same server that holds one connection and hides no loss of it.
+
+    The usual clients try again at once, and so do not notice a server that was killed and came back within
+    milliseconds, without its newest words.
+    """
+    pool = redis.connection_pool
+    options = {**pool.connection_kwargs, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}
+    own = ConnectionPool(connection_class=pool.connection_class, max_connections=1, **options)
+    client = Redis(connection_pool=own, single_connection_client=True)
+    client.auto_close_connection_pool = True
+    return client
 
 
 async def check_server(redis: Redis, url: str) -> str:

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 from archive_stage import Stage, points
 from job import Job
+from plain_redis import PlainRedis
 from server_stack import RunningServer
 from stabilitybackend import app as app_module
 from stabilitybackend.agents.ingest import Ingest, Stored
@@ -180,3 +181,21 @@ async def test_however_many_runs_are_followed_their_ticks_together_are_bounded(
             worker.rest.active()
             ticks += worker.rest.tick_due()
     assert 40 <= ticks <= 60  # ten seconds of them, and one that was due at the start
+
+
+async def test_a_redis_that_was_killed_and_is_back_at_once_is_noticed_by_every_run_that_rests(tmp_path: Path) -> None:
+    with PlainRedis(tmp_path) as server:
+        stage = _Many(make_redis(server.url, connections=FEW), tmp_path / "archive")
+        try:
+            for n in range(12):
+                await stage.register(f"run-{n}")
+            workers = [await stage.manager.get(f"run-{n}") for n in range(12)]
+            async with Ingest(stage.redis) as ingest:
+                ids = [await stage.store(ingest, f"run-{n}", Job().rows([1]), told=True) for n in range(12)]
+            await stage.until(lambda: [worker._stored_to for worker in workers] == ids, "every run has its row")
+            await stage.until(lambda: all(worker.rest.rests for worker in workers), "all rest")
+            await asyncio.to_thread(server.come_back_empty)
+            await stage.until(lambda: all(worker.is_over for worker in workers), "nobody follows what is gone")
+        finally:
+            await stage.manager.stop()
+            await stage.redis.aclose()

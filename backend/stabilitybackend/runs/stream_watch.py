@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.keys import QUIET, RunKeys
+from stabilitybackend.redis_link import make_watchful
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.worker import RunWorker
@@ -45,7 +46,7 @@ class StreamWatch:
     """
 
     def __init__(self, redis: Redis, workers: Callable[[], Collection[RunWorker]]) -> None:
-        self._redis = redis
+        self._redis = self._own = make_watchful(redis)
         self._workers = workers
         #: Run ids looked at last are after this one in the order of ids.
         self._place = ""
@@ -53,6 +54,12 @@ class StreamWatch:
 
     async def follow(self) -> None:
         """Look for ever; cancel it to stop."""
+        try:
+            await self._look_for_ever()
+        finally:
+            await self._own.aclose()
+
+    async def _look_for_ever(self) -> None:
         away = False
         while True:
             chunk = self._chunk()
