@@ -12,6 +12,7 @@ import struct
 import time
 
 from stabilityclient.arbiter import ABORT, COMMIT, WAIT_S, settle
+from stabilityclient.errors import NotReadyError
 from stabilityclient.rollback import ENDED_STATES, Situation, judge
 from stabilityclient.sidecar import read_json
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from stabilityclient.arbiter import Arbiter
+    from stabilityclient.identity import Identity
 
 __all__ = ["MAILBOX_BYTES", "Boundary", "add_to_mailbox", "make_mailbox", "map_counter"]
 
@@ -67,6 +69,7 @@ class Boundary:
         rank, world_size: this process in its job.
         arbiter: makes the arbiter of one attempt: ``arbiter(command_id, attempt)``; raises when there is none.
         say: logs a ``command`` event: ``say(command, state, detail, step)``.
+        identity: checks who this process is before it gives its word, and raises NotReadyError; None: it is sure.
         wait_s: longest wait for the other ranks at an agreed boundary.
         now: unix seconds.
 
@@ -82,6 +85,7 @@ class Boundary:
         arbiter: Callable[[str, int], Arbiter],
         say: Callable[[dict[str, Any], str, str, int], None],
         *,
+        identity: Identity | None = None,
         wait_s: float = WAIT_S,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -90,6 +94,7 @@ class Boundary:
         self._world_size = world_size
         self._arbiter = arbiter
         self._say = say
+        self._identity = identity
         self._wait_s = wait_s
         self._now = now
         self._mail = map_counter(os.path.join(folder, "mailbox"))
@@ -115,6 +120,18 @@ class Boundary:
             for command in self._changed():
                 self._answer(command, step, stop)
         return self._act(step) if self._ready else None
+
+    def doubt(self) -> str:
+        """Return why this process is not sure which rank it is and must not act, empty where it is; looks again."""
+        try:
+            if self._identity is not None:
+                self._identity.check()
+                self._world_size = self._identity.world_size
+        except NotReadyError as error:
+            return str(error)
+        except Exception as error:  # of torch or the disk: who can't find out does not act
+            return f"who this process is can't be found out: {type(error).__name__}: {error}"
+        return ""
 
     def leave(self, step: int) -> None:
         """The loop ends before ``step``: take back every word that was given."""
@@ -188,6 +205,7 @@ class Boundary:
         if len(self._answered) >= MAX_REMEMBERED:
             del self._answered[next(iter(self._answered))]
         self._answered[command_id] = attempt
+        doubt = self.doubt()
         situation = Situation(
             boundary=step,
             stop=stop,
@@ -198,7 +216,7 @@ class Boundary:
             has_handler=self.has_handler,
             exists=os.path.exists,
         )
-        verdict, detail = judge(command, situation)
+        verdict, detail = ("rejected", doubt) if doubt else judge(command, situation)
         arbiter = None
         try:
             arbiter = self._arbiter(command_id, attempt)

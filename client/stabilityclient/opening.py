@@ -74,9 +74,10 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
     from stabilityclient.arbiter import arbiter_for
     from stabilityclient.boundary import Boundary
     from stabilityclient.heart import Heart
+    from stabilityclient.identity import Identity, hand_down
     from stabilityclient.probe import Probe
     from stabilityclient.sidecar import Sidecar
-    from stabilityclient.start import open_source, run_folder
+    from stabilityclient.start import find_twin, open_source, run_folder
 
     node = settings.node
     parts = Parts()
@@ -88,10 +89,17 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
     parts.probe = Probe(os.path.join(parts.folder, "probe"), os.path.join(home, "probe.json"), parts.slot)
     ranks = settings.ranks
 
-    def arbiter(command_id: str, attempt: int) -> Arbiter:
-        return arbiter_for(parts.folder, ranks.one_node, command_id, attempt)
+    def twin() -> int | None:
+        return find_twin(os.path.join(parts.folder, "sources"), ranks.rank, node, os.getpid())
 
-    parts.boundary = Boundary(parts.folder, ranks.rank, ranks.world_size, arbiter, run._restoring.say)
+    identity = Identity(ranks, twin)
+
+    def arbiter(command_id: str, attempt: int) -> Arbiter:
+        return arbiter_for(parts.folder, ranks.local_world_size >= identity.world_size, command_id, attempt)
+
+    say = run._restoring.say
+    parts.boundary = Boundary(parts.folder, ranks.rank, ranks.world_size, arbiter, say, identity=identity)
+    hand_down(os.environ, settings.run_id, parts.folder)
     parts.sidecar = None
     if settings.mode == "online":
         parts.sidecar = Sidecar(parts.folder, settings.url, settings.api_key, settings.drain_s)

@@ -194,6 +194,8 @@ class Run:
         self._went_back = None
         if self._parts is not None:
             self._parts.enter()
+            if doubt := self._parts.boundary.doubt():
+                self._guard.note("steps()", f"orders are refused: {doubt}")
         try:
             while end is None or step < end:
                 command = self._between(step, end)

@@ -29,6 +29,8 @@ DEFAULT_DUMP_SIGNAL = "SIGRTMIN+6"
 #: Processes between a rank and its launcher that are looked through (shells, wrappers).
 MAX_LAUNCHER_DEPTH = 8
 
+#: Variables by which a launcher tells one launch from another.
+_LAUNCHES = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _MODES = ("online", "offline", "disabled")
 _ID_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
@@ -38,25 +40,38 @@ class Ranks:
 
     torchrun first, then mpirun (Open MPI; MPICH and Intel MPI, whose Hydra sets PMI_ and MPI_LOCAL...), last Slurm:
     where mpirun works inside of a Slurm job, Slurm's variables are those of the batch script or of mpirun's daemons.
+    Where torch.distributed is initialised already, it knows (``identity.py``). Lightning's own launcher tells the
+    processes that it starts LOCAL_RANK, NODE_RANK and WORLD_SIZE, and no RANK.
 
     Attributes:
         rank: global rank. local_rank: rank on the node. world_size: ranks in the job.
         local_world_size: ranks on this node. generation: how often the launcher restarted the job.
+        guessed: nobody told the rank of a process that is one of several.
     """
 
-    __slots__ = ("generation", "local_rank", "local_world_size", "rank", "world_size")
+    __slots__ = ("generation", "guessed", "local_rank", "local_world_size", "rank", "world_size")
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.world_size = _whole(environ, 1, "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-        self.rank = _whole(environ, 0, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+        rank = _whole(environ, -1, "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
         self.local_rank = _whole(
             environ, 0, "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"
         )
         self.generation = _whole(environ, 0, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+        node_rank = _whole(environ, 0, "NODE_RANK", "GROUP_RANK")
+        alone = self.world_size == 1 or "LOCAL_RANK" in environ
+        self.guessed = rank < 0 and (node_rank > 0 or not alone)
+        self.rank = max(rank, 0) if rank >= 0 or "LOCAL_RANK" not in environ else self.local_rank
         # Without the variable a job of several ranks is taken to span nodes: the careful assumption (see arbiter.py).
         self.local_world_size = _whole(
             environ, 1, "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"
         )
+
+    def take(self, rank: int, world_size: int, environ: Mapping[str, str]) -> None:
+        """Take what torch.distributed says; of a rank whose place on its node nobody told, the rank stands for it."""
+        if not environ.get("LOCAL_RANK") and self.world_size == 1:
+            self.local_rank = rank
+        self.rank, self.world_size, self.guessed = rank, world_size, False
 
     @property
     def one_node(self) -> bool:
@@ -65,7 +80,7 @@ class Ranks:
 
 
 class Settings:
-    """What ``init()`` works with after all checks. Plain data."""
+    """What ``init()`` works with after all checks. Plain data; ``folder`` is the run's, where the parent has one."""
 
     __slots__ = (
         "api_key",
@@ -74,6 +89,7 @@ class Settings:
         "drain_s",
         "dump_signal",
         "finish_s",
+        "folder",
         "mode",
         "name",
         "node",
@@ -90,6 +106,7 @@ class Settings:
     drain_s: float
     dump_signal: int
     finish_s: float
+    folder: str | None
     mode: str
     name: str
     node: str
@@ -143,14 +160,34 @@ def resolve(
     settings.config = {str(key): config[key] for key in config} if config is not None else {}
     settings.ranks = Ranks(environ)
     settings.node = node_name(environ)
+    from stabilityclient.identity import inherited, torch_identity  # here: the import of this package is kept short
+
+    told = torch_identity()
+    if told is not None:
+        settings.ranks.take(*told, environ)
     given = run_id or environ.get("STABILITY_RUN_ID") or None
-    if given is not None:
-        settings.run_id = _checked_id("run_id", given)
-    elif settings.ranks.world_size > 1:
-        settings.run_id = _shared_id(settings, environ)
-    else:
-        settings.run_id = f"{_slug(settings.name or settings.project)}-{stamp()}"
+    family = inherited(environ) if settings.ranks.world_size > 1 else None
+    settings.run_id = _checked_id("run_id", given) if given is not None else _made_id(settings, environ, stamp, family)
+    settings.folder = family[1] if family is not None and family[0] == settings.run_id else None
     return settings
+
+
+def _made_id(
+    settings: Settings, environ: Mapping[str, str], stamp: Callable[[], str], family: tuple[str, str] | None
+) -> str:
+    """Return an id that nobody chose, the same for all ranks of a job as far as they can know it."""
+    mine = f"{_slug(settings.name or settings.project)}-{stamp()}"
+    if settings.ranks.world_size == 1:
+        return mine
+    if any(name in environ for name in _LAUNCHES):
+        return _shared_id(settings, environ)
+    if family is not None:
+        return family[0]
+    from stabilityclient.identity import agreed_run_id, torch_identity
+
+    if torch_identity() is not None:
+        return agreed_run_id(mine)
+    return _shared_id(settings, environ)
 
 
 def _check_address(url: str) -> None:

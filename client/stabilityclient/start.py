@@ -27,8 +27,11 @@ MAX_CONFIG_BYTES = 1024 * 1024
 def run_folder(settings: Settings, node: str) -> str:
     """Return the folder of the run on this node.
 
+    It is that of the process that started this one as a further rank, where one did.
     Where the job spans nodes the name ends in ``@node``: a folder that nodes share must still have one agent each.
     """
+    if settings.folder is not None:
+        return settings.folder
     name = settings.run_id if settings.ranks.one_node else f"{settings.run_id}@{node}"
     return os.path.join(settings.dir, name)
 

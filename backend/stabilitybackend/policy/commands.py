@@ -107,8 +107,8 @@ class CommandBook:
 
         Raises:
             BadRequest: a field is out of range, or no such checkpoint can be rolled back to.
-            Conflict: another rollback or restart is under way, no agent could deliver this one, or its checkpoint is
-                from inside an open incident.
+            Conflict: two processes are one rank, another rollback or restart is under way, no agent could deliver this
+                one, or its checkpoint is from inside an open incident.
         """
         check_fields(order)
         if job.agents == 0:
@@ -121,6 +121,8 @@ class CommandBook:
             if order.kind == "restart":
                 self._give_way(now)
             return self._begin(agent_order(order, command_id, self._run_id, job, issuer=issuer, now=now, plan=plan))
+        if job.twins:
+            raise Conflict(f"ranks can't agree: {job.twins}", hint="each process of a job must be a rank of its own")
         self._check_free(now)
         return self._begin(rollback_order(order, command_id, self._run_id, job, issuer=issuer, now=now))
 

@@ -42,12 +42,14 @@ def checkpoints_of(
     ]
 
 
-def job_of(state: RunState, pace: tuple[int | None, float | None], checkpoints: list[dict[str, Any]]) -> JobView:
+def job_of(
+    state: RunState, pace: tuple[int | None, float | None], checkpoints: list[dict[str, Any]], now: float
+) -> JobView:
     """Return what an order is decided on.
 
     Args:
         pace: the newest step that a rank is in, and the usual seconds a step.
-        checkpoints: in the shape of docs/api.md.
+        checkpoints: in the shape of docs/api.md. now: unix seconds.
     """
     head = state.fold.tree[state.fold.tree.head]
     return JobView(
@@ -60,6 +62,7 @@ def job_of(state: RunState, pace: tuple[int | None, float | None], checkpoints: 
         starts=newest_starts(state.agents.values()),
         spoiling=state.incidents.spoiling(),
         handler=state.handlers,
+        twins=state.liveness.twins(now),
     )
 
 

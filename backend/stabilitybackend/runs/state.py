@@ -364,7 +364,7 @@ class RunState:
 
     def job(self, *, with_checkpoints: bool = True) -> JobView:
         """Return what is known of the job now; its checkpoints may be thousands, and only a new order asks for them."""
-        return job_of(self, self._pace.now(), self.checkpoints() if with_checkpoints else [])
+        return job_of(self, self._pace.now(), self.checkpoints() if with_checkpoints else [], self._clock())
 
     def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Return the new command, or the one that was ordered under the same idempotency key."""
