@@ -45,10 +45,16 @@ def test_a_page_that_is_opened_before_its_job_waits_and_turns_into_the_run(
     assert page.evaluate("window.unloaded") is False
 
 
-def test_an_unknown_run_is_text_and_after_two_minutes_says_what_to_look_at(server: Server, open_page: OpenPage) -> None:
+def test_an_address_that_can_be_no_run_is_said_to_be_none_as_text(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/nobody%3Cb%3E", quiet=False)
+    page.wait_for_selector("#run-empty:not([hidden])")
+    assert "This run can't be shown" in page.inner_text("#run-empty")
+    assert "nobody<b>" in page.inner_text("#run-empty")
+
+
+def test_a_page_that_waited_for_two_minutes_says_what_to_look_at(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/nobody", quiet=False)
     page.wait_for_selector("#run-empty .waiting")
-    assert "Run nobody<b> has not begun here yet" in page.inner_text("#run-empty")
     page.evaluate("() => { const real = Date.now; Date.now = () => real() + 125_000; }")
     wait_in(page, "document.querySelector('#run-empty')?.textContent.includes('stabilityboard doctor')")
     assert f"STABILITY_URL={server.url}" in page.inner_text("#run-empty")
