@@ -189,6 +189,7 @@ class RunState:
 
     def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
         changes.segments = True
+        self.fold.tree.touch(forked.segment.id)  # also where only its cause is another one now
         self._summary.forked()
         if not forked.is_head:
             return
