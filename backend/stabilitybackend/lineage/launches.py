@@ -81,7 +81,8 @@ class Launch:
 
     def may_hold(self, start: _Start) -> bool:
         """Return whether nothing that is known speaks against ``start`` being of this launch."""
-        if self.members.get(start.rank, start.source) in self.firm - {start.source} or start.started > self.ended:
+        held = self.members.get(start.rank, start.source)
+        if (held != start.source and held in self.firm) or start.started > self.ended:
             return False
         return self.generations.get(start.node, start.generation) == start.generation
 
