@@ -44,6 +44,12 @@ WRITE = """async ([base, order]) => {
   } catch (error) {
     read.push("");
   }
+  return read;
+}"""
+
+#: Sends the order as a form does, its answer into a frame.
+SEND_FORM = """([base, order]) => {
+  const url = `${base}/api/v1/runs/run-1/commands`;
   const form = document.createElement("form");
   Object.assign(form, { method: "POST", action: url, enctype: "text/plain", target: "answer" });
   const field = document.createElement("input");
@@ -51,8 +57,6 @@ WRITE = """async ([base, order]) => {
   form.append(field);
   document.body.append(form);
   form.submit();
-  await new Promise((done) => (document.querySelector("iframe[name=answer]").onload = done));
-  return read;
 }"""
 
 SOCKET = """(url) => new Promise((done) => {
@@ -150,6 +154,9 @@ def test_a_page_of_another_site_orders_nothing_and_reads_nothing(
     page.goto(f"{evil}/?about:blank")
     read = page.evaluate(WRITE, [server.url, ORDER])
     assert read == ["", "", "", ""]
+    with page.expect_response(lambda answer: answer.url.startswith(server.url)) as answered:
+        page.evaluate(SEND_FORM, [server.url, ORDER])
+    assert answered.value.status == 403
     for path in ("live", "agent"):
         assert page.evaluate(SOCKET, f"ws://127.0.0.1:{server.port}/api/v1/{path}") == "closed"
     assert server.get("/runs/run-1/commands") == {"commands": []}
@@ -158,7 +165,7 @@ def test_a_page_of_another_site_orders_nothing_and_reads_nothing(
 def test_a_key_that_only_looks_sees_no_button_that_orders(
     redis_of_its_own: str, server: RunningServer, open_page: OpenPage
 ) -> None:
-    page = open_page(f"{server.url}/runs/run-1")
+    page = open_page(f"{server.url}/runs/run-1", quiet=False)  # it is thrown out when the key is made
     page.wait_for_selector("#rollback-open")
     assert page.inner_text("#who") == ""
     key = _run(_key(redis_of_its_own, "read"))
