@@ -1,0 +1,115 @@
+"""Under launchers that tell their processes little, an order is carried out on all ranks or on none: real jobs."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stack.processes import Server
+from waiting import wait_until
+
+pytest.importorskip("lightning", reason="the job of this test needs torch and lightning")
+
+_HERE = Path(__file__).parent
+#: Seconds that a job may take to its first step: it imports torch twice.
+START_S = 120.0
+
+
+class Launched:
+    """A job that a script starts by itself, with nothing of a launcher in its environment."""
+
+    def __init__(self, script: str, folder: Path, server: Server, *more: str) -> None:
+        self.folder, self.enough, self._server = folder, folder / "enough", server
+        told = ("PYTEST", "RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "MASTER_", "SLURM_", "STABILITY_")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(told)}
+        self.log = (folder / "log").open("w+b")
+        self.process = subprocess.Popen(
+            [sys.executable, str(_HERE / script), str(folder), str(self.enough), *more],
+            env=clean | {"STABILITY_URL": server.url, "STABILITY_DIR": str(folder / "spool"), "OMP_NUM_THREADS": "1"},
+            stdout=self.log,
+            stderr=self.log,
+        )
+
+    def truth(self, rank: int) -> list[str]:
+        """Return what a rank says that it did."""
+        file = self.folder / f"truth.{rank}"
+        return file.read_text().splitlines() if file.exists() else []
+
+    def backs(self) -> list[list[str]]:
+        """Return the rollbacks that each rank made."""
+        return [[line for line in self.truth(rank) if line.startswith("back")] for rank in (0, 1)]
+
+    def runs(self) -> dict[str, Any]:
+        """Return the runs that the server knows, by id."""
+        try:
+            return {run["run_id"]: run for run in self._server.get("/runs")["runs"]}
+        except httpx.HTTPError:
+            return {}
+
+    def order(self, run_id: str, to_step: int) -> dict[str, Any] | None:
+        """Order a rollback and return the command as it ended, None where it was not taken."""
+        body = {"kind": "rollback", "to_step": to_step}
+        answer = httpx.post(f"{self._server.url}/api/v1/runs/{run_id}/commands", json=body, timeout=30)
+        if answer.status_code >= 400:
+            return None
+        command_id = answer.json()["command_id"]
+
+        def ended() -> dict[str, Any] | None:
+            commands = self._server.get(f"/runs/{run_id}/commands")["commands"]
+            (one,) = [command for command in commands if command["command_id"] == command_id]
+            return one if one["state"] in ("done", "rejected", "failed", "expired") else None
+
+        return wait_until(ended, 60, "the command has ended")  # type: ignore[no-any-return]
+
+    def end(self) -> str:
+        """Let the job end by itself and return what it printed."""
+        self.enough.touch()
+        code = self.process.wait(60)
+        text = (self.folder / "log").read_text(errors="replace")
+        assert code == 0, text[-2_000:]
+        return text
+
+
+@contextmanager
+def launched(script: str, folder: Path, server: Server, *more: str) -> Iterator[Launched]:
+    """Start a job and wait until both of its processes train."""
+    job = Launched(script, folder, server, *more)
+    try:
+        wait_until(lambda: all(len(job.truth(rank)) > 5 for rank in (0, 1)), START_S, "both ranks train")
+        yield job
+    finally:
+        if job.process.poll() is None:
+            job.process.kill()
+            job.process.wait()
+        job.log.close()
+
+
+@pytest.mark.parametrize("orders", [1, pytest.param(20, marks=pytest.mark.soak)])
+def test_an_order_is_carried_out_by_both_processes_or_by_none(orders: int, tmp_path: Path, free_port: int) -> None:
+    draw = random.Random(orders)
+    ended: list[dict[str, Any] | None] = []
+    with Server(tmp_path / "data", free_port) as server, launched("lightning_job.py", tmp_path, server) as job:
+        (run_id,) = wait_until(job.runs, 30, "the server knows the run")
+        server.wait_for(f"/runs/{run_id}", lambda run: run["ranks"] == [0, 1], "both ranks are heard of")
+        for _ in range(orders):
+            time.sleep(draw.uniform(0.0, 0.5) if orders > 1 else 0.0)  # a random moment: nothing is waited for
+            step = int(next(line for line in reversed(job.truth(0)) if line.startswith("step")).split()[1])
+            ended.append(job.order(run_id, draw.randint(0, max(step - 2, 0))))
+            wait_until(lambda: len({tuple(backs) for backs in job.backs()}) == 1, 20, "both ranks did the same")
+        both = job.backs()
+        job.end()
+        assert set(job.runs()) == {run_id}
+    assert both[0] == both[1]
+    states = [command and command["state"] for command in ended]
+    print(f"{orders} orders: {states}")
+    assert len(both[0]) == states.count("done") > 0, [command and command["history"] for command in ended]
