@@ -34,13 +34,13 @@ WRITE = """async ([base, order]) => {
     { method: "DELETE" },
   ]) {
     try {
-      read.push(await (await fetch(url, options)).text());
+      read.push(await (await fetch(url, { ...options, signal: AbortSignal.timeout(20000) })).text());
     } catch (error) {
       read.push("");
     }
   }
   try {
-    read.push(await (await fetch(`${base}/api/v1/runs`)).text());
+    read.push(await (await fetch(`${base}/api/v1/runs`, { signal: AbortSignal.timeout(20000) })).text());
   } catch (error) {
     read.push("");
   }
