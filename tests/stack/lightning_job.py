@@ -44,7 +44,7 @@ class _Steps(lightning.Callback):
         step = next(self._steps)
         with self._note.open("a") as file:
             file.write(f"step {step}\n")
-        self._run.log(step, {"loss": float(step)})
+        self._run.log(step, {"loss": 2.0 + 1.0 / step})
         # The ranks end at one step: rank 0 has seen that it is enough, and says so to the other.
         over = torch.tensor(float(self._enough.exists() and torch.distributed.get_rank() == 0))
         torch.distributed.broadcast(over, 0)

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,12 +57,12 @@ class Launched:
         except httpx.HTTPError:
             return {}
 
-    def order(self, run_id: str, to_step: int) -> dict[str, Any] | None:
-        """Order a rollback and return the command as it ended, None where it was not taken."""
-        body = {"kind": "rollback", "to_step": to_step}
+    def order(self, run_id: str, draw: random.Random) -> dict[str, Any]:
+        """Order a rollback to any step that the server has heard of; return the command as it ended."""
+        reached = self._server.wait_for(f"/runs/{run_id}", lambda run: (run["last_step"] or 0) > 1, "it trains")
+        body = {"kind": "rollback", "to_step": draw.randrange(reached["last_step"])}
         answer = httpx.post(f"{self._server.url}/api/v1/runs/{run_id}/commands", json=body, timeout=30)
-        if answer.status_code >= 400:
-            return None
+        assert answer.status_code == 201, answer.text
         command_id = answer.json()["command_id"]
 
         def ended() -> dict[str, Any] | None:
@@ -95,21 +96,36 @@ def launched(script: str, folder: Path, server: Server, *more: str) -> Iterator[
 
 
 @pytest.mark.parametrize("orders", [1, pytest.param(20, marks=pytest.mark.soak)])
-def test_an_order_is_carried_out_by_both_processes_or_by_none(orders: int, tmp_path: Path, free_port: int) -> None:
-    draw = random.Random(orders)
-    ended: list[dict[str, Any] | None] = []
-    with Server(tmp_path / "data", free_port) as server, launched("lightning_job.py", tmp_path, server) as job:
+@pytest.mark.parametrize(("script", "more"), [("lightning_job.py", ()), ("spawn_job.py", ("late",))])
+def test_an_order_is_carried_out_by_both_processes_or_by_none(
+    script: str, more: tuple[str, ...], orders: int, tmp_path: Path, free_port: int
+) -> None:
+    draw = random.Random(f"{script} {orders}")
+    ended: list[dict[str, Any]] = []
+    with Server(tmp_path / "data", free_port) as server, launched(script, tmp_path, server, *more) as job:
         (run_id,) = wait_until(job.runs, 30, "the server knows the run")
         server.wait_for(f"/runs/{run_id}", lambda run: run["ranks"] == [0, 1], "both ranks are heard of")
         for _ in range(orders):
             time.sleep(draw.uniform(0.0, 0.5) if orders > 1 else 0.0)  # a random moment: nothing is waited for
-            step = int(next(line for line in reversed(job.truth(0)) if line.startswith("step")).split()[1])
-            ended.append(job.order(run_id, draw.randint(0, max(step - 2, 0))))
+            ended.append(job.order(run_id, draw))
             wait_until(lambda: len({tuple(backs) for backs in job.backs()}) == 1, 20, "both ranks did the same")
         both = job.backs()
         job.end()
         assert set(job.runs()) == {run_id}
     assert both[0] == both[1]
-    states = [command and command["state"] for command in ended]
-    print(f"{orders} orders: {states}")
-    assert len(both[0]) == states.count("done") > 0, [command and command["history"] for command in ended]
+    states = Counter(command["state"] for command in ended)
+    print(f"{script}, {orders} orders: {len(both[0])} on both ranks, {orders - len(both[0])} on none; {dict(states)}")
+    assert len(both[0]) == states["done"] > 0, [command["history"] for command in ended]
+
+
+def test_processes_that_call_init_before_they_know_who_they_are_refuse_and_the_job_lives(
+    tmp_path: Path, free_port: int
+) -> None:
+    with Server(tmp_path / "data", free_port) as server, launched("spawn_job.py", tmp_path, server, "early") as job:
+        wait_until(lambda: len(job.runs()) == 2, 30, "the server knows what it takes for two runs")
+        ended = [job.order(run_id, random.Random(0)) for run_id in sorted(job.runs())]
+        assert [command["state"] for command in ended] == ["rejected"] * 2
+        why = " ".join(note["detail"] for command in ended for note in command["history"])
+        assert "torch.distributed says rank 1 of 2" in why
+        assert job.backs() == [[], []]
+        job.end()
