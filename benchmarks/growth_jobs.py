@@ -20,6 +20,7 @@ from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.live import Channel, Subscriber
 from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.slices import SLICE_S
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo, decode_message, encode_message
 
 __all__ = ["DIRECTIONS", "Steps"]
@@ -99,8 +100,25 @@ class Run:
     def tick(self) -> None:
         """Let a second pass."""
         self.now += 1.0
-        self._conclude(self.steps.take(self.state.tick))
+        self._tick()
         self.steps.take(self.state.view)
+
+    def _tick(self) -> None:
+        """Judge in slices, as a worker does."""
+        work = self.state.ticking()
+        found: list[Changes] = []
+
+        def slice_of_it() -> None:
+            begin = time.thread_time()
+            while not found and time.thread_time() - begin < SLICE_S:
+                try:
+                    next(work)
+                except StopIteration as end:
+                    found.append(end.value)
+
+        while not found:
+            self.steps.take(slice_of_it)
+        self._conclude(found[0])
 
     def _conclude(self, changes: Changes) -> None:
         self._read += 1

@@ -57,7 +57,7 @@ async def test_a_run_whose_page_fails_is_listed_as_failed_with_the_reason_and_wh
 async def test_a_run_that_can_not_be_judged_says_so_and_is_followed_on(stage: Stage) -> None:
     await _two_runs(stage)
     worker = await stage.manager.get("run-1")
-    worker.state.tick = _fails  # type: ignore[method-assign]
+    worker.state.ticking = _fails  # type: ignore[method-assign]
     await worker.tick()
     assert "The server fails at judging it (TypeError: unhashable type: 'dict')" in worker.run()["note"]
     assert await stage.send(*rows(Job(1), 41, 60)) is worker
@@ -75,10 +75,10 @@ async def test_a_word_of_an_agent_at_which_the_server_fails_costs_the_agent_noth
 async def test_judging_that_works_again_is_told_no_more(stage: Stage) -> None:
     await _two_runs(stage)
     worker = await stage.manager.get("run-1")
-    good = worker.state.tick
-    worker.state.tick = _fails  # type: ignore[method-assign]
+    good = worker.state.ticking
+    worker.state.ticking = _fails  # type: ignore[method-assign]
     await worker.tick()
-    worker.state.tick = good  # type: ignore[method-assign]
+    worker.state.ticking = good  # type: ignore[method-assign]
     await worker.tick()
     assert "fails" not in worker.run()["note"]
 

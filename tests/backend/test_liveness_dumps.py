@@ -89,7 +89,7 @@ def test_what_the_main_thread_does_is_told_by_its_frames(calls: list[tuple[str, 
 
 def taken(book: DumpBook, rank: int, text: str | None, **data: Any) -> None:
     said = {"request": "d-1", "rank": rank, "pid": 100 + rank, "stack": text, "slot": {"phase": "backward", "step": 9}}
-    book.take({**said, **data}, f"n{rank // 4}", 5.0, range(8))
+    book.take({**said, **data}, f"n{rank // 4}", 5.0, lambda: range(8))
 
 
 WAITS = stack((f"{TORCH}/distributed/distributed_c10d.py", "all_reduce"), (RUN, "train"))
@@ -236,3 +236,17 @@ async def test_dumps_are_served_and_an_unknown_one_is_a_404_that_says_what_to_do
         assert [group["where"] for group in got["dumps"][0]["groups"]] == ["collective"]
         missing = server.client.get("/api/v1/runs/run-1/stacks/none")
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+
+
+def test_which_ranks_should_answer_is_asked_once_a_dump_and_not_at_each_answer() -> None:
+    book, asked = DumpBook(), []
+
+    def running() -> list[int]:
+        asked.append(1)
+        return [0, 1, 2]
+
+    for rank in range(3):
+        book.take({"request": "d-1", "rank": rank, "stack": stack((RUN, "train"))}, "n0", 1.0, running)
+    found = book.get("d-1")
+    assert found is not None
+    assert (len(asked), found["complete"]) == (1, True)

@@ -161,6 +161,7 @@ def test_while_nothing_forks_neither_rows_nor_questions_read_the_store() -> None
         run.feed(job.rows(range(at, at + 50)))
         run.view()
     run.feed(job.rows([1_999, 2_000, 2_001]))
+    run.view()
     run.store.reads = 0
     for step in range(2_002, 2_100):
         run.feed(job.rows([step]))

@@ -258,6 +258,10 @@ class SegmentTree:
         limit = self.dead_after(segment)
         return limit is not None and step > limit
 
+    def view(self) -> dict[str, Any]:
+        """Return the lineage in the shape of docs/api.md."""
+        return {"head": self._head, "segments": self.as_dicts()}
+
     def as_dicts(self) -> list[dict[str, Any]]:
         """Return the segments in the shape of docs/api.md."""
         return [self._as_dict(segment) for segment in self._segments]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -231,12 +231,14 @@ class DumpBook:
         dump.reason = request.reason[:MAX_NAME_CHARS]
         dump.expected = frozenset(expected)
 
-    def take(self, data: Mapping[str, Any], node: str, time: float, expected: Iterable[int] = ()) -> str | None:
+    def take(
+        self, data: Mapping[str, Any], node: str, time: float, expected: Callable[[], Iterable[int]] = tuple
+    ) -> str | None:
         """Take a ``stacks`` event of either form (docs/wire.md); return its request, None where it says nothing.
 
         Args:
             data: of the event. node: of the agent. time: unix seconds.
-            expected: ranks that run now, for a dump that somebody else ordered.
+            expected: returns the ranks that run now; asked once of a dump that somebody else ordered.
         """
         request = data.get("request")
         if not isinstance(request, str) or not request:
@@ -250,7 +252,7 @@ class DumpBook:
         if dump is None:
             return None
         if not dump.expected:
-            dump.expected = frozenset(expected)
+            dump.expected = frozenset(expected())
         self._bound(dump)
         return dump.request
 

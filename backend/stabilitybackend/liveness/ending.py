@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.naming import name_ranks
@@ -13,12 +13,12 @@ __all__ = ["how_it_ended"]
 
 
 def how_it_ended(
-    ranks: Sequence[RankWatch], visible: Sequence[RankWatch], death: Finding | None
+    ranks: Collection[RankWatch], visible: Callable[[], Sequence[RankWatch]], death: Finding | None
 ) -> tuple[str, str] | None:
     """Return the status word of a job that is over and a note in plain words; None for one that is not.
 
     Args:
-        ranks: the newest process of each rank. visible: those of them that run and are seen.
+        ranks: the newest process of each rank. visible: returns those of them that run and are seen.
         death: the open one.
     """
     if death is not None:
@@ -27,7 +27,7 @@ def how_it_ended(
         left = [watch.rank for watch in ranks if watch.state == "left"]
         return "finished", f"{name_ranks(left)} ended without run.finish()." if left else ""
     dead = {watch.rank for watch in ranks if watch.state == "running" and not watch.alive}
-    gone = sorted(dead - of_earlier_start(ranks, visible))
+    gone = sorted(dead - of_earlier_start(ranks, visible())) if dead else []
     if gone:
         process, are = ("process", "is") if len(gone) == 1 else ("processes", "are")
         return "crashed", f"The {process} of {name_ranks(gone)} {are} gone."

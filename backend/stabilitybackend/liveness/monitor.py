@@ -7,8 +7,9 @@ a hang is only said of ranks whose slots arrive, and a suspect is called a suspe
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
@@ -23,12 +24,13 @@ from stabilitybackend.liveness.first_step import FirstStep
 from stabilitybackend.liveness.gpu_facts import broken_gpus
 from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
-from stabilitybackend.liveness.naming import name_nodes, name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
+from stabilitybackend.liveness.running import how_it_runs
 from stabilitybackend.liveness.scene import JobStart, Scene, of_earlier_start, of_larger_start
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.standing import Allowance, Standing, budget_of, has_pace
 from stabilitybackend.liveness.stored import finding_of
+from stabilitybackend.slices import at_once
 
 #: Ranks followed per run; more are counted, not followed.
 MAX_RANKS = 20_000
@@ -207,9 +209,8 @@ class LivenessMonitor:
         """
         kind, data = event["type"], event["data"]
         if kind == "stacks":
-            expected = [watch.rank for watch in self._ranks.values() if watch.running]
-            time = number(event.get("time")) or now
-            self.bad_slots += self.dumps.take(data, str(event.get("node") or ""), time, expected) is None
+            time, node = number(event.get("time")) or now, str(event.get("node") or "")
+            self.bad_slots += self.dumps.take(data, node, time, self._running) is None
             return
         if kind not in ("start", "finish", "left", "exception", "process_death"):
             return
@@ -249,35 +250,51 @@ class LivenessMonitor:
             if not data.get("ordered"):
                 self._deaths.add(watch.source, rank, node, event, facts, beside, now)
 
+    def _running(self) -> list[int]:
+        return [watch.rank for watch in self._ranks.values() if watch.running]
+
     # --- what is said --------------------------------------------------------------------------------------------
 
     def tick(self, now: float, gpu_faults: Iterable[Mapping[str, Any]] = ()) -> list[Finding]:
         """Return what changed since the last call, about once a second; ``gpu_faults`` as for ``broken_gpus``."""
+        return at_once(self.ticking(now, gpu_faults))
+
+    def ticking(self, now: float, gpu_faults: Iterable[Mapping[str, Any]] = ()) -> Generator[None, None, list[Finding]]:
+        """``tick`` in slices: it yields where others may be served; nothing may be told to the monitor meanwhile."""
         self._gpu_faults = gpu_faults
         self._first_tick = min(self._first_tick, now)
         visible = self._visible(now)
+        yield
         found = self._deaths.news(self._newest_step(), now, self._hang.finding)
         over = bool(self._ranks) and not any(watch.running for watch in self._ranks.values())
+        yield
         # Ranks that were ended on order are to come back: only then it is over.
-        found += self._tick_hang(visible, over and not any(watch.dead for watch in self._ranks.values()), now)
+        gone = over and not any(watch.dead for watch in self._ranks.values())
+        found += yield from self._tick_hang(visible, gone, now)
+        yield
         hang, usual_s = self._hang.finding, self._budgets.usual_step_s
         found += self._agents.tick(self._ranks, now, self.limits.agent_lost_s, usual_s, hang)
+        yield
         if not self._deaths.is_open and hang is None:
             found += self._slow.tick(visible, self._excused_until, over, now)
+            yield
         return found
 
     def wants(self) -> list[DumpRequest]:
         """Return the dumps that shall be ordered, once each; call it after ``tick``."""
         return [*self._first_step.wants(), *self._hang.wants()]
 
-    def _tick_hang(self, visible: list[RankWatch], over: bool, now: float) -> list[Finding]:
+    def _tick_hang(self, visible: list[RankWatch], over: bool, now: float) -> Generator[None, None, list[Finding]]:
         self._standing.look(visible, now)
+        yield
         allowed = Allowance(self._budgets, self.limits)
         overdue, excused = self._standing.overdue(visible, self._ranks.values(), allowed, self._excused_until, now)
+        yield
         first = not (overdue or excused) and FirstStep.concerns(visible)
         if not overdue and not first and self._hang.finding is None:
             return []
         scene = self._scene(visible, now) if visible else None
+        yield
         overdue = visible if scene is not None and first and self._first_step.stuck(scene, now) else overdue
         return self._hang.tick(scene, overdue, self._deaths.is_open, excused, over, allowed, now)
 
@@ -311,6 +328,15 @@ class LivenessMonitor:
         status, note = self._status(now)
         return status, " ".join(part for part in (note, self.twins(now)) if part)
 
+    def ended(self, now: float) -> tuple[str, str] | None:
+        """Return the same of a job that is over, None of one that is not."""
+        ended = self._ended(lambda: self._visible(now))
+        return None if ended is None else (ended[0], " ".join(part for part in (ended[1], self.twins(now)) if part))
+
+    def _ended(self, visible: Callable[[], list[RankWatch]]) -> tuple[str, str] | None:
+        death = self._deaths.open_finding(self._newest_step()) if self._deaths.is_open else None
+        return how_it_ended(self._ranks.values(), visible, death)
+
     def is_settled(self, now: float) -> bool:
         """Say whether nothing more is to be expected of processes that ended."""
         return self._deaths.is_settled(now)
@@ -322,40 +348,11 @@ class LivenessMonitor:
     def _status(self, now: float) -> tuple[str, str]:
         visible = self._visible(now)
         ranks = list(self._ranks.values())
-        ended = how_it_ended(ranks, visible, self._deaths.open_finding(self._newest_step()))
+        ended = self._ended(lambda: visible)
         if ended is not None:
             return ended
         lost_after_s = self.limits.agent_lost_s
-        away = self._agents.all.keys() - self._agents.here(now, lost_after_s)
-        lost = {watch.agent for watch in ranks if watch.agent in away and watch.running}
-        if lost:
-            nodes = name_nodes({self._agents.all[name].node or name for name in lost}, self._agents.nodes)
-            agents = "agent" if len(lost) == 1 else f"{len(lost)} agents"
-            seen = len(visible)
-            if self._hang.finding is not None and seen:
-                return "stalled", self._hang.finding.text
-            rest = f" {seen} other {'rank still reports' if seen == 1 else 'ranks still report'}." if seen else ""
-            does = "does" if len(lost) == 1 else "do"
-            note = (
-                f"We see nothing because the {agents} on {nodes} {does} not reach us; the job itself may be well.{rest}"
-            )
-            return ("running" if seen else "unreachable"), note
-        unheard = not visible and any(watch.running and watch.agent == "" for watch in ranks)
-        soon = now - self._first_tick <= lost_after_s
-        if self._hang.finding is not None and (soon or not unheard):
-            return "stalled", self._hang.finding.text
-        if unheard:
-            if soon:
-                return "running", "Waiting for the agents to come back."
-            return "unreachable", "We see nothing because no agent has reached this server since it started."
-        if self._agents.all and not any(agent.connected for agent in self._agents.all.values()):
-            return "running", "No agent is connected at the moment."
-        troubled = [watch for watch in ranks if watch.running and watch.trouble]
-        if troubled:
-            who = name_ranks([watch.rank for watch in troubled])
-            return "running", f"Not visible here: {who}, because {troubled[0].trouble}."
-        long = sorted({watch.phase for watch in visible if watch.in_long_phase})
-        return "running", f"In {', '.join(long)}." if long else ""
+        return how_it_runs(ranks, visible, self._agents, self._hang.finding, lost_after_s, self._first_tick, now)
 
     def budget_s(self, rank: int, source: str) -> float | None:
         """Return how long a process may stand where it is, seconds; None for an older one, or one without a pace."""
@@ -388,7 +385,7 @@ class LivenessMonitor:
         for rank in of_larger_start(self._ranks.values(), fresh, self.newest_start):
             del self._ranks[rank]
             self._deaths.runs_again(rank, "", -1, now, newer=True)
-        return sorted(fresh, key=lambda watch: watch.rank)
+        return sorted(fresh, key=attrgetter("rank"))
 
     def _newest_step(self) -> int:
         return max((watch.step for watch in self._ranks.values()), default=-1)

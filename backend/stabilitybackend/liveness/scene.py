@@ -75,9 +75,10 @@ def of_larger_start(ranks: Iterable[RankWatch], visible: Iterable[RankWatch], ne
         ranks: the newest process of each rank. visible: those of them that run and are seen.
         newest: the newest start of the job.
     """
-    if any(watch.rank >= newest.ranks for watch in visible):
+    beyond = [watch for watch in ranks if watch.rank >= newest.ranks]
+    if not beyond or any(watch.rank >= newest.ranks for watch in visible):
         return []
-    return [watch.rank for watch in ranks if newest.left_out(watch.rank, watch.source)]
+    return [watch.rank for watch in beyond if newest.left_out(watch.rank, watch.source)]
 
 
 @dataclass

@@ -42,14 +42,12 @@ def checkpoints_of(
     ]
 
 
-def job_of(
-    state: RunState, pace: tuple[int | None, float | None], checkpoints: list[dict[str, Any]], now: float
-) -> JobView:
+def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *, for_order: bool) -> JobView:
     """Return what an order is decided on.
 
     Args:
-        pace: the newest step that a rank is in, and the usual seconds a step.
-        checkpoints: in the shape of docs/api.md. now: unix seconds.
+        pace: the newest step that a rank is in, and the usual seconds a step. now: unix seconds.
+        for_order: a new order is decided on it: with the checkpoints and the starts of the ranks, which may be many.
     """
     head = state.fold.tree[state.fold.tree.head]
     return JobView(
@@ -57,9 +55,9 @@ def job_of(
         world_size=state.world.size,
         head=head.id,
         head_key=head.key,
-        checkpoints=checkpoints,
+        checkpoints=state.checkpoints() if for_order else [],
         agents=sum(1 for agent in state.agents.values() if agent["connected"]),
-        starts=newest_starts(state.agents.values()),
+        starts=newest_starts(state.agents.values()) if for_order else {},
         spoiling=state.incidents.spoiling(),
         handler=state.handlers,
         twins=state.liveness.twins(now),

@@ -5,7 +5,7 @@ The worker feeds frames and health, and stores and publishes what comes back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
@@ -34,19 +34,19 @@ from stabilitybackend.runs.row_lookup import TimesFound
 from stabilitybackend.runs.store import RunStore
 from stabilitybackend.runs.stretches import Stretches
 from stabilitybackend.runs.summary import RunSummary
+from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
-from stabilitybackend.runs.world import World, left_nodes
+from stabilitybackend.runs.world import World
 from stabilitybackend.schema.events import read_event
 from stabilitybackend.schema.health import read_health
 from stabilitybackend.schema.reading import Misfit
+from stabilitybackend.slices import at_once
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo
 
 __all__ = ["RunState"]
 
 #: Agents whose last health is kept; the longest silent ones go first.
 MAX_AGENTS = 4_096
-#: A job must be over so long before its open commands are closed, seconds: the last words of its ranks may still come.
-JOB_OVER_AFTER_S = 5.0
 #: Says whether a metric is the time of a rank's own work: ranks that log it are compared by that.
 _OWN_WORK = StragglerDetector().wants
 
@@ -83,7 +83,7 @@ class RunState:
         self.times = TimesFound(PRIMARY_METRICS)
         self._pace = Pace(clock)
         self._gpu_notes: dict[str, dict[str, Any]] = {}
-        self._over_since: float | None = None
+        self._ticking = Ticking(self)
         #: Whether incidents are judged anew from replayed frames (``runs/retelling.py``).
         self.retelling = False
 
@@ -287,29 +287,14 @@ class RunState:
         return {**agent, "gpu": gpu, "gpus": self.gpu_readings.of(agent["node"])}
 
     def tick(self) -> Changes:
-        """Judge silence and expiry; call it about once a second."""
-        now, changes = self._clock(), Changes()
-        for finding in self.liveness.tick(now, self.gpus.broken()):
-            self.found(finding, now, changes)
-        for finding in self.gpus.tick(now):
-            self.found(self.remember(finding), now, changes)
-        for want in self.liveness.wants():
-            changes.add_commands(self.commands.ask_agents("dump_stacks", want.request, self.job(), want.reason, now))
-        changes.add_commands(self.commands.agents_gone(left_nodes(self.agents.values(), self.liveness.left_at), now))
-        changes.add_commands(self.commands.settle(now))
-        job = self.job(with_checkpoints=False)
-        changes.add_commands(self._end_of_job(now))
-        changes.add_commands(self.commands.retries(job, now))
-        changes.add_commands(self.commands.ignored(job, now))
-        return changes
+        """Judge silence and expiry in one go; call it about once a second."""
+        return at_once(self.ticking())
 
-    def _end_of_job(self, now: float) -> list[dict[str, Any]]:
-        status, note = self.liveness.status(now)
-        if status not in ("crashed", "finished"):
-            self._over_since = None
-            return []
-        self._over_since = now if self._over_since is None else self._over_since
-        return self.commands.job_over(note, now) if now - self._over_since >= JOB_OVER_AFTER_S else []
+    def ticking(self) -> Generator[None, None, Changes]:
+        """The same in slices: it yields where others may be served, and nothing may change the state meanwhile."""
+        changes = yield from self._ticking.at(self._clock())
+        yield from self._summary.settling(self.store, self.fold)
+        return changes
 
     # --- snapshots ------------------------------------------------------------------------------------------------
 
@@ -363,9 +348,9 @@ class RunState:
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
-    def job(self, *, with_checkpoints: bool = True) -> JobView:
-        """Return what is known of the job now; its checkpoints may be thousands, and only a new order asks for them."""
-        return job_of(self, self._pace.now(), self.checkpoints() if with_checkpoints else [], self._clock())
+    def job(self, *, for_order: bool = True) -> JobView:
+        """Return what is known of the job now; only a new order needs its checkpoints and its ranks' starts."""
+        return job_of(self, self._pace.now(), self._clock(), for_order=for_order)
 
     def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Return the new command, or the one that was ordered under the same idempotency key."""

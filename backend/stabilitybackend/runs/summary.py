@@ -6,8 +6,9 @@ what nobody can know otherwise: what was the newest value before a fork, and how
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ __all__ = ["COUNTED", "MAX_LATEST", "RunSummary"]
 MAX_LATEST = 200
 #: The metric whose points are counted; where a run never logs it, the first one that it logged.
 COUNTED = "loss"
+#: Series that are counted anew in one go after a fork.
+RECOUNTED_AT_ONCE = 256
 #: Whose a series is. The least one is shown where several have the newest step: rank 0, rank 1, ..., agents by node.
 _Who = tuple[bool, int, str]
 
@@ -65,6 +68,8 @@ class RunSummary:
         self._limits: dict[int, int | None] = {0: None}
         self._head = 0
         self._stale = False
+        #: Series whose effective points are to be counted anew: a fork of a large job concerns thousands of them.
+        self._recount: dict[tuple[int, _Who], None] = {}
         self._watching = Watching()
 
     # --- what happens --------------------------------------------------------------------------------------------
@@ -100,7 +105,7 @@ class RunSummary:
         if self._counted != COUNTED:
             counted = COUNTED if COUNTED in self._names else next(iter(self._names))
             if counted != self._counted:
-                self._counted, self._counts = counted, {}
+                self._counted, self._counts, self._recount = counted, {}, {}
                 self._total = self._alive = 0
 
     def _note_newest(self, placed: Placed, who: _Who) -> None:
@@ -156,10 +161,30 @@ class RunSummary:
             if newest.step > _end(self._limits, newest.segment):
                 self._lost.add(name)
         for segment in changed:
-            for who, count in self._counts.get(segment, {}).items():
+            self._recount |= dict.fromkeys((segment, who) for who in self._counts.get(segment, ()))
+
+    def settling(self, store: RunStore, fold: LineageFold) -> Generator[None]:
+        """Find out what the forks meant for counts and newest values; yield where others may be served."""
+        if self._stale:
+            self._regroup(store, fold.tree)
+            yield
+        while self._recount:
+            for segment, who in list(itertools.islice(self._recount, RECOUNTED_AT_ONCE)):
+                del self._recount[segment, who]
+                count = self._counts[segment][who]
                 alive = self._alive_of(count, segment, who, store)
                 self._alive += alive - count.alive
                 count.alive = alive
+            yield
+        while self._lost:
+            name = next(iter(self._lost))
+            found = self._look_up(name, store, fold.tree)
+            self._lost.discard(name)
+            if found is None:
+                self._newest.pop(name, None)
+            else:
+                self._newest[name] = found
+            yield
 
     def _alive_of(self, count: _Count, segment: int, who: _Who, store: RunStore) -> int:
         limit = self._limits.get(segment, -1)
@@ -197,16 +222,8 @@ class RunSummary:
 
     def view(self, store: RunStore, fold: LineageFold) -> dict[str, Any]:
         """Return ``latest``, ``last_step``, ``effective_points`` and ``dead_points`` of docs/api.md."""
-        if self._stale:
-            self._regroup(store, fold.tree)
-        if self._lost:
-            for name in self._lost:
-                found = self._look_up(name, store, fold.tree)
-                if found is None:
-                    self._newest.pop(name, None)
-                else:
-                    self._newest[name] = found
-            self._lost.clear()
+        for _ in self.settling(store, fold):
+            pass
         names = [COUNTED] * (COUNTED in self._names) + [name for name in self._names if name != COUNTED]
         ends = [n.step for n in self._newest.values() if not n.who[0]]
         # A metric beyond the first MAX_LATEST counts here too.
@@ -235,6 +252,7 @@ class RunSummary:
             "limits": dict(self._limits),
             "head": self._head,
             "stale": self._stale,
+            "recount": list(self._recount),
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -251,6 +269,7 @@ class RunSummary:
         every = [count for series in self._counts.values() for count in series.values()]
         self._total, self._alive = sum(c.total for c in every), sum(c.alive for c in every)
         self._limits, self._head, self._stale = dict(saved["limits"]), int(saved["head"]), bool(saved["stale"])
+        self._recount = dict.fromkeys(saved.get("recount", ()))
 
 
 def _end(limits: Mapping[int, int | None], segment: int) -> float:

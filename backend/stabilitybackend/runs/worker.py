@@ -18,6 +18,7 @@ from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.policy.orders import Order
 from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.runs.agent_words import came, went
 from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.card import RunCard
 from stabilitybackend.runs.changes import Changes
@@ -40,6 +41,7 @@ from stabilitybackend.runs.retelling import Retelling
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.taking import take
 from stabilitybackend.runs.undoing import undoable
+from stabilitybackend.slices import Slices
 from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
 
@@ -83,7 +85,6 @@ class RunWorker:
         self.rest = Rest(clock, lambda: self.busy)
         self._clock = clock
         self.journal = Journal(run_id, redis, clock)
-        #: Settings of the detectors.
         self.detectors = DetectorSettings(run_id, redis, self.journal.patiently, self.channel, clock)
         self.card = RunCard(run_id, RunIndex(redis), self.channel, overview)
         self._chronicle = Chronicle(run_id, fleet)
@@ -105,6 +106,7 @@ class RunWorker:
         #: The same, stored for certain: frames up to here may leave the stream.
         self._stored_to = "0-0"
         self._retelling = Retelling()
+        self._slices = Slices()
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -204,9 +206,8 @@ class RunWorker:
         agents = self.state.agents
         async with self._keeper.changing:
             processes = self._retelling.begun(stored.incidents, stored.retell)
-            troubled = self.readiness.troubled
-            again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors, troubled, processes)
-            points = (self._restart, self.journal.message)
+            again = (self.run_id, self._archive, self._clock, stored.undone, self.detectors)
+            points = (self.readiness.troubled, processes, self._restart, self.journal.message)
             self.state, self.cursor = await self.journal.patiently(lambda: restored(*again, *points))
             self._keeper.restarted()
             self._stored_to = self.cursor
@@ -235,10 +236,14 @@ class RunWorker:
 
     async def tick(self) -> None:
         """Judge silence and expiry, store and publish the summary."""
-        await self._conclude(self.defects.tried(JUDGING, self.state.tick, Changes()))
+        changes = Changes()
+        with self.defects.noted(JUDGING):
+            changes = await self._slices.run(self.state.ticking())
+        await self._conclude(changes)
         with self.defects.noted("telling of it"):
             await self.tell_fleet()
             self._health.flush()
+        await self._slices.breathe()
         await self.card.tell(self.defects.view(self.state.view), self._clock())
 
     async def tell_fleet(self) -> None:
@@ -256,9 +261,8 @@ class RunWorker:
             await self.journal.save(unsaved.incidents.values(), unsaved.commands.values(), self._concluded)
             await self._chronicle.incidents(self.card.names, unsaved.incidents.values())
         if changes:
-            self.defects.tried(
-                "showing what is new", partial(publish, self.channel, self.state, changes, self.cursor), None
-            )
+            with self.defects.noted("showing what is new"):
+                publish(self.channel, self.state, changes, self.cursor)
         for command in changes.commands.values():
             await self._deliver(command)
 
@@ -266,20 +270,17 @@ class RunWorker:
         """Hand a command to every agent of the run, and note that it was."""
         reached = await self._delivery.hand_out(command)
         if reached and command["state"] == "pending":
-            text = f"sent to {reached} agents"
-            changed = self.state.commands.delivered(command["command_id"], self._clock(), text)
+            changed = self.state.commands.delivered(command["command_id"], self._clock(), f"sent to {reached} agents")
             await self._conclude(Changes(commands={one["command_id"]: one for one in changed}))
 
     # --- agents and people ---------------------------------------------------------------------------------------
 
     async def agent_connected(self, hello: Hello, send: Send) -> list[dict[str, Any]]:
         """Note an agent; return the commands that wait for it."""
-        state, agent, now = await self.ready(), hello.agent, self._clock()
+        state = await self.ready()
         self.rest.came()
-        self._delivery.agents[agent] = send
-        known = state.agents.setdefault(agent, {"agent": agent, "node": hello.node, "time": now, "ranks": []})
-        known["connected"] = True
-        state.liveness.agent_connected(agent, now)
+        self._delivery.agents[hello.agent] = send
+        self._slices.after(partial(came, state, hello, self._clock()))
         self.card.rename(hello)
         return state.commands.waiting()
 
@@ -287,17 +288,17 @@ class RunWorker:
         """Note that an agent's connection ended."""
         self.rest.came()
         self._delivery.agents.pop(agent, None)
-        known = self.state.agents.get(agent)
-        if known is not None:
-            known["connected"] = False
-            self._health.put(self.state.agent_view(known))
-        self.state.liveness.agent_disconnected(agent, self._clock())
+        self._slices.after(partial(self._take, partial(went, self.state, agent, self._clock())))
 
     def health(self, health: Health) -> None:
         """Take an agent's newest word about its ranks."""
         self.rest.active()
+        self._slices.after(partial(self._take, partial(self.state.on_health, health)))
+
+    def _take(self, word: Callable[[], dict[str, Any] | None]) -> None:
         with self.defects.noted("taking what its agents say"):
-            self._health.put(self.state.on_health(health))
+            if (agent := word()) is not None:
+                self._health.put(agent)
 
     async def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
         """Order a command, store it and send it on; return it."""
@@ -382,8 +383,7 @@ class RunWorker:
 
     def segments(self) -> dict[str, Any]:
         """Return the lineage in the shape of docs/api.md."""
-        tree = self.state.fold.tree
-        return {"head": tree.head, "segments": tree.as_dicts()}
+        return self.state.fold.tree.view()
 
     def run(self) -> dict[str, Any]:
         """Return the Run of docs/api.md as it is now."""

@@ -1,0 +1,59 @@
+"""How a job that is not over runs, as far as its agents tell: the run's status and its note. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.liveness.agents import AgentBook
+from stabilitybackend.liveness.naming import name_nodes, name_ranks
+from stabilitybackend.liveness.rank_watch import RankWatch
+
+__all__ = ["how_it_runs"]
+
+
+def how_it_runs(
+    ranks: Collection[RankWatch],
+    visible: Sequence[RankWatch],
+    agents: AgentBook,
+    hang: Finding | None,
+    lost_after_s: float,
+    first_tick: float,
+    now: float,
+) -> tuple[str, str]:
+    """Return the status word of ``docs/api.md`` and a note in plain words.
+
+    Args:
+        ranks: the newest process of each rank. visible: those of them that run and are seen.
+        agents: of the run. hang: the open one.
+        lost_after_s: silence after which an agent is away.
+        first_tick: when this server looked first. now: unix seconds.
+    """
+    away = agents.all.keys() - agents.here(now, lost_after_s)
+    lost = {watch.agent for watch in ranks if watch.agent in away and watch.running}
+    if lost:
+        nodes = name_nodes({agents.all[name].node or name for name in lost}, agents.nodes)
+        who = "agent" if len(lost) == 1 else f"{len(lost)} agents"
+        seen = len(visible)
+        if hang is not None and seen:
+            return "stalled", hang.text
+        rest = f" {seen} other {'rank still reports' if seen == 1 else 'ranks still report'}." if seen else ""
+        does = "does" if len(lost) == 1 else "do"
+        note = f"We see nothing because the {who} on {nodes} {does} not reach us; the job itself may be well.{rest}"
+        return ("running" if seen else "unreachable"), note
+    unheard = not visible and any(watch.running and watch.agent == "" for watch in ranks)
+    soon = now - first_tick <= lost_after_s
+    if hang is not None and (soon or not unheard):
+        return "stalled", hang.text
+    if unheard:
+        if soon:
+            return "running", "Waiting for the agents to come back."
+        return "unreachable", "We see nothing because no agent has reached this server since it started."
+    if agents.all and not any(agent.connected for agent in agents.all.values()):
+        return "running", "No agent is connected at the moment."
+    troubled = [watch for watch in ranks if watch.running and watch.trouble]
+    if troubled:
+        who = name_ranks([watch.rank for watch in troubled])
+        return "running", f"Not visible here: {who}, because {troubled[0].trouble}."
+    long = sorted({watch.phase for watch in visible if watch.in_long_phase})
+    return "running", f"In {', '.join(long)}." if long else ""

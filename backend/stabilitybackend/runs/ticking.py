@@ -1,0 +1,60 @@
+"""What time alone changes in one run: silence becomes a finding, orders expire, a job is over. In slices."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.world import left_nodes
+
+if TYPE_CHECKING:
+    from stabilitybackend.runs.state import RunState
+
+__all__ = ["JOB_OVER_AFTER_S", "Ticking"]
+
+#: A job must be over so long before its open commands are closed, seconds: the last words of its ranks may still come.
+JOB_OVER_AFTER_S = 5.0
+
+
+class Ticking:
+    """Judges one run about once a second.
+
+    Args:
+        state: of the run.
+    """
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._over_since: float | None = None
+
+    def at(self, now: float) -> Generator[None, None, Changes]:
+        """Judge silence and expiry at ``now``, unix seconds; yield where others may be served, return what changed."""
+        state, changes = self._state, Changes()
+        for finding in (yield from state.liveness.ticking(now, state.gpus.broken())):
+            state.found(finding, now, changes)
+            yield
+        for finding in state.gpus.tick(now):
+            state.found(state.remember(finding), now, changes)
+        yield
+        commands = state.commands
+        for want in state.liveness.wants():
+            job = state.job(for_order=False)
+            changes.add_commands(commands.ask_agents("dump_stacks", want.request, job, want.reason, now))
+        changes.add_commands(commands.agents_gone(left_nodes(state.agents.values(), state.liveness.left_at), now))
+        yield
+        changes.add_commands(commands.settle(now))
+        job = state.job(for_order=False)
+        changes.add_commands(self._end_of_job(now))
+        changes.add_commands(commands.retries(job, now))
+        changes.add_commands(commands.ignored(job, now))
+        yield
+        return changes
+
+    def _end_of_job(self, now: float) -> list[dict[str, Any]]:
+        ended = self._state.liveness.ended(now)
+        if ended is None:
+            self._over_since = None
+            return []
+        self._over_since = now if self._over_since is None else self._over_since
+        return self._state.commands.job_over(ended[1], now) if now - self._over_since >= JOB_OVER_AFTER_S else []
