@@ -57,7 +57,7 @@ def old_event(rank: int) -> dict[str, Any]:
 def of_older(events: list[dict[str, Any]]) -> dict[str, Any]:
     book = DumpBook()
     for event in events:
-        assert book.take(event, "n0", 5.0, range(4)) == "d1"
+        assert book.take(event, "n0", 5.0, lambda: range(4)) == "d1"
     found = book.get("d1")
     assert found is not None
     return found
