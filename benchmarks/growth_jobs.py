@@ -7,6 +7,7 @@ seconds of this thread are counted, so that a busy machine changes little.
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import time
 from collections import defaultdict
@@ -151,10 +152,10 @@ class Rank:
         self._time += 0.01
         return self.frame(EventBlock(kind, self._time, step, data))
 
-    def rows(self, first: int, count: int, names: tuple[str, ...] = ("loss",)) -> Frame:
+    def rows(self, first: int, count: int, names: tuple[str, ...] = ("loss",), scale: float = 1.0) -> Frame:
         times = self._time + 0.1 * np.arange(1, count + 1)
         self._time = float(times[-1])
-        values = 2.0 + 0.01 * np.sin(np.arange(first, first + count) * np.arange(1, len(names) + 1)[:, None])
+        values = scale * (2.0 + 0.01 * np.sin(np.arange(first, first + count) * np.arange(1, len(names) + 1)[:, None]))
         steps = np.arange(first, first + count, dtype="<i8")
         return self.frame(PointsBlock(list(names), steps.tobytes(), times.tobytes(), values.tobytes()), count)
 
@@ -257,9 +258,10 @@ def restarted_ranks(count: int) -> Run:
 
 
 def checkpoints(count: int) -> Run:
-    """A job announces one checkpoint after the other."""
+    """A job whose loss is NaN announces one checkpoint after the other: each may change what is offered."""
     run, rank = Run(), Rank(0, 1)
-    run.frames([rank.rows(1, 10), rank.event("alert", 5, title="look at this", severity="warning")])
+    run.frames([rank.rows(1, 200), rank.rows(201, 3, scale=math.nan)])
+    assert [one["kind"] for one in run.state.incidents.all()] == ["nonfinite"]
     run.frames(rank.event("checkpoint", 10 + at, path=f"/c/{at}") for at in range(count))
     return run
 

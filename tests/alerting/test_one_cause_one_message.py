@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from incident_events import STREAM, publish, settled
 from stabilityalerting import AlertingService, Patience
 from stabilityalerting.webhook import WebhookSink
+from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
 from watched_job import START, Job
 
@@ -50,7 +51,7 @@ async def test_what_one_cause_breaks_is_one_message(
     redis: Redis, receiver: Any, broken: Callable[[int], Job], count: int, kind: str
 ) -> None:
     job, book = broken(count), IncidentBook("run-1")
-    versions = [book.apply(finding, segment=0, time=START, checkpoints=[]) for finding in job.said]
+    versions = [book.apply(finding, segment=0, time=START, checkpoints=UsableOf([])) for finding in job.said]
     events = [incident for incident in versions if incident is not None and incident["kind"] == kind]
     assert len(events) > 1, "it grew"
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.policy.advice import suggest
+from stabilitybackend.policy.going_back import UsableOf
 
 FIELDS = {
     "action", "to_step", "skip_batches", "skip_range", "lr_scale", "reseed", "wait_steps", "checklist", "text",
@@ -51,7 +52,7 @@ def recovered(onset: int, steps: int) -> dict[str, Any]:
 
 
 def advice(one: dict[str, Any], history: Any = (), now: int = NOW, checkpoints: Any = CHECKPOINTS) -> dict[str, Any]:
-    suggestion = suggest(one, checkpoints, now, history)
+    suggestion = suggest(one, UsableOf(checkpoints), now, history)
     assert suggestion is not None
     return suggestion
 
@@ -239,4 +240,4 @@ def test_a_gradient_that_is_not_a_number_is_looked_at_before_anything_is_lost() 
 
 
 def test_a_kind_that_nobody_knows_has_no_advice() -> None:
-    assert suggest(incident("alert"), CHECKPOINTS, NOW) is None
+    assert suggest(incident("alert"), UsableOf(CHECKPOINTS), NOW) is None

@@ -14,6 +14,7 @@ from job import Job
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.runs.evidence import Evidence
 from stabilitybackend.runs.store import RunStore
@@ -135,7 +136,7 @@ def test_what_is_gathered_passes_the_bounds_of_an_incident_unharmed() -> None:
     values = spiked(steps)
     values["loss"][ONSET + 5] = math.inf
     found = run_of(steps, values).of(finding(1_100))
-    incident = IncidentBook("run").apply(found, segment=0, time=1.0, checkpoints=[])
+    incident = IncidentBook("run").apply(found, segment=0, time=1.0, checkpoints=UsableOf([]))
     assert incident is not None
     window = incident["evidence"]["window"]
     assert window["steps"] == found.evidence["window"]["steps"]
@@ -176,7 +177,7 @@ def test_an_alert_of_the_job_and_a_fault_of_a_machine_near_the_onset_are_told() 
         ("spike", 198, 1.0),
     ):
         other = finding(key=f"{kind}:{onset}", kind=kind, onset_step=onset, title=f"A {kind}")
-        run.incidents.apply(other, segment=0, time=time, checkpoints=[])
+        run.incidents.apply(other, segment=0, time=time, checkpoints=UsableOf([]))
     nearby = run.of(finding()).evidence["nearby"]
     assert [(fact["what"], fact["text"]) for fact in nearby] == [("alert", "A alert"), ("gpu", "A gpu_fault")]
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.policy.advice import suggest
+from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.interruption_rules import Stop, judge
 from stabilitybackend.policy.plan import JobFacts, make_plan
 from watched_job import Job, source
@@ -39,7 +40,7 @@ def hang(evidence: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def advised(evidence: dict[str, Any]) -> str:
-    found = suggest(hang(evidence), [], 100, ())
+    found = suggest(hang(evidence), UsableOf([]), 100, ())
     assert found is not None
     return str(found["text"])
 

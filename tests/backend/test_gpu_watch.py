@@ -15,6 +15,7 @@ from stabilitybackend.gpus import watch as gpu_watch
 from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.gpus.watch import QUIET_S, SEEN_AGAIN_AFTER_S, GpuWatch
 from stabilitybackend.gpus.xids import table, xid_of
+from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.plan import JobFacts, make_plan
 from stabilitybackend.runs.offenders import Offenders
@@ -215,7 +216,7 @@ def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) 
     (fault,) = watch.event(lost, 5)
     assert (fault.severity, fault.rank, fault.evidence["foreign"]) == ("info", None, True)
     assert "No rank of this job is on it" in fault.text
-    incident = IncidentBook("r").apply(fault, segment=0, time=10.0, checkpoints=[])
+    incident = IncidentBook("r").apply(fault, segment=0, time=10.0, checkpoints=UsableOf([]))
     assert incident is not None
     assert incident["suggestion"]["action"] == "none"
     assert Offenders().add(incident, {"run_id": "r"}) == []

@@ -13,6 +13,7 @@ import pytest
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.policy import incidents
+from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
 
 
@@ -66,7 +67,7 @@ def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
 
 
 def apply(book: IncidentBook, finding: Finding, *, time: float = 1.0, checkpoints: Any = (), segment: int = 0) -> Any:
-    return book.apply(finding, segment=segment, time=time, checkpoints=checkpoints)
+    return book.apply(finding, segment=segment, time=time, checkpoints=UsableOf(checkpoints))
 
 
 def advice(onset: int, checkpoints: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
@@ -316,10 +317,10 @@ def test_suggestions_follow_the_checkpoints_and_only_what_changed_is_returned() 
     apply(book, spike(200))
     apply(book, spike(50))
     apply(book, recovered(50, 56))
-    changed = book.refresh_suggestions(lambda: [checkpoint(100)], 7.0)
+    changed = book.refresh_suggestions(UsableOf([checkpoint(100)]), 7.0)
     assert [(i["onset_step"], i["suggestion"]["to_step"], i["updated"]) for i in changed] == [(200, 100, 7.0)]
-    assert book.refresh_suggestions(lambda: [checkpoint(100)], 8.0) == []
-    gone = book.refresh_suggestions(lambda: [checkpoint(100, available=False)], 9.0)
+    assert book.refresh_suggestions(UsableOf([checkpoint(100)]), 8.0) == []
+    gone = book.refresh_suggestions(UsableOf([checkpoint(100, available=False)]), 9.0)
     assert [i["suggestion"]["action"] for i in gone] == ["wait"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.fold import MAX_SOURCES, LineageFold
 from stabilitybackend.lineage.tree import PathRange, SegmentTree
+from stabilitybackend.policy.going_back import UsableOf
 from stabilityclient.wire import EventBlock, Frame, SourceInfo
 
 
@@ -91,6 +93,29 @@ def test_checkpoints_found_by_path_are_those_that_looking_through_all_finds(
     for low, below in ((0, 4), (3, 9), (5, 6), (9, 20)):
         assert book.newest_step(low, below) == max((c.step for c in every if low <= c.step < below), default=None)
     assert {c.path for c in book.at("ab")} == {c.path for c in every} & set("ab")
+
+
+@given(
+    MOVES,
+    st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.sampled_from("abcdef"), st.integers(0, 99))),
+)
+def test_checkpoints_to_go_back_to_are_those_that_looking_through_all_finds(
+    moves: list[tuple[str, int, int]], story: list[tuple[bool, int, str, int]]
+) -> None:
+    tree, book = SegmentTree(), CheckpointBook()
+    for (announced, step, path, segment), (what, which, fork_step) in zip(story, moves, strict=False):
+        forked = tree.fork(which % len(tree), fork_step % 9, key=f"k{len(tree)}", cause="declared", created=0.0)
+        tree.head = forked.id if what == "lead" else tree.head
+        if announced:
+            book.add(step, path, segment % len(tree), 0.0)
+        else:
+            book.gone(step, path)
+    usable = book.usable(tree)
+    every = UsableOf({"step": c.step, "available": c.available, "dead": tree.is_dead(c.segment, c.step)} for c in book)
+    assert usable.oldest() == every.oldest()
+    assert [usable.newest(at) for at in (-1, 3, 5, 8.5, math.inf)] == [
+        every.newest(at) for at in (-1, 3, 5, 8.5, math.inf)
+    ]
 
 
 def test_the_oldest_process_that_is_not_its_ranks_newest_is_forgotten_first() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
 from watched_job import START, Job, kinds, source
 
@@ -264,12 +265,12 @@ def test_a_restarted_server_opens_nothing_twice() -> None:
     job.dies(1)
     said = job.run(1, moving=False)
     book = IncidentBook("run")
-    book.apply(said[0], segment=0, time=job.now, checkpoints=[])
+    book.apply(said[0], segment=0, time=job.now, checkpoints=UsableOf([]))
     again = LivenessMonitor("run")
     again.load(book.all())
     job.monitor = again
     job.dies(1)
-    assert [book.apply(f, segment=0, time=job.now, checkpoints=[]) for f in job.run(5, moving=False)] == []
+    assert [book.apply(f, segment=0, time=job.now, checkpoints=UsableOf([])) for f in job.run(5, moving=False)] == []
     assert job.monitor.status(job.now)[0] == "crashed"
 
 
@@ -282,7 +283,7 @@ def test_a_restarted_server_does_not_open_a_death_anew_that_is_over() -> None:
     said += job.run(1)
     book = IncidentBook("run")
     for finding in said:
-        book.apply(finding, segment=0, time=job.now, checkpoints=[])
+        book.apply(finding, segment=0, time=job.now, checkpoints=UsableOf([]))
     job.monitor = LivenessMonitor("run")
     job.monitor.load(book.all())
     job.start = 1
@@ -296,7 +297,7 @@ def test_an_open_hang_is_ended_after_a_server_restart() -> None:
     job.run(60)
     said = job.run(12, moving=False)
     book = IncidentBook("run")
-    book.apply(said[0], segment=0, time=job.now, checkpoints=[])
+    book.apply(said[0], segment=0, time=job.now, checkpoints=UsableOf([]))
     job.monitor = LivenessMonitor("run")
     job.monitor.load(book.all())
     assert job.monitor.status(job.now)[0] == "stalled"
@@ -319,7 +320,7 @@ def test_a_hang_whose_agents_do_not_come_back_after_a_server_restart_is_not_said
     job.run(60)
     said = job.run(12, moving=False)
     book = IncidentBook("run")
-    book.apply(said[0], segment=0, time=job.now, checkpoints=[])
+    book.apply(said[0], segment=0, time=job.now, checkpoints=UsableOf([]))
     job.monitor = LivenessMonitor("run")
     job.monitor.load(book.all())
     for rank in (0, 1):
@@ -338,7 +339,7 @@ def test_a_hang_began_when_it_began_though_the_server_was_away() -> None:
 
     def told() -> dict[str, Any]:
         for finding in job.run(12, moving=False):
-            book.apply(finding, segment=0, time=job.now, checkpoints=[])
+            book.apply(finding, segment=0, time=job.now, checkpoints=UsableOf([]))
         return book.all()[0]
 
     since = told()["evidence"]["verdict"]["since"]

@@ -8,6 +8,7 @@ import pytest
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
 from watched_job import START, Job, kinds, source
 
@@ -145,7 +146,7 @@ def test_a_job_that_comes_up_behind_the_step_of_its_death_is_known_to_run_again(
 
     def take(found: list[Finding]) -> None:
         for finding in found:
-            book.apply(finding, segment=0, time=job.now, checkpoints=[])
+            book.apply(finding, segment=0, time=job.now, checkpoints=UsableOf([]))
 
     job.monitor.event(
         {"type": "exception", "time": job.now, "step": job.step - 3, "data": {}, "source": source(0)}, 0, job.now
@@ -183,7 +184,7 @@ def ended(job: Job, *ranks: int, name: str = "SIGTERM", **facts: Any) -> Finding
 
 def stored(finding: Finding) -> dict[str, Any]:
     book = IncidentBook("run")
-    incident = book.apply(finding, segment=0, time=START, checkpoints=[])
+    incident = book.apply(finding, segment=0, time=START, checkpoints=UsableOf([]))
     assert incident is not None
     return incident
 

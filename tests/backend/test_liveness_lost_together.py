@@ -8,6 +8,7 @@ import pytest
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
 from watched_job import START, Job, kinds
 
@@ -76,7 +77,7 @@ def test_a_restarted_server_goes_on_with_the_incident_and_opens_none_beside_it()
     job, book = racks(8), IncidentBook("run")
     job.silent = {node for node in job.nodes if node.startswith("rack3-")}
     job.run(40)
-    incident: dict[str, Any] | None = book.apply(told(job)[-1], segment=0, time=START, checkpoints=[])
+    incident: dict[str, Any] | None = book.apply(told(job)[-1], segment=0, time=START, checkpoints=UsableOf([]))
     assert incident is not None
     job.monitor = LivenessMonitor("run")
     job.monitor.load([incident])

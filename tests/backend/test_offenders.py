@@ -12,6 +12,7 @@ from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.gpus.watch import GpuWatch
 from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS
 from stabilitybackend.policy.advice import suggest
+from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.interruptions import JobStory, Stretch, interruptions_of
 from stabilitybackend.runs import offenders as offenders_module
@@ -29,7 +30,7 @@ def _finding(at: float, *xids: int, gpu: int = 2) -> Finding:
 
 
 def _incident(finding: Finding, run_id: str = "run-a") -> dict[str, Any]:
-    incident = IncidentBook(run_id).apply(finding, segment=0, time=finding.evidence["since"], checkpoints=[])
+    incident = IncidentBook(run_id).apply(finding, segment=0, time=finding.evidence["since"], checkpoints=UsableOf([]))
     assert incident is not None
     return incident
 
@@ -96,7 +97,7 @@ def test_the_memory_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.Monkey
 )
 def test_the_advice_follows_the_class_of_the_fault_and_names_its_source(xid: int, action: str, words: str) -> None:
     checkpoints = [{"step": 4, "path": "p", "segment": 0, "time": 1.0, "available": True, "dead": False}]
-    said = suggest(_incident(_finding(10.0, xid)), checkpoints, 5)
+    said = suggest(_incident(_finding(10.0, xid)), UsableOf(checkpoints), 5)
     assert said is not None
     assert (said["action"], words in said["text"], "NVIDIA" in said["source"]) == (action, True, True)
 
@@ -104,7 +105,7 @@ def test_the_advice_follows_the_class_of_the_fault_and_names_its_source(xid: int
 def test_a_gpu_that_was_at_fault_before_is_to_be_taken_out() -> None:
     known = Offenders()
     known.add(_incident(_finding(10.0, 48)), _run("run-a"))
-    said = suggest(_incident(known.told(_finding(DAY_S, 95), "run-b"), "run-b"), [], 5)
+    said = suggest(_incident(known.told(_finding(DAY_S, 95), "run-b"), "run-b"), UsableOf([]), 5)
     assert said is not None
     assert "fault number 2 of this GPU" in said["text"]
     assert "2410.21680" in said["source"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from job import Job
+from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.policy.orders import Order
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame, Health
@@ -86,3 +89,17 @@ def test_a_run_says_when_its_ranks_logged_first_and_last_by_their_own_clock() ->
     first, second = state.stretches.span or (0.0, 0.0)
     assert first < second < 2000.0  # the job's clock stands at a thousand seconds, the server's far beyond
     assert (state.view()["began"], state.view()["logged"]) == (first, second)
+
+
+def test_a_checkpoint_that_comes_while_an_incident_is_open_is_suggested_without_a_look_at_all_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job, state = Job(), RunState("run", lambda: 1010.0)
+    state.apply(job.rows(range(1, 101)), replayed=False)
+    state.apply(job.rows(range(101, 104), {"loss": [math.nan] * 3}), replayed=False)
+    monkeypatch.delattr(CheckpointBook, "__iter__")
+    monkeypatch.delattr(CheckpointBook, "__reversed__")
+    for step in (40, 90, 102):
+        state.apply(job.event("checkpoint", step, path=f"c/{step}"), replayed=False)
+    (incident,) = state.incidents.all()
+    assert (incident["kind"], incident["suggestion"]["to_step"], state.unreadable.note) == ("nonfinite", 90, "")

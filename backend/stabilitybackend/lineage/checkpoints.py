@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+import math
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["Checkpoint", "CheckpointBook"]
+from stabilitybackend.lineage.tree import SegmentTree
+
+__all__ = ["Checkpoint", "CheckpointBook", "UsableCheckpoints"]
 
 
 @dataclass
@@ -27,6 +30,8 @@ class CheckpointBook:
         self._all: list[Checkpoint] = []
         self._steps: list[int] = []
         self._by_path: dict[str, list[Checkpoint]] = {}
+        #: Segment -> rising steps of those that are still there.
+        self._there: dict[int, list[int]] = {}
 
     def __iter__(self) -> Iterator[Checkpoint]:
         return iter(self._all)
@@ -43,23 +48,59 @@ class CheckpointBook:
         if known and known[-1].available:
             if (known[-1].step, known[-1].segment) == (step, segment):
                 return
-            known[-1].available = False  # the dead branch's content is no longer there
+            self._lose(known[-1])  # the dead branch's content is no longer there
         checkpoint = Checkpoint(step, path, segment, time)
         known.append(checkpoint)
         self._all.append(checkpoint)
         insort(self._steps, step)
+        insort(self._there.setdefault(segment, []), step)
 
     def gone(self, step: int | None, path: str) -> None:
         """Take note that one is no longer there."""
         for checkpoint in self._by_path.get(path, ())[-1:]:
-            if checkpoint.step == step:
-                checkpoint.available = False
+            if checkpoint.step == step and checkpoint.available:
+                self._lose(checkpoint)
+
+    def _lose(self, checkpoint: Checkpoint) -> None:
+        checkpoint.available = False
+        steps = self._there[checkpoint.segment]
+        del steps[bisect_left(steps, checkpoint.step)]
 
     def newest_step(self, low: int, below: int) -> int | None:
         """Return the greatest step of any with ``low <= step < below``, None where there is none."""
         at = bisect_left(self._steps, below) - 1
         return self._steps[at] if at >= 0 and self._steps[at] >= low else None
 
+    def usable(self, tree: SegmentTree) -> UsableCheckpoints:
+        """Return those that can be gone back to: still there, and not dead in ``tree``."""
+        return UsableCheckpoints(self._there, tree)
+
     def at(self, paths: Iterable[str]) -> list[Checkpoint]:
         """Return those of some paths, newest first in each."""
         return [checkpoint for path in paths for checkpoint in reversed(self._by_path.get(path, ()))]
+
+
+class UsableCheckpoints:
+    """The steps of the checkpoints that can be gone back to now, found without looking at each of them.
+
+    Args:
+        there: segment -> rising steps of those that are still there. tree: says which of them are dead.
+    """
+
+    def __init__(self, there: dict[int, list[int]], tree: SegmentTree) -> None:
+        self._there = there
+        self._tree = tree
+
+    def newest(self, at_most: float = math.inf) -> int | None:
+        """Return the greatest step that is at most ``at_most``, None where there is none."""
+        found = []
+        for segment, steps in self._there.items():
+            dead_after = self._tree.dead_after(segment)
+            at = bisect_right(steps, at_most if dead_after is None else min(at_most, dead_after))
+            found += steps[max(at - 1, 0) : at]
+        return max(found, default=None)
+
+    def oldest(self) -> int | None:
+        """Return the smallest step, None where there is none."""
+        firsts = ((steps[0], self._tree.dead_after(segment)) for segment, steps in self._there.items() if steps)
+        return min((step for step, dead_after in firsts if dead_after is None or step <= dead_after), default=None)

@@ -7,7 +7,7 @@ the run went through before. Whoever reads it decides; nothing here acts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from stabilitybackend.detectors.roles import GRAD_NORM, LR, role_of
@@ -15,6 +15,7 @@ from stabilitybackend.policy import literature as lit
 from stabilitybackend.policy.going_back import (
     GUARD_STEPS,
     Target,
+    Usable,
     interval_of,
     spoiling,
     target,
@@ -52,7 +53,7 @@ def has_advice(kind: str) -> bool:
 
 def suggest(
     incident: Mapping[str, Any],
-    checkpoints: Sequence[Mapping[str, Any]],
+    checkpoints: Usable,
     now_step: int,
     history: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any] | None:
@@ -60,7 +61,7 @@ def suggest(
 
     Args:
         incident: in the shape of ``docs/api.md``.
-        checkpoints: all known ones, in the shape of ``docs/api.md``; dead and vanished ones are passed over.
+        checkpoints: those that can be gone back to.
         now_step: newest step that the incident's detector saw.
         history: the run's incidents, oldest first; this one among them does not count.
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
 from stabilitybackend.policy.literature import PALM
 
 __all__ = [
-    "CURVE_KINDS", "GUARD_STEPS", "Target", "beginning", "inside", "interval_of", "spoiling", "target", "usual_wait",
-    "went_back_for",
+    "CURVE_KINDS", "GUARD_STEPS", "Target", "Usable", "UsableOf", "beginning", "inside", "interval_of", "spoiling",
+    "target", "usual_wait", "went_back_for",
 ]  # fmt: skip
 
 #: A checkpoint so close before the onset may hold the first damage already.
@@ -59,6 +60,32 @@ class Target:
     def skip_range(self) -> list[int]:
         """The steps whose batches are left out, both inclusive."""
         return [self.to_step + 1, self.to_step + self.skip]
+
+
+class Usable(Protocol):
+    """The steps of the checkpoints that can be gone back to: still there, and on the effective timeline."""
+
+    def newest(self, at_most: float = math.inf) -> int | None:
+        """Return the greatest step that is at most ``at_most``, None where there is none."""
+
+    def oldest(self) -> int | None:
+        """Return the smallest step, None where there is none."""
+
+
+class UsableOf:
+    """Those among checkpoints in the shape of docs/api.md."""
+
+    def __init__(self, checkpoints: Iterable[Mapping[str, Any]]) -> None:
+        self._steps = sorted(int(c["step"]) for c in checkpoints if c["available"] and not c["dead"])
+
+    def newest(self, at_most: float = math.inf) -> int | None:
+        """Return the greatest step that is at most ``at_most``, None where there is none."""
+        at = bisect_right(self._steps, at_most)
+        return self._steps[at - 1] if at else None
+
+    def oldest(self) -> int | None:
+        """Return the smallest step, None where there is none."""
+        return self._steps[0] if self._steps else None
 
 
 def beginning(incident: Mapping[str, Any]) -> int:
@@ -108,7 +135,7 @@ def inside(step: int, spoiled: Iterable[Mapping[str, Any]]) -> dict[str, Any] | 
 
 def target(
     incident: Mapping[str, Any],
-    checkpoints: Sequence[Mapping[str, Any]],
+    checkpoints: Usable,
     now_step: int,
     below: float = math.inf,
     others: Iterable[Mapping[str, Any]] = (),
@@ -124,20 +151,21 @@ def target(
     """
     onset = incident["onset_step"]
     safe = min(min(int(one["onset_step"]) - GUARD_STEPS, beginning(one) - 1) for one in (incident, *others))
-    steps = sorted(c["step"] for c in checkpoints if c["available"] and not c["dead"] and c["step"] <= safe)
-    if not steps:
+    oldest, source = checkpoints.oldest(), ""
+    if oldest is None or oldest > safe:
         return None
-    earlier = [step for step in steps if step < below]
-    steps = earlier or steps[:1]
-    to_step, source = steps[-1], ""
+    to_step = _or(checkpoints.newest(min(safe, below - 1)), oldest)
     long_run = now_step > LONG_RUN_STEPS
     if long_run:
-        far = [step for step in steps if step <= onset - PALM_BACK_STEPS]
-        to_step, source = (far[-1] if far else to_step), PALM
+        to_step, source = _or(checkpoints.newest(min(to_step, onset - PALM_BACK_STEPS)), to_step), PALM
     skip = max(now_step, onset + SKIP_PAST_ONSET_BATCHES) - to_step
     if long_run:
         skip = max(skip, PALM_SKIP_BATCHES)
     return Target(to_step, skip, max(0, now_step - to_step), source)
+
+
+def _or(step: int | None, otherwise: int) -> int:
+    return otherwise if step is None else step
 
 
 def interval_of(incident: Mapping[str, Any]) -> float:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.policy.advice import has_advice, suggest
-from stabilitybackend.policy.going_back import spoiling
+from stabilitybackend.policy.going_back import Usable, spoiling
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
 MAX_INCIDENTS = 2_000
@@ -114,9 +114,7 @@ class IncidentBook:
         ]
         return sorted(found)
 
-    def apply(
-        self, finding: Finding, *, segment: int, time: float, checkpoints: Sequence[Mapping[str, Any]]
-    ) -> dict[str, Any] | None:
+    def apply(self, finding: Finding, *, segment: int, time: float, checkpoints: Usable) -> dict[str, Any] | None:
         """Take a finding and return the incident that it opened or changed.
 
         A finding of an event that is known already changes that incident; one that says nothing new, or that is older
@@ -126,7 +124,7 @@ class IncidentBook:
             finding: what a detector or the liveness monitor said.
             segment: segment in which the finding's step lies; an incident keeps the one in which it opened.
             time: unix seconds, of the point or of the server.
-            checkpoints: all known ones, in the shape of ``docs/api.md``, for the suggestion.
+            checkpoints: those that can be gone back to, for the suggestion.
 
         Returns:
             A copy of the incident with its version one higher (1 for a new one), or None if nothing changed.
@@ -150,21 +148,18 @@ class IncidentBook:
         new["suggestion"] = suggest(new, checkpoints, finding.now_step, self._incidents.values())
         return self._commit(old, new, time)
 
-    def refresh_suggestions(
-        self, checkpoints: Callable[[], Sequence[Mapping[str, Any]]], time: float
-    ) -> list[dict[str, Any]]:
+    def refresh_suggestions(self, checkpoints: Usable, time: float) -> list[dict[str, Any]]:
         """Make the suggestions of open incidents anew after the checkpoints changed; return what changed.
 
         Args:
-            checkpoints: returns all known ones; asked only where there is something to suggest.
+            checkpoints: those that can be gone back to. time: unix seconds.
         """
         every = self._incidents.values()
         concerned = [one for one in every if one["state"] == "open" and not one["dead"] and has_advice(one["kind"])]
-        known = checkpoints() if concerned else ()
         changed = []
         for old in concerned:
             new = copy.deepcopy(old)
-            new["suggestion"] = suggest(new, known, new["evidence"]["now_step"], every)
+            new["suggestion"] = suggest(new, checkpoints, new["evidence"]["now_step"], every)
             changed.append(self._commit(old, new, time))
         return [incident for incident in changed if incident is not None]
 

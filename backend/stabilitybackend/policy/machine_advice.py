@@ -145,8 +145,8 @@ _DEATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 
 def _where(case: Case) -> str:
-    steps = [c["step"] for c in case.checkpoints if c["available"] and not c["dead"]]
-    return f" It can resume from the checkpoint of step {max(steps)}." if steps else " No checkpoint is known."
+    newest = case.checkpoints.newest()
+    return " No checkpoint is known." if newest is None else f" It can resume from the checkpoint of step {newest}."
 
 
 # --- GPUs -------------------------------------------------------------------------------------------------------------

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stabilitybackend.policy.going_back import Target
+from stabilitybackend.policy.going_back import Target, Usable
 from stabilitybackend.policy.literature import RULE_OF_THUMB
 
 __all__ = ["Case", "over", "say"]
@@ -25,7 +25,7 @@ class Case:
     """
 
     incident: Mapping[str, Any]
-    checkpoints: Sequence[Mapping[str, Any]]
+    checkpoints: Usable
     now_step: int
     history: Collection[Mapping[str, Any]]
 

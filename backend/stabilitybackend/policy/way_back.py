@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from stabilitybackend.policy.advice import suggest
-from stabilitybackend.policy.going_back import CURVE_KINDS, SKIP_PAST_ONSET_BATCHES, spoiling, target
+from stabilitybackend.policy.going_back import CURVE_KINDS, SKIP_PAST_ONSET_BATCHES, UsableOf, spoiling, target
 
 __all__ = ["MAX_OFFERED", "way_back"]
 
@@ -36,15 +36,16 @@ def way_back(
     """
     usable = [c for c in checkpoints if c["available"] and not c["dead"] and c["step"] <= (last_step or 0)]
     lead = _lead(incidents, about)
+    known = UsableOf(checkpoints)
     chosen, skip_to, lr_scale, reseed = None, None, None, False
     if lead is None:
         chosen = max((int(c["step"]) for c in usable), default=None)
         text = "No incident is open that one would go back for: the newest checkpoint, and nothing else is changed."
     else:
         onset, now = int(lead["onset_step"]), max(last_step or 0, int(lead["evidence"].get("now_step") or 0))
-        advice = suggest(lead, checkpoints, now, incidents) if lead["state"] == "open" else None
+        advice = suggest(lead, known, now, incidents) if lead["state"] == "open" else None
         if advice is None or advice["to_step"] is None:
-            back = target(lead, checkpoints, now, others=spoiling(incidents))
+            back = target(lead, known, now, others=spoiling(incidents))
             chosen = None if back is None else back.to_step
             skip_to = onset + SKIP_PAST_ONSET_BATCHES if back is None else back.skip_range[1]
         else:

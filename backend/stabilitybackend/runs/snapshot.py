@@ -33,7 +33,7 @@ from stabilitybackend.runs.state import RunState
 __all__ = ["SnapshotError", "dump", "freeze", "load", "loads_restricted", "seal"]
 
 #: Raise it when the meaning of something in the state changes; a change of its fields changes the shape by itself.
-VERSION = 4
+VERSION = 5
 #: Largest pickle that is read, bytes. 2,048 ranks that log 12 metrics take 1 MiB.
 MAX_STATE_BYTES = 512 * 1024 * 1024
 #: zlib's fastest level: the state is written once a part and read once a restart.

@@ -14,6 +14,7 @@ from stabilitybackend.detectors.straggler import StragglerDetector
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
 from stabilitybackend.lineage.blocks import in_turn
 from stabilitybackend.lineage.changes import Event, Forked, Placed
+from stabilitybackend.lineage.checkpoints import UsableCheckpoints
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.budgets import may_be_long
 from stabilitybackend.liveness.monitor import LivenessMonitor
@@ -184,7 +185,7 @@ class RunState:
             finding, time, rank=self.judge.primary, store=self.store, fold=self.fold, incidents=self.incidents
         )
         segment = self.fold.tree.segment_at(self.fold.tree.head, finding.onset_step)
-        incident = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self.checkpoints())
+        incident = self.incidents.apply(finding, segment=segment, time=time, checkpoints=self._usable())
         changes.add_incidents([incident])
 
     def _forked(self, forked: Forked, changes: Changes, replayed: bool) -> None:
@@ -215,7 +216,7 @@ class RunState:
         if event.type in ("checkpoint", "checkpoint_gone"):
             changes.checkpoints.add(event.data["path"])
             if told:
-                changes.add_incidents(self.incidents.refresh_suggestions(self.checkpoints, event.time))
+                changes.add_incidents(self.incidents.refresh_suggestions(self._usable(), event.time))
         elif event.type == "finish":
             self.stretches.finished(event.source.source)
         elif event.type == "left":
@@ -363,6 +364,9 @@ class RunState:
     def checkpoints(self, paths: Collection[str] | None = None) -> list[dict[str, Any]]:
         """Return the checkpoints in the shape of docs/api.md, newest first; only those of ``paths`` where given."""
         return checkpoints_of(self.fold, self.incidents.spoiling(), paths)
+
+    def _usable(self) -> UsableCheckpoints:
+        return self.fold.checkpoints.usable(self.fold.tree)
 
     def view(self) -> dict[str, Any]:
         """Return what the points and the job's state add to a Run of docs/api.md."""
