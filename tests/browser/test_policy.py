@@ -64,3 +64,12 @@ def test_no_page_does_what_its_policy_forbids(
     if name != "login":
         page.click("#theme-toggle")
     assert page.evaluate("window.forbidden") == []
+
+
+def test_a_page_opens_our_socket_and_no_other(server: RunningServer, open_page: OpenPage) -> None:
+    listen = "window.opened = []; window.WebSocket = new Proxy(WebSocket, { construct: (kind, [url, ...rest]) => ("
+    listen += "window.opened.push(new URL(url).pathname), new kind(url, ...rest)) });"
+    page = open_page(f"{server.url}/runs/run-1", before=listen)
+    page.wait_for_selector("#chart-focus .main-svg")
+    assert set(page.evaluate("window.opened")) == {"/api/v1/live"}
+    assert page.evaluate("JSON.parse(document.getElementById('_dash-config').textContent).websocket ?? null") is None
