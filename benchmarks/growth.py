@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass
 from growth_jobs import DIRECTIONS, Steps
 from growth_runs import followed_runs
 
+from stabilitybackend.cli.serving import spare_the_collector
+
 #: The aims: the greatest power, and the longest step at the largest size, milliseconds.
 MAX_POWER, MAX_STEP_MS = 1.3, 50.0
 #: Below this a time is mostly the clock's and the interpreter's, CPU seconds: no power is read from it.
@@ -79,6 +81,7 @@ def main() -> int:
     parser.add_argument("--shrink", type=int, default=1, help="divide all sizes by this: for a look at old code")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
+    spare_the_collector()  # as the server does
     found = []
     if not options.json:
         head = f"{'direction':<18}{'sizes':>34}  {'CPU s at each':<34}{'power':>6}"

@@ -84,7 +84,7 @@ class RunState:
         self.times = TimesFound(PRIMARY_METRICS)
         self._pace = Pace(clock)
         self._gpu_notes: dict[str, dict[str, Any]] = {}
-        self._ticking = Ticking(self)
+        self._ticking = Ticking()
         #: Whether incidents are judged anew from replayed frames (``runs/retelling.py``).
         self.retelling = False
 
@@ -293,7 +293,7 @@ class RunState:
 
     def ticking(self) -> Generator[None, None, Changes]:
         """The same in slices: it yields where others may be served, and nothing may change the state meanwhile."""
-        changes = yield from self._ticking.at(self._clock())
+        changes = yield from self._ticking.of(self, self._clock())
         yield from self._summary.settling(self.store, self.fold)
         return changes
 

@@ -18,19 +18,14 @@ JOB_OVER_AFTER_S = 5.0
 
 
 class Ticking:
-    """Judges one run about once a second.
+    """Judges one run about once a second."""
 
-    Args:
-        state: of the run.
-    """
-
-    def __init__(self, state: RunState) -> None:
-        self._state = state
+    def __init__(self) -> None:
         self._over_since: float | None = None
 
-    def at(self, now: float) -> Generator[None, None, Changes]:
+    def of(self, state: RunState, now: float) -> Generator[None, None, Changes]:
         """Judge silence and expiry at ``now``, unix seconds; yield where others may be served, return what changed."""
-        state, changes = self._state, Changes()
+        changes = Changes()
         for finding in (yield from state.liveness.ticking(now, state.gpus.broken())):
             state.found(finding, now, changes)
             yield
@@ -45,16 +40,16 @@ class Ticking:
         yield
         changes.add_commands(commands.settle(now))
         job = state.job(for_order=False)
-        changes.add_commands(self._end_of_job(now))
+        changes.add_commands(self._end_of_job(state, now))
         changes.add_commands(commands.retries(job, now))
         changes.add_commands(commands.ignored(job, now))
         yield
         return changes
 
-    def _end_of_job(self, now: float) -> list[dict[str, Any]]:
-        ended = self._state.liveness.ended(now)
+    def _end_of_job(self, state: RunState, now: float) -> list[dict[str, Any]]:
+        ended = state.liveness.ended(now)
         if ended is None:
             self._over_since = None
             return []
         self._over_since = now if self._over_since is None else self._over_since
-        return self._state.commands.job_over(ended[1], now) if now - self._over_since >= JOB_OVER_AFTER_S else []
+        return state.commands.job_over(ended[1], now) if now - self._over_since >= JOB_OVER_AFTER_S else []
