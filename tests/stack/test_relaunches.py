@@ -11,45 +11,14 @@ from pathlib import Path
 import pytest
 
 from stack.processes import Ranks, Server, agent_pid
-from stack.relaunched_rank_values import LAUNCH_VALUE, SAVE_EVERY
+from stack.relaunched_rank_values import SAVE_EVERY
+from stack.trainer_truth import Comparison, Truth, compared
 from waiting import wait_until
 
 RANKS = 2
 PERIOD_S = 0.02
 #: Seconds between the end of a launch and the next one: a launcher looks about as often.
 PAUSE_S = 0.6
-
-
-class Truth:
-    """What the trainer wrote down.
-
-    Args:
-        file: a line for each row and for each start of a rank.
-    """
-
-    def __init__(self, file: Path) -> None:
-        #: (launch, rank) -> steps. launch -> the launch and step that it went on from.
-        self.rows: dict[tuple[int, int], list[int]] = {}
-        self.origin: dict[int, tuple[int, int]] = {}
-        for line in file.read_text().splitlines():
-            launch, rank, *more = line.split()
-            if more[0] == "from":
-                self.origin[int(launch)] = (int(more[1]), int(more[2]))
-            else:
-                self.rows.setdefault((int(launch), int(rank)), []).append(int(more[0]))
-
-    def effective(self, rank: int) -> dict[int, int]:
-        """Return step -> launch of what the model in memory learned."""
-        curve: dict[int, int] = {}
-        launch, last = max(launch for launch, _ in self.rows), float("inf")
-        while launch >= 0:
-            curve |= {step: launch for step in self.rows.get((launch, rank), ()) if step <= last}
-            launch, last = self.origin[launch][0], min(last, self.origin[launch][1])
-        return curve
-
-    def unsure(self, rank: int) -> set[tuple[int, int]]:
-        """Return (launch, step) of rows before whose log() the rank may have been killed."""
-        return {(launch, steps[-1]) for (launch, of), steps in self.rows.items() if of == rank}
 
 
 @pytest.mark.parametrize("relaunches", [3, pytest.param(50, marks=pytest.mark.soak)])
@@ -95,22 +64,7 @@ def test_a_job_killed_at_any_moment_and_launched_again_is_on_the_branch_that_the
         last = max(max(truth.effective(rank)) for rank in range(RANKS))
         server.wait_for("/runs/r", lambda run: run["last_step"] == last, "the tail is there", 60)
         print(f"{relaunches} relaunches, kills {kills}, {sum(map(len, truth.rows.values()))} rows")
-        for rank in range(RANKS):
-            _compare(server, truth, rank)
-
-
-def _compare(server: Server, truth: Truth, rank: int) -> None:
-    entries = server.get("/runs/r/series", metric="loss", rank=rank, points=100_000)["series"]
-    found: dict[int, int] = {}
-    for entry in entries:
-        for step, value in zip(entry["steps"], entry["values"], strict=True):
-            assert step not in found, f"step {step} of rank {rank} is in the effective curve twice"
-            found[step] = int(value // LAUNCH_VALUE)
-    right = truth.effective(rank)
-    wrong = {step: (found.get(step), right.get(step)) for step in found.keys() | right.keys()}
-    wrong = {step: (is_, was) for step, (is_, was) in wrong.items() if is_ != was}
-    unsure = truth.unsure(rank)
-    assert {step: pair for step, pair in wrong.items() if pair[0] is not None or (pair[1], step) not in unsure} == {}
+        assert compared(server, "r", truth, RANKS) == Comparison([], [], [], [])
 
 
 def _trained(folder: Path, launch: int, steps: int) -> bool:
