@@ -38,7 +38,9 @@ class _TimedServer:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="server")
 
     async def _serve(self) -> None:
-        self._server = uvicorn.Server(server_config(self._app, log_level="critical"))
+        config = server_config(self._app, log_level="critical")
+        config.ws_ping_interval = None  # these agents answer one after the other: the last one would be too late
+        self._server = uvicorn.Server(config)
         await self._server.serve(sockets=[self._socket])
 
     def __enter__(self) -> _TimedServer:
