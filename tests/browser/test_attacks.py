@@ -141,7 +141,9 @@ def test_no_page_of_ours_is_framed(server: RunningServer, evil: str, lied_to: Br
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text))
     page.goto(f"{evil}/?{server.url}/runs/run-1")
-    framed = page.frame(name="framed")
+    place = page.wait_for_selector("iframe[name=framed]")
+    assert place is not None
+    framed = place.content_frame()
     assert framed is not None
     assert framed.query_selector("#root") is None
     assert framed.url.startswith("chrome-error:")
