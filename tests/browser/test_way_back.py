@@ -10,6 +10,7 @@ import pytest
 
 from ports import free_port
 from stack.processes import Ranks, Server
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -74,7 +75,14 @@ def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
         "card": f'#incidents [data-rollback="{spoilt.spike}"]',
         "incident": "#incident-rollback",
     }[opener]
-    page.click(button)
+
+    def opened() -> bool:
+        # The hang of the standing job may be told, and its card move this one, between press and release of the button.
+        if not page.is_visible(".dialog"):
+            page.click(button)
+        return page.is_visible(".dialog")
+
+    wait_until(opened, 30, "the dialog is open")
     page.wait_for_selector("#rollback-confirm:not([disabled])")
     assert page.is_disabled("#rollback-lr")  # the job says that it can skip batches, and no more
     assert "does not say that it changes the learning rate" in page.inner_text("#rollback-cannot")
