@@ -103,7 +103,7 @@ async def _listen(port: int, seconds: float, sizes: Counter[str]) -> None:
 def _browse(server: ServerProcess, options: argparse.Namespace) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1920, "height": 1080})
+        page = browser.new_page(bypass_csp=True, viewport={"width": 1920, "height": 1080})
         page.goto(f"{server.url}/runs/{RUN}", timeout=120_000)
         page.wait_for_function("window.stability?.page?.ready", timeout=120_000)
         # What it costs to open a page is asked in page_open.py.

@@ -146,7 +146,9 @@ class RunState:
             self._summary.add(placed, self.store, self.fold.tree)
             self.store.add(placed)
             changes.placed.append(placed)
-        placed = max(together, key=lambda one: int(one.steps[-1]))  # what reached furthest speaks for all of them
+        placed = together[0]
+        if len(together) > 1:  # what reached furthest speaks for all of them
+            placed = max(together, key=lambda one: int(one.steps[-1]))
         first = int(together[0].steps[0])
         if placed.rank is None:
             self.gpu_readings.take(placed)
@@ -159,7 +161,7 @@ class RunState:
             changes.add_commands(self.commands.on_points(segment.id, segment.key, first, time))
             changes.add_commands(self.commands.on_row(placed.node, started, segment.id, first, time))
         self.world.row(placed.source, first, int(placed.steps[-1]))
-        if any(_OWN_WORK(name) for one in together for name in one.names):
+        if any(any(map(_OWN_WORK, one.names)) for one in together):
             self.liveness.logs_own_work(placed.rank, self._clock())
         rows = int((placed.steps[1:] > placed.steps[:-1]).sum())
         for at, since in ((0, 1), (-1, rows)):
