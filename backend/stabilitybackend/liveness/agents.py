@@ -124,10 +124,6 @@ class AgentBook:
                     return f"Node {agent.node}: {one['why']}."
         return ""
 
-    def is_lost(self, name: str, now: float, lost_after_s: float) -> bool:
-        """Say whether an agent has been away for longer than we wait."""
-        return self.silent_s(name, now) > lost_after_s
-
     def here(self, now: float, lost_after_s: float) -> set[str]:
         """Return the agents that are not lost."""
         return {name for name, agent in self.all.items() if not agent.silent_s(now) > lost_after_s}
