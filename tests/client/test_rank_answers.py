@@ -250,14 +250,17 @@ def test_a_real_recorder_says_what_a_group_has_done(tmp_path: Path) -> None:
         _OPEN
         + "import torch.distributed as dist, torch, json\nfrom stabilityclient.recorder import read_recorder\n"
         + f"dist.init_process_group('gloo', init_method='file://{tmp_path}/meet', rank=0, world_size=1)\n"
-        + "dist.all_reduce(torch.ones(4)); dist.all_reduce(torch.ones(4))\n"
-        # Gloo notes the completion on a thread of its own, a moment after the call has returned; group and call apart.
-        + "end = time.monotonic() + 10\n"
-        + "while True:\n"
-        + "    said = read_recorder(sys.modules, time.time())\n"
-        + "    over = said[0]['pgs'][0]['completed'] == 2 and not said[0]['active']\n"
-        + "    if over or time.monotonic() > end: break\n"
-        + "    time.sleep(0.01)\n"
+        # Gloo notes a completion on one of its two threads, a moment after the call has returned: two at once may be noted
+        # in the wrong order, and the group's newest completion is then the older call. Group and call are noted apart.
+        + "def reduce(number):\n"
+        + "    dist.all_reduce(torch.ones(4))\n"
+        + "    end = time.monotonic() + 10\n"
+        + "    while time.monotonic() < end:\n"
+        + "        said = read_recorder(sys.modules, time.time())\n"
+        + "        if said[0]['pgs'][0]['completed'] == number and not said[0]['active']: break\n"
+        + "        time.sleep(0.01)\n"
+        + "    return said\n"
+        + "reduce(1); said = reduce(2)\n"
         + "print(json.dumps(said)); run.finish()",
         TORCH_FR_BUFFER_SIZE="100",
     )
