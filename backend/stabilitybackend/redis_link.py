@@ -57,6 +57,8 @@ _AWAY = (
 )
 #: Error words without a class of their own in redis-py: disk full or failing, replica without master, and the like.
 _AWAY_WORDS = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "LOADING", "OOM", "READONLY", "CLUSTERDOWN")
+#: What redis-py says when all connections of our own pool are in use.
+_NONE_FREE = "No connection available."
 
 
 def make_redis(url: str, *, connections: int = MAX_CONNECTIONS) -> Redis:
@@ -168,9 +170,11 @@ def as_unavailable(error: BaseException) -> Unavailable | None:
     )
     if not away:
         return None
-    return Unavailable(
-        f"Redis is away: {error or type(error).__name__}", hint="nothing was lost; it is tried again", code="redis_away"
-    )
+    if str(error) == _NONE_FREE:  # it may be well: nobody asked it
+        words = f"Redis is slow: no connection to it became free within {POOL_WAIT_S:g} s"
+    else:
+        words = f"Redis is away: {error or type(error).__name__}"
+    return Unavailable(words, hint="nothing was lost; it is tried again", code="redis_away")
 
 
 @contextmanager

@@ -7,9 +7,13 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from gateway_stack import SOURCE, RawAgent, RunningGateway, frame
+from stabilitybackend import redis_link
+from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.redis_link import make_redis
+from stabilitybackend.redis_link import make_redis, redis_errors
 from stabilitybackend.redis_server.binary import bundled_binary
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import Ack, Error
@@ -59,3 +63,18 @@ async def test_a_redis_that_is_down_for_good_costs_busy_answers_and_not_the_conn
 
             await until(first_is_stored, 10, "the first frame is stored after Redis is back")
     server.stop()
+
+
+async def test_a_redis_that_keeps_every_connection_busy_is_called_slow_and_not_away(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_link, "POOL_WAIT_S", 0.05)
+    redis = make_redis(redis_url, connections=1)
+    held = await redis.connection_pool.get_connection()
+    with pytest.raises(Unavailable) as caught, redis_errors():
+        await redis.ping()
+    assert caught.value.message == "Redis is slow: no connection to it became free within 0.05 s"
+    await redis.connection_pool.release(held)
+    with redis_errors():
+        assert await redis.ping()
+    await redis.aclose()
