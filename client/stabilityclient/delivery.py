@@ -29,13 +29,13 @@ def await_delivery(sidecar: Sidecar, source: str, last_seq: int, timeout_s: floa
     while True:
         left = last_seq - sidecar.acked(source)
         waited = time.monotonic() - begin
-        if left <= 0 or waited >= timeout_s or _is_away(sidecar, waited):
+        if left <= 0 or waited >= timeout_s or _is_away(sidecar, source, waited):
             return max(0, left)
         time.sleep(LOOK_S)
 
 
-def _is_away(sidecar: Sidecar, waited: float) -> bool:
+def _is_away(sidecar: Sidecar, source: str, waited: float) -> bool:
     state = sidecar.state()
-    if state.get("state") in ("refused", "left"):
+    if state.get("state") in ("refused", "left") or sidecar.is_held(source):
         return waited >= REFUSED_S
     return state.get("state") == "connecting" and min(waited, time.time() - float(state.get("since") or 0)) >= AWAY_S

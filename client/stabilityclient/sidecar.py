@@ -121,6 +121,11 @@ class Sidecar:
         """Return what the agent says about itself (agent.json), {} before its first word."""
         return read_json(os.path.join(self._folder, "agent", "agent.json"))
 
+    def is_held(self, source: str) -> bool:
+        """Whether the agent sends nothing of ``source``, because the server's numbers about it can't be."""
+        held = read_json(os.path.join(self._folder, "agent", "cursor.json")).get("held")
+        return isinstance(held, list) and source in held
+
     def acked(self, source: str) -> int:
         """Return the last number of ``source`` that the server confirmed to the agent."""
         acked = read_json(os.path.join(self._folder, "agent", "cursor.json")).get("acked")

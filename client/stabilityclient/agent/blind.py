@@ -16,6 +16,7 @@ __all__ = [
     "BlindSpot",
     "SpoolDisk",
     "blind_ends",
+    "blind_numbers",
     "blind_signals",
     "blind_slots",
     "blind_sources",
@@ -57,6 +58,16 @@ def blind_sources(broken: Mapping[str, str]) -> list[BlindSpot]:
         {"what": "source", "why": f"sources/{name[:100]!r}: {why}{more}", "do": do}
         for name, why in sorted(broken.items())[:MAX_NAMED]
     ]
+
+
+def blind_numbers(sources: Iterable[Source]) -> list[BlindSpot]:
+    """Return the processes of which nothing is sent, as the server's numbers about them can't be."""
+    do = (
+        "start the process again (a new start has numbers of its own); what is kept goes to a server that does not "
+        "have this run: `stabilityboard import`"
+    )
+    troubles = [(source, source.held) for source in sources if source.held]
+    return grouped("numbers", troubles, do)
 
 
 def blind_ends(sources: list[Source]) -> list[BlindSpot]:

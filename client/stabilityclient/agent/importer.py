@@ -119,6 +119,9 @@ async def _upload(folder: Path, url: str, api_key: str | None, progress: Callabl
             progress(done, sum(source.reader.next_seq - 1 for source in sources))
             if uplink.refused:
                 raise ImportFailed(f"the server at {url} refuses {folder}: {uplink.refused}")
+            held = next((f"{source.info.source}: {source.held}" for source in sources if source.held), "")
+            if held:
+                raise ImportFailed(f"the server at {url} can't take all of {folder}: {held}")
             if done != moved:
                 moved, moved_at = done, time.monotonic()
             elif time.monotonic() - moved_at > STALLED_S:

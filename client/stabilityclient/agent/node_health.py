@@ -12,6 +12,7 @@ from stabilityclient.agent.blind import (
     BlindSpot,
     SpoolDisk,
     blind_ends,
+    blind_numbers,
     blind_signals,
     blind_slots,
     blind_sources,
@@ -102,7 +103,7 @@ class NodeHealth:
 
     def _blind(self, ranks: list[Source], spool: dict[str, Any], now: float) -> list[BlindSpot]:
         found = blind_slots(ranks) + blind_signals(ranks, self._signals.trouble) + blind_spool(spool)
-        found += blind_ends(ranks)
+        found += blind_ends(ranks) + blind_numbers(self._sources)
         found += blind_sources(self._sources.broken)
         found += twins(living_ranks(self._sources), now)
         if self._kernel.blind:

@@ -69,11 +69,11 @@ class Agent:
         self._drain_s = _number(environ.get("STABILITY_DRAIN_S"), DEFAULT_DRAIN_S)
         limit = int(_number(environ.get("STABILITY_SPOOL_MIB"), DEFAULT_SPOOL_MIB) * 1024 * 1024)
         self._node = node_name(environ)
-        self._sources = Sources(folder)
-        self._own = OwnSource(folder, self._node, limit, self._log.say)
         self._agent_file = StateFile(folder / "agent" / "agent.json")
         self._cursor_file = StateFile(folder / "agent" / "cursor.json")
         before = self._cursor_file.read()
+        self._sources = Sources(folder, texts(before.get("acked")))
+        self._own = OwnSource(folder, self._node, limit, self._log.say)
         self._checkpoints = CheckpointWatch(before.get("checkpoints"))
         self._told: set[str] = set(texts(before.get("deaths")))
         self._kernel = KernelLog(environ=environ)
@@ -242,7 +242,7 @@ class Agent:
         """Return how the agent ends, None while it goes on."""
         now = time.monotonic()
         if not (self._folder / "run.json").exists():
-            return "left"  # somebody removed the folder: there is nothing to deliver any more
+            return "left"  # somebody removed the folder: nothing is left to deliver
         if not self._sources.ranks():
             return "left" if now - self._started > EMPTY_S else None
         if not self._job_over():
@@ -250,9 +250,11 @@ class Agent:
             return None
         if self._over_since is None:
             self._over_since = now
-        if all(source.delivered for source in self._sources) and self._own.confirmed(self._sources.get(self._own.name)):
+        settled = all(source.delivered or source.held for source in self._sources)
+        if settled and self._own.confirmed(self._sources.get(self._own.name)):
+            held = any(source.held for source in self._sources)
             # A rank of a restart may have come in the meantime.
-            return None if self._discover() else "done"
+            return None if self._discover() else "left" if held else "done"
         if self._uplink.refused or now - self._over_since > self._drain_s:
             return "left"
         return None
@@ -293,12 +295,8 @@ class Agent:
         self._write_cursor(True)
 
     def _delivered(self, command_id: str, attempt: int) -> None:
-        data = {
-            "command_id": command_id,
-            "attempt": attempt,
-            "state": "delivered",
-            "detail": f"node {self._node} has it",
-        }
+        detail = f"node {self._node} has it"
+        data = {"command_id": command_id, "attempt": attempt, "state": "delivered", "detail": detail}
         self._own.event("command", self._step(), data)
 
     def _step(self) -> int | None:
@@ -331,6 +329,7 @@ class Agent:
         self._cursor_at = time.monotonic() + CURSOR_S
         value = {
             "acked": {source.info.source: source.acked for source in self._sources},
+            "held": [source.info.source for source in self._sources if source.held],
             "checkpoints": self._checkpoints.state(),
             "deaths": sorted(self._told),
             "orders": self._orders.state(),

@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import msgspec
@@ -40,7 +40,10 @@ class Source:
 
     Attributes:
         acked: last number that the server confirmed. sent: last number sent since the last rewind.
-        high: highest number sent on this connection, or confirmed at its start.
+        high: highest number sent by this agent, or believed at the start of a connection.
+        served_before: another agent may have sent of it, so the server may have more than ``high``.
+        claimed: what the server says it has beyond ``high`` and may have; 0 where that can't be.
+        doubted: what the server says it has was never written. held: why nothing is sent, empty while it is.
         in_flight: (first, last, monotonic seconds) of frames without an answer, oldest first.
         final: no record will be added any more. drained: all of it was read on this connection.
         slot: its newest reading that made sense, None before the first. trouble: why the slot can't be read now.
@@ -57,6 +60,10 @@ class Source:
         self.acked = 0
         self.sent = 0
         self.high = 0
+        self.served_before = True
+        self.claimed = 0
+        self.doubted = False
+        self.held = ""
         self.in_flight: deque[tuple[int, int, float]] = deque()
         self.final = False
         self.drained = False
@@ -118,10 +125,16 @@ class Source:
 
 
 class Sources:
-    """All sources of a run folder that belong to this node."""
+    """All sources of a run folder that belong to this node.
 
-    def __init__(self, run_folder: Path) -> None:
+    Args:
+        run_folder: of the run on this node.
+        served: those of which another agent may have sent; None where that is not known of any.
+    """
+
+    def __init__(self, run_folder: Path, served: Container[str] | None = None) -> None:
         self._folder = run_folder / "sources"
+        self._served = served
         self._known: dict[str, Source] = {}
         #: Folders that no source can be made of, and why.
         self.broken: dict[str, str] = {}
@@ -151,6 +164,7 @@ class Sources:
                 self.broken[name] = f"{error}"[:200]
                 continue
             self.broken.pop(name, None)
+            source.served_before = self._served is None or name in self._served
             fresh.append(source)
         for name in [name for name in self.broken if name not in names]:
             del self.broken[name]

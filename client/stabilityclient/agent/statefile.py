@@ -13,8 +13,8 @@ __all__ = ["StateFile", "texts"]
 
 
 def texts(value: object) -> list[str]:
-    """Return the texts of a list; nothing of what is none, whoever wrote it."""
-    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+    """Return the texts of a list, or the names of an object; nothing of what is neither, whoever wrote it."""
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list | dict) else []
 
 
 class StateFile:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
+from stabilityclient.agent.confirmations import begin_source, begin_sources, clock_offset_s, confirmed
 from stabilityclient.agent.framing import MAX_FRAME_RECORDS, READ_BYTES, encoded_frame
 from stabilityclient.agent.refusal import refusal
 from stabilityclient.agent.sources import Source, Sources
@@ -218,7 +219,8 @@ class Uplink:
     async def _shake_hands(self, socket: ClientConnection) -> None:
         for source in self._sources:
             source.observe()
-        await socket.send(encode_message(self._hello()))
+        hello = self._hello()
+        await socket.send(encode_message(hello))
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             answer = decode_message(_binary(await socket.recv()))
         if isinstance(answer, Error):
@@ -227,13 +229,11 @@ class Uplink:
             raise _Broken(f"{answer.code}: {answer.message}")
         if not isinstance(answer, Welcome):
             raise _Broken(f"{type(answer).__name__} came before Welcome")
-        self._offset_s = answer.server_time - time.time()
-        self._welcomed = set()
-        for source in self._sources:
-            last = answer.last_seq.get(source.info.source, 0)
-            source.rewind(max(0, last) + 1)
-            source.high = source.acked
-            self._welcomed.add(source.info.source)
+        self._offset_s, trouble = clock_offset_s(answer.server_time, time.time())
+        for text in (trouble, *begin_sources(self._sources, hello, answer)):
+            if text:
+                self._log(text)
+        self._welcomed = {source.info.source for source in self._sources}
         self.refused = ""
         self.connected = True
         self._resend_at = 0.0
@@ -263,22 +263,27 @@ class Uplink:
 
     def _acked(self, ack: Ack) -> None:
         source = self._sources.get(ack.source)
-        if source is None or ack.last_seq > source.high:
-            return  # a server that confirms what never left is not believed
-        while source.in_flight and source.in_flight[0][1] <= ack.last_seq:
+        if source is None or source.held:
+            return
+        last, trouble = confirmed(source, ack.last_seq)
+        if last is None:
+            self._log(trouble)
+            self._on_acked()
+            return
+        while source.in_flight and source.in_flight[0][1] <= last:
             source.in_flight.popleft()
-        if ack.last_seq > source.acked:
-            source.acked = ack.last_seq
+        if last > source.acked:
+            source.acked = last
             self._backoff.reset()
             self._retry.reset()
-        if ack.last_seq > source.sent:  # sent before a rewind, and stored all the same
-            source.rewind(ack.last_seq + 1)
+        if last > source.sent:  # sent before a rewind, and stored all the same
+            source.rewind(last + 1)
         self._ready.set()
         self._on_acked()
 
     def _nacked(self, nack: Nack) -> None:
         source = self._sources.get(nack.source)
-        if source is None:
+        if source is None or source.held:
             return
         if not source.in_flight and nack.expected_seq == source.acked + 1:
             return  # the frames behind a refused one are refused too; it is being repaired already
@@ -313,7 +318,7 @@ class Uplink:
             self._check_answers(now)
             pause_s = flush_s(sum(now - sent < 1.0 for sent in last_sent.values()))
             for source in self._sources:
-                if source.reader.at_rest and not source.final and source.info.source in self._welcomed:
+                if source.held or (source.reader.at_rest and not source.final and source.info.source in self._welcomed):
                     continue  # a hundred ranks that log now and then cost little
                 soon = now - last_sent.get(source.info.source, 0.0) < (FLUSH_S if source.final else pause_s)
                 if soon or await self._send_source(socket, source, last_sent):
@@ -331,7 +336,7 @@ class Uplink:
         """Send what one source has, as far as the window allows; True when there was anything."""
         name = source.info.source
         if name not in self._welcomed:
-            source.rewind(1)  # it began after the Hello, so the server can't know it
+            begin_source(source, 0)  # it began after the Hello, so the server can't know it
             self._welcomed.add(name)
         sent = False
         while self._in_flight() < WINDOW and time.monotonic() >= self._resend_at:

@@ -15,6 +15,7 @@
     gpu_ecc: "GPU memory errors",
     slot: "ranks' slots",
     spool: "spool",
+    numbers: "held-back records",
     exit_status: "exit codes",
     agent: "silent agents",
     dropped: "dropped records",
