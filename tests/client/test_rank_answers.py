@@ -250,8 +250,8 @@ def test_a_real_recorder_says_what_a_group_has_done(tmp_path: Path) -> None:
         _OPEN
         + "import torch.distributed as dist, torch, json\nfrom stabilityclient.recorder import read_recorder\n"
         + f"dist.init_process_group('gloo', init_method='file://{tmp_path}/meet', rank=0, world_size=1)\n"
-        # Gloo notes a completion on one of its two threads, a moment after the call has returned: two at once may be noted
-        # in the wrong order, and the group's newest completion is then the older call. Group and call are noted apart.
+        # Gloo notes a completion on one of its two threads, a moment after the call has returned: two at once may be
+        # noted in the wrong order, and the newest completion is then the older call. Group and call are noted apart.
         + "def reduce(number):\n"
         + "    dist.all_reduce(torch.ones(4))\n"
         + "    end = time.monotonic() + 10\n"
