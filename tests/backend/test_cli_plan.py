@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from program import Program, program_in
 from server_stack import RunningServer
 from stabilitybackend.policy.plan import EXIT_CODES
 from stabilityclient.wire import CommandMessage, Health
+
+CHECKPOINT = {"step": 5, "path": "c/5", "inside": None}
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ async def test_the_exit_code_says_what_a_launcher_does_and_the_file_is_the_plan(
         await asyncio.to_thread(
             server.wait_for,
             "/runs/run-1/plan?ordered=true",
-            lambda r: r["action"] == "relaunch" and r["checkpoint"] == {"step": 5, "path": "c/5"},
+            lambda r: r["action"] == "relaunch" and r["checkpoint"] == CHECKPOINT,
             "a restart would start from the checkpoint",
         )
         await agent.store(job.event("exception", 10, type="ValueError", message="bad batch"))
@@ -46,7 +49,7 @@ async def test_the_exit_code_says_what_a_launcher_does_and_the_file_is_the_plan(
         == json.loads(file.read_text())
         == server.get("/runs/run-1/plan") | {"written": json.loads(out)["written"]}
     )
-    assert json.loads(out)["checkpoint"] == {"step": 5, "path": "c/5"}
+    assert json.loads(out)["checkpoint"] == CHECKPOINT
 
 
 def test_a_server_or_a_run_that_is_not_there_is_no_plan(
@@ -81,3 +84,22 @@ async def test_a_restart_is_followed_until_the_job_is_back(server: RunningServer
     assert command["plan"]["exclude_nodes"] == ["n7"]
     assert command["fence"]["starts"] == {job.info.node: job.info.source.split("-")[1]}
     assert out.splitlines()[-1] == "done: the job goes on from step 3"
+
+
+async def test_a_plan_from_inside_an_open_spike_prints_a_warning(server: RunningServer, program: Program) -> None:
+    job, steps = Job(), range(1, 251)
+    rows = job.rows(steps, {"loss": [2 + 0.01 * math.sin(1.7 * s) + 4 * (s >= 220) for s in steps]})
+    async with RawAgent(server.agent_url) as agent:
+        await agent.begin(
+            rows, *(job.event("checkpoint", step, path=f"c/{step}") for step in (200, 250)), job.rows([251])
+        )
+        await asyncio.to_thread(
+            server.wait_for, "/runs/run-1/incidents", lambda a: a["incidents"], "the spike is open, and may pass"
+        )
+        await agent.store(job.event("exception", 251, type="ValueError", message="bad batch"))
+        code, out, _ = await asyncio.to_thread(program, "plan", "run-1", "--url", server.url, "--wait", "10")
+        refused, _, err = await asyncio.to_thread(program, "restart", "run-1", "--to-step", "250", "--url", server.url)
+    assert code == EXIT_CODES["relaunch"]
+    assert "from the checkpoint of step 250" in out
+    assert "warning: The checkpoint of step 250 was saved 30 steps after the onset of an open spike (step 220)" in out
+    assert (refused, "the last good one is that of step 200" in err) == (1, True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.policy.orders import Order, check_fields
 from stabilitybackend.policy.plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, JobFacts, make_plan
 
@@ -22,6 +22,11 @@ def _incident(kind: str, verdict: dict[str, Any] | None = None, **more: Any) -> 
     evidence = {} if verdict is None else {"verdict": {"confidence": "high", "text": "Rank 5 stands."} | verdict}
     incident = {"incident_id": f"i-{kind}", "kind": kind, "state": "open", "title": "It stands", "opened": NOW - 30.0}
     return incident | {"evidence": evidence, "suggestion": None, "dead": False, "node": None} | more
+
+
+def _spike(action: str) -> dict[str, Any]:
+    """An open spike from step 120 on that advises something."""
+    return _incident("spike", severity="critical", onset_step=120, suggestion={"action": action, "to_step": 100})
 
 
 JOB = JobFacts("crashed", "Rank 5 died.", [], [_checkpoint(150), _checkpoint(100)], {"n0", "n1"}, 0)
@@ -42,7 +47,7 @@ def test_a_job_that_died_starts_again_from_the_newest_checkpoint_that_can_be_use
     assert {name: plan[name] for name in ("action", "exit_code", "checkpoint", "incident_id", "suspects")} == {
         "action": "relaunch",
         "exit_code": 40,
-        "checkpoint": {"step": 150, "path": "c/150"},
+        "checkpoint": {"step": 150, "path": "c/150", "inside": None},
         "incident_id": "i-process_death",
         "suspects": [{"rank": 5, "node": "n1", "gpu": "GPU-7"}],
     }
@@ -50,11 +55,28 @@ def test_a_job_that_died_starts_again_from_the_newest_checkpoint_that_can_be_use
 
 
 def test_an_open_incident_of_the_curve_sends_it_further_back() -> None:
-    advice = {"action": "roll_back", "to_step": 100, "skip_batches": 60, "lr_scale": 0.5}
-    plan = _plan(replace(JOB, incidents=[_incident("divergence", suggestion=advice)]))
+    offer = {"to_step": 100, "skip_batches": 60, "lr_scale": 0.5}
+    plan = _plan(replace(JOB, incidents=[_spike("roll_back")], offer=offer))
     assert (plan["checkpoint"]["step"], plan["skip_range"], plan["lr_scale"]) == (100, [101, 160], 0.5)
-    waiting = _incident("spike", suggestion=advice | {"action": "wait"})
-    assert _plan(replace(JOB, incidents=[waiting]))["checkpoint"]["step"] == 150
+    assert (plan["checkpoint"]["inside"], plan["warning"]) == (None, None)
+
+
+def test_a_job_that_died_inside_a_spike_that_may_pass_goes_on_there_and_the_plan_says_so() -> None:
+    plan = _plan(replace(JOB, incidents=[_spike("wait")], offer={"to_step": 100, "skip_batches": 60, "lr_scale": 0.5}))
+    assert (plan["checkpoint"]["step"], plan["skip_batches"], plan["lr_scale"]) == (150, None, None)
+    assert plan["checkpoint"]["inside"]["incident_id"] == "i-spike"
+    assert plan["warning"] == (
+        "The checkpoint of step 150 was saved 30 steps after the onset of an open spike (step 120): it may hold the "
+        "damage already; the last good one is that of step 100."
+    )
+
+
+def test_who_names_a_checkpoint_from_inside_has_to_accept_that() -> None:
+    job, order = replace(JOB, incidents=[_spike("wait")]), Order(kind="restart", to_step=150)
+    with pytest.raises(Conflict, match="30 steps after the onset of an open spike"):
+        _plan(job, order)
+    assert _plan(job, replace(order, accept_inside_incident=True))["checkpoint"]["step"] == 150
+    assert _plan(job, replace(order, to_step=100))["warning"] is None
 
 
 @pytest.mark.parametrize(

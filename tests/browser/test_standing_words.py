@@ -35,6 +35,44 @@ def test_the_only_node_of_a_job_is_left_out_by_the_plan_alone(
     assert boxes == [offered, bool(offered)]
 
 
+INSIDE = {"incident_id": "i-1", "kind": "spike", "onset_step": 220, "text": "saved 30 steps after the onset of a spike"}
+
+
+def test_a_restart_from_inside_an_open_incident_takes_one_more_click(pages: Page) -> None:
+    seen = pages.evaluate(
+        f"""async (inside) => {{ {STAGE}
+          const saved = (step, found) => ({{ step, path: "c", time: 1, available: true, dead: false, inside: found }});
+          S.api.plan = async () => ({{ text: "Start again.", checkpoint: {{ step: 250, path: "c", inside }} }});
+          const list = [saved(250, inside), saved(200, null)];
+          const dialog = new S.RestartDialog({{ ...pageOf({{}}), checkpointList: () => list, lastStep: () => 269 }});
+          await dialog.show();
+          const accepts = () => dialog.order().accept_inside_incident ?? null;
+          const look = () => [dialog.inside.hidden, dialog.confirm.disabled, accepts()];
+          dialog.typed.value = "restart";
+          dialog.update();
+          const seen = [look()];
+          dialog.accept.click();
+          seen.push(look());
+          dialog.step.value = "200";
+          dialog.step.dispatchEvent(new Event("change"));
+          seen.push(look());
+          dialog.step.value = "250";
+          dialog.step.dispatchEvent(new Event("change"));
+          seen.push(look(), dialog.insideWords.textContent);
+          dialog.destroy();
+          return seen; }}""",
+        INSIDE,
+    )
+    words = "This checkpoint was saved 30 steps after the onset of a spike. Go on from it all the same."
+    assert seen == [
+        [False, True, None],
+        [False, False, True],
+        [True, False, None],
+        [False, True, None],
+        words,
+    ]
+
+
 @pytest.mark.parametrize(("coarse", "focused"), [(True, "restart-title"), (False, "restart-typed")])
 def test_on_a_touch_screen_the_restart_begins_at_its_heading(pages: Page, coarse: bool, focused: str) -> None:
     found = pages.evaluate(

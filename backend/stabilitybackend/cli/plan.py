@@ -6,6 +6,7 @@ import json
 import os
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,10 +68,17 @@ def plan(
         typer.echo(text)
     else:
         typer.echo(f"{found['action']}: {found['text']}")
+        _warn(found)
         for suspect in found["suspects"]:
             gpu = f", GPU {suspect['gpu']}" if suspect.get("gpu") else ""
             typer.echo(f"  suspect: rank {suspect['rank']} on {suspect.get('node') or 'an unknown node'}{gpu}")
     raise typer.Exit(int(found["exit_code"]))
+
+
+def _warn(plan: Mapping[str, Any]) -> None:
+    """Print what speaks against the checkpoint of a plan, where something does."""
+    if plan.get("warning"):
+        typer.echo(f"  warning: {plan['warning']}")
 
 
 def _decided(client: ApiClient, place: str, deadline: float) -> dict[str, Any]:
@@ -103,6 +111,9 @@ def restart(
     grace_s: Annotated[
         float | None, typer.Option("--grace", min=0, max=300, help="Seconds from SIGTERM to SIGKILL. (default: 10)")
     ] = None,
+    accept_inside_incident: Annotated[
+        bool, typer.Option("--accept-inside-incident", help="Also from a checkpoint saved inside an open incident.")
+    ] = False,
     reason: Reason = "",
     wait: Wait = True,
     timeout_s: Annotated[
@@ -122,6 +133,7 @@ def restart(
         "lr_scale": lr_scale,
         "grace_s": grace_s,
         "reason": reason,
+        "accept_inside_incident": accept_inside_incident,
         "idempotency_key": uuid.uuid4().hex,
     }
     with open_client(url, api_key, data_dir) as client:
@@ -157,6 +169,7 @@ def _order(client: ApiClient, run_id: str, order: dict[str, Any], wait: bool, ti
     place = f"/api/v1/runs/{run_id}/commands"
     command: dict[str, Any] = client.post(place, order)
     typer.echo(f"command {command['command_id']}: {command['state']}")
+    _warn(command.get("plan") or {})
     if not wait:
         return command
     return follow(client, f"{place}/{command['command_id']}", command, time.monotonic() + timeout_s)

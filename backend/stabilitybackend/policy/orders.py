@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.errors import BadRequest
+from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.policy.abilities import Handlers
+from stabilitybackend.policy.going_back import inside
 
-__all__ = ["OPEN_STATES", "JobView", "Order", "check_fields", "usable_checkpoint"]
+__all__ = ["OPEN_STATES", "JobView", "Order", "check_fields", "check_outside", "last_good", "usable_checkpoint"]
 
 #: States in which a command may still be acted on.
 OPEN_STATES = frozenset({"pending", "delivered", "ready"})
@@ -149,6 +150,35 @@ def usable_checkpoint(to_step: int, checkpoints: Sequence[Mapping[str, Any]]) ->
             return str(checkpoint["path"])
     known = ", ".join(str(c["step"]) for c in usable[:12]) or "none"
     raise BadRequest(f"there is no usable checkpoint for step {to_step}", hint=f"usable checkpoints: {known}")
+
+
+def check_outside(
+    order: Order, checkpoints: Sequence[Mapping[str, Any]], spoiling: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raise Conflict where the named checkpoint is from inside an open incident, and that was not accepted.
+
+    Args:
+        checkpoints: Checkpoint dicts of docs/api.md.
+        spoiling: the open incidents from whose onset on no checkpoint is good.
+    """
+    if order.to_step is None or order.accept_inside_incident:
+        return
+    found = inside(order.to_step, spoiling)
+    if found is None:
+        return
+    raise Conflict(
+        f"the checkpoint of step {order.to_step} was {found['text']} (incident {found['incident_id']})",
+        hint=f"{last_good(checkpoints, spoiling)}; to go to step {order.to_step} all the same, say "
+        "accept_inside_incident (on the command line: --accept-inside-incident)",
+        code="inside_incident",
+    )
+
+
+def last_good(checkpoints: Sequence[Mapping[str, Any]], spoiling: Sequence[Mapping[str, Any]]) -> str:
+    """Return in words which usable checkpoint is the newest one from before all open incidents."""
+    usable = (int(c["step"]) for c in checkpoints if c["available"] and not c["dead"])
+    good = max((step for step in usable if inside(step, spoiling) is None), default=None)
+    return "no checkpoint is from before it" if good is None else f"the last good one is that of step {good}"
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.policy.going_back import CURVE_KINDS
+from stabilitybackend.policy.going_back import inside, spoiling
 from stabilitybackend.policy.goodbyes import left_in_order
-from stabilitybackend.policy.orders import Order, usable_checkpoint
+from stabilitybackend.policy.orders import Order, check_outside, last_good, usable_checkpoint
 
 __all__ = ["EXIT_CODES", "MAX_FRUITLESS", "JobFacts", "make_plan"]
 
@@ -60,6 +60,7 @@ class JobFacts:
         fruitless: newest launches in a row that made no progress.
         settled: False while the last words of a job that ended may still be on their way: the first rank that is told
             dead need not be the cause.
+        offer: the rollback that the run offers (``policy/way_back.py``), {} for none.
     """
 
     status: str
@@ -69,6 +70,7 @@ class JobFacts:
     nodes: Collection[str]
     fruitless: int
     settled: bool = True
+    offer: Mapping[str, Any] = field(default_factory=dict)
 
 
 def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None) -> dict[str, Any]:
@@ -80,6 +82,7 @@ def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None
 
     Raises:
         BadRequest: the order names a checkpoint that can't be used.
+        Conflict: it names one from inside an open incident, and does not accept that.
     """
     stopping = _stopping(job.incidents)
     cause = stopping[0] if stopping else None
@@ -97,13 +100,14 @@ def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None
     if action == "relaunch" and exclude:
         action = "relaunch_without"
     relaunch = action.startswith("relaunch")
-    start = _start_from(job, order) if relaunch else _Start(None, None, None, None)
+    start = _start_from(job, order) if relaunch else _Start()
     plan: dict[str, Any] = {
         "version": 1,
         "run_id": run_id,
         "written": now,
         "action": action,
         "checkpoint": start.checkpoint,
+        "warning": start.warning,
         "skip_batches": start.skip_batches,
         "skip_range": start.skip_range,
         "lr_scale": start.lr_scale,
@@ -119,10 +123,12 @@ def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None
 
 @dataclass(frozen=True)
 class _Start:
-    checkpoint: dict[str, Any] | None
-    skip_batches: int | None
-    skip_range: list[int] | None
-    lr_scale: float | None
+    checkpoint: dict[str, Any] | None = None
+    skip_batches: int | None = None
+    skip_range: list[int] | None = None
+    lr_scale: float | None = None
+    #: What speaks against the checkpoint, one sentence; None: nothing is known.
+    warning: str | None = None
 
 
 def _stopping(incidents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -217,35 +223,38 @@ def _sentence(text: str) -> str:
 
 
 def _start_from(job: JobFacts, order: Order | None) -> _Start:
-    """Return where training goes on: what people named, else what an open incident advises, else the newest."""
-    advice = next(
-        (
-            i["suggestion"]
-            for i in job.incidents
-            if i["state"] == "open" and not i["dead"] and i["kind"] in CURVE_KINDS
-            and (i["suggestion"] or {}).get("action") == "roll_back" and i["suggestion"].get("to_step") is not None
-        ),
-        None,
-    )  # fmt: skip
-    usable = [c for c in job.checkpoints if c["available"] and not c["dead"]]
-    skip = None if order is None else order.skip_batches
-    scale = None if order is None else order.lr_scale
+    """Return where training goes on: what people named, else the rollback that is advised, else the newest.
+
+    What died of its machine goes on where it was, also inside a spike that nobody is advised to go back for: most of
+    them pass, and to throw steps away is for people to decide. But it says so.
+    """
+    skip, scale = (None, None) if order is None else (order.skip_batches, order.lr_scale)
+    spoiled = spoiling(job.incidents)
     if order is not None and order.to_step is not None:
         path = usable_checkpoint(order.to_step, job.checkpoints)
-        return _Start({"step": order.to_step, "path": path}, skip, _range(order.to_step, skip), scale)
-    advised = next((c for c in usable if advice is not None and c["step"] == advice["to_step"]), None)
-    if advised is not None and advice is not None:
-        skip = advice.get("skip_batches") if skip is None else skip
-        scale = advice.get("lr_scale") if scale is None else scale
-    chosen = advised or max(usable, key=lambda c: (c["step"], c["time"]), default=None)
-    if chosen is None:
-        return _Start(None, skip, None, scale)
-    step = int(chosen["step"])
-    return _Start({"step": step, "path": str(chosen["path"])}, skip, _range(step, skip), scale)
+        check_outside(order, job.checkpoints, spoiled)
+        step = order.to_step
+    else:
+        usable = [c for c in job.checkpoints if c["available"] and not c["dead"]]
+        advised = job.offer if any(_says_back(incident) for incident in spoiled) else {}
+        chosen = next((c for c in usable if c["step"] == advised.get("to_step")), None)
+        if chosen is not None:
+            skip = advised["skip_batches"] if skip is None else skip
+            scale = advised["lr_scale"] if scale is None else scale
+        else:
+            chosen = max(usable, key=lambda c: (c["step"], c["time"]), default=None)
+        if chosen is None:
+            return _Start(None, skip, None, scale)
+        step, path = int(chosen["step"]), str(chosen["path"])
+    found, warning = inside(step, spoiled), None
+    if found is not None:
+        warning = f"The checkpoint of step {step} was {found['text']}; {last_good(job.checkpoints, spoiled)}."
+    checkpoint = {"step": step, "path": path, "inside": found}
+    return _Start(checkpoint, skip, [step + 1, step + skip] if skip else None, scale, warning)
 
 
-def _range(step: int, skip: int | None) -> list[int] | None:
-    return [step + 1, step + skip] if skip else None
+def _says_back(incident: Mapping[str, Any]) -> bool:
+    return (incident["suggestion"] or {}).get("action") == "roll_back"
 
 
 def _suspects(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.policy.going_back import inside
-from stabilitybackend.policy.orders import JobView, Order, usable_checkpoint
+from stabilitybackend.policy.orders import JobView, Order, check_outside, usable_checkpoint
 
 __all__ = ["rollback_order"]
 
@@ -33,7 +32,7 @@ def rollback_order(
             hint="give an earlier step: that of a checkpoint",
         )
     checkpoint = usable_checkpoint(order.to_step, job.checkpoints)
-    _check_outside(order, job)
+    check_outside(order, job.checkpoints, job.spoiling)
     return {
         "command_id": command_id,
         "run_id": run_id,
@@ -59,24 +58,6 @@ def rollback_order(
         "first_step": None,
         "idempotency_key": order.idempotency_key,
     }
-
-
-def _check_outside(order: Order, job: JobView) -> None:
-    """Raise Conflict where the wanted checkpoint is from inside an open incident, and that was not accepted."""
-    if order.to_step is None or order.accept_inside_incident:
-        return
-    found = inside(order.to_step, job.spoiling)
-    if found is None:
-        return
-    usable = (int(c["step"]) for c in job.checkpoints if c["available"] and not c["dead"])
-    good = max((step for step in usable if inside(step, job.spoiling) is None), default=None)
-    last = "no checkpoint is from before it" if good is None else f"the last good one is that of step {good}"
-    raise Conflict(
-        f"the checkpoint of step {order.to_step} was {found['text']} (incident {found['incident_id']})",
-        hint=f"{last}; to go to step {order.to_step} all the same, say accept_inside_incident "
-        "(on the command line: --accept-inside-incident)",
-        code="inside_incident",
-    )
 
 
 def _unpromised(order: Order, job: JobView) -> list[str]:

@@ -31,7 +31,7 @@ class OrderBody(BaseModel):
     keep_nodes: list[str] | None = Field(None, description="restart: nodes that the plan would leave out and shall not")
     grace_s: float | None = Field(None, description="restart: seconds from SIGTERM to SIGKILL, 10 if left out")
     accept_inside_incident: bool = Field(
-        False, description="rollback: go to a checkpoint that was saved inside an open incident all the same"
+        False, description="rollback, restart: go to a checkpoint that was saved inside an open incident all the same"
     )
     reason: str = Field("", description="why, for the record")
     expires_s: float | None = Field(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from stabilitybackend.policy.orders import Order
 from stabilitybackend.policy.plan import MAX_FRUITLESS, JobFacts, make_plan
+from stabilitybackend.policy.way_back import way_back
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -24,6 +25,7 @@ def plan_of(state: RunState, now: float, order: Order | None = None) -> dict[str
 
     Raises:
         BadRequest: the order names a checkpoint that can't be used.
+        Conflict: it names one from inside an open incident, and does not accept that.
     """
     ordered = state.commands.restart_under_way()
     if order is None and ordered is not None:
@@ -36,5 +38,7 @@ def plan_of(state: RunState, now: float, order: Order | None = None) -> dict[str
     nodes = {agent["node"] for agent in state.agents.values() if agent.get("ranks")}
     incidents = state.incidents.all()
     fruitless, settled = state.world.fruitless(checkpoints), state.liveness.is_settled(now)
-    job = JobFacts(status, note, incidents, checkpoints, nodes, fruitless, settled)
+    # What a rollback's handler can't change is none of a new process's business: it has none yet.
+    offer = way_back(incidents[::-1], checkpoints, state.view()["last_step"])
+    job = JobFacts(status, note, incidents, checkpoints, nodes, fruitless, settled, offer)
     return make_plan(state.run_id, job, now, order)

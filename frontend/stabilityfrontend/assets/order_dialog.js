@@ -66,6 +66,21 @@
       (touched ? S.byId(`${this.kind}-title`) : field).focus({ preventScroll: true });
     }
 
+    /** The second yes that a checkpoint from inside an open incident takes: hidden until askInside() needs it. */
+    makeAccept() {
+      this.accept = S.h("input", { type: "checkbox", id: `${this.kind}-accept`, on: { change: () => this.update() } });
+      this.insideWords = S.h("span", {});
+      this.inside = S.h("label", { class: "away inside", hidden: true }, this.accept, this.insideWords);
+      return this.inside;
+    }
+
+    /** Show what speaks against a checkpoint, `found` as `inside` of docs/api.md; return whether that is still to be accepted. */
+    askInside(found, words) {
+      S.show(this.inside, Boolean(found));
+      S.text(this.insideWords, found ? `${S.sentence(`This checkpoint was ${found.text}`)} ${words}` : "");
+      return Boolean(found) && !this.accept.checked;
+    }
+
     makeProblem() {
       this.problem = S.h("div", { class: "problem", id: `${this.kind}-problem`, role: "alert", hidden: true });
       return this.problem;

@@ -49,7 +49,7 @@
       const excluded = new Set(S.texts(this.plan.exclude_nodes));
       this.step = S.h(
         "select",
-        { id: "restart-step", class: "choice-list wide", on: { change: () => this.update() } },
+        { id: "restart-step", class: "choice-list wide", on: { change: () => this.choose() } },
         list.map((one) => S.h("option", { value: one.step, selected: one.step === planned }, `step ${S.count(one.step)}, ${S.ago(this.page.now() - one.time)}${one.inside ? " · inside an open incident" : ""}${one.step === planned ? " · planned" : ""}`)),
         list.length ? null : S.h("option", { value: "" }, "none is known: the job begins as it does by itself"),
       );
@@ -72,6 +72,7 @@
           [
             S.str(this.plan.text) ? S.h("p", { class: "plan-text" }, S.h("b", {}, "The plan: "), S.str(this.plan.text)) : S.h("p", { class: "away" }, "The server has no plan for this; choose yourself."),
             field("restart-step", "Go on from checkpoint", "", this.step),
+            this.makeAccept(),
             this.boxes.length
               ? S.h(
                   "fieldset",
@@ -92,10 +93,23 @@
       this.beginAt(this.typed);
     }
 
+    choose() {
+      this.accept.checked = false;
+      this.update();
+    }
+
+    /** The open incident that the chosen checkpoint is from inside of, null for none. */
+    insideOf(step) {
+      const planned = S.record(this.plan.checkpoint);
+      const known = planned.step === step ? planned : this.usable().find((one) => one.step === step);
+      return (known && known.inside) || null;
+    }
+
     order() {
       const names = (wanted) => this.boxes.filter(wanted).map((box) => box.value);
       const order = { kind: "restart", reason: this.reason.value.trim(), idempotency_key: this.key, exclude_nodes: names((box) => box.checked), keep_nodes: names((box) => box.defaultChecked && !box.checked) };
       if (this.step.value !== "") order.to_step = Number(this.step.value);
+      if (this.accept.checked && this.insideOf(order.to_step)) order.accept_inside_incident = true;
       if (this.skip.value.trim() !== "") order.skip_batches = Number(this.skip.value);
       return order;
     }
@@ -113,8 +127,9 @@
       if (order.exclude_nodes.length) parts.push(`Without ${order.exclude_nodes.join(", ")}: their places need spares, or the job comes up smaller.`);
       if (order.keep_nodes.length) parts.push(`Against the plan ${order.keep_nodes.length > 1 ? "these are" : "this is"} used again: ${order.keep_nodes.join(", ")}.`);
       S.text(this.sentence, parts.join(" "));
+      const unasked = this.askInside(this.insideOf(order.to_step), "Go on from it all the same.");
       const typed = this.typed.value.trim().toLowerCase() === WORD;
-      this.confirm.disabled = this.sending || !typed || !this.dialog.querySelector("form").checkValidity();
+      this.confirm.disabled = this.sending || unasked || !typed || !this.dialog.querySelector("form").checkValidity();
       S.text(this.confirm, this.sending ? "Ordering …" : "Restart");
     }
 

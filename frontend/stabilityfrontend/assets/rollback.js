@@ -98,9 +98,6 @@
       this.chosen = offer.to_step;
       this.list = S.h("div", { class: "choices", role: "radiogroup", "aria-label": "Checkpoint" });
       this.drawChoices();
-      this.accept = S.h("input", { type: "checkbox", id: "rollback-accept", on: { change: () => this.update() } });
-      this.insideWords = S.h("span", {});
-      this.inside = S.h("label", { class: "away inside", hidden: true }, this.accept, this.insideWords);
       this.sentence = S.h("p", { class: "sentence", id: "rollback-sentence", "aria-live": "polite" });
       this.away = S.h("p", { class: "away", hidden: true }, "No agent of this run is connected at the moment, so an order would not reach the job.");
       this.confirm = S.h("button", { type: "submit", class: "button danger", id: "rollback-confirm" }, "Roll back");
@@ -113,7 +110,7 @@
           [
             S.h("h3", {}, "Back to checkpoint"),
             this.list,
-            this.inside,
+            this.makeAccept(),
             S.h(
               "div",
               { class: "form-row" },
@@ -201,14 +198,12 @@
       const typing = document.activeElement === this.skip;
       const checkpoint = this.checkpoint();
       if (this.followsSkip && !typing && checkpoint) this.skip.value = String(checkpoint.skip_batches);
-      const inside = checkpoint && checkpoint.inside;
-      S.show(this.inside, Boolean(inside));
-      S.text(this.insideWords, inside ? `${S.sentence(`This checkpoint was ${inside.text}`)} Go back to it all the same.` : "");
+      const unasked = this.askInside(checkpoint && checkpoint.inside, "Go back to it all the same.");
       const order = this.order();
       S.text(this.sentence, S.rollbackSentence(order, this.facts()));
       S.show(this.away, Boolean(this.page.run) && this.page.run.agents === 0 && this.problem.hidden);
       S.text(this.confirm, this.sending ? "Ordering …" : order.to_step === null ? "Roll back" : `Roll back to ${S.count(order.to_step)}`);
-      this.confirm.disabled = this.sending || order.to_step === null || (inside && !this.accept.checked) || !this.dialog.querySelector("form").checkValidity() || (order.lr_scale !== null && order.lr_scale <= 0);
+      this.confirm.disabled = this.sending || order.to_step === null || unasked || !this.dialog.querySelector("form").checkValidity() || (order.lr_scale !== null && order.lr_scale <= 0);
     }
 
     /** The page's state changed. */
