@@ -46,6 +46,7 @@ def scripts(chromium: Browser) -> Iterator[Page]:
     page.add_style_tag(path=ASSETS / "health.css")
     for name in (
         "dom",
+        "patch",
         "format",
         "traces",
         "ticks",

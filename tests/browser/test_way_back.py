@@ -10,7 +10,6 @@ import pytest
 
 from ports import free_port
 from stack.processes import Ranks, Server
-from waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -75,18 +74,32 @@ def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
         "card": f'#incidents [data-rollback="{spoilt.spike}"]',
         "incident": "#incident-rollback",
     }[opener]
-
-    def opened() -> bool:
-        # The hang of the standing job may be told, and its card move this one, between press and release of the button.
-        if not page.is_visible(".dialog"):
-            page.click(button)
-        return page.is_visible(".dialog")
-
-    wait_until(opened, 30, "the dialog is open")
+    page.click(button)
     page.wait_for_selector("#rollback-confirm:not([disabled])")
     assert page.is_disabled("#rollback-lr")  # the job says that it can skip batches, and no more
     assert "does not say that it changes the learning rate" in page.inner_text("#rollback-cannot")
     assert page.evaluate(FORM) == {"step": "200", "skip": "70", "marked": ["250"], "suggested": ["200"]}
+
+
+#: A graver incident is reported, as the live feed does it, and the page brings everything up to date.
+GRAVER = """(id) => {
+  const page = window.stability.page;
+  page.setIncident({ ...page.incidentMap.get(id), incident_id: "i-graver", kind: "divergence", severity: "critical",
+    title: "Loss diverges", opened: page.now() });
+  page.onTick();
+}"""
+
+
+def test_what_is_reported_between_press_and_release_moves_nothing_under_the_pointer(
+    spoilt: Spoilt, open_page: OpenPage
+) -> None:
+    page = open_page(spoilt.url)
+    page.hover(f'#incidents [data-rollback="{spoilt.spike}"]')
+    page.mouse.down()
+    page.evaluate(GRAVER, spoilt.spike)
+    page.mouse.up()
+    page.wait_for_selector(".dialog[open]")
+    page.wait_for_selector("#incidents [data-incident=i-graver]")
 
 
 def test_a_checkpoint_from_inside_the_spike_is_ordered_only_after_one_more_click(

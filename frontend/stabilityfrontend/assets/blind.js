@@ -59,8 +59,7 @@
     const key = JSON.stringify([...found].map(([what, reasons]) => [what, [...reasons]]));
     if (place.dataset.key === key) return;
     place.dataset.key = key;
-    const open = new Set([...place.querySelectorAll("details[open]")].map((one) => one.dataset.what));
-    S.fill(
+    S.patch(
       place,
       S.h("span", { class: "sub" }, "Not visible here:"),
       [...found].map(([what, reasons]) => {
@@ -69,7 +68,7 @@
         const head = `${WHAT[what] || S.words(what)} · ${where.length === 1 ? where[0] : S.plural(where.length, ranks ? "rank" : "node")}`;
         return S.h(
           "details",
-          { data: { what }, open: open.has(what) },
+          { data: { what } },
           S.h("summary", {}, head),
           [...reasons].map(([why, { todo, where: nodes }]) => S.h("div", { class: "blind-why" }, S.h("p", {}, `Because ${S.sentence(why).replace(/^[A-Z](?=[a-z]+[\s,.])/, (letter) => letter.toLowerCase())}`), todo ? S.h("p", {}, S.h("b", {}, "To do: "), S.sentence(todo)) : null, S.h("p", { class: "sub" }, names(nodes)))),
         );

@@ -323,7 +323,7 @@
       this.tip.classList.toggle("pinned", this.pinned);
       if (!cell) return;
       const { title, lines, tone, link } = this.describe(cell);
-      S.fill(
+      S.patch(
         this.tip,
         S.h("b", { class: `cell-tip-title ${tone || ""}` }, title),
         S.h("dl", {}, lines.filter(([, words]) => words !== null && words !== "").map(([name, words]) => [S.h("dt", {}, name), S.h("dd", {}, words)]).flat()),

@@ -172,14 +172,14 @@
       const key = JSON.stringify([this.changes.slice(0, CHANGES), Math.floor(this.page.now() / 60)]);
       if (place.dataset.key === key) return;
       place.dataset.key = key;
-      if (!this.changes.length) return S.fill(place);
-      S.fill(
+      if (!this.changes.length) return S.patch(place);
+      S.patch(
         place,
         S.h("h3", {}, "Changes"),
         this.changes.slice(0, CHANGES).map((change, index) =>
           S.h(
             "div",
-            { class: "change" },
+            { class: "change", data: { time: String(change.time) } },
             S.h("span", { class: "sub", title: S.moment(change.time) }, S.ago(this.page.now() - change.time)),
             S.h("b", {}, change.who),
             S.h("span", { class: "grow" }, Object.keys(change.settings).length ? Object.entries(change.settings).map(([name, values]) => S.settingWords(name, values)).join("; ") : "all defaults"),

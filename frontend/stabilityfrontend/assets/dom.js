@@ -6,6 +6,16 @@
   /** Element by id, or null: a region may belong to a page that has gone. */
   S.byId = (id) => document.getElementById(id);
 
+  /** Element -> what it does, by the type of the event. One listener looks it up, so that it can be exchanged (`S.patch`). */
+  const handlers = new WeakMap();
+  const act = (event) => handlers.get(event.currentTarget)[event.type]?.(event);
+  S.handlersOf = (element) => handlers.get(element);
+  S.listen = function (element, on) {
+    if (!on && !handlers.has(element)) return;
+    handlers.set(element, on || {});
+    for (const type of Object.keys(on || {})) element.addEventListener(type, act);
+  };
+
   /**
    * An element with properties and children.
    * `props`: `class`, `on` ({event: handler}), `data` ({key: value}), anything else is an attribute (false: left out).
@@ -14,7 +24,7 @@
     const element = document.createElement(tag);
     for (const [key, value] of Object.entries(props || {})) {
       if (key === "class") element.className = value;
-      else if (key === "on") for (const [type, handler] of Object.entries(value)) element.addEventListener(type, handler);
+      else if (key === "on") S.listen(element, value);
       else if (key === "data") Object.assign(element.dataset, value);
       else if (key === "style") for (const [name, rule] of Object.entries(value)) element.style.setProperty(name, rule);
       else if (value === true) element.setAttribute(key, "");

@@ -61,13 +61,13 @@
       if (!Number.isFinite(value)) svg.append(shape("line", { class: "strange", x1: x(index), x2: x(index), y1: 0, y2: 9 }));
     });
     const words = S.h("span", { class: "window-read" }, levelWords(found, level));
-    const chart = S.h("div", { class: "window-chart", role: "img", "aria-label": `${found.metric} around the onset, from step ${steps[0]} to ${steps[steps.length - 1]}` }, svg);
-    chart.addEventListener("pointermove", (event) => {
+    const read = ({ currentTarget: chart, clientX }) => {
       const box = chart.getBoundingClientRect();
-      const index = Math.max(0, Math.min(steps.length - 1, Math.round(((event.clientX - box.left) / box.width) * (steps.length - 1))));
-      S.text(words, `step ${S.count(steps[index])}: ${S.value(values[index])}`);
-    });
-    chart.addEventListener("pointerleave", () => S.text(words, levelWords(found, level)));
+      const index = Math.max(0, Math.min(steps.length - 1, Math.round(((clientX - box.left) / box.width) * (steps.length - 1))));
+      S.text(chart.parentElement.querySelector(".window-read"), `step ${S.count(steps[index])}: ${S.value(values[index])}`);
+    };
+    const leave = ({ currentTarget: chart }) => S.text(chart.parentElement.querySelector(".window-read"), levelWords(found, level));
+    const chart = S.h("div", { class: "window-chart", role: "img", "aria-label": `${found.metric} around the onset, from step ${steps[0]} to ${steps[steps.length - 1]}`, on: { pointermove: read, pointerleave: leave } }, svg);
     const place = onset / (steps.length - 1);
     return S.h(
       "figure",

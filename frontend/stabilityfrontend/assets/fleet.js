@@ -95,14 +95,16 @@
     }
 
     onTick() {
-      if (this.gone || document.hidden || !this.root.isConnected) return;
+      if (this.gone || document.hidden || !this.root.isConnected || S.pressed()) return;
       S.drawPill(this.live, this.state, null, null, false);
       S.drawBanner(this.live, this.trouble);
+      if (this.stale) this.draw();
     }
 
     draw() {
       const { data } = this;
-      if (this.gone || !data || !this.root.isConnected) return;
+      this.stale = S.pressed();
+      if (this.stale || this.gone || !data || !this.root.isConnected) return;
       const names = [...new Set([...S.texts(data.projects), this.project].filter(Boolean))].sort();
       S.keyed(this.projects, [names, this.project], () => [S.h("option", { value: "" }, "all"), names.map((name) => S.h("option", { value: name, selected: name === this.project }, name))]);
       S.show(S.byId("fleet-project"), names.length > 0);

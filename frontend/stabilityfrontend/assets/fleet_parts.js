@@ -218,14 +218,6 @@
     );
   }
 
-  /** Redraw what changed; whoever stands on a button or a select with the keyboard stays there. */
-  function region(id, key, build) {
-    const place = S.byId(id);
-    const focused = place && place.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
-    S.keyed(place, key, build);
-    if (focused) [...place.querySelectorAll("[data-focus]")].find((one) => one.dataset.focus === focused)?.focus();
-  }
-
   S.drawFleet = function (page) {
     const { data } = page;
     const none = !S.list(data.interruptions).length;
@@ -234,12 +226,12 @@
     S.show(S.byId("fleet-empty"), none);
     S.show(S.byId("fleet-table-panel"), !none);
     S.show(S.byId("fleet-list-panel"), !none);
-    region("fleet-empty", [none, data.runs, page.days, page.project], () => (none ? empty(page) : []));
-    region("fleet-table", [data.table, data.published], () => table(data));
-    region("fleet-list", [data.interruptions, [...page.opened], page.more, data.table], () => list(page));
+    S.keyed(S.byId("fleet-empty"), [none, data.runs, page.days, page.project], () => (none ? empty(page) : []));
+    S.keyed(S.byId("fleet-table"), [data.table, data.published], () => table(data));
+    S.keyed(S.byId("fleet-list"), [data.interruptions, [...page.opened], page.more, data.table], () => list(page));
     S.text(S.byId("fleet-list-note"), none ? "" : "newest first; correct what you know better");
     S.show(S.byId("fleet-gpus-panel"), page.gpus.length > 0);
-    region("fleet-gpus", page.gpus, () => gpus(page));
+    S.keyed(S.byId("fleet-gpus"), page.gpus, () => gpus(page));
     S.text(S.byId("fleet-gpus-note"), "over all runs and projects, those that do it again first");
   };
 })();

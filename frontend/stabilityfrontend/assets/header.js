@@ -95,7 +95,7 @@
     return { words: run.note, tone: doubles && tone !== "critical" ? "warning" : tone, href: stopper ? S.incidentHref(run.run_id, stopper.incident_id) : null };
   };
 
-  /** The note in its place. It is made anew only where it changed: a link keeps its focus. */
+  /** The note in its place. */
   S.drawNote = function (page, run) {
     const place = S.byId("run-note");
     const incidents = page.incidents();
@@ -110,9 +110,7 @@
       return;
     }
     const words = S.lastingWords(note.words, stopper, page.now());
-    const link = place.querySelector("a");
-    if (link && note.href && link.getAttribute("href") === note.href) S.fill(link.firstChild, words);
-    else S.fill(place, note.href ? S.h("a", { href: note.href }, S.h("span", {}, ...words), S.h("b", {}, "Open the incident")) : words);
+    S.patch(place, note.href ? S.h("a", { href: note.href }, S.h("span", {}, ...words), S.h("b", {}, "Open the incident")) : words);
     place.dataset.key = key;
   };
 

@@ -143,12 +143,10 @@
       const key = JSON.stringify([high, left, width, lines.map((line) => line.map((mark) => [Math.round(mark.left), Math.round(mark.from), Math.round(mark.to), mark.said, mark.events.map((one) => [one.told, one.tone, one.open])]))]);
       if (key === this.key) return;
       this.key = key;
-      const focused = place.contains(document.activeElement) ? document.activeElement.dataset.told : null;
       place.style.height = `${high * Math.max(1, lines.length) + 2 * APART_PX}px`;
       place.style.setProperty("--mark", `${high - APART_PX}px`);
       place.style.setProperty("--left", `${left}px`);
-      S.fill(place, S.h("span", { class: "lane-name" }, "health"), S.h("div", { class: "lane-plot", style: { left: `${left}px`, width: `${width}px` } }, lines.flatMap((line, row) => line.map((mark) => this.mark(mark, row * high + APART_PX)))));
-      if (focused) [...place.querySelectorAll("[data-told]")].find((one) => one.dataset.told === focused)?.focus();
+      S.patch(place, S.h("span", { class: "lane-name" }, "health"), S.h("div", { class: "lane-plot", style: { left: `${left}px`, width: `${width}px` } }, lines.flatMap((line, row) => line.map((mark) => this.mark(mark, row * high + APART_PX)))));
     }
 
     mark(mark, top) {

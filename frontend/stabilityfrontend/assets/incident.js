@@ -240,7 +240,7 @@
     // -- drawing ------------------------------------------------------------------------------------------------------
 
     onTick() {
-      if (this.gone || document.hidden || !this.root.isConnected) return;
+      if (this.gone || document.hidden || !this.root.isConnected || S.pressed()) return;
       S.drawPill(this.live, this.state, null, null, false);
       S.drawBanner(this.live, this.incident ? null : this.trouble);
       if (this.stale) this.draw();
@@ -249,8 +249,8 @@
     }
 
     draw() {
-      this.stale = false;
-      if (this.gone || !this.root.isConnected || !this.incident || this.lost) return;
+      this.stale = S.pressed();
+      if (this.stale || this.gone || !this.root.isConnected || !this.incident || this.lost) return;
       S.drawIncidentTop(this);
       this.actions.draw();
       S.drawIncidentParts(this);

@@ -18,7 +18,7 @@
     const words = JSON.stringify(key);
     if (S.keyOf.get(place) === words) return;
     S.keyOf.set(place, words);
-    S.fill(place, [build()].flat(4));
+    S.patch(place, build());
   }
   /** Element -> what was last drawn into it. */
   S.keyOf = new WeakMap();
@@ -137,7 +137,7 @@
       verdict && verdict.because.length ? S.h("div", { class: "because" }, S.h("h3", {}, "Because"), S.h("ul", {}, verdict.because.map((line) => S.h("li", {}, line)))) : null,
       verdict && verdict.blind.length ? S.h("div", { class: "not-seen" }, S.h("h3", {}, "Not visible"), S.h("ul", {}, verdict.blind.map((line) => S.h("li", {}, line)))) : null,
       open && S.PROCESS_KINDS.has(incident.kind)
-        ? blindNodes(page, verdict).map(({ node, blind }) => S.h("details", { class: "told" }, S.h("summary", {}, `Not visible on ${node} at the moment: ${blind.map(blindWords).join(", ")}`), S.h("ul", {}, blind.map((spot) => S.h("li", {}, blindLine(spot))))))
+        ? blindNodes(page, verdict).map(({ node, blind }) => S.h("details", { class: "told", data: { node } }, S.h("summary", {}, `Not visible on ${node} at the moment: ${blind.map(blindWords).join(", ")}`), S.h("ul", {}, blind.map((spot) => S.h("li", {}, blindLine(spot))))))
         : null,
       open && more && !more.includes(words) ? S.h("details", { class: "told" }, S.h("summary", {}, "As it was told"), S.h("p", {}, more)) : null,
       open || !incident.resolved ? null : S.h("p", { class: "over" }, `Over since ${S.moment(incident.resolved)}${since ? `, after ${S.duration(incident.resolved - since)}` : ""}.${more ? ` ${more}` : ""}`),

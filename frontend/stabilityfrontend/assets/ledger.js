@@ -96,7 +96,7 @@
       this.key = key;
       const place = S.byId("ledger");
       if (!rollbacks.length) {
-        S.fill(place, S.h("div", { class: "nothing" }, "No rollback so far. Each one will stand here: what it threw away, what that cost, who asked for it and why."));
+        S.patch(place, S.h("div", { class: "nothing" }, "No rollback so far. Each one will stand here: what it threw away, what that cost, who asked for it and why."));
         return;
       }
       const heads = [
@@ -112,7 +112,7 @@
         ["Who and why", ""],
         ["Incident", "The incident that it answers"],
       ];
-      S.fill(
+      S.patch(
         place,
         S.h(
           "table",

@@ -29,7 +29,7 @@
       page.allSegments = true;
       page.dirty("lineage");
     };
-    return S.h("button", { type: "button", class: "segment-more", on: { click: open } }, `${S.plural(older.length, "older segment")}${gone ? ` · ${S.plural(gone, "step")} discarded` : ""}`);
+    return S.h("button", { type: "button", class: "segment-more", data: { more: "segments" }, on: { click: open } }, `${S.plural(older.length, "older segment")}${gone ? ` · ${S.plural(gone, "step")} discarded` : ""}`);
   }
 
   const CAUSES = { start: "Start", command: "Rollback", declared: "Rollback by the job", restart: "Restart", resume: "Started again" };
@@ -50,7 +50,7 @@
     S.text(toggle, page.allSegments ? "Newest only" : `All ${S.count(list.length)}`);
     S.text(S.byId("lineage-note"), list.length ? S.plural(list.filter((one) => !one.undone).length, "segment") : "");
     if (!list.length) {
-      S.fill(place, S.h("div", { class: "nothing" }, page.ready ? "The tree begins with the first point." : ""));
+      S.patch(place, S.h("div", { class: "nothing" }, page.ready ? "The tree begins with the first point." : ""));
       return;
     }
     const depth = new Map();
@@ -108,7 +108,7 @@
     }
     const [tall, seen, many] = [place.scrollHeight, place.clientHeight, place.children.length];
     const below = tall - place.scrollTop - seen;
-    S.fill(place, rows);
+    S.patch(place, rows);
     // The newest is at the foot; whoever reads there stays there. Where all is seen and no row came nothing scrolls, and
     // the page need not be laid out to find that out.
     if (below < 40 && (tall > seen || rows.length !== many)) place.scrollTop = place.scrollHeight;

@@ -88,13 +88,7 @@
 
   let keyOf = new WeakMap();
 
-  /** Give the focus back to what stands where the focused element stood. */
-  function refocus(place, { incident, evidence, details, id }) {
-    const same = (one) => (details ? one.dataset.details === details : incident ? one.dataset.incident === incident : evidence ? one.dataset.evidence === evidence : Boolean(id) && one.id === id);
-    [...place.querySelectorAll("[data-incident], [data-evidence], [data-details], #known-fold")].find(same)?.focus();
-  }
-
-  /** Bring the list of incidents up to date. Cards are rebuilt only when something in them changed. */
+  /** Bring the list of incidents up to date. Cards are looked at only when something in them changed. */
   S.drawIncidents = function (page, all) {
     const place = S.byId("incidents");
     if (!place) return;
@@ -116,12 +110,10 @@
       return;
     }
     keyOf.set(place, key);
-    const focused = document.activeElement && place.contains(document.activeElement) ? { ...document.activeElement.dataset, id: document.activeElement.id } : null;
     // The gravest alarm that is open shows all that is known of it: that is what people came for.
     const first = shown.find((incident) => incident.state === "open");
     const nothing = list.length ? null : S.h("div", { class: "nothing" }, page.ready ? "Nothing has gone wrong so far." : "");
-    S.fill(place, nothing, shown.map((incident) => incidentCard(page, incident, incident === first)), S.knownList(page, known));
-    if (focused) refocus(place, focused);
+    S.patch(place, nothing, shown.map((incident) => incidentCard(page, incident, incident === first)), S.knownList(page, known));
   };
 
   /** Bring the list of checkpoints up to date. */
@@ -136,10 +128,10 @@
     const usable = list.filter((one) => one.available && !one.dead).length;
     S.text(S.byId("checkpoints-note"), list.length ? `${usable} of ${list.length} usable` : "");
     if (!shown.length) {
-      S.fill(place, S.h("div", { class: "nothing" }, page.ready ? "None yet. The job announces each with run.checkpoint(step, path)." : ""));
+      S.patch(place, S.h("div", { class: "nothing" }, page.ready ? "None yet. The job announces each with run.checkpoint(step, path)." : ""));
       return;
     }
-    S.fill(
+    S.patch(
       place,
       shown.map((one) =>
         S.h(

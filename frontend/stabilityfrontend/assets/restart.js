@@ -142,7 +142,7 @@
       if (!command) return;
       const bad = S.commandFailed(command);
       const title = command.state === "done" ? "The job runs again" : bad ? "Not restarted" : command.state === "acted" ? "The job is ended" : "Ending the job";
-      S.fill(
+      S.patch(
         this.dialog,
         this.head(title, this.page.name()),
         S.h(

@@ -143,18 +143,17 @@
     drawChoices() {
       const { checkpoints, to_step: best, incident_id: about } = this.offer;
       if (!checkpoints.length) {
-        S.fill(this.list, S.h("div", { class: "nothing" }, "There is no checkpoint to go back to: the job has announced none that is still on disk and on the effective timeline."));
+        S.patch(this.list, S.h("div", { class: "nothing" }, "There is no checkpoint to go back to: the job has announced none that is still on disk and on the effective timeline."));
         return;
       }
-      const focused = this.list.contains(document.activeElement);
-      S.fill(
+      S.patch(
         this.list,
         checkpoints.map((one) => {
           const input = S.h("input", { type: "radio", name: "rollback-step", value: one.step, on: { change: () => this.choose(one.step) } });
           input.checked = one.step === this.chosen;
           return S.h(
             "label",
-            { class: `choice${one.inside ? " late" : ""}`, title: one.inside ? S.sentence(one.inside.text) : one.path },
+            { class: `choice${one.inside ? " late" : ""}`, data: { checkpoint: `${one.step} ${one.path}` }, title: one.inside ? S.sentence(one.inside.text) : one.path },
             input,
             S.h("span", { class: "choice-step" }, `step ${S.count(one.step)}`),
             S.h("span", { class: "sub" }, one.where),
@@ -164,7 +163,6 @@
           );
         }),
       );
-      if (focused) this.list.querySelector("input:checked")?.focus({ preventScroll: true });
     }
 
     choose(step) {
@@ -224,7 +222,7 @@
       const words = [`to step ${S.count(command.to_step)}`, S.changes({ lr_scale: command.lr_scale, seed: command.seed, skip_batches: command.skip_batches }, true)];
       // Beside the chart, which is being stitched meanwhile.
       if (this.dialog.matches(":modal")) this.raise(true);
-      S.fill(
+      S.patch(
         this.dialog,
         this.head(title, words.filter(Boolean).join(" · "), "icon-back"),
         S.h(

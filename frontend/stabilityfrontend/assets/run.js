@@ -318,7 +318,7 @@
 
     onTick() {
       // Between two pages the regions are gone a moment before we are told.
-      if (this.gone || document.hidden || !this.root.isConnected) return;
+      if (this.gone || document.hidden || !this.root.isConnected || S.pressed()) return;
       this.beats = (this.beats || 0) + 1;
       // Ages go on by themselves. Those of ranks come with agents' words, and go on by themselves where none come.
       if (this.beats % 4 === 0) this.dirty("header", "kpis", "incidents", "checkpoints", "gpus", "pill");

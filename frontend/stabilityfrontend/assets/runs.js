@@ -141,7 +141,7 @@
     }
 
     onTick() {
-      if (this.gone || document.hidden || !this.root.isConnected) return;
+      if (this.gone || document.hidden || !this.root.isConnected || S.pressed()) return;
       this.drawTop();
       this.draw();
     }
@@ -181,7 +181,7 @@
     }
 
     draw() {
-      if (this.gone || !this.ready || !this.root.isConnected) return;
+      if (this.gone || !this.ready || !this.root.isConnected || S.pressed()) return;
       const list = this.shown();
       const total = Math.max(this.total, this.runs.size);
       S.text(S.byId("runs-count"), total ? S.count(total) : "");
@@ -197,7 +197,7 @@
       S.show(this.more, list.length > rows.length);
       S.text(this.moreWords, `${S.count(rows.length)} of ${S.plural(list.length, "run")} shown${loading}`);
       const body = S.byId("runs-body");
-      if (rows.length !== body.children.length || rows.some((row, index) => row !== body.children[index])) S.fill(body, rows);
+      if (rows.length !== body.children.length || rows.some((row, index) => row !== body.children[index])) S.patch(body, rows);
     }
 
     /** Choose a run for the comparison, or not. */
@@ -228,8 +228,7 @@
       const metric = spark ? spark.metric : S.focusMetric(run.metrics || [], run);
       const loss = S.lossMetric(run.metrics || [], run);
       const href = `/runs/${encodeURIComponent(run.run_id)}`;
-      // The box stays the same element: whoever stands on it with the keyboard stays there.
-      const box = (known && known.box) || S.h("input", { type: "checkbox", "aria-label": `Choose ${run.name || run.run_id} to compare`, data: { choose: run.run_id }, on: { change: (event) => this.choose(run.run_id, event.target.checked) } });
+      const box = S.h("input", { type: "checkbox", "aria-label": `Choose ${run.name || run.run_id} to compare`, data: { choose: run.run_id }, on: { change: (event) => this.choose(run.run_id, event.target.checked) } });
       box.checked = chosen;
       const cells = [
         S.h("td", { class: "pick" }, box),
@@ -243,8 +242,8 @@
         S.h("td", { class: "num sub" }, S.ago(age)),
       ];
       const element = known ? known.element : S.h("tr", { data: { run: run.run_id }, on: { click: (event) => event.target.closest("a, .pick") || S.go(href) } });
-      S.fill(element, cells);
-      this.rows.set(run.run_id, { run, key, element, box });
+      S.patch(element, cells);
+      this.rows.set(run.run_id, { run, key, element });
       return element;
     }
 

@@ -97,15 +97,16 @@
     const text = plain(group);
     const body = S.h("div", { class: "group-body" });
     const copy = S.h("button", { type: "button", class: "button quiet", on: { click: async () => S.toast((await S.copy(`${S.groupTitle(group)}\n${text}`)) ? "The stack is copied." : "The browser lets nobody copy here; open the whole text and select it.", "info", 3) } }, "Copy");
-    const whole = S.h("button", { type: "button", class: "button quiet", "aria-expanded": "false" }, "Whole text");
     const pre = S.h("pre", { class: "stack-text", tabindex: "0", hidden: true, "aria-label": "Whole text of the stack" });
-    whole.addEventListener("click", () => {
-      const shown = pre.hidden;
+    const unfold = ({ currentTarget: button }) => {
+      const place = button.closest(".group-body").querySelector(".stack-text");
+      const shown = place.hidden;
       // Up to 60,000 characters: put there when somebody asks, as text.
-      if (shown && !pre.textContent) pre.textContent = text;
-      pre.hidden = !shown;
-      whole.setAttribute("aria-expanded", String(shown));
-    });
+      S.text(place, shown ? text : "");
+      place.hidden = !shown;
+      button.setAttribute("aria-expanded", String(shown));
+    };
+    const whole = S.h("button", { type: "button", class: "button quiet", "aria-expanded": "false", on: { click: unfold } }, "Whole text");
     const lines = text ? text.split("\n").length : 0;
     S.fill(
       body,

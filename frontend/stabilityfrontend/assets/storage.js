@@ -47,7 +47,7 @@
       if (answer) {
         const { hot, cold, state } = answer;
         const full = hot.limit_bytes ? Math.min(1, hot.bytes / hot.limit_bytes) : 0;
-        S.fill(
+        S.patch(
           line,
           S.h("span", { class: "gauge", style: { "--share": full }, title: `${S.count(hot.frames)} frames in Redis; older ones are moved to the archive` }),
           S.h("span", {}, `Hot ${S.bytes(hot.bytes)}${hot.limit_bytes ? ` of ${S.bytes(hot.limit_bytes)}` : ""}`),

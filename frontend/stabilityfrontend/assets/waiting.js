@@ -18,13 +18,13 @@
     if (!began.has(page)) began.set(page, Date.now());
     const place = S.byId("run-empty");
     if (error.status !== 404) {
-      S.fill(place, S.h("div", { class: "empty panel" }, S.h("h2", {}, "This run can't be shown"), S.h("p", {}, S.errorText(error)), S.h("p", {}, S.h("a", { href: "/" }, "All runs"))));
+      S.patch(place, S.h("div", { class: "empty panel" }, S.h("h2", {}, "This run can't be shown"), S.h("p", {}, S.errorText(error)), S.h("p", {}, S.h("a", { href: "/" }, "All runs"))));
       return;
     }
     document.title = `${page.id} · waiting`;
     const long = waited(page) > LONG_S;
     const key = `${error.code} ${long}`;
-    if (place.dataset.key !== key || !place.firstChild) S.fill(place, panel(page, error.code === "not_yet", long));
+    if (place.dataset.key !== key || !place.firstChild) S.patch(place, panel(page, error.code === "not_yet", long));
     place.dataset.key = key;
     S.text(place.querySelector(".waited"), S.duration(Math.max(1, Math.round(waited(page)))).replace(".0", ""));
   };
