@@ -76,7 +76,7 @@ class _Run:
             self.now += 20.0
             self.state.tick()
         self.take(wrong_fields.health(self.now))
-        self.feed.flush()
+        self.feed.flush(self.state.statuses)
         self._shown(self.state)
         assert self.state.unreadable.defects == 0
 

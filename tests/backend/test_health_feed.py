@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.liveness.rank_status import RankStatuses
 from stabilitybackend.runs.gpu_readings import GpuReadings
 from stabilitybackend.runs.health_feed import WHOLE_EVERY, HealthFeed
 from stabilitybackend.runs.live import Channel, Subscriber
@@ -27,12 +28,13 @@ class Watched:
         self.channel, self.browser = Channel(), Subscriber()
         self.channel.join(self.browser)
         self.feed = HealthFeed(self.channel)
+        self.judged = RankStatuses({"r0-1-9": "running", "r1-1-8": "running"})
 
     def told(self, *agents: dict[str, Any]) -> dict[str, Any]:
         """Return the one message after these agents spoke."""
         for agent in agents:
             self.feed.put(agent)
-        self.feed.flush()
+        self.feed.flush(lambda: self.judged)
         return dict(orjson.loads(asyncio.run(self.browser.get())))
 
 
@@ -99,12 +101,30 @@ def test_ranks_that_do_the_same_share_one_value() -> None:
     assert (news["step"], message["words"][news["phase"]], news["proc"]) == ([5, 4], "data", "RR")
 
 
+def test_what_a_rank_does_is_told_when_it_changes_though_its_agent_is_silent() -> None:
+    watched = Watched()
+    first = watched.told(agent(101))
+    watched.judged = RankStatuses({"r0-1-9": "unheard"}, [0])
+
+    message = watched.told()
+
+    assert first["words"][first["news"][0]["status"]] == "running"
+    assert (message["words"], message["waits_for"]) == (["unheard"], [0])
+    assert message["news"] == [{"agent": "a1", "status": 0}]
+
+
+def test_a_process_that_another_one_has_replaced_has_an_empty_status() -> None:
+    watched = Watched()
+    message = watched.told(agent(101, source="r0-0-9"))
+    assert message["words"][message["news"][0]["status"]] == ""
+
+
 def test_nothing_is_kept_for_nobody() -> None:
     watched = Watched()
     watched.told(agent(101))
     watched.channel.leave(watched.browser)
     watched.feed.put(agent(102))
-    watched.feed.flush()
+    watched.feed.flush(RankStatuses)
     watched.channel.join(watched.browser)
 
     assert [one["agent"] for one in watched.told(agent(103))["whole"]] == ["a1"]

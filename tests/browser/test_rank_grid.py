@@ -223,6 +223,24 @@ def test_gpus_stand_together_one_without_says_why_and_so_does_what_is_not_visibl
     assert "rank 9 on gpu-002" in text(wall, "#blind details[data-what=slot]")
 
 
+#: The states of the rows by rank, as the page has them.
+SHOWN = "Object.fromEntries((window.stability?.page?.grid?.rows ?? []).map((row) => [row.rank, row.state]))"
+
+
+def test_the_wall_shows_of_each_rank_what_the_server_judges(many: Running, server: Server, wall: Page) -> None:
+    def judged() -> dict[str, str]:
+        agents = server.get("/runs/many/health")["agents"]
+        return {str(rank["rank"]): rank["status"] for agent in agents for rank in agent["ranks"] if rank["status"]}
+
+    many.job.trouble.behind.add(21)
+    try:
+        wait_until(lambda: judged().get("21") == "behind", 30, "the server judges rank 21 to be behind")
+        assert judged()["9"] == "unread"
+        wait_until(lambda: wall.evaluate(SHOWN) == judged(), 30, "the page shows the same")
+    finally:
+        many.job.trouble.behind.clear()
+
+
 def test_only_cells_that_look_different_are_drawn_again(scripts: Page) -> None:
     drawn = scripts.evaluate(DRAWN)
 

@@ -1,4 +1,4 @@
-"""What the page makes of agents' words, without a server: who stands and who waits, the line that says it, the lane."""
+"""What the page makes of what the server judges of ranks, without a server: words, the line that says it, the lane."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import stabilityfrontend
+from stabilitybackend.liveness.rank_status import STATUSES
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -17,21 +18,18 @@ if TYPE_CHECKING:
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
 
 #: Ranks as `[rank, overrides]` on nodes of eight, looked at at 1000.
-ROWS = """([ranks, silent, named, world]) => {
+ROWS = """([ranks, silent, waitsFor]) => {
   const health = new stability.Health();
   const agents = new Map();
   for (const [rank, more] of ranks) {
     const node = `gpu-${String(1 + Math.floor(rank / 8)).padStart(3, "0")}`;
     const time = silent.includes(node) ? 940 : 1000;
     if (!agents.has(node)) agents.set(node, { agent: `a-${node}`, node, time, connected: true, ranks: [] });
-    const usual = { rank, source: `r${rank}-1-${rank}`, alive: true, state: "running", step: 50, phase: "backward" };
-    agents.get(node).ranks.push({ ...usual, budget_s: 10, step_start: 999, phase_start: 999.2, ...more });
+    const usual = { rank, source: `r${rank}-1-${rank}`, alive: true, state: "running", status: "running", step: 50 };
+    agents.get(node).ranks.push({ ...usual, phase: "backward", step_start: 999, phase_start: 999.2, ...more });
   }
-  health.fill([...agents.values()]);
-  const open = { kind: "hang", state: "open", evidence: { verdict: { culprits: named } } };
-  const over = { kind: "hang", state: "resolved", evidence: { verdict: { culprits: [0] } } };
-  const page = { health, now: () => 1000, stepSeconds: () => 1, incidents: () => [open, over], worldSize: () => world };
-  const rows = stability.rankRows(page);
+  health.fill({ agents: [...agents.values()], waits_for: waitsFor });
+  const rows = stability.rankRows({ health, now: () => 1000 });
   const said = stability.rankSummary(rows, ranks.length);
   const [states, words] = [rows.map((row) => row.state), rows.map((row) => row.words)];
   return { states, words, tones: rows.map(stability.rankTone), said };
@@ -67,104 +65,50 @@ def rows(
     more: dict[int, dict[str, Any]],
     ranks: int = 16,
     silent: tuple[str, ...] = (),
-    named: tuple[int, ...] = (),
-    world: int | None = None,
+    waits_for: tuple[int, ...] = (),
 ) -> Any:
     listed = [[rank, more.get(rank, {})] for rank in range(ranks)]
-    return scripts.evaluate(ROWS, [listed, list(silent), list(named), ranks if world is None else world])
+    return scripts.evaluate(ROWS, [listed, list(silent), list(waits_for)])
 
 
-@pytest.mark.parametrize(("seen", "left"), [(False, 4), (True, 16)])
-def test_ranks_that_a_job_on_fewer_ranks_has_no_more_are_no_ranks_that_are_gone(
-    scripts: Page, seen: bool, left: int
-) -> None:
-    now = {rank: {"source": f"r{rank}-f-9"} for rank in range(4)}
-    before = {rank: {"step": 900, "alive": False} for rank in range(4, 8)} | ({5: {}} if seen else {})
+def test_what_the_server_judges_is_what_the_page_shows(scripts: Page) -> None:
+    """Also where the page would know better: the step of 900 is far ahead, and a budget of nothing is long over."""
+    judged = {rank: {"status": status, "step": 900, "budget_s": 0.1} for rank, status in enumerate(STATUSES)}
 
-    said = rows(scripts, now | before, silent=("gpu-002",), world=4)
-
-    assert len(said["states"]) == left
-    assert said["states"][:4] == ["running"] * 4
+    assert rows(scripts, judged)["states"][: len(STATUSES)] == list(STATUSES)
 
 
-def test_the_rank_furthest_back_stands_and_all_others_wait_for_it(scripts: Page) -> None:
-    stands = dict.fromkeys(range(16), WAITS) | {5: WAITS | {"phase": "data", "phase_start": 926}}
-
-    said = rows(scripts, stands)
-
-    assert said["states"] == ["waits"] * 5 + ["over"] + ["waits"] * 10
-    assert said["said"] == "0 of 16 ranks run; 15 wait; rank 5 on gpu-001 stands in data for 1 min 14 s"
+def test_a_process_that_the_server_gives_no_status_is_no_rank(scripts: Page) -> None:
+    assert len(rows(scripts, {3: {"status": None}, 4: {"status": "of another version"}})["states"]) == 14
 
 
-def test_a_dead_rank_is_whom_all_others_wait_for(scripts: Page) -> None:
-    said = rows(scripts, dict.fromkeys(range(16), WAITS) | {9: WAITS | {"alive": False}})
+def test_who_waits_and_for_whom_is_said_and_whom_a_verdict_names_is_red(scripts: Page) -> None:
+    waits, late = WAITS | {"status": "waits"}, WAITS | {"status": "over", "phase": "data"}
+    said = rows(scripts, {0: waits, 1: late}, ranks=2, waits_for=(1,))
 
-    assert said["states"] == ["waits"] * 9 + ["dead"] + ["waits"] * 6
-    assert said["said"] == "0 of 16 ranks run; 15 wait; rank 9 on gpu-002 is gone"
-
-
-def test_where_all_stand_at_one_place_nobody_is_blamed(scripts: Page) -> None:
-    assert rows(scripts, dict.fromkeys(range(16), WAITS))["states"] == ["over"] * 16
-
-
-@pytest.mark.parametrize(
-    ("culprit", "state"),
-    [
-        (WAITS | {"phase": "data"}, "over"),
-        ({"step_start": 992, "phase_start": 992}, "over"),
-        (WAITS | {"alive": False}, "dead"),
-        (WAITS | {"state": "finished", "alive": False}, "finished"),
-        (WAITS | {"phase": "checkpoint", "budget_s": 600, "long": True}, "long"),
-    ],
-    ids=lambda one: one if isinstance(one, str) else "",
-)
-def test_whom_the_verdict_names_is_red_and_who_waits_for_it_is_not(
-    scripts: Page, culprit: dict[str, Any], state: str
-) -> None:
-    said = rows(scripts, {0: WAITS, 1: culprit}, ranks=2, named=(1,))
-
-    assert said["states"] == ["waits", state]
     assert said["tones"] == ["warning", "critical"]
     assert said["words"][0] == "waits for rank 1, in backward for 1 min 14 s"
-    assert said["said"].startswith("0 of 2 ranks run; 1 waits; rank 1 on gpu-001 ")
+    assert said["said"] == "0 of 2 ranks run; 1 waits; rank 1 on gpu-001 stands in data for 1 min 14 s"
 
 
-def test_a_silent_node_that_the_verdict_names_is_red(scripts: Page) -> None:
-    said = rows(scripts, {0: WAITS}, ranks=9, silent=("gpu-002",), named=(8,))
+def test_a_silent_node_that_a_verdict_names_is_red(scripts: Page) -> None:
+    said = rows(scripts, {0: {"status": "unheard"}}, ranks=2, silent=("gpu-001",), waits_for=(0,))
 
-    assert said["states"] == ["waits", *["running"] * 7, "unheard"]
-    assert said["tones"] == ["warning", *[""] * 7, "critical"]
-
-
-def test_who_is_seen_to_be_furthest_back_stands_beside_a_silent_node_that_the_verdict_names(scripts: Page) -> None:
-    late = {"step_start": 925, "phase_start": 925, "phase": "data"}
-    standing = {rank: late if rank == 3 else WAITS for rank in range(8)}
-    said = rows(scripts, standing, ranks=9, silent=("gpu-002",), named=(8,))
-
-    assert said["states"] == [*["waits"] * 3, "over", *["waits"] * 4, "unheard"]
-    assert said["words"][0] == "waits for rank 8, in backward for 1 min 14 s"
-
-
-def test_a_verdict_on_a_rank_that_runs_again_blames_nobody(scripts: Page) -> None:
-    assert rows(scripts, {0: WAITS}, ranks=2, named=(1,))["states"] == ["over", "running"]
+    assert said["tones"] == ["critical", ""]
 
 
 @pytest.mark.parametrize(
     ("slot", "state", "words"),
     [
         ({}, "running", "runs"),
-        ({"step": 49}, "running", "runs"),
-        ({"step": 40}, "behind", "is 10 steps behind"),
-        ({"phase": "save", "phase_start": 940, "budget_s": 600, "long": True}, "long", "is in save for 1 min 00 s"),
-        (
-            {"phase": "my_own", "expect_s": 90, "phase_start": 990, "budget_s": 135, "long": True},
-            "long",
-            "is in my_own for 10 s",
-        ),
-        ({"state": "finished", "alive": False}, "finished", "finished"),
-        ({"state": "exception", "alive": False}, "dead", "left by an exception"),
-        ({"state": "left", "alive": False}, "dead", "left without finish"),
-        ({"trouble": "the slot is torn", "step": None}, "unread", "has a slot that can't be read"),
+        ({"step": 40, "status": "behind"}, "behind", "is 10 steps behind"),
+        ({"phase": "save", "phase_start": 940, "status": "long"}, "long", "is in save for 1 min 00 s"),
+        ({"phase_start": None, "step_start": None, "status": "waits"}, "waits", "waits in backward"),
+        ({"state": "finished", "status": "finished"}, "finished", "finished"),
+        ({"status": "dead"}, "dead", "is gone"),
+        ({"state": "exception", "status": "dead"}, "dead", "left by an exception"),
+        ({"state": "left", "status": "dead"}, "dead", "left without finish"),
+        ({"step": None, "status": "unread"}, "unread", "has a slot that can't be read"),
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
@@ -176,9 +120,8 @@ def test_each_state_of_a_rank_has_its_word(scripts: Page, slot: dict[str, Any], 
 
 
 def test_ranks_of_a_silent_node_are_not_heard_and_their_ages_stop_there(scripts: Page) -> None:
-    said = rows(scripts, {}, silent=("gpu-002",))
+    said = rows(scripts, {rank: {"status": "unheard"} for rank in range(8, 16)}, silent=("gpu-002",))
 
-    assert said["states"] == ["running"] * 8 + ["unheard"] * 8
     assert said["words"][8] == "is not heard for 1 min 00 s"
 
 
@@ -196,13 +139,13 @@ def test_garbage_in_any_field_breaks_nothing(scripts: Page) -> None:
         "state",
         "trouble",
         "budget_s",
-        "long",
+        "status",
     )
     odd = {rank: dict.fromkeys(fields, value) for rank, value in enumerate(garbage)}
 
     said = rows(scripts, odd)
 
-    assert said["states"][8:] == ["running"] * 8
+    assert said["states"] == ["running"] * 8  # without a status that is known there is nothing to draw
     assert all(said["words"])
 
 
@@ -214,20 +157,22 @@ def test_columns_of_the_feed_become_what_a_whole_word_would_say(scripts: Page) -
       const whole = [{ agent: "a", node: "n", time: 99, ranks: [rank(0), rank(1)] }];
       health.take({ type: "health", base: 100, words: [], whole, news: [] });
       const more = { step: [7, 8], since: -12, phase: 0, cpu: [90, 0], proc: "SD", wchan: 1, beat: [null, -40] };
-      health.take({ type: "health", base: 200, words: ["forward", "futex"], whole: [], news: [
-        { agent: "a", time: 5, budget: 10, long: [true, false], ...more },
+      const words = ["forward", "futex", "over", "waits"];
+      health.take({ type: "health", base: 200, words, waits_for: [1], whole: [], news: [
+        { agent: "a", time: 5, budget: 10, status: [2, 3], ...more },
         { agent: "a", time: 5, step: [1, 2, 3] }, { agent: "b", step: 1 },
       ]});
       const agent = health.agents.get("a");
-      const fields = ["step", "phase_start", "phase", "cpu", "proc", "wchan", "beat_at", "budget_s", "long"];
-      return [agent.time, ...agent.ranks.map((one) => fields.map((name) => one[name]))];
+      const fields = ["step", "phase_start", "phase", "cpu", "proc", "wchan", "beat_at", "budget_s", "status"];
+      return [agent.time, health.waitsFor, ...agent.ranks.map((one) => fields.map((name) => one[name]))];
     }"""
     )
 
     assert known == [
         200.5,
-        [7, 198.8, "forward", 0.9, "S", "futex", None, 10, True],
-        [8, 198.8, "forward", 0, "D", "futex", 196, 10, False],
+        [1],
+        [7, 198.8, "forward", 0.9, "S", "futex", None, 10, "over"],
+        [8, 198.8, "forward", 0, "D", "futex", 196, 10, "waits"],
     ]
 
 

@@ -25,7 +25,7 @@ from functools import lru_cache
 from stabilitybackend.liveness.limits import Limits
 from stabilityclient import parts
 
-__all__ = ["AFTER_LOOP", "FACTOR", "LONG_FLOOR_S", "Budgets", "Seen", "is_long", "may_be_long"]
+__all__ = ["AFTER_LOOP", "FACTOR", "LONG_FLOOR_S", "Budgets", "Seen", "is_long"]
 
 #: What clients show of a rank that has left the loop of its steps and declares no phase: no more is known of it than of
 #: one without a phase.
@@ -74,12 +74,6 @@ def is_long(phase: str) -> bool:
     if not words.isdisjoint(_A_STEP):
         words.discard("load")
     return not _LONG.isdisjoint(words)
-
-
-def may_be_long(phase: object, expect_s: object) -> bool:
-    """Say whether what an agent tells of a rank is a phase that may be long: by its name, or by what was declared."""
-    declared = isinstance(expect_s, int | float) and expect_s > 0
-    return declared or (isinstance(phase, str) and is_long(phase))
 
 
 @dataclass(slots=True)

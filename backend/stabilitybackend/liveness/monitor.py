@@ -7,7 +7,7 @@ a hang is only said of ranks whose slots arrive, and a suspect is called a suspe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -24,6 +24,7 @@ from stabilitybackend.liveness.first_step import FirstStep
 from stabilitybackend.liveness.gpu_facts import broken_gpus
 from stabilitybackend.liveness.hang import HangWatch
 from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.liveness.rank_status import Overdue, RankStatuses, judge_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
 from stabilitybackend.liveness.running import how_it_runs
 from stabilitybackend.liveness.scene import JobStart, Scene, of_earlier_start, of_larger_start
@@ -62,6 +63,7 @@ class LivenessMonitor:
         self._slow = SlowRanks()
         self._standing = Standing()
         self._doubles = Doubles()
+        self._overdue = Overdue()
         #: When some rank was last in a long phase: who waited for it since has not stood by itself, unix seconds.
         self._excused_until = 0.0
         self._first_tick = math.inf
@@ -291,11 +293,13 @@ class LivenessMonitor:
         overdue, excused = self._standing.overdue(visible, self._ranks.values(), allowed, self._excused_until, now)
         yield
         first = not (overdue or excused) and FirstStep.concerns(visible)
+        self._overdue = Overdue({watch.source for watch in overdue}, excused, self._standing.waiting)
         if not overdue and not first and self._hang.finding is None:
             return []
         scene = self._scene(visible, now) if visible else None
         yield
         overdue = visible if scene is not None and first and self._first_step.stuck(scene, now) else overdue
+        self._overdue = Overdue({watch.source for watch in overdue}, excused, self._standing.waiting)
         return self._hang.tick(scene, overdue, self._deaths.is_open, excused, over, allowed, now)
 
     def _scene(self, visible: list[RankWatch], now: float) -> Scene:
@@ -358,6 +362,11 @@ class LivenessMonitor:
         """Return how long a process may stand where it is, seconds; None for an older one, or one without a pace."""
         watch = self._ranks.get(rank)
         return self._budget_of(watch) if watch is not None and watch.source == source and has_pace(watch) else None
+
+    def statuses(self, culprits: Collection[int], now: float) -> RankStatuses:
+        """Return what each rank does, as of the last tick; ``culprits``: the ranks that open verdicts name."""
+        unheard, usual_s = self._agents.unheard(now), self._budgets.usual_step_s
+        return judge_ranks(self._ranks.values(), unheard, self._overdue, culprits, usual_s)
 
     def _watch_of(self, rank: int, source: str) -> RankWatch | None:
         """Return the state of a process, None for one that a newer process of its rank has replaced."""

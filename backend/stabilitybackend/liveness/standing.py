@@ -65,6 +65,8 @@ class Standing:
     """Follows who moves, and who is passed by the others meanwhile."""
 
     def __init__(self) -> None:
+        #: Past their budgets at the last tick, and excused: another rank was rightly long under way, by source.
+        self.waiting: set[str] = set()
         self._newest = -1
         self._front = 0
         #: Rank -> when it moved last, and how often the newest step had grown by then.
@@ -118,6 +120,7 @@ class Standing:
             now: unix seconds.
         """
         overdue, excused = [], False
+        self.waiting = set()
         for watch in visible:
             stood, budget_s = watch.stood_s, allowed.of(watch)
             if watch.in_long_phase:
@@ -130,6 +133,8 @@ class Standing:
             elif stood > budget_s and watch.seen_at - excused_until > budget_s:
                 overdue.append(watch)
                 watch.sparse = False  # longer than its own pace: where it stands counts
+            elif stood > budget_s:
+                self.waiting.add(watch.source)
         if overdue and not excused:
             last = furthest_back([watch for watch in visible if now - watch.seen_at <= SILENT_AFTER_S])
             # Whom the others wait for is under way, and not for too long: slow, not stuck.

@@ -73,6 +73,12 @@ class IncidentBook:
         """Return the open incidents that one would go back for, to be read only."""
         return spoiling(self._incidents.values())
 
+    def culprits(self) -> set[int]:
+        """Return the ranks that the verdicts of open hangs and deaths name."""
+        open_ones = (i for i in self._incidents.values() if i["state"] == "open" and not i["dead"])
+        verdicts = [i["evidence"].get("verdict") or {} for i in open_ones if i["kind"] in ("hang", "process_death")]
+        return {rank for verdict in verdicts for rank in verdict.get("culprits") or ()}
+
     def segments(self) -> set[int]:
         """Return the segments in which incidents opened."""
         return {incident["segment"] for incident in self._incidents.values()}

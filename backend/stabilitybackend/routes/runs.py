@@ -109,6 +109,11 @@ async def checkpoints(reader: Reader, worker: Worker) -> Response:
 
 @router.get("/{run_id}/health")
 async def health(reader: Reader, worker: Worker) -> Response:
-    """The newest word of each agent."""
+    """The newest word of each agent, and what each rank does."""
     state = worker.state
-    return _json({"agents": [state.agent_view(agent) for agent in state.agents.values()]})
+    judged = state.statuses()
+    for agent in state.agents.values():
+        for rank in agent["ranks"]:
+            rank["status"] = judged.of.get(rank["source"])
+    agents = [state.agent_view(agent) for agent in state.agents.values()]
+    return _json({"agents": agents, "waits_for": judged.waits_for})

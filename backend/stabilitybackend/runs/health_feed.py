@@ -8,9 +8,10 @@ in any case. Otherwise only those of its columns come that changed since the las
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+from stabilitybackend.liveness.rank_status import RankStatuses
 from stabilitybackend.runs.live import Channel
 
 __all__ = ["COLUMNS", "HealthFeed"]
@@ -27,14 +28,14 @@ MAX_AGENTS = 4_096
 MAX_TIME = 1e11
 
 #: Columns of an agent's ranks, in docs/api.md's words.
-COLUMNS = ("step", "start", "since", "phase", "cpu", "proc", "wchan", "beat", "budget", "long")
+COLUMNS = ("step", "start", "since", "phase", "cpu", "proc", "wchan", "beat", "budget", "status")
 #: Fields of a rank whose change makes its agent come whole ...
 _STATIC_FIELDS = (
     *("rank", "source", "pid", "alive", "state", "expect_s", "dropped"),
     *("gpu", "local_rank", "world_size", "can_dump", "trouble"),
 )
 #: ... and all that come with it then.
-_RANK_FIELDS = (*_STATIC_FIELDS, "step", "step_start", "phase", "phase_start", "budget_s", "long", "time", "proc")
+_RANK_FIELDS = (*_STATIC_FIELDS, "step", "step_start", "phase", "phase_start", "budget_s", "time", "proc")
 #: Fields of an agent's own state that a page shows.
 _STATE_FIELDS = ("blind", "spool", "started", "clock_step_s")
 
@@ -55,6 +56,9 @@ class HealthFeed:
         self._told: dict[str, tuple[Any, _Columns]] = {}
         #: Of each agent and source the last beat, and when it was first seen on the agent's clock.
         self._beats: dict[str, dict[str, tuple[Any, float]]] = {}
+        #: Of each agent the sources of its ranks, in their order.
+        self._sources: dict[str, list[str]] = {}
+        self._waits_for: list[int] = []
         self._joined = channel.joined
         self._looks = 0
 
@@ -66,19 +70,19 @@ class HealthFeed:
             source, beat = rank["source"], rank.get("beat")
             known = before.get(source)
             now[source] = known if known is not None and known[0] == beat else (beat, time)
-        self._beats[name] = now
+        self._beats[name], self._sources[name] = now, [rank["source"] for rank in agent["ranks"]]
         if len(self._beats) > MAX_AGENTS:
-            del self._beats[next(iter(self._beats))]
+            oldest = next(iter(self._beats))
+            del self._beats[oldest], self._sources[oldest]
         if self._channel:
             self._due[name] = agent
 
-    def flush(self) -> None:
-        """Publish what changed since the last call, if anything did."""
+    def flush(self, judge: Callable[[], RankStatuses]) -> None:
+        """Publish what changed since the last call, if anything did; ``judge`` returns what each rank does now."""
         if not self._channel:
             self._told, self._due = {}, {}
             return
-        if not self._due:
-            return
+        judged = judge()
         self._looks += 1
         if self._joined != self._channel.joined:
             # Whoever has come asks for the agents and gets what is so at that moment: every column once more then.
@@ -93,18 +97,41 @@ class HealthFeed:
         whole, news = [], []
         for index, (name, agent) in enumerate(due.items()):
             static, columns = _static(agent), self._columns(agent)
+            columns["status"] = self._statuses(name, judged)
             told = self._told.get(name)
             self._told[name] = (static, columns)
             if told is None or told[0] != static or (index + self._looks) % WHOLE_EVERY == 0:
                 whole.append(_whole(agent))
                 # All that is no field of a rank.
-                changed = {"beat": columns["beat"]} if any(at is not None for at in columns["beat"]) else {}
+                changed = {"status": columns["status"]}
+                changed |= {"beat": columns["beat"]} if any(at is not None for at in columns["beat"]) else {}
             else:
                 changed = {key: column for key, column in columns.items() if told[1].get(key) != column}
             one: dict[str, Any] = {"agent": name, "time": _offset(_time(agent["time"]), base)}
             one.update((key, _packed(key, column, base, words)) for key, column in changed.items())
             news.append(one)
-        self._channel.publish({"type": "health", "base": base, "words": list(words), "whole": whole, "news": news})
+        news += self._judged_anew(due, judged, words)
+        if not news and judged.waits_for == self._waits_for:
+            return
+        self._waits_for = judged.waits_for
+        message = {"type": "health", "base": base, "words": list(words), "waits_for": judged.waits_for}
+        self._channel.publish({**message, "whole": whole, "news": news})
+
+    def _judged_anew(
+        self, spoke: Collection[str], judged: RankStatuses, words: dict[str, int]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield News of the agents that said nothing since the last call and whose ranks are judged otherwise now."""
+        for name, (_, columns) in self._told.items():
+            if name in spoke or name not in self._sources:
+                continue
+            column = self._statuses(name, judged)
+            if columns.get("status") != column:
+                columns["status"] = column
+                yield {"agent": name, "status": _packed("status", column, 0, words)}
+
+    def _statuses(self, name: str, judged: RankStatuses) -> list[str]:
+        of = judged.of
+        return [of.get(source, "") for source in self._sources.get(name, ())]
 
     def _columns(self, agent: Mapping[str, Any]) -> _Columns:
         """Return the columns of an agent's ranks: times as unix seconds, words as they are."""
@@ -126,7 +153,6 @@ class HealthFeed:
             columns["wchan"].append(_word(proc.get("wchan")) if stands else "")
             columns["beat"].append(beat_at if time - beat_at >= BEAT_STANDS_S else None)
             columns["budget"].append(_budget(rank.get("budget_s")))
-            columns["long"].append(rank.get("long") is True)
         return columns
 
 
@@ -134,7 +160,7 @@ def _packed(key: str, column: list[Any], base: int, words: dict[str, int]) -> An
     """Return a column as it travels: one value where all ranks have the same, letters as one text."""
     if key in ("start", "since", "beat"):
         column = [_offset(value, base) for value in column]
-    elif key in ("phase", "wchan"):
+    elif key in ("phase", "wchan", "status"):
         column = [words.setdefault(word, len(words)) for word in column]
     elif key == "proc":
         return "".join(column)

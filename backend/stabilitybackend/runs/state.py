@@ -16,8 +16,8 @@ from stabilitybackend.lineage.blocks import in_turn
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.checkpoints import UsableCheckpoints
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.liveness.budgets import may_be_long
 from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.liveness.rank_status import RankStatuses
 from stabilitybackend.liveness.rank_watch import start_of
 from stabilitybackend.policy.abilities import Handlers
 from stabilitybackend.policy.commands import CommandBook
@@ -280,8 +280,11 @@ class RunState:
         for rank in health.ranks:
             if rank["rank"] is not None:
                 rank["budget_s"] = self.liveness.budget_s(rank["rank"], rank["source"])
-                rank["long"] = may_be_long(rank.get("phase"), rank.get("expect_s"))
         return self.agent_view(agent)
+
+    def statuses(self) -> RankStatuses:
+        """Return what each rank does, as of the last tick."""
+        return self.liveness.statuses(self.incidents.culprits(), self._clock())
 
     def agent_view(self, agent: Mapping[str, Any]) -> dict[str, Any]:
         """Return an AgentHealth of docs/api.md."""

@@ -188,7 +188,7 @@
       page.setSegments(segments.head, segments.segments);
       page.incidentMap = new Map(incidents.incidents.slice(0, KEPT).map((one) => [one.incident_id, one]));
       page.checkpoints = checkpoints.checkpoints.slice(0, KEPT);
-      page.health.fill(health.agents);
+      page.health.fill(health);
       page.commands = new Map(commands.commands.slice(0, KEPT).map((one) => [one.command_id, one]));
     }
 

@@ -33,7 +33,7 @@
       phase_start: moment(raw.phase_start),
       expect_s: positive(raw.expect_s) || 0,
       budget_s: positive(raw.budget_s),
-      long: raw.long === true,
+      status: text(raw.status),
       dropped: number(raw.dropped) || 0,
       local_rank: number(raw.local_rank),
       gpu: number(gpu.index) === null ? null : { index: gpu.index, uuid: text(gpu.uuid) },
@@ -46,6 +46,7 @@
     };
   }
 
+  const ranksOf = (value) => list(value).filter((rank) => number(rank) !== null);
   const blindOf = (state) =>
     list(object(state).blind)
       .map(object)
@@ -74,13 +75,16 @@
       this.gpus = new Map();
       /** How often something was read on a node: who made something of its readings sees whether it still holds. */
       this.reads = new Map();
+      /** Ranks of open verdicts for which the others wait. */
+      this.waitsFor = [];
       this.order = [];
     }
 
     /** Everything anew: what `GET /runs/{id}/health` says. */
-    fill(agents) {
+    fill(answer) {
       this.agents = new Map();
-      for (const agent of list(agents).map(object)) {
+      this.waitsFor = ranksOf(answer.waits_for);
+      for (const agent of list(answer.agents).map(object)) {
         this.whole(agent);
         for (const [index, fields] of Object.entries(object(agent.gpus))) Object.assign(this.gpu(text(agent.node), index), fields);
         this.noteRead(text(agent.node));
@@ -108,6 +112,7 @@
     /** A `health` message of the live feed (docs/api.md). */
     take(message) {
       for (const agent of list(message.whole)) this.whole(agent);
+      this.waitsFor = ranksOf(message.waits_for);
       const base = number(message.base) || 0;
       const words = list(message.words).map(text);
       const at = (tenths) => (number(tenths) === null ? null : moment(base + tenths / 10));
@@ -177,7 +182,7 @@
     ["wchan", (rank, value, at, word) => (rank.wchan = word(value))],
     ["beat", (rank, value, at) => (rank.beat_at = at(value))],
     ["budget", (rank, value) => (rank.budget_s = positive(value))],
-    ["long", (rank, value) => (rank.long = value === true)],
+    ["status", (rank, value, at, word) => (rank.status = word(value))],
   ];
   // Not `trim`: Dash brings one of its own that is slow, and there are thousands of these a second.
   const setProc = (rank, value) => (rank.proc = value === " " ? "" : value);

@@ -1,18 +1,7 @@
-// What each rank does, in one word: running, standing past its budget, waiting for whoever stands, gone. Worst first.
+// What each rank does, as the server judges it (docs/api.md, Health): rows, words and marks of it. Worst first.
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
-  /** An agent speaks once a second; not heard for so long is news, seconds. */
-  const SILENT_S = 10;
-  /** A rank that stands where others stand too is only told apart from them when it stands for so long, seconds. */
-  const STANDS_S = 5;
-  /** Ranks are looked at once a second, not in one moment: so much may lie between two looks, seconds. */
-  const LOOKS_S = 1.5;
-  /** Order of the usual phases in a step: who is furthest back is whom the others wait for (liveness/rank_watch.py). */
-  const ORDER = ["data", "forward", "backward", "optimizer"];
-  /** Kinds of incidents whose verdict says for whom the others wait. */
-  const STOPS = new Set(["hang", "process_death"]);
-
   /** `[state, words of the legend, mark]`, worst first; colours are `rank-<state>` of theme.py. */
   S.RANK_STATES = [
     ["dead", "gone", "cross"],
@@ -31,35 +20,17 @@
   /** The shape that stands for a state. */
   S.rankMark = (state) => MARKS.get(state) || "";
 
-  /** Which entry of a rank counts where several processes had it: one that lives, then the later start. */
-  function newer(one, other) {
-    if (one.slot.alive !== other.slot.alive) return one.slot.alive;
-    return startOf(one.slot.source) >= startOf(other.slot.source);
-  }
-  const startOf = (source) => parseInt(source.split("-")[1], 16) || 0;
-
-  function stateOf(row) {
-    const { slot, agent } = row;
-    if (slot.state === "finished") return "finished";
-    if (!slot.alive || slot.state === "exception" || slot.state === "left") return "dead";
-    if (!agent.connected || row.heardS > SILENT_S) return "unheard";
-    if (slot.trouble) return "unread";
-    if (row.stoodS !== null && slot.budget_s !== null && row.stoodS > slot.budget_s) return "over";
-    if (slot.long) return "long"; // as the server says: it knows which phases may be
-    return "running";
-  }
-
   /** What is known of a rank. Its words are made when somebody reads them: of thousands one or two stand in a sentence. */
   class Row {
-    constructor(slot, agent, heardS) {
+    constructor(slot, agent, heardS, waitsFor, named) {
       this.rank = slot.rank;
       this.node = agent.node;
       this.agent = agent;
       this.slot = slot;
-      this.state = "";
-      /** Whether an open verdict names it; and whom it waits for, in words, where that is known. */
-      this.named = false;
-      this.whom = "";
+      this.state = slot.status;
+      /** Whether an open verdict names it; and the ranks that it waits for, where they are known. */
+      this.named = named;
+      this.waitsFor = waitsFor;
       this.lag = null;
       this.heardS = heardS;
       // What a silent node's rank did since is not known: its ages stop with its agent's last word.
@@ -81,87 +52,22 @@
    */
   S.rankRows = function (page) {
     const now = page.now();
+    const { waitsFor } = page.health;
+    const named = new Set(waitsFor);
     const found = new Map();
     for (const agent of page.health.nodes()) {
       const heardS = Math.max(0, now - agent.time);
-      for (const slot of agent.ranks) {
-        if (!slot) continue;
-        const row = new Row(slot, agent, heardS);
-        const known = found.get(slot.rank);
-        if (!known || newer(row, known)) found.set(slot.rank, row);
-      }
+      // A process without a status is one that another has replaced, or of a rank that the job has no more.
+      for (const slot of agent.ranks) if (slot && RANKING.has(slot.status) && !found.has(slot.rank)) found.set(slot.rank, new Row(slot, agent, heardS, waitsFor, named.has(slot.rank)));
     }
-    leave(found, page.worldSize ? page.worldSize() : 0);
     const rows = [...found.values()].sort((a, b) => a.rank - b.rank);
-    for (const row of rows) row.state = stateOf(row);
-    lags(rows, page.stepSeconds());
-    blame(rows, named(page));
+    let front = -Infinity;
+    for (const { state, slot } of rows) if (state !== "dead" && state !== "finished" && slot.step > front) front = slot.step;
+    for (const row of rows) row.lag = row.slot.step === null || row.slot.step < 0 || !Number.isFinite(front) ? null : Math.max(0, front - row.slot.step);
     return rows;
   };
 
-  /** Forget ranks of an earlier start that the job has no more, unless one is seen: then two jobs run at once. */
-  function leave(found, world) {
-    const more = world ? [...found.values()].filter((row) => row.rank >= world) : [];
-    if (!more.length || more.some((row) => ["running", "over", "long"].includes(stateOf(row)))) return;
-    let newest = 0;
-    for (const row of found.values()) newest = Math.max(newest, startOf(row.slot.source));
-    for (const row of more) if (startOf(row.slot.source) < newest) found.delete(row.rank);
-  }
-
-  /** The ranks that open verdicts name. */
-  function named(page) {
-    const open = page.incidents ? page.incidents().filter((one) => one.state === "open" && !one.dead && STOPS.has(one.kind)) : [];
-    return new Set(open.flatMap((one) => S.ranksOf(S.record(S.record(one.evidence).verdict).culprits)));
-  }
-
-  /** Steps behind the foremost rank; more than what lies between two looks is behind. */
-  function lags(rows, stepSeconds) {
-    const alive = rows.filter((row) => row.state !== "dead" && row.state !== "finished");
-    let front = -Infinity;
-    for (const row of alive) if (row.slot.step !== null && row.slot.step > front) front = row.slot.step;
-    const slack = 1 + Math.ceil(stepSeconds > 0 ? LOOKS_S / stepSeconds : 1);
-    for (const row of rows) {
-      row.lag = row.slot.step === null || !Number.isFinite(front) || row.slot.step < 0 ? null : Math.max(0, front - row.slot.step);
-      if (row.state === "running" && row.lag > slack) row.state = "behind";
-    }
-  }
-
-  /** Those of `rows` that are furthest back in the order of steps and phases; none where that is not the few. */
-  function furthestBack(rows) {
-    const place = (row) => (row.slot.step ?? -1) * 16 + (ORDER.includes(row.slot.phase) ? ORDER.indexOf(row.slot.phase) : 8);
-    let least = Infinity;
-    for (const row of rows) least = Math.min(least, place(row));
-    const last = new Set(rows.filter((row) => place(row) === least));
-    return last.size <= rows.length / 2 ? last : new Set();
-  }
-
-  /** Who stands and who only waits: as an open verdict says; else those furthest back are whom the others wait for. */
-  function blame(rows, culprits) {
-    const standing = rows.filter((row) => row.state === "over" || (["running", "behind"].includes(row.state) && row.stoodS > STANDS_S));
-    const over = standing.filter((row) => row.state === "over");
-    if (over.length && culprits.size && judged(rows, over, culprits)) return;
-    if (over.length < 2) return;
-    // A rank that is gone or not heard is whom all others wait for; else the few who are furthest back, if they are few.
-    const gone = rows.some((row) => row.state === "dead" || row.state === "unheard");
-    const last = furthestBack(standing);
-    if (last.size || gone) for (const row of over) if (!last.has(row)) row.state = "waits";
-  }
-
-  /**
-   * As the verdict says, which knows stacks and collectives; false where none that it names is in trouble any more.
-   * Where it names none that is seen, the few who are seen to be furthest back stand all the same.
-   */
-  function judged(rows, over, culprits) {
-    const guilty = rows.filter((row) => culprits.has(row.rank) && (row.state !== "running" || row.stoodS > STANDS_S));
-    const whom = S.rankWords(guilty.map((row) => row.rank), 3);
-    const beside = guilty.every((row) => row.state === "unheard") ? furthestBack(over) : new Set();
-    for (const row of guilty) {
-      row.named = true;
-      if (row.state === "running" || row.state === "behind") row.state = "over";
-    }
-    if (guilty.length) for (const row of over.filter((one) => !one.named && !beside.has(one))) [row.state, row.whom] = ["waits", whom];
-    return guilty.length > 0;
-  }
+  const since = (seconds) => (seconds === null ? "" : ` for ${S.duration(seconds)}`);
 
   /** What a rank does, as it stands behind its name. */
   function wordsOf(row) {
@@ -170,7 +76,7 @@
       case "dead":
         return slot.state === "exception" ? "left by an exception" : slot.state === "left" ? "left without finish" : "is gone";
       case "over":
-        return `stands in ${slot.phase || "this step"} for ${S.duration(row.stoodS)}`;
+        return `stands in ${slot.phase || "this step"}${since(row.stoodS)}`;
       case "unheard":
         return row.agent.connected ? `is not heard for ${S.duration(row.heardS)}` : `is not seen: its agent is away, heard ${S.ago(row.heardS)}`;
       case "unread":
@@ -178,9 +84,9 @@
       case "behind":
         return `is ${S.plural(row.lag, "step")} behind`;
       case "waits":
-        return `waits ${row.whom ? `for ${row.whom}, ` : ""}in ${slot.phase || "this step"} for ${S.duration(row.stoodS)}`;
+        return `waits ${row.waitsFor.length ? `for ${S.rankWords(row.waitsFor, 3)}, ` : ""}in ${slot.phase || "this step"}${since(row.stoodS)}`;
       case "long":
-        return `is in ${slot.phase || "a long phase"} for ${S.duration(row.phaseS)}`;
+        return `is in ${slot.phase || "a long phase"}${since(row.phaseS)}`;
       default:
         return row.state === "finished" ? "finished" : "runs";
     }

@@ -1,0 +1,117 @@
+"""What each rank does, in one word, as every page shows it. Pure; pages draw it and judge nothing again.
+
+``over`` is who is past its budget by the same look that tells a hang (``standing.py``); of several such ranks those
+stay ``over`` for whom the others wait: whom an open verdict names, else those furthest back. The others ``waits``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.liveness.suspicion import furthest_back
+
+__all__ = ["STATUSES", "Overdue", "RankStatuses", "judge_ranks"]
+
+#: Worst first. dead: gone, or left by an exception or without ``finish``. over: stalled past its budget. unheard: its
+#: agent is away or silent. unread: its slot can't be read. behind: by steps. waits: past its budget, for another rank.
+#: long: in a phase that may be long.
+STATUSES = ("dead", "over", "unheard", "unread", "behind", "waits", "long", "finished", "running")
+#: A rank that an open verdict names, or for which others may wait, is in trouble when it stood for so long, seconds.
+STANDS_S = 5.0
+#: Ranks are sampled once a second, not in one moment: so much may lie between two samples, seconds.
+SAMPLES_S = 1.5
+
+
+@dataclass(frozen=True)
+class Overdue:
+    """The ranks past their budgets at the last tick, by source.
+
+    Attributes:
+        sources: those that are overdue; excused: a rank is long under way, rightly, so that they only wait for it.
+        waiting: those that waited so and may not be overdue yet.
+    """
+
+    sources: Collection[str] = frozenset()
+    excused: bool = False
+    waiting: Collection[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class RankStatuses:
+    """What the ranks of one run do.
+
+    Attributes:
+        of: source of the process -> one of STATUSES; a process that another one has replaced is not in it.
+        waits_for: the ranks of open verdicts for which the others wait; empty where no verdict names any.
+    """
+
+    of: dict[str, str] = field(default_factory=dict)
+    waits_for: list[int] = field(default_factory=list)
+
+
+def judge_ranks(
+    ranks: Iterable[RankWatch],
+    unheard: Collection[str],
+    overdue: Overdue,
+    culprits: Collection[int],
+    usual_step_s: float | None,
+) -> RankStatuses:
+    """Return what each rank does.
+
+    Args:
+        ranks: the process of each rank that counts.
+        unheard: agents that are away or silent.
+        overdue: of the last tick.
+        culprits: the ranks that open verdicts name.
+        usual_step_s: usual seconds a step, None while that is not known.
+    """
+    watches = [watch for watch in ranks if watch.agent]
+    past, front = overdue.sources, max((watch.step for watch in watches if watch.running), default=-1)
+    least = front - 1 - math.ceil(SAMPLES_S / usual_step_s if usual_step_s else 1.0)
+    found = {watch.source: _alone(watch, unheard, overdue, least) for watch in watches}
+    if not past:
+        return RankStatuses(found)
+    late = [watch for watch in watches if found[watch.source] == "over"]
+    guilty = [
+        watch
+        for watch in watches
+        if watch.rank in culprits and (found[watch.source] != "running" or watch.stood_s > STANDS_S)
+    ]
+    if guilty and late:
+        blamed = {watch.source for watch in guilty}
+        # Where the named can't be seen, those who are seen to be furthest back are in trouble all the same.
+        if all(found[watch.source] == "unheard" for watch in guilty):
+            blamed |= {watch.source for watch in furthest_back(late)}
+        found.update((watch.source, "over") for watch in guilty if found[watch.source] in ("running", "behind"))
+    else:
+        guilty = []
+        blamed = set() if overdue.excused else _waited_for(watches, found)
+        if not (blamed or overdue.excused or not {"dead", "unheard"}.isdisjoint(found.values())):
+            return RankStatuses(found)  # all are at one place: nobody is told apart
+    found.update((watch.source, "waits") for watch in late if watch.source not in blamed)
+    return RankStatuses(found, sorted(watch.rank for watch in guilty))
+
+
+def _waited_for(watches: Collection[RankWatch], found: Mapping[str, str]) -> set[str]:
+    standing = [w for w in watches if found[w.source] in ("over", "running", "behind") and w.stood_s > STANDS_S]
+    return {watch.source for watch in furthest_back(standing)}
+
+
+def _alone(watch: RankWatch, unheard: Collection[str], overdue: Overdue, least: int) -> str:
+    """Return what a rank does by itself; ``least``: the step below which it is behind."""
+    if not watch.running:
+        return "finished" if watch.state == "finished" else "dead"
+    if watch.agent in unheard:
+        return "unheard"
+    if watch.trouble:
+        return "unread"
+    if watch.source in overdue.sources:
+        return "over"
+    if watch.in_long_phase:
+        return "long"
+    if watch.source in overdue.waiting:
+        return "waits"
+    return "behind" if 0 <= watch.step < least and not watch.sparse else "running"
