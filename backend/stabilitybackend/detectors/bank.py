@@ -6,6 +6,7 @@ import logging
 import math
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, count, repeat
 from typing import Any, NamedTuple
 
 from .context import Context
@@ -40,6 +41,10 @@ class RowBlock(NamedTuple):
     steps: Sequence[int]
     times: Sequence[float]
     columns: Mapping[str, Sequence[float]]
+
+
+#: A metric, its values, and ``update`` of the detectors that want it.
+_Wanted = tuple[str, Sequence[float], list[Callable[[Point], list[Finding]]]]
 
 
 class DetectorBank:
@@ -138,36 +143,38 @@ class DetectorBank:
         """Like ``feed_rows``, with rows of several sets of metrics that were logged in turn: in the order of steps."""
         if not self._in_order:
             return [found for block in blocks for found in self._feed_columns(block, rank)]
-        wanted = [self._wanted(block.names, block.columns) for block in blocks]
-        companions = [
-            [(role, b.columns[name]) for name in b.names if name in b.columns and (role := role_of(name)) in COMPANIONS]
-            for b in blocks
-        ]
+        heard: list[tuple[RowBlock, list[_Wanted], list[tuple[str, Sequence[float]]]]] = []
+        for block in blocks:
+            names, columns = block.names, block.columns
+            wanted = self._wanted(names, columns)
+            companions = [
+                (role, columns[name]) for name in names if name in columns and (role := role_of(name)) in COMPANIONS
+            ]
+            if wanted or companions:
+                heard.append((block, wanted, companions))
+                if len(block.steps) >= MANY_ROWS:
+                    self._spare(wanted)
         found: list[tuple[float, Finding]] = []
-        for at, block in enumerate(blocks):
-            if len(block.steps) >= MANY_ROWS:
-                self._spare(wanted[at])
         context = self._context
         make = tuple.__new__  # a named tuple's own constructor costs twice as much, and this is the innermost loop
-        for step, time, at, row in _in_order(blocks):
-            if not wanted[at] and not companions[at]:
-                continue
+        for step, time, at, row in _in_order([block for block, _, _ in heard]):
+            _, wanted, companions = heard[at]
             if step > self.last_step:
                 self._enter_step(step)
             elif step < self.last_step and not self._order_began_anew(step):
                 continue
             self._late_in_a_row = 0
             context.enter(step, time)
-            for role, column in companions[at]:
+            for role, column in companions:
                 context.companion(role, column[row])
-            for name, values, updates in wanted[at]:
+            for name, values, updates in wanted:
                 point = make(Point, (step, name, values[row], time, rank))
                 for update in updates:
                     try:
                         news = update(point)
                     except Exception as error:
                         fresh = self._failed(update.__self__, error)  # type: ignore[attr-defined]  # a bound method
-                        for _, _, others in (one for each in wanted for one in each):
+                        for _, _, others in (one for _, those, _ in heard for one in those):
                             others[:] = [fresh.update if other == update else other for other in others]
                         continue
                     if news:
@@ -206,9 +213,7 @@ class DetectorBank:
                 self._failed(detector, error)
         return found
 
-    def _wanted(
-        self, names: Sequence[str], columns: Mapping[str, Sequence[float]]
-    ) -> list[tuple[str, Sequence[float], list[Callable[[Point], list[Finding]]]]]:
+    def _wanted(self, names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
         """Return (metric, its values, ``update`` of those that want it) for all metrics that any detector wants."""
         return [
             (name, columns[name], [self._detectors[receiver].update for receiver in receivers])
@@ -216,7 +221,7 @@ class DetectorBank:
             if name in columns and (receivers := self._receivers_of(name))
         ]
 
-    def _spare(self, wanted: list[tuple[str, Sequence[float], list[Callable[[Point], list[Finding]]]]]) -> None:
+    def _spare(self, wanted: list[_Wanted]) -> None:
         """Take those out of ``wanted`` that have nothing to say to values such as these."""
         ranges = {name: (min(v), max(v)) for name, v, _ in wanted if math.isfinite(sum(v))}
         for detector in self._detectors.values():
@@ -368,7 +373,5 @@ class DetectorBank:
 
 def _in_order(blocks: Sequence[RowBlock]) -> Iterator[tuple[int, float, int, int]]:
     """Yield (step, time, block, row) of all rows: of one block as they came, of several by step and time."""
-    rows = (
-        (step, block.times[row], at, row) for at, block in enumerate(blocks) for row, step in enumerate(block.steps)
-    )
-    return rows if len(blocks) == 1 else iter(sorted(rows))
+    rows = [zip(block.steps, block.times, repeat(at), count()) for at, block in enumerate(blocks)]
+    return rows[0] if len(rows) == 1 else iter(sorted(chain.from_iterable(rows)))
