@@ -23,7 +23,25 @@ import stabilityfrontend
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-#: No network of its own, no sandbox (tests run as root in containers), no GPU.
+#: Features that Playwright switches off itself (``chromiumSwitches`` in its driver): of two lists Chromium reads only
+#: the last one.
+_PLAYWRIGHTS = (
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsUpgrades",
+    "HttpsFirstBalancedModeAutoEnable",
+    "LensOverlay",
+    "MediaRouter",
+    "PaintHolding",
+    "ThirdPartyStoragePartitioning",
+    "AvoidCorsURLLoaderRestartOnRedirect",
+    "OptimizationHints",
+    "NetworkTimeServiceQuerying",
+    "AimEnabled",
+    "PreconnectToSearch",
+)
+#: No network of its own, no sandbox (tests run as root in containers), no GPU. And no web pages in its address bar:
+#: each new window loads two of them, which takes 1.2 s of CPU, more than our list of runs.
 _FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -32,6 +50,7 @@ _FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    f"--disable-features={','.join((*_PLAYWRIGHTS, 'WebUIOmniboxPopup', 'WebUIOmniboxAimPopup'))}",
 ]
 #: Longest wait for anything in a page: what comes in time costs nothing more, and a loaded machine fails no test.
 _PATIENCE_MS = 90_000

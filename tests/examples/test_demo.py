@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from installed import needs
 from waiting import wait_until
 
+TORCH = needs("torch", "the demo trains with PyTorch")
 _PROGRAM = [sys.executable, "-m", "stabilitybackend.cli", "demo"]
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: A training script that starts at once, under the real torchrun.
@@ -34,8 +36,8 @@ def processes_of(folder: Path) -> dict[int, str]:
 
 
 @pytest.mark.torch
+@TORCH
 def test_the_headless_demo_rolls_back_what_broke_and_proves_it(tmp_path: Path, free_port: int) -> None:
-    pytest.importorskip("torch")
     arguments = ["--headless", "--json", "--fault-step", "110"]
     where = ["--data-dir", str(tmp_path / "demo"), "--port", str(free_port)]
 
@@ -58,9 +60,9 @@ def test_the_headless_demo_rolls_back_what_broke_and_proves_it(tmp_path: Path, f
 
 
 @pytest.mark.torch
+@TORCH
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_demo_that_is_ended_leaves_no_process_behind(number: int, tmp_path: Path, free_port: int) -> None:
-    pytest.importorskip("torch")
     where = ["--data-dir", str(tmp_path / "demo"), "--port", str(free_port), "--example-dir", _QUICK]
     with (tmp_path / "out").open("wb") as out:
         demo = subprocess.Popen([*_PROGRAM, *where], stdout=out, stderr=out)
@@ -80,8 +82,8 @@ def test_a_demo_that_is_ended_leaves_no_process_behind(number: int, tmp_path: Pa
 
 
 @pytest.mark.torch
+@TORCH
 def test_ranks_whose_launcher_was_killed_are_ended_by_the_demo(tmp_path: Path, tokens: Path, free_port: int) -> None:
-    pytest.importorskip("torch")
     where = ["--data-dir", str(tmp_path / "demo"), "--port", str(free_port), "--example-dir", _QUICK]
     with (tmp_path / "out").open("wb") as out:
         demo = subprocess.Popen([*_PROGRAM, *where], stdout=out, stderr=out)

@@ -7,8 +7,6 @@ import threading
 import numpy as np
 import pytest
 
-pytest.importorskip("sklearn", reason="the example's images come from scikit-learn")
-
 from data import SOURCES, Batch, Mixture
 from faults import FAULTS, BadData, Hang, LrWindow, Sampler, make_fault
 

@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="the laboratory trains with PyTorch")
+from installed import needs
+
+pytestmark = needs("torch", "the laboratory trains with PyTorch")
 
 _FOLDER = Path(__file__).resolve().parents[2] / "examples" / "laboratory"
 Log = list[dict[str, Any]]

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="the training job needs torch: make test installs it")
-pytestmark = pytest.mark.torch
+from installed import needs
+
+pytestmark = [pytest.mark.torch, needs("torch", "the training job needs torch: make test installs it")]
 
 _JOB = Path(__file__).with_name("replay_job.py")
 #: Two rows instead of eight: the laws are the same, the steps four times as fast.

@@ -16,10 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
+from installed import needs
 from stack.processes import Server
 from waiting import wait_until
 
-pytest.importorskip("lightning", reason="the job of this test needs torch and lightning")
+pytestmark = needs("lightning", "the job of this test needs torch and lightning")
 
 _HERE = Path(__file__).parent
 #: Seconds that a job may take to its first step: it imports torch twice.
