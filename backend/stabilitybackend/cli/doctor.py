@@ -10,7 +10,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from stabilitybackend.cli.checkup import examine
 from stabilitybackend.settings import Settings
 
 __all__ = ["register"]
@@ -30,6 +29,8 @@ def doctor(
     redis_url: Annotated[str | None, typer.Option(help="As for up.")] = None,
 ) -> None:
     """Say what works here, what does not, and what to do. Exit code 1 if something needed is missing."""
+    from stabilitybackend.cli.checkup import examine  # brings Polars and Redis: no other command pays for them
+
     settings = Settings.from_env_and_args(os.environ, host=host, port=port, data_dir=data_dir, redis_url=redis_url)
     console = Console(highlight=False, soft_wrap=True)
     results = examine(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from stabilitybackend.auth import KeyRing, check_exposure
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit
@@ -13,6 +15,9 @@ from stabilitybackend.redis_link import check_server, make_redis, shown_url
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.redis_server.folder_lock import FolderLock
 from stabilitybackend.settings import Settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 __all__ = ["run_up"]
 
@@ -40,16 +45,24 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None]) -> None:
             stack.enter_context(FolderLock(settings.data_dir / "server.lock"))
             url, place = settings.redis_url, shown_url(settings.redis_url)
         server = asyncio.run(_check(settings, url))
-        from stabilitybackend.app import create_app  # heavy (Dash, Polars): after all that may stop the start
-
         serve(
-            create_app(settings, url),
+            _made(settings, url),
             bound,
             data_dir=settings.data_dir,
             log_level=settings.log_level,
             trusted_proxies=settings.trusted_proxies,
             on_up=lambda address: on_up(address, f"{server} ({place})"),
         )
+
+
+def _made(settings: Settings, redis_url: str) -> FastAPI:
+    gc.disable()  # nearly all that is made here stays: looking through it for garbage took a sixth of the start
+    try:
+        from stabilitybackend.app import create_app  # heavy (Dash, Polars): after all that may stop the start
+
+        return create_app(settings, redis_url)
+    finally:
+        gc.enable()
 
 
 async def _check(settings: Settings, url: str) -> str:
