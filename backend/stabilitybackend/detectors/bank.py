@@ -73,7 +73,7 @@ class DetectorBank:
     ) -> None:
         if snapshot_every_steps < 1:
             raise ValueError(f"snapshot_every_steps is {snapshot_every_steps}, expected at least 1")
-        self._factories = dict(factories)
+        self._factories = factories
         self._every = snapshot_every_steps
         self._in_order = in_order
         self._settings: Mapping[str, Mapping[str, float]] = {}

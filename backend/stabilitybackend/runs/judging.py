@@ -30,6 +30,10 @@ __all__ = ["PRIMARY_METRICS", "Found", "Judge"]
 #: What a detector said, with the log time of the row that it said it at, unix seconds.
 Found = tuple[float, Finding]
 
+#: Detectors that hear the primary rank alone, and those that hear every rank.
+_OF_PRIMARY = {name: make for name, make in DETECTORS.items() if not make().every_rank}
+_OF_EVERY_RANK = {name: make for name, make in DETECTORS.items() if make().every_rank}
+
 
 class Judge:
     """The detectors of one run, fed with the effective rows of one rank in the order of their steps.
@@ -48,10 +52,8 @@ class Judge:
         self.primary: int | None = None
         #: The run's points; another object once they were read from the archive.
         self.store = store
-        self._bank = DetectorBank({name: make for name, make in DETECTORS.items() if not make().every_rank})
-        self._ranks = DetectorBank(
-            {name: make for name, make in DETECTORS.items() if make().every_rank}, in_order=False
-        )
+        self._bank = DetectorBank(_OF_PRIMARY)
+        self._ranks = DetectorBank(_OF_EVERY_RANK, in_order=False)
         #: Segments whose mark the detectors have got, and the one whose rows they saw last.
         self._marked: set[int] = {0}
         self._fed_segment = 0
