@@ -52,7 +52,8 @@ class EveryRank(Listener):
 
 @pytest.fixture(autouse=True)
 def listeners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "DETECTORS", {"listener": Listener, "every_rank": EveryRank})
+    monkeypatch.setattr(judging, "OF_PRIMARY", {"listener": Listener})
+    monkeypatch.setattr(judging, "OF_EVERY_RANK", {"every_rank": EveryRank})
 
 
 def told(frames: Sequence[Frame], state: RunState | None = None) -> RunState:

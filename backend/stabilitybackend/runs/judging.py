@@ -31,8 +31,8 @@ __all__ = ["PRIMARY_METRICS", "Found", "Judge"]
 Found = tuple[float, Finding]
 
 #: Detectors that hear the primary rank alone, and those that hear every rank.
-_OF_PRIMARY = {name: make for name, make in DETECTORS.items() if not make().every_rank}
-_OF_EVERY_RANK = {name: make for name, make in DETECTORS.items() if make().every_rank}
+OF_PRIMARY = {name: make for name, make in DETECTORS.items() if not make().every_rank}
+OF_EVERY_RANK = {name: make for name, make in DETECTORS.items() if make().every_rank}
 
 
 class Judge:
@@ -52,8 +52,8 @@ class Judge:
         self.primary: int | None = None
         #: The run's points; another object once they were read from the archive.
         self.store = store
-        self._bank = DetectorBank(_OF_PRIMARY)
-        self._ranks = DetectorBank(_OF_EVERY_RANK, in_order=False)
+        self._bank = DetectorBank(OF_PRIMARY)
+        self._ranks = DetectorBank(OF_EVERY_RANK, in_order=False)
         #: Segments whose mark the detectors have got, and the one whose rows they saw last.
         self._marked: set[int] = {0}
         self._fed_segment = 0
