@@ -26,6 +26,8 @@ COMPANIONS = frozenset({LR, GRAD_NORM, BATCH_SIZE})
 LATE_ROWS_ACCEPTED_AFTER = 32
 #: Metric names whose receivers are remembered; beyond that they are looked up each time.
 MAX_REMEMBERED_METRICS = 10_000
+#: Sets of metrics, logged in one row, of which those that are wanted are remembered; others are asked for one by one.
+MAX_REMEMBERED_SETS = 64
 #: The step of the empty state: every step of a run comes after it.
 BEFORE_FIRST_STEP = -1
 
@@ -81,6 +83,7 @@ class DetectorBank:
         self._context = Context()
         self._adopt({name: make() for name, make in self._factories.items()})
         self._receivers: dict[str, tuple[str, ...]] = {}
+        self._wanted_of: dict[tuple[str, ...], tuple[tuple[int, str], ...]] = {}
         self._snapshots: list[tuple[int, bytes]] = []
         self._steps_since_snapshot = 0
         self._late_in_a_row = 0
@@ -118,6 +121,16 @@ class DetectorBank:
     def wants(self, metric: str) -> bool:
         """Return whether points of ``metric`` go to any detector or to the context."""
         return bool(self._receivers_of(metric)) or (self._in_order and role_of(metric) in COMPANIONS)
+
+    def wanted(self, names: Sequence[str]) -> tuple[tuple[int, str], ...]:
+        """Return those metrics of a row that ``wants`` says yes to, each with its place in ``names``."""
+        row = tuple(names)
+        found = self._wanted_of.get(row)
+        if found is None:
+            found = tuple((place, name) for place, name in enumerate(row) if self.wants(name))
+            if len(self._wanted_of) < MAX_REMEMBERED_SETS:
+                self._wanted_of[row] = found
+        return found
 
     def feed_rows(
         self,

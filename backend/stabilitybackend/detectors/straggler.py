@@ -46,7 +46,7 @@ AGAIN_WINDOWS = 64
 #: So many values in a row behind a rank's newest window mean that its steps began anew, not that they are late.
 LATE_ACCEPTED_AFTER = 32
 
-__all__ = ["StragglerDetector"]
+__all__ = ["StragglerDetector", "tells_own_work"]
 
 
 class StragglerDetector(Detector):
@@ -359,3 +359,9 @@ def _is_own_work(metric: str) -> bool:
     """Return whether a metric is the time of a rank's own work."""
     name = metric.lower()
     return (name.endswith("_time_s") or name in OWN_WORK) and not any(word in name for word in WAITING)
+
+
+@lru_cache(maxsize=1_024)
+def tells_own_work(names: tuple[str, ...]) -> bool:
+    """Return whether a row of these metrics tells the time of its rank's own work: ranks are compared by that then."""
+    return any(map(_is_own_work, names))

@@ -228,7 +228,7 @@ class Judge:
 def _feed(bank: DetectorBank, placed: Sequence[Placed]) -> list[Found]:
     blocks = []
     for each in placed:
-        wanted = {name: each.values[i].tolist() for i, name in enumerate(each.names) if bank.wants(name)}
+        wanted = {name: each.values[place].tolist() for place, name in bank.wanted(each.names)}
         if wanted:
             blocks.append(RowBlock(each.names, each.steps.tolist(), each.times.tolist(), wanted))
     return bank.feed_blocks(blocks, placed[0].rank or 0) if blocks else []

@@ -10,7 +10,7 @@ from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.detectors.registry import Settings
-from stabilitybackend.detectors.straggler import StragglerDetector
+from stabilitybackend.detectors.straggler import tells_own_work
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
 from stabilitybackend.lineage.blocks import in_turn
 from stabilitybackend.lineage.changes import Event, Forked, Placed
@@ -48,8 +48,6 @@ __all__ = ["RunState"]
 
 #: Agents whose last health is kept; the longest silent ones go first.
 MAX_AGENTS = 4_096
-#: Says whether a metric is the time of a rank's own work: ranks that log it are compared by that.
-_OWN_WORK = StragglerDetector().wants
 
 
 class RunState:
@@ -142,10 +140,12 @@ class RunState:
 
     def _placed(self, together: list[Placed], changes: Changes, replayed: bool) -> None:
         """Take rows, of several sets of metrics where these were logged in turn."""
+        own_work = False
         for placed in together:
             self._summary.add(placed, self.store, self.fold.tree)
             self.store.add(placed)
             changes.placed.append(placed)
+            own_work = own_work or tells_own_work(tuple(placed.names))
         placed = together[0]
         if len(together) > 1:  # what reached furthest speaks for all of them
             placed = max(together, key=lambda one: int(one.steps[-1]))
@@ -161,7 +161,7 @@ class RunState:
             changes.add_commands(self.commands.on_points(segment.id, segment.key, first, time))
             changes.add_commands(self.commands.on_row(placed.node, started, segment.id, first, time))
         self.world.row(placed.source, first, int(placed.steps[-1]))
-        if any(any(map(_OWN_WORK, one.names)) for one in together):
+        if own_work:
             self.liveness.logs_own_work(placed.rank, self._clock())
         rows = int((placed.steps[1:] > placed.steps[:-1]).sum())
         for at, since in ((0, 1), (-1, rows)):
