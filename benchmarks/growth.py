@@ -6,13 +6,12 @@ Each direction is measured at four sizes, in this process, on the code that a wo
 (the median of the repeats) and the longest single step, in which nobody else is served. Through the four sizes a power
 is fitted by least squares of the logarithms: 1 is in proportion, 2 is quadratic. Returns 1 when a power is above 1.3
 (n log n over these sizes is 1.1 to 1.2), or when a step at the largest size takes more than 50 ms. Pauses of Python's
-collector of cycles are told beside the steps: they grow with all that the server holds, whatever it does.
+collector of cycles are part of the steps. ``--only`` measures some directions: all of them take some 8 minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import math
 import statistics
@@ -22,7 +21,7 @@ from dataclasses import asdict, dataclass
 from growth_jobs import DIRECTIONS, Steps
 from growth_runs import followed_runs
 
-from stabilitybackend.cli.serving import spare_the_collector
+from stabilitybackend.collector import CycleCollector
 
 #: The aims: the greatest power, and the longest step at the largest size, milliseconds.
 MAX_POWER, MAX_STEP_MS = 1.3, 50.0
@@ -32,17 +31,13 @@ LEAST_S = 0.05
 
 @dataclass(frozen=True)
 class Growth:
-    """One direction: CPU seconds and the longest step at each size, and the fitted power (None: too little to fit).
-
-    ``pause_ms`` is the longest pause of Python's collector of cycles at the largest size, which no step counts.
-    """
+    """One direction: CPU seconds and the longest step at each size, and the fitted power (None: too little to fit)."""
 
     name: str
     sizes: tuple[int, ...]
     cpu_s: tuple[float, ...]
     step_ms: tuple[float, ...]
     power: float | None
-    pause_ms: float
 
     @property
     def missed(self) -> bool:
@@ -60,16 +55,22 @@ def fitted(sizes: tuple[int, ...], cpu_s: tuple[float, ...]) -> float | None:
 
 def measured(name: str, sizes: tuple[int, ...], repeats: int) -> Growth:
     """Measure one direction."""
-    cpu_s, step_ms, pause_ms = [], [], 0.0
+    cpu_s, step_ms = [], []
     for size in sizes:
-        found: list[Steps] = []
-        for _ in range(repeats):
-            gc.collect()
-            found.append(followed_runs(size) if name == "followed runs" else DIRECTIONS[name][0](size).steps)
+        found = [_steps(name, size) for _ in range(repeats)]
         cpu_s.append(statistics.median(steps.total_s for steps in found))
         step_ms.append(1e3 * statistics.median(steps.longest_s for steps in found))
-        pause_ms = 1e3 * statistics.median(steps.longest_pause_s for steps in found)
-    return Growth(name, sizes, tuple(cpu_s), tuple(step_ms), fitted(sizes, tuple(cpu_s)), pause_ms)
+    return Growth(name, sizes, tuple(cpu_s), tuple(step_ms), fitted(sizes, tuple(cpu_s)))
+
+
+def _steps(name: str, size: int) -> Steps:
+    """Return the steps of one direction at one size, the collector of cycles tended as in the server's process."""
+    collector = CycleCollector()
+    collector.start()
+    try:
+        return followed_runs(size) if name == "followed runs" else DIRECTIONS[name][0](size).steps
+    finally:
+        collector.stop()
 
 
 def main() -> int:
@@ -81,11 +82,10 @@ def main() -> int:
     parser.add_argument("--shrink", type=int, default=1, help="divide all sizes by this: for a look at old code")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()
-    spare_the_collector()  # as the server does
     found = []
     if not options.json:
         head = f"{'direction':<18}{'sizes':>34}  {'CPU s at each':<34}{'power':>6}"
-        print(f"{head}  longest step at each, ms (pause of the collector)")
+        print(f"{head}  longest step at each, ms")
     for name in options.only:
         sizes = tuple(size // options.shrink for size in every[name])
         one = measured(name, sizes, options.repeats)
@@ -94,8 +94,8 @@ def main() -> int:
             columns = ["  ".join(f"{value:,.3g}" for value in values) for values in (one.cpu_s, one.step_ms)]
             power = "-" if one.power is None else f"{one.power:.2f}"
             shown = " ".join(f"{size:,}" for size in sizes)
-            told = f"{columns[1]} ({one.pause_ms:.0f})" + "  MISSED" * one.missed
-            print(f"{name:<18}{shown:>34}  {columns[0]:<34}{power:>6}  {told}", flush=True)
+            missed = "  MISSED" * one.missed
+            print(f"{name:<18}{shown:>34}  {columns[0]:<34}{power:>6}  {columns[1]}{missed}", flush=True)
     if options.json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     return int(any(one.missed for one in found))

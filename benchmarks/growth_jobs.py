@@ -1,16 +1,14 @@
 """Jobs that grow in one direction each, driven through a run's state as a worker drives it, every step timed.
 
 A step is what the event loop does in one go: one message folded, one tick, one list of changes told to browsers. CPU
-seconds of this thread are counted, so that a busy machine changes little.
+seconds of this thread are counted, so that a busy machine changes little, and a pause of Python's collector of cycles
+is part of the step that it falls into.
 """
 
 from __future__ import annotations
 
-import gc
 import math
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -32,39 +30,19 @@ RANKS_PER_NODE = 8
 PER_TICK = 1_000
 
 
-class _Pauses:
-    """The CPU seconds that Python's collector of cycles took, by thread: it stops whoever allocates next."""
-
-    def __init__(self) -> None:
-        self.taken: defaultdict[int, float] = defaultdict(float)
-        self._begin = 0.0
-        gc.callbacks.append(self._note)
-
-    def _note(self, phase: str, _: dict[str, int]) -> None:
-        if phase == "start":
-            self._begin = time.thread_time()
-        else:
-            self.taken[threading.get_ident()] += time.thread_time() - self._begin
-
-
-_PAUSES = _Pauses()
-
-
 class Steps:
-    """The CPU seconds of each step that was measured; what the collector took of it stands apart."""
+    """The CPU seconds of each step that was measured, with the pauses of Python's collector of cycles in it."""
 
     def __init__(self) -> None:
-        self.total_s = self.longest_s = self.longest_pause_s = 0.0
+        self.total_s = self.longest_s = 0.0
 
     def take(self, work: Callable[[], Any]) -> Any:
         """Return what ``work`` returns, its time counted as one step."""
-        thread = threading.get_ident()
-        before, begin = _PAUSES.taken[thread], time.thread_time()
+        begin = time.thread_time()
         answer = work()
-        pause, took = _PAUSES.taken[thread] - before, time.thread_time() - begin
+        took = time.thread_time() - begin
         self.total_s += took
-        self.longest_s = max(self.longest_s, took - pause)
-        self.longest_pause_s = max(self.longest_pause_s, pause)
+        self.longest_s = max(self.longest_s, took)
         return answer
 
 

@@ -23,6 +23,7 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
+from stabilitybackend.collector import CycleCollector
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.http_guard import HttpGuard, security_headers
 from stabilitybackend.liveness.limits import Limits
@@ -74,12 +75,13 @@ ALARM_CONNECTIONS = 16
 _log = logging.getLogger(__name__)
 
 
-def create_app(settings: Settings, redis_url: str) -> FastAPI:
+def create_app(settings: Settings, redis_url: str, collector: CycleCollector | None = None) -> FastAPI:
     """Return the application; it connects when it is started, not before.
 
     Args:
         settings: what the server runs with.
         redis_url: the Redis or Valkey that holds the runs (the embedded one's, where that is used).
+        collector: of a process that is there for this app alone; without it Python's stays as it is.
     """
     redis = make_redis(redis_url)
     # Connections of their own: whoever reads much must not keep frames from being stored or keys from being known.
@@ -107,6 +109,9 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     keeper = Retention(manager, RunIndex(redis), time.time, audit)
     ours = version("stabilityboard")
 
+    def nobody_here() -> bool:
+        return not (gateway.counts.connections or manager.browsers())
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await check_server(redis, redis_url)
@@ -120,6 +125,9 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
             asyncio.create_task(pulse.follow(), name="pulse"),
         ]
         beat = heartbeat(lambda: not reasons(manager, storing))
+        if collector is not None:
+            collector.start()
+            others.append(asyncio.create_task(collector.follow(nobody_here), name="collector"))
         if beat is not None:
             others.append(asyncio.create_task(beat.run(stop), name="heartbeat"))
         if settings.retention_days is not None:
@@ -130,6 +138,8 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
             stop.set()
             await asyncio.wait({alerts}, timeout=2.0)
             await end(alerts, *others)
+            if collector is not None:
+                collector.stop()
             await manager.stop()
             await ingest.stop()
             for client in (probe, alarm, door, redis):
@@ -157,7 +167,9 @@ def create_app(settings: Settings, redis_url: str) -> FastAPI:
     app.state.started = time.monotonic()
     gateway = Gateway(ingest, authenticator, manager, server_version=ours)
     app.state.gateway = gateway
-    app.state.metrics = registry(ServerMetrics(manager, gateway, storing, alerting, pulse))
+    app.state.metrics = registry(
+        ServerMetrics(manager, gateway, storing, alerting, pulse, collector or CycleCollector())
+    )
     for router in (
         probes.router,
         metrics.router,

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from stabilityalerting import AlertingService
 from stabilitybackend.agents.gateway import Gateway
+from stabilitybackend.collector import CycleCollector
 from stabilitybackend.pulse import BUCKETS_S, Pulse
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.storing import Storing
@@ -42,17 +43,24 @@ class ServerMetrics(Collector):
     """The server's own metrics.
 
     Args:
-        manager, gateway, storing, alerting, pulse: the parts of one server.
+        manager, gateway, storing, alerting, pulse, collector: the parts of one server.
     """
 
     def __init__(
-        self, manager: RunManager, gateway: Gateway, storing: Storing, alerting: AlertingService, pulse: Pulse
+        self,
+        manager: RunManager,
+        gateway: Gateway,
+        storing: Storing,
+        alerting: AlertingService,
+        pulse: Pulse,
+        collector: CycleCollector,
     ) -> None:
         self._manager = manager
         self._gateway = gateway
         self._storing = storing
         self._alerting = alerting
         self._pulse = pulse
+        self._collector = collector
         #: Runs with a series of their own: one that has it keeps it, or its counter would seem to go back.
         self._named: set[str] = set()
 
@@ -71,6 +79,13 @@ class ServerMetrics(Collector):
         yield lag
         yield _counter("stability_event_loop_stalls", "Times that the event loop stood for over 50 ms.", pulse.stalls)
         yield _gauge("stability_event_loop_longest_stall_seconds", "Longest time that it stood.", pulse.longest_s)
+        pause = GaugeMetricFamily(
+            "stability_gc_longest_pause_seconds", "Longest pause of Python's collector of cycles.", labels=["looked_at"]
+        )
+        for what, seconds in self._collector.longest_s.items():
+            pause.add_metric([what], seconds)
+        yield pause
+        yield _counter("stability_gc_pause_seconds", "All its pauses together.", self._collector.pauses_s)
 
     def _frames(self) -> Iterator[Metric]:
         ingest, counts = self._gateway.ingest, self._gateway.counts

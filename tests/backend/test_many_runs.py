@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -113,6 +115,20 @@ async def test_a_run_that_is_over_is_let_go_half_a_minute_after_the_last_questio
     stage.now += 2.0
     await stage.until(lambda: not _followed(stage), "it is let go")
     assert points(await stage.manager.get("run-1")) == before
+
+
+async def test_a_run_that_is_let_go_is_freed_at_once_and_waits_for_no_collector_of_cycles(
+    stage: _Many, redis: Redis
+) -> None:
+    kept = weakref.ref((await _ended(stage, redis, "run-1")).state)
+    await stage.manager.start()
+    gc.disable()
+    try:
+        stage.now += 31.0
+        await stage.until(lambda: not _followed(stage), "it is let go")
+        await stage.until(lambda: kept() is None, "its state is freed")
+    finally:
+        gc.enable()
 
 
 async def test_of_runs_that_are_over_only_those_asked_for_last_are_kept(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ from stabilitybackend.cli.http_protocol import BoundedHttpProtocol, RubbishFilte
 from stabilitybackend.errors import SettingsError, StartError
 from stabilityclient.wire import MAX_MESSAGE_BYTES
 
-__all__ = ["SERVER_FILE", "bind", "read_server_file", "serve", "server_config", "spare_the_collector", "stops_as_exit"]
+__all__ = ["SERVER_FILE", "bind", "read_server_file", "serve", "server_config", "stops_as_exit"]
 
 #: In the data folder while a server runs: ``{"url", "pid"}``.
 SERVER_FILE = "server.json"
@@ -114,7 +113,6 @@ def serve(
     config = server_config(app, log_level=log_level, trusted_proxies=trusted_proxies)
     server = _AnnouncingServer(config, lambda: _announce(data_dir, url, on_up))
     _raise_open_files()
-    spare_the_collector()
     try:
         server.run(sockets=[bound])
     finally:
@@ -124,15 +122,6 @@ def serve(
                 (data_dir / SERVER_FILE).unlink()
     if not server.started:
         raise StartError("the server did not start", hint="the reason is in the lines above")
-
-
-def spare_the_collector() -> None:
-    """Let Python's collector of cycles pass over all that is there now: modules, classes, routes.
-
-    They stay as long as the process, and each look at them stops the event loop for 0.1 to 0.2 s.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def read_server_file(data_dir: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from stabilitybackend.auth import KeyRing, check_exposure
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit
+from stabilitybackend.collector import CycleCollector
 from stabilitybackend.redis_link import check_server, make_redis, shown_url
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.redis_server.folder_lock import FolderLock
@@ -60,7 +61,7 @@ def _made(settings: Settings, redis_url: str) -> FastAPI:
     try:
         from stabilitybackend.app import create_app  # heavy (Dash, Polars): after all that may stop the start
 
-        return create_app(settings, redis_url)
+        return create_app(settings, redis_url, CycleCollector())
     finally:
         gc.enable()
 

@@ -91,15 +91,17 @@ class RunArchive:
         run_id: the run.
         redis: client of the server that holds its stream.
         files: shared by all runs.
+        cuts: says where rollbacks left segments, as far as that is known now.
     """
 
-    def __init__(self, run_id: str, redis: Redis, files: ArchiveFiles) -> None:
+    def __init__(
+        self, run_id: str, redis: Redis, files: ArchiveFiles, cuts: Callable[[], Cuts] = dict[int, list[int]]
+    ) -> None:
         self._run_id = run_id
         self._redis = redis
         self._files = files
         self._keys = RunKeys(run_id)
-        #: Says where rollbacks left segments, as far as that is known now.
-        self.cuts: Callable[[], Cuts] = dict
+        self._cuts = cuts
         #: The stem under which a range is written: a second try after an unsure commit must find its own first one.
         self._stems: dict[tuple[str, str], str] = {}
         #: Stems of the parts that Redis lists, as far as this process knows.
@@ -269,7 +271,7 @@ class RunArchive:
             stem = self._new_stem(group[0].part.from_id, group[-1].part.to_id)
             await self._redis.sadd(self._keys.garbage, stem)
             created = self._files.clock()
-            cuts = self.cuts()
+            cuts = self._cuts()
             part = await in_thread(lambda: compact(self._files.location, self._run_id, group, stem, created, cuts))
             reader = self._reader(part)
             await self.replace(group, [reader])  # before anybody sweeps
@@ -308,7 +310,7 @@ class RunArchive:
         self, stem: str, from_id: str, to_id: str, generations: Sequence[Generation], frames: list[tuple[str, bytes]]
     ) -> Part:
         await self._redis.sadd(self._keys.garbage, stem)
-        created, cuts = self._files.clock(), self.cuts()
+        created, cuts = self._files.clock(), self._cuts()
 
         def write() -> Part:
             frozen = generations[-1].state

@@ -145,11 +145,7 @@ class RunManager:
         leftover_at = time.monotonic() + LEFTOVER_S
         while True:
             await asyncio.sleep(SWEEP_S)
-            for worker in self._idle():
-                try:
-                    await self._let_go(worker.run_id, worker)
-                except Exception:  # one run's mistake must not keep all others in memory
-                    _log.exception("run %s could not be let go", worker.run_id)
+            await self._let_idle_go()
             if time.monotonic() < leftover_at:
                 continue
             leftover_at = time.monotonic() + LEFTOVER_S
@@ -157,6 +153,13 @@ class RunManager:
                 await self._archive_leftover()
             except (RedisError, OSError, StabilityBoardError) as error:
                 _log.warning("runs that are over stay in Redis for now: %s", error)
+
+    async def _let_idle_go(self) -> None:
+        for worker in self._idle():
+            try:
+                await self._let_go(worker.run_id, worker)
+            except Exception:  # one run's mistake must not keep all others in memory
+                _log.exception("run %s could not be let go", worker.run_id)
 
     def _idle(self) -> list[RunWorker]:
         """Return the workers that may go now, those that nobody has asked for longest first."""

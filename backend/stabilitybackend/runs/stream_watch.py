@@ -70,20 +70,27 @@ class StreamWatch:
                 away = True
                 self._note(error)
                 # At once, before Redis is back: a frame that is read then may lie behind a gap.
-                for worker in list(self._workers()):
-                    worker.journal.interrupted = True
+                self._interrupt()
                 await asyncio.sleep(AWAY_PAUSE_S)
                 continue
             if away:  # not before it answers: a thousand workers that ask in vain would be another trouble
                 away = False
-                for worker in list(self._workers()):
-                    worker.rest.wake()
+                self._wake(list(self._workers()))
             if found:
                 grown = {key.decode() for key, _ in found}
-                for worker in chunk:
-                    if RunKeys(worker.run_id).frames in grown:
-                        worker.rest.wake()
+                self._wake([worker for worker in chunk if RunKeys(worker.run_id).frames in grown])
                 await asyncio.sleep(PAUSE_S)
+
+    # In methods of their own: a worker that is let go must not be kept by a variable of the loop above.
+
+    def _interrupt(self) -> None:
+        for worker in list(self._workers()):
+            worker.journal.interrupted = True
+
+    @staticmethod
+    def _wake(workers: Collection[RunWorker]) -> None:
+        for worker in workers:
+            worker.rest.wake()
 
     def _chunk(self) -> list[RunWorker]:
         """Return the next LOOK_RUNS of those that rest, by their ids."""

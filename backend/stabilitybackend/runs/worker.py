@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from weakref import proxy
 
 from redis.asyncio import Redis
 
@@ -75,6 +76,7 @@ class RunWorker:
         limits: Limits,
         fleet: Fleet,
     ) -> None:
+        me = proxy(self)  # one that is let go is freed at once: a run's points are many MiB
         self.run_id = run_id
         self.state = RunState(run_id, clock)
         self.channel = Channel()
@@ -82,26 +84,23 @@ class RunWorker:
         self._health = HealthFeed(self.channel)
         self.cursor = "0-0"
         self.used = clock()
-        self.rest = Rest(clock, lambda: self.busy)
+        self.rest = Rest(clock, lambda: me.busy)
         self._clock = clock
         self.journal = Journal(run_id, redis, clock)
         self.detectors = DetectorSettings(run_id, redis, self.journal.patiently, self.channel, clock)
         self.card = RunCard(run_id, RunIndex(redis), self.channel, overview)
         self._chronicle = Chronicle(run_id, fleet)
-        self._archive = RunArchive(run_id, redis, files)
-        self._archive.cuts = lambda: self.state.fold.tree.cuts()
+        self._archive = RunArchive(run_id, redis, files, lambda: me.state.fold.tree.cuts())
         self._keeper = WindowKeeper(run_id, self._archive, window_bytes, clock, self.card.touch)
         self._restart = RestartPoints(run_id, files.restart, clock)
         self._delivery = Delivery(run_id)
         self._unsaved = Changes()
         self._closed = False
         self._turning = asyncio.Lock()  # held by whoever stops and starts it
-        #: Whether everything that was stored at the start is in the state.
         self.readiness = Readiness(run_id)
         self.defects = Defects(run_id)
         self._task: asyncio.Task[None] | None = None
-        #: Stream id up to which all that follows is in ``_unsaved`` or stored. In a batch the cursor is ahead of it,
-        #: and somebody may acknowledge or order something at that moment.
+        #: Stream id up to which all that follows is in ``_unsaved`` or stored; in a batch the cursor is ahead of it.
         self._concluded = "0-0"
         #: The same, stored for certain: frames up to here may leave the stream.
         self._stored_to = "0-0"
@@ -131,6 +130,7 @@ class RunWorker:
         """Stop for good; what is not stored yet is found again in the stream by the next worker."""
         self._closed = True
         await self._pause()
+        self._task = None
 
     async def _pause(self) -> None:
         await end(self._task)
@@ -144,7 +144,7 @@ class RunWorker:
             Unavailable: that took longer than ``timeout_s``, or Redis is away.
         """
         self.used = self._clock()
-        if self._task is not None and self._task.done():
+        if self._closed or (self._task is not None and self._task.done()):
             raise Unavailable(f"the worker of run {self.run_id} has stopped", hint="see the log", code="failed")
         await self.readiness.wait(timeout_s)
         return self.state

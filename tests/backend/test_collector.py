@@ -1,0 +1,129 @@
+"""How long Python's collector of cycles stops the server, and what it still finds."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from stabilitybackend import collector as module
+from stabilitybackend.collector import LOOKED_AT, SET_ASIDE_FROM, CycleCollector
+
+#: Containers that a large job keeps.
+HELD = 400_000
+
+
+class Cycle:
+    """Refers to itself: only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+@pytest.fixture
+def collector() -> Iterator[CycleCollector]:
+    found = CycleCollector()
+    found.start()
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def hold(count: int = HELD) -> list[list[int]]:
+    """Return many containers: the collector comes by while they are made."""
+    return [[at] for at in range(count)]
+
+
+def dropped() -> list[weakref.ref[Cycle]]:
+    """Return references to cycles that were set aside while they were needed, and no longer are."""
+    cycles = [Cycle() for _ in range(10)]
+    kept = hold()
+    refs = [weakref.ref(cycle) for cycle in cycles]
+    del cycles, kept
+    return refs
+
+
+def alive(refs: list[weakref.ref[Cycle]]) -> int:
+    return sum(ref() is not None for ref in refs)
+
+
+def test_however_much_is_held_no_look_goes_through_more_than_what_is_new(collector: CycleCollector) -> None:
+    looked_at: list[int] = []
+
+    def note(phase: str, facts: dict[str, int]) -> None:
+        if phase == "start":
+            looked_at.append(len(gc.get_objects()))
+
+    gc.callbacks.append(note)
+    try:
+        held = hold()
+    finally:
+        gc.callbacks.remove(note)
+    assert len(held) == HELD
+    assert max(looked_at) < 2 * (LOOKED_AT + SET_ASIDE_FROM)
+
+
+def test_what_the_start_made_is_never_looked_at(collector: CycleCollector) -> None:
+    assert len(gc.get_objects()) < 5_000 < gc.get_freeze_count()
+
+
+def test_cycles_that_are_new_are_freed_as_ever(collector: CycleCollector) -> None:
+    refs = [weakref.ref(Cycle()) for _ in range(10)]
+    hold()
+    assert alive(refs) == 0
+
+
+def test_what_is_set_aside_is_freed_once_nothing_refers_to_it(collector: CycleCollector) -> None:
+    held = hold()
+    before = gc.get_freeze_count()
+    held.clear()
+    assert before - gc.get_freeze_count() > HELD // 2
+
+
+def test_a_cycle_that_was_set_aside_is_freed_when_nobody_is_connected(collector: CycleCollector) -> None:
+    refs = dropped()
+    collector.tend(quiet=False)
+    assert alive(refs) == 10
+    collector.tend(quiet=True)
+    assert alive(refs) == 0
+
+
+def test_everything_is_looked_at_once_for_what_was_set_aside(collector: CycleCollector) -> None:
+    hold()
+    for _ in range(3):
+        collector.tend(quiet=True)
+    assert collector.looks_at_all == 1
+
+
+def test_where_somebody_is_always_connected_what_is_set_aside_stays_bounded(
+    collector: CycleCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_SET_ASIDE", HELD // 2)
+    refs, held = dropped(), hold()
+    collector.tend(quiet=False)
+    assert (alive(refs), len(held)) == (0, HELD)
+
+
+def test_pauses_are_told_by_what_was_looked_at() -> None:
+    times = iter(range(1_000_000))
+    collector = CycleCollector(lambda: next(times))
+    collector.start()
+    try:
+        hold()
+        assert (collector.longest_s["new"], collector.longest_s["all"]) == (1, 0)
+        collector.tend(quiet=True)
+        assert collector.longest_s["all"] == 1
+        assert collector.pauses_s > 10
+    finally:
+        collector.stop()
+
+
+def test_at_the_end_the_collector_is_left_to_itself() -> None:
+    before = (gc.get_threshold(), list(gc.callbacks))
+    collector = CycleCollector()
+    collector.start()
+    collector.stop()
+    assert (gc.get_threshold(), list(gc.callbacks)) == before
