@@ -28,8 +28,20 @@ LOADS = stack((f"{TORCH}/serialization.py", "load"), (RUN, "main"))
 BUSY = {"proc": {"state": "R", "cpu": 1.0, "wchan": ""}}
 
 
-def first_step(seconds: int, stacks: list[str], more: dict[str, Any] | None = None, ranks: int = 2) -> list[Finding]:
-    """Return what is said of a job that stands in its first step for `seconds`, each look finding the next stack."""
+def first_step(
+    seconds: int,
+    stacks: list[str],
+    more: dict[str, Any] | None = None,
+    ranks: int = 2,
+    used_s: float | None = None,
+    child: str = "S",
+) -> list[Finding]:
+    """Return what is said of a job that stands in its first step for `seconds`, each look finding the next stack.
+
+    Args:
+        used_s: CPU seconds of a rank's threads and workers from one look to the next; None: the agent does not say.
+        child: the kernel's word for what its worker does.
+    """
     here = {"step": 0, "step_start": START, "phase": "forward", "phase_start": START}
     job = Job(nodes={"a": list(range(ranks))}, more={**PROBED, "world_size": 2, **here, **(more or {})})
     answered = 0
@@ -37,7 +49,9 @@ def first_step(seconds: int, stacks: list[str], more: dict[str, Any] | None = No
         job.run(1, moving=False)
         while answered < len(job.wanted):
             for rank in range(ranks):
-                job.answer(rank, slot={"phase": "forward"}, stack=stacks[min(answered, len(stacks) - 1)])
+                proc = {"state": "S", "children": [{"pid": 9, "name": "pt_data_worker", "state": child}]}
+                proc |= {} if used_s is None else {"tree_cpu_s": 100 + answered * used_s}
+                job.answer(rank, slot={"phase": "forward"}, stack=stacks[min(answered, len(stacks) - 1)], proc=proc)
             answered += 1
     return [finding for finding in job.said if finding.kind == "hang"]
 
@@ -67,6 +81,20 @@ def test_a_first_step_in_which_nothing_moves_is_told_within_two_minutes(where: s
 )
 def test_a_long_first_step_is_no_hang(stacks: list[str], more: dict[str, Any]) -> None:
     assert first_step(500, stacks, more) == []
+
+
+def test_a_wait_for_data_is_told_where_no_thread_and_no_worker_uses_the_processor() -> None:
+    (opened, *_) = first_step(118, [FETCHES], {"phase": "data"}, used_s=0.1)
+    assert (opened.state, opened.severity) == ("open", "critical")
+
+
+@pytest.mark.parametrize(
+    ("used_s", "child"),
+    [(2.0, "S"), (-30.0, "S"), (0.1, "D"), (None, "S")],
+    ids=["workers are at it", "a worker came to its end", "a worker reads a disk", "an agent that does not say"],
+)
+def test_a_wait_for_data_that_somebody_is_at_work_for_is_no_hang(used_s: float | None, child: str) -> None:
+    assert first_step(500, [FETCHES], {"phase": "data"}, used_s=used_s, child=child) == []
 
 
 def test_where_a_rank_has_not_come_the_first_step_keeps_its_time() -> None:

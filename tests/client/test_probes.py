@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from stuck_rank import STATES, usual_state
 
+from stabilityclient.agent.probes import tree_cpu_s
 from stabilityclient.slot import SlotView, read_slot
 from waiting import wait_until
 
@@ -122,3 +123,27 @@ def test_a_rank_in_any_state_gives_its_stacks_on_the_signal_and_lives_on(
     assert rank.process.poll() is None
     if _TABLE[state][0]:
         _wait_beats(rank, 1)
+
+
+def test_the_cpu_time_of_a_tree_holds_that_of_its_threads_and_children() -> None:
+    code = "import time\nwhile time.process_time() < 0.5: pass\nprint('used', flush=True)\ninput()"
+    before = tree_cpu_s(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"used\n"
+        after = tree_cpu_s(os.getpid())
+        child.communicate(b"\n")
+    assert before is not None
+    assert after is not None
+    assert after - before >= 0.48  # the kernel counts in ticks of 10 ms
+
+
+def test_of_a_process_that_is_gone_or_has_too_many_descendants_the_cpu_time_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stabilityclient.agent.probes.MAX_TREE", 1)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        assert tree_cpu_s(os.getpid()) is None
+        child.kill()
+        child.wait()
+        assert tree_cpu_s(child.pid) is None

@@ -1,29 +1,36 @@
 """Tells a first step that is stuck from one that is long, well before its budget (600 s) is over.
 
 A first step compiles, fills caches and builds extensions: for minutes nobody knows how long it may take. But where no
-rank moves, no main thread uses the processor and the stacks of two looks are the same, nothing is being made.
+rank moves, no main thread uses the processor and the stacks of two looks are the same, nothing is being made. Who waits
+for data is at it through its workers: of it no thread and no child may have used the processor either.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from stabilitybackend.liveness.dumps import DUMP_WAIT_S, DumpBook, DumpRequest, Stack
+from stabilitybackend.liveness.dumps import DUMP_WAIT_S, Dump, DumpBook, DumpRequest
+from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.rank_watch import RankWatch, number
 from stabilitybackend.liveness.scene import Scene
 from stabilitybackend.liveness.stack_text import DEPTH, Frame, in_long_work
 
 __all__ = ["FirstStep"]
 
-#: Stacks are looked at when nobody has moved for so long, and again so long after the first look was asked for,
-#: seconds: with the time that an answer may take the hang is told within 120 s.
-FIRST_LOOK_S = 40.0
-SECOND_LOOK_S = 40.0
+#: Stacks are looked at when nobody has moved for so long, and again so long after the first look was asked for: so many
+#: times what a rank may always stand, and at most so many seconds. With the time that an answer may take the hang is
+#: told within 120 s.
+LOOK_FLOORS = 4.0
+LOOK_S = 40.0
 #: Rounds of two looks at one standstill: each of them disturbs the job a little.
 MAX_ROUNDS = 4
 #: Share of a core from which a main thread does something.
 USES_CPU = 0.1
+#: The same of all threads of a process and of its children together: a loader that fetches or decodes uses more, the
+#: threads that only look after something less.
+TREE_USES_CPU = 0.02
 
 #: Frames of compilers, of a child process that is waited for, and of downloads: the work is where we do not look.
 _WORKS_ELSEWHERE = re.compile(
@@ -48,12 +55,15 @@ class FirstStep:
         self._run_id = run_id
         self._dumps = dumps
         self._wanted: list[DumpRequest] = []
+        self._look_s = LOOK_S
         self._forget(frozenset())
 
     def _forget(self, place: frozenset[tuple[str, int, str]]) -> None:
         self._place, self._rounds = place, 0
         self._request, self._asked_at = "", 0.0
         self._before: dict[int, tuple[Frame, ...]] = {}
+        #: Of each rank the CPU seconds of its process and children at the first look, where its agent says.
+        self._cpu_s: dict[int, float | None] = {}
         self._used: set[int] = set()
         self._stuck = False
 
@@ -63,19 +73,22 @@ class FirstStep:
         return wanted
 
     @staticmethod
-    def concerns(visible: Sequence[RankWatch]) -> bool:
+    def concerns(visible: Sequence[RankWatch], limits: Limits) -> bool:
         """Say whether all ranks stand before the end of their first step, in no phase that may be long."""
+        look_s = _look_s(limits)
         return bool(visible) and all(
-            not watch.first_step_done and not watch.in_long_phase and watch.stood_s >= FIRST_LOOK_S for watch in visible
+            not watch.first_step_done and not watch.in_long_phase and watch.stood_s >= look_s for watch in visible
         )
 
-    def stuck(self, scene: Scene, now: float) -> bool:
+    def stuck(self, scene: Scene, limits: Limits, now: float) -> bool:
         """Say whether the job is stuck there; asks for stacks where they would tell.
 
         Args:
             scene: the job as it is seen, of which ``concerns`` holds.
+            limits: how long ranks may stand.
             now: unix seconds.
         """
+        self._look_s = look_s = _look_s(limits)
         place = frozenset((watch.source, watch.step, watch.phase) for watch in scene.visible)
         if place != self._place:
             self._forget(place)
@@ -89,20 +102,22 @@ class FirstStep:
         if not self._request:
             self._ask(scene, now)
         elif dump is None or not (dump.complete or waited >= DUMP_WAIT_S):
-            if waited >= SECOND_LOOK_S:
+            if waited >= look_s:
                 self._ask(scene, now)  # nobody answered
         elif not self._before:
-            if waited >= SECOND_LOOK_S:
+            if waited >= look_s:
                 self._before = {rank: one.frames for rank in dump.looks if (one := dump.stack_of(rank)) is not None}
+                self._cpu_s = {rank: _tree_cpu_s(dump, rank) for rank in dump.looks}
                 self._ask(scene, now)
         else:
-            self._stuck = all(self._stands(watch, dump.stack_of(watch.rank), scene) for watch in scene.visible)
+            self._stuck = all(self._stands(watch, dump, scene) for watch in scene.visible)
             self._rounds += 1
             self._request, self._before, self._used = "", {}, set()
         return self._stuck
 
-    def _stands(self, watch: RankWatch, stack: Stack | None, scene: Scene) -> bool:
+    def _stands(self, watch: RankWatch, dump: Dump, scene: Scene) -> bool:
         """Say whether a rank does nothing, by two stacks and the processor."""
+        stack = dump.stack_of(watch.rank)
         if stack is None or self._before.get(watch.rank) != stack.frames or scene.waits_for_disk(watch):
             return False
         # A main thread that waits for a GPU or for others may spin.
@@ -110,9 +125,19 @@ class FirstStep:
             return False
         if any(_LOCKS.search(frame.file) for frame in stack.frames[:_LOCK_DEPTH]):
             return True
-        if stack.where in ("data", "checkpoint") or in_long_work(stack.frames, stack.where, outside=False):
-            return False  # workers may fetch and decode where we do not look
+        if stack.where == "data":
+            if not self._fetches_nothing(watch.rank, dump):
+                return False
+        elif stack.where == "checkpoint" or in_long_work(stack.frames, stack.where, outside=False):
+            return False
         return not any(_WORKS_ELSEWHERE.search(frame.file) for frame in stack.frames[:DEPTH])
+
+    def _fetches_nothing(self, rank: int, dump: Dump) -> bool:
+        """Say whether nobody is at work for a rank that waits for data: no thread of it, and none of its workers."""
+        before, after = self._cpu_s.get(rank), _tree_cpu_s(dump, rank)
+        if before is None or after is None or any(one.get("state") == "D" for one in _children(dump, rank)):
+            return False
+        return abs(after - before) < TREE_USES_CPU * self._look_s  # less than before: a worker has come to its end
 
     def _ask(self, scene: Scene, now: float) -> None:
         self._request = self._dumps.request_id(self._run_id, "first step", now)
@@ -120,3 +145,17 @@ class FirstStep:
         want = DumpRequest(self._request, "no rank moves in its first step: does it compile, or does it hang?")
         self._wanted.append(want)
         self._dumps.ask(want, scene.running, now)
+
+
+def _look_s(limits: Limits) -> float:
+    return min(LOOK_S, LOOK_FLOORS * limits.hang_floor_s)
+
+
+def _tree_cpu_s(dump: Dump, rank: int) -> float | None:
+    seconds = dump.proc_of(rank).get("tree_cpu_s")
+    return None if type(seconds) not in (int, float) else number(seconds)
+
+
+def _children(dump: Dump, rank: int) -> list[Mapping[str, Any]]:
+    children = dump.proc_of(rank).get("children")
+    return [one for one in children if isinstance(one, Mapping)] if isinstance(children, list) else []

@@ -292,13 +292,15 @@ class LivenessMonitor:
         allowed = Allowance(self._budgets, self.limits)
         overdue, excused = self._standing.overdue(visible, self._ranks.values(), allowed, self._excused_until, now)
         yield
-        first = not (overdue or excused) and FirstStep.concerns(visible)
+        first = not (overdue or excused) and FirstStep.concerns(visible, self.limits)
         self._overdue = Overdue({watch.source for watch in overdue}, excused, self._standing.waiting)
         if not overdue and not first and self._hang.finding is None:
             return []
         scene = self._scene(visible, now) if visible else None
         yield
-        overdue = visible if scene is not None and first and self._first_step.stuck(scene, now) else overdue
+        overdue = (
+            visible if scene is not None and first and self._first_step.stuck(scene, self.limits, now) else overdue
+        )
         self._overdue = Overdue({watch.source for watch in overdue}, excused, self._standing.waiting)
         return self._hang.tick(scene, overdue, self._deaths.is_open, excused, over, allowed, now)
 

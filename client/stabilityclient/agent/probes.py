@@ -10,12 +10,16 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["MAX_CHILDREN", "Prober", "ProcStat", "children_of", "read_stat", "signal_is_caught", "wchan_of"]
+__all__ = [
+    "MAX_CHILDREN", "Prober", "ProcStat", "children_of", "read_stat", "signal_is_caught", "tree_cpu_s", "wchan_of",
+]  # fmt: skip
 
 #: Children named of one process, the oldest ones: data loader workers are tens, not hundreds.
 MAX_CHILDREN = 32
 #: Threads whose children are looked up: data loaders fork in the main thread, and a CUDA process has hundreds.
 MAX_THREADS_ASKED = 64
+#: Processes whose CPU time is added up for one rank; of a larger tree it is not known.
+MAX_TREE = 256
 #: Shortest time between two looks that gives a share of the CPU, seconds: the kernel counts in ticks of 10 ms.
 SHORTEST_SHARE_S = 0.2
 #: Processes whose last look is remembered; the oldest is forgotten first.
@@ -75,6 +79,42 @@ def signal_is_caught(pid: int, number: int) -> bool | None:
 
 def children_of(pid: int) -> list[dict[str, Any]]:
     """Return the children of a process but for us, as ``{"pid","name","state","wchan"}``, at most MAX_CHILDREN."""
+    children = []
+    for child in _children(pid)[:MAX_CHILDREN]:
+        stat = read_stat(child)
+        if stat is not None:
+            children.append({"pid": child, "name": _name(child), "state": stat.state, "wchan": wchan_of(child)})
+    return children
+
+
+def tree_cpu_s(pid: int) -> float | None:
+    """Return the CPU seconds of a process with all its threads and of its living descendants but for us, in all.
+
+    None where the kernel does not say, or where they are more than MAX_TREE: a part of them would look idle.
+    """
+    total, waiting, seen = 0.0, [pid], {pid}
+    while waiting:
+        process = waiting.pop()
+        try:
+            with open(f"/proc/{process}/stat", "rb") as file:
+                fields = file.read(4096).rpartition(b")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+            # Else nobody would be found, whoever is there.
+            os.stat(f"/proc/{process}/task/{process}/children")
+        except (OSError, IndexError, ValueError):
+            if process == pid:
+                return None
+            continue  # it ended
+        more = [child for child in _children(process) if child not in seen]
+        seen.update(more)
+        waiting += more
+        if len(seen) > MAX_TREE:
+            return None
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of a process but for us, the oldest first."""
     found: list[int] = []
     try:
         threads = sorted(os.listdir(f"/proc/{pid}/task"), key=lambda name: (name != str(pid), int(name)))
@@ -86,12 +126,7 @@ def children_of(pid: int) -> list[dict[str, Any]]:
                 found += [int(word) for word in file.read(8192).split()]
         except (OSError, ValueError):
             continue  # the thread ended, or the kernel was built without this file
-    children = []
-    for child in sorted(set(found) - {os.getpid()})[:MAX_CHILDREN]:
-        stat = read_stat(child)
-        if stat is not None:
-            children.append({"pid": child, "name": _name(child), "state": stat.state, "wchan": wchan_of(child)})
-    return children
+    return sorted(set(found) - {os.getpid()})
 
 
 def _name(pid: int) -> str:

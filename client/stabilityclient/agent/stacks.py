@@ -21,7 +21,7 @@ from stabilityclient.agent.blind import BlindSpot, grouped
 from stabilityclient.agent.dump_signal import send_dump_signal, signal_trouble
 from stabilityclient.agent.foreign import read_object, read_part
 from stabilityclient.agent.health import living_ranks, main_thread_pending
-from stabilityclient.agent.probes import Prober, children_of
+from stabilityclient.agent.probes import Prober, children_of, tree_cpu_s
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.stack_event import stack_events
 from stabilityclient.boundary import add_to_mailbox
@@ -132,6 +132,7 @@ class StackTaker:
         for look in looks:
             if look.proc is not None:
                 look.proc["children"] = children_of(look.source.info.pid)
+                look.proc["tree_cpu_s"] = tree_cpu_s(look.source.info.pid)
             look.slot = _slot_facts(look.source)
 
     async def _ask_hearts(self, looks: list[_Look]) -> list[_Look]:
