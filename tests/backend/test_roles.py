@@ -11,7 +11,9 @@ import pytest
 
 from job import Job
 from program import program_in
-from stabilitybackend.detectors.roles import GRAD_NORM, LOSS, LR, OTHERS, dataset_of, loss_of, role_of
+from stabilitybackend.detectors.contract import Point
+from stabilitybackend.detectors.roles import GRAD_NORM, LOSS, LR, OTHERS, SPEED, STEP_TIME, dataset_of, loss_of, role_of
+from stabilitybackend.detectors.throughput import ThroughputDetector
 from stabilitybackend.importers.names import usual_names
 from stabilitybackend.runs.state import RunState
 
@@ -26,6 +28,26 @@ NO_LOSSES = (
 )  # fmt: skip
 
 
+#: torchtitan, Composer, OLMo, Megatron-LM, Megatron-DeepSpeed, NeMo, GPT-NeoX, Lightning, Hugging Face, MaxText.
+SPEEDS = [
+    *((name, "tokens_per_s") for name in (
+        "tokens_per_s", "throughput(tps)", "mfu(%)", "throughput/tokens_per_sec", "throughput/device/tokens_per_sec",
+        "throughput/device/tokens_per_second", "throughput/device/TPS", "throughput", "mfu", "train_tokens_per_second",
+        "iteration-time/tokens per second", "runtime/samples_per_sec", "train|device/samples_per_sec",
+        "train/train_samples_per_second", "perf/per_device_tokens_per_sec",
+    )),
+    *((name, "step_time_s") for name in (
+        "step_time_s", "time_metrics/end_to_end(s)", "iteration-time", "iteration-time/iteration-time",
+        "train_step_timing in s", "runtime/iteration_time", "perf/step_time_seconds", "train/step_time", "iter_time",
+        "step_time_ms",
+    )),
+]  # fmt: skip
+NO_SPEEDS = (
+    "throughput/total_tokens", "eval/tokens_per_second", "eval_samples_per_second", "time/total", "time/train",
+    "data_time_s", "time_metrics/data_loading(s)", "consumed_samples", "batch_size", "train_backward_timing in s",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_each_framework_s_training_loss_is_one(name: str) -> None:
     assert (role_of(name), dataset_of(name)) == (LOSS, None)
@@ -34,6 +56,33 @@ def test_each_framework_s_training_loss_is_one(name: str) -> None:
 @pytest.mark.parametrize("name", NO_LOSSES)
 def test_no_other_number_is_the_training_loss(name: str) -> None:
     assert role_of(name) != LOSS
+
+
+@pytest.mark.parametrize(("name", "role"), SPEEDS)
+def test_each_framework_s_speed_is_judged_as_ours_is(name: str, role: str) -> None:
+    def judged(metric: str) -> list[tuple[int, str, float]]:
+        detector = ThroughputDetector()
+        values = [(0.7 if role == SPEED else 1.5) ** (80 <= step < 130) * (100 + step % 3) for step in range(160)]
+        points = [Point(step, metric, value, 10.0 * step) for step, value in enumerate(values)]
+        return [(f.onset_step, f.state, f.evidence["level_after"]) for point in points for f in detector.update(point)]
+
+    assert role_of(name) == role
+    assert judged(name)[0][:2] == (80, "open")
+    assert {entry[1] for entry in judged(name)} == {entry[1] for entry in judged(role)}
+
+
+@pytest.mark.parametrize("name", NO_SPEEDS)
+def test_no_other_number_is_the_speed_of_the_job(name: str) -> None:
+    assert role_of(name) not in (SPEED, STEP_TIME)
+
+
+def test_a_step_time_of_an_unknown_unit_loses_no_more_than_the_time_that_passed() -> None:
+    detector = ThroughputDetector()
+    values = [1500.0 if step >= 80 else 1000.0 + step % 3 for step in range(160)]  # milliseconds
+    found = [
+        f for step, value in enumerate(values) for f in detector.update(Point(step, "iter_time", value, 1.0 * step))
+    ]
+    assert 0 < found[-1].evidence["lost_s"] < 80
 
 
 def test_what_an_import_renames_is_what_a_live_run_would_judge() -> None:

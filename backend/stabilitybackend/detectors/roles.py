@@ -8,13 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-__all__ = ["BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "OTHERS", "VAL_LOSS", "dataset_of", "loss_of", "role_of"]
+__all__ = [
+    "BATCH_SIZE", "GRAD_NORM", "LOSS", "LR", "OTHERS", "SPEED", "STEP_TIME", "VAL_LOSS", "dataset_of", "loss_of",
+    "role_of",
+]  # fmt: skip
 
 LOSS = "loss"
 GRAD_NORM = "grad_norm"
 LR = "lr"
 BATCH_SIZE = "batch_size"
 VAL_LOSS = "val_loss"
+#: How fast the job is, in whatever unit, more is faster; and the time of a step, less is.
+SPEED = "tokens_per_s"
+STEP_TIME = "step_time_s"
 
 #: Our name -> how others spell it, as it stands in their files. Where a log has several, the first of them is the one
 #: that an import renames. PyTorch Lightning, Hugging Face, Megatron-LM, torchtitan, Composer, NeMo, OLMo, DeepSpeed.
@@ -41,8 +47,28 @@ _SPELLINGS = {
     LR: ("lr", "learning_rate"),
     BATCH_SIZE: ("batch_size", "global_batch_size", "batch_size_tokens", "tokens_per_batch"),
     VAL_LOSS: ("val_loss", "eval/loss", "eval_loss", "val/loss", "validation/loss", "valid_loss"),
-}
-_TRAIN_PREFIXES = ("train/", "train_", "training/")
+    # torchtitan, Composer, OLMo, Megatron-LM and Megatron-DeepSpeed, NeMo, GPT-NeoX, Lightning's ThroughputMonitor,
+    # Hugging Face, nanoGPT, MaxText. Imports keep these names: units differ, and a speed is only compared with itself.
+    SPEED: (
+        "tokens_per_s", "tokens_per_sec", "tokens_per_second", "tokens/s", "tokens/sec", "samples_per_s",
+        "samples_per_sec", "samples_per_second", "throughput", "mfu", "mfu(%)", "tflops", "wps",
+        "throughput(tps)", "throughput/tokens_per_sec", "throughput/tokens_per_second", "throughput/samples_per_sec",
+        "throughput/device/tokens_per_sec", "throughput/device/tokens_per_second", "throughput/device/samples_per_sec",
+        "throughput/device/batches_per_sec", "throughput/device/batches_per_second", "throughput/batches_per_sec",
+        "throughput/device/mfu", "throughput/mfu", "throughput/device/tps", "throughput/device/bps",
+        "iteration_time/tokens_per_second", "iteration_time/samples_per_second", "tflops_per_sec_per_gpu",
+        "runtime/samples_per_sec", "runtime/flops_per_sec_per_gpu", "device/batches_per_sec", "device/samples_per_sec",
+        "device/items_per_sec", "device/mfu", "steps_per_second", "steps_per_sec", "batches_per_sec",
+        "perf/throughput", "perf/per_device_tokens_per_sec", "perf/per_device_tflops_per_sec",
+    ),
+    STEP_TIME: (
+        "step_time_s", "step_time", "step_time_ms", "step_timing", "step_timing_in_s", "iteration_time",
+        "iteration_time_s", "iteration_time_ms", "iteration_time/iteration_time", "iter_time", "runtime/iteration_time",
+        "time_metrics/end_to_end(s)", "perf/step_time_seconds", "time_per_step", "perf/time_per_step",
+        "seconds_per_step",
+    ),
+}  # fmt: skip
+_TRAIN_PREFIXES = ("train/", "train_", "training/", "train|")
 
 
 def _plain(metric: str) -> str:

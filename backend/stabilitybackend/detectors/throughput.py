@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from .context import Claim
 from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State
 from .levels import level_of, percent
+from .roles import SPEED, STEP_TIME, role_of
 from .slow_stretch import LEAST_LOST_S, LEAST_S, SlowStretch, duration
 
-#: Metrics that are watched, with whether more of it is faster. Only these names: what others mean is not known.
-METRICS = {"tokens_per_s": True, "step_time_s": False}
+#: Roles of the metrics that are watched (``roles.py`` knows their spellings), with whether more of it is faster.
+_MORE_IS_FASTER = {SPEED: True, STEP_TIME: False}
+#: How our own names are called in a sentence.
+_NAMES = {SPEED: "Tokens per second fell", STEP_TIME: "The time of a step rose"}
 #: Points that are judged as one: half of them may be slow (a checkpoint, an evaluation, a pause) without moving it.
 BLOCK_POINTS = 8
 #: Slow blocks in a row that make an event. One alone is a checkpoint that takes long, or a neighbour on the network.
@@ -50,6 +53,8 @@ HABIT, REMEMBERED, LONGER = 2, 8, 1.5
 LEAST_VALUE, MOST_VALUE = 1e-150, 1e150
 
 __all__ = ["ThroughputDetector"]
+
+_T = TypeVar("_T")
 
 
 class _Track:
@@ -123,9 +128,9 @@ class ThroughputDetector(Detector):
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]
         slower = min(0.95, self.settings["slower"] / sensitivity) if sensitivity else 0.0
-        #: By what the cost is multiplied when it is slow, by metric, and when it may be; 0 opens nothing.
-        self._slow = {name: _factor(slower, more) for name, more in METRICS.items()}
-        self._factor = {name: _factor(slower / 2, more) for name, more in METRICS.items()}
+        #: By what the cost is multiplied when it is slow, by role, and when it may be; 0 opens nothing.
+        self._slow = {name: _factor(slower, more) for name, more in _MORE_IS_FASTER.items()}
+        self._factor = {name: _factor(slower / 2, more) for name, more in _MORE_IS_FASTER.items()}
         self._sigmas = SLOW_SIGMAS / (sensitivity or 1.0)
 
     @classmethod
@@ -137,7 +142,7 @@ class ThroughputDetector(Detector):
         return rows
 
     def wants(self, metric: str) -> bool:
-        return metric in METRICS
+        return role_of(metric) in _MORE_IS_FASTER
 
     def note(self, mark: Mark) -> list[Finding]:
         if mark.kind == "fork":
@@ -150,7 +155,7 @@ class ThroughputDetector(Detector):
         step, metric, value, time, _ = point
         track = self._tracks.get(metric)
         if track is None:
-            if metric not in METRICS:
+            if not self.wants(metric):
                 return []
             track = self._tracks[metric] = _Track()
         if not LEAST_VALUE < value < MOST_VALUE:
@@ -168,7 +173,7 @@ class ThroughputDetector(Detector):
 
     def _judge(self, metric: str, track: _Track, step: int, time: float) -> list[Finding]:
         """Judge a full block."""
-        more = METRICS[metric]
+        more = _more(metric)
         costs = sorted(1 / value if more else value for _, value, _ in track.block)
         cost = sum(costs[2:6]) / 4
         usual = track.usual
@@ -180,7 +185,7 @@ class ThroughputDetector(Detector):
         if len(usual) < LEAST_BLOCKS:
             usual.append(cost)
             return []
-        if not more and self._batch_changed(track.block[0][0], step):
+        if metric != SPEED and self._batch_changed(track.block[0][0], step):
             usual.clear()
             track.slow_blocks.clear()
             track.slow, track.fine_below = False, 0.0
@@ -189,7 +194,7 @@ class ThroughputDetector(Detector):
         track.fine_below, track.unmeasured = (1 + FINE) * level, 0
         if track.slow:
             return self._follow(metric, track, cost, level, step, time)
-        factor = self._factor[metric]
+        factor = _of(self._factor, metric)
         if not factor or cost <= level * factor or cost <= level + self._sigmas * sigma:
             track.slow_blocks.clear()
             usual.append(cost)
@@ -218,7 +223,7 @@ class ThroughputDetector(Detector):
             event = self._event = SlowStretch(metric, onset, onset_time, step, level, least_s)
             for _, _, cost in track.slow_blocks:
                 self._count(event, cost, time)
-            event.sudden = event.cost >= event.level * self._slow[metric] > 0
+            event.sudden = event.cost >= event.level * _of(self._slow, metric) > 0
         else:
             event.also.append(metric)
         return self._tell(event, step, time)
@@ -229,14 +234,14 @@ class ThroughputDetector(Detector):
             if not event.lasts(time) or event.lost_s < LEAST_LOST_S:
                 return []
             event.told, event.seen = True, step
-            event.sudden &= event.cost >= event.level * self._slow[event.metric]
+            event.sudden &= event.cost >= event.level * _of(self._slow, event.metric)
             self._claim(event, None)
         return [self._finding(event, "open", step, None)]
 
     def _follow(self, metric: str, track: _Track, cost: float, level: float, step: int, time: float) -> list[Finding]:
         """Advance a slow metric by one block."""
         event = self._event if self._event is not None and self._event.metric == metric else None
-        back = cost <= level * 0.5 * (1 + (self._factor[metric] or 1 + self.settings["slower"]))
+        back = cost <= level * 0.5 * (1 + (_of(self._factor, metric) or 1 + self.settings["slower"]))
         if back:
             track.fast_blocks.append(track.block[0][0])
             if len(track.fast_blocks) < CONFIRM_BLOCKS:
@@ -271,7 +276,7 @@ class ThroughputDetector(Detector):
         """Add a block to what is known of the event: its mean cost and the time that it lost."""
         event.blocks += 1
         event.cost += (cost - event.cost) / event.blocks
-        if METRICS[event.metric]:
+        if event.metric != STEP_TIME:  # of others' step times the unit is not known
             event.lost_s = max(0.0, (time - event.onset_time) * (1 - event.level / event.cost))
         else:
             event.lost_s += max(0.0, cost - event.level) * BLOCK_POINTS * self.context.interval
@@ -305,10 +310,10 @@ class ThroughputDetector(Detector):
         return alike if len(alike) >= HABIT else []
 
     def _finding(self, event: SlowStretch, state: State, now_step: int, recovered_step: int | None) -> Finding:
-        more = METRICS[event.metric]
+        more = _more(event.metric)
         before, after = (1 / event.level, 1 / event.cost) if more else (event.level, event.cost)
         change = percent(after, before) or 0.0
-        name = "Tokens per second fell" if more else "The time of a step rose"
+        name = _NAMES.get(event.metric) or f"{event.metric} {'fell' if more else 'rose'}"
         text = f"{name} from {before:.4g} to {after:.4g} ({change:+.0f} %) at step {event.onset}."
         lost_s = min(event.lost_s, 1e12)
         if lost_s > 0:
@@ -358,6 +363,15 @@ class ThroughputDetector(Detector):
             score=percent(event.cost, event.level) or 0.0,
             evidence=evidence,
         )
+
+
+def _more(metric: str) -> bool:
+    return _of(_MORE_IS_FASTER, metric)
+
+
+def _of(table: Mapping[str, _T], metric: str) -> _T:
+    """Return what a table of roles says of a metric that is watched."""
+    return table[role_of(metric) or SPEED]
 
 
 def _factor(slower: float, more: bool) -> float:

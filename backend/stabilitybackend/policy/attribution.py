@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from stabilitybackend.detectors.roles import BATCH_SIZE, GRAD_NORM, LOSS, LR, dataset_of, role_of
+from stabilitybackend.detectors.roles import BATCH_SIZE, GRAD_NORM, LOSS, LR, SPEED, STEP_TIME, dataset_of, role_of
 
 __all__ = [
     "BASELINE_POINTS", "EARLIER_POINTS", "Attribution", "Move", "attribute", "floor_of", "is_logit", "part_of",
@@ -60,7 +60,6 @@ _NO_PART = re.compile(
     r"|train|val|valid|eval|test|step|epoch|per|raw|unscaled|reduced|local|global|rank|micro|batch|weight|mask|tokens"
     r"|norm|ratio|delta|diff|change|window)(_|$)"
 )
-_SPEED = frozenset({"tokens_per_s", "tokens_per_sec", "samples_per_s", "step_time_s", "mfu"})
 _LOGITS = re.compile(r"logit|logsumexp|log_z\b|z_loss|zloss", re.IGNORECASE)
 _OPTIMIZER = re.compile(r"update_norm|rms_t|update_rms", re.IGNORECASE)
 
@@ -102,7 +101,7 @@ def watched(metrics: Iterable[str], main: str | None = None) -> list[str]:
             rank = 1
         elif part_of(name) is not None:
             rank = 2
-        elif name.startswith("ratio/") or name in _SPEED:
+        elif name.startswith("ratio/") or role in (SPEED, STEP_TIME):
             rank = 3
         elif is_logit(name) or _OPTIMIZER.search(name):
             rank = 4
