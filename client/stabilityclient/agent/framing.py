@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from itertools import groupby
+from typing import cast
 
 from stabilityclient.agent.records import STEP_TIME, Event, Lost, Record, Row
 from stabilityclient.wire import (
@@ -43,19 +43,20 @@ def frame_of(info: SourceInfo, records: list[Record]) -> Frame:
     """
     blocks: list[PointsBlock | EventBlock] = []
     when = 0.0
-    for is_row, group in groupby(records, key=_is_row):
-        if is_row:
-            for sets in _stretches([record for record in group if isinstance(record, Row)]):
+    at = 0
+    for stop in [*(i for i, record in enumerate(records) if type(record) is not Row), len(records)]:
+        if at < stop:
+            for sets in _stretches(cast("list[Row]", records[at:stop])):
                 blocks += [_points(names, rows) for names, rows in sets.items()]
                 when = max(rows[-1].time for rows in sets.values())
-            continue
-        for record in group:
-            if isinstance(record, Event):
-                when = record.time
-                blocks.append(EventBlock(record.type, record.time, record.step, record.data))
-            elif isinstance(record, Lost):
-                data = {"records": record.last_seq - record.seq + 1, "reason": record.reason}
-                blocks.append(EventBlock("lost", when or info.started, None, data))
+        at = stop + 1
+        record = records[stop] if stop < len(records) else None
+        if isinstance(record, Event):
+            when = record.time
+            blocks.append(EventBlock(record.type, record.time, record.step, record.data))
+        elif isinstance(record, Lost):
+            data = {"records": record.last_seq - record.seq + 1, "reason": record.reason}
+            blocks.append(EventBlock("lost", when or info.started, None, data))
     last = records[-1]
     return Frame(info, records[0].seq, last.last_seq if isinstance(last, Lost) else last.seq, blocks)
 
@@ -78,31 +79,34 @@ def _sendable(info: SourceInfo, record: Record) -> Record:
     return record
 
 
-def _is_row(record: Record) -> bool:
-    return isinstance(record, Row)
-
-
 def _stretches(rows: list[Row]) -> Iterator[Sets]:
     """Yield rows gathered by their set of metrics, as long as the order between the sets tells nothing."""
-    if len({row.names for row in rows}) == 1:
+    # One chunk's rows of a set share their tuple of names: its identity is looked at before its texts.
+    kinds = {id(names): names for _, names, _ in rows}
+    if len(set(kinds.values())) == 1:
         yield {rows[0].names: rows}
         return
     sets: Sets = {}
+    by_id: dict[int, list[Row]] = {}
     taken: set[str] = set()
-    step, when = 0, 0.0
+    step, when, look = 0, 0.0, STEP_TIME.unpack_from
     for row in rows:
+        _, names, data = row
         last_step, last_time = step, when
-        step, when = STEP_TIME.unpack_from(row.data)
+        step, when = look(data)
         goes_on = step >= last_step and when >= last_time
-        known = sets.get(row.names)
-        if known is not None and goes_on:
-            known.append(row)
+        if goes_on and id(names) in by_id:
+            by_id[id(names)].append(row)
             continue
-        if sets and not (goes_on and len(sets) < MAX_SETS_IN_TURN and taken.isdisjoint(row.names)):
+        if goes_on and names in sets:
+            by_id[id(names)] = sets[names]
+            sets[names].append(row)
+            continue
+        if sets and not (goes_on and len(sets) < MAX_SETS_IN_TURN and taken.isdisjoint(names)):
             yield sets
-            sets, taken = {}, set()
-        sets[row.names] = [row]
-        taken.update(row.names)
+            sets, by_id, taken = {}, {}, set()
+        sets[names] = by_id[id(names)] = [row]
+        taken.update(names)
     yield sets
 
 

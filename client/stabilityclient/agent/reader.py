@@ -42,8 +42,13 @@ NEXT_CHUNK_S = 0.05
 
 _HEAD = struct.Struct("<II")
 _U32 = struct.Struct("<I")
+#: Length, checksum, type with its padding, and set id: how a row lies in its chunk.
+_ROW_HEAD = struct.Struct("<IIII")
 #: Step and time of a row begin here, behind type, padding and set id.
 _ROW_AT = 8
+
+#: A set of metrics: names, bytes of a row's payload, checksum of what each payload begins with, bytes of the record.
+_Set = tuple[tuple[str, ...], int, int, int]
 
 
 class SpoolReader:
@@ -70,7 +75,7 @@ class SpoolReader:
         self._map: mmap.mmap | None = None
         self._chunk = 0
         self._pos = 0
-        self._sets: dict[int, tuple[str, ...]] = {}
+        self._sets: dict[int, _Set] = {}
         self._chunk_first = 1
         self._pushed: Lost | None = None
         self._doubt: tuple[int, int, float] | None = None
@@ -125,6 +130,10 @@ class SpoolReader:
             found.append(self._pushed)
             self._pushed = None
         while len(found) < max_records and size < max_bytes:
+            taken = self._take_rows(found, max_records, max_bytes - size)
+            if taken:
+                size += taken
+                continue
             before = self._pos
             record = self._next()
             if record is None:
@@ -151,6 +160,34 @@ class SpoolReader:
     def close(self) -> None:
         """Unmap."""
         self._close()
+
+    def _take_rows(self, found: list[Record], max_records: int, max_bytes: int) -> int:
+        """Append rows to ``found`` as long as they are whole and of known sets; return their bytes in the chunk.
+
+        Nearly all records are such. What is anything else is left to ``_next``, and costs nobody else.
+        """
+        chunk, sets, seq = self._map, self._sets, self.next_seq
+        if chunk is None or not sets:
+            return 0
+        begin = pos = self._pos
+        until, head, row = min(begin + max_bytes, CHUNK_BYTES - _ROW_HEAD.size), _ROW_HEAD.unpack_from, tuple.__new__
+        for number in range(seq, seq + max_records - len(found)):
+            if pos >= until:
+                break
+            length, check, kind, set_id = head(chunk, pos)
+            if kind != RECORD_ROW or set_id not in sets:
+                break
+            names, payload_bytes, prefix, record_bytes = sets[set_id]
+            if length != payload_bytes:
+                break
+            data = chunk[pos + _ROW_HEAD.size : pos + 8 + length]
+            if adler32(data, prefix) != check:
+                break
+            found.append(row(Row, (number, names, data)))
+            pos += record_bytes
+            seq = number + 1
+        self._pos, self.next_seq = pos, seq
+        return pos - begin
 
     # --- one record ----------------------------------------------------------------------------------------------
 
@@ -200,16 +237,19 @@ class SpoolReader:
     def _schema(self, payload: bytes) -> None:
         try:
             names = tuple(str(name) for name in json.loads(payload[8:]))
-            self._sets[_U32.unpack_from(payload, 4)[0]] = names
+            set_id = _U32.unpack_from(payload, 4)[0]
+            length = _ROW_AT + 16 + 8 * len(names)
+            prefix = adler32(struct.pack("<II", RECORD_ROW, set_id))
+            self._sets[set_id] = names, length, prefix, (length + 15) & ~7
         except (ValueError, TypeError, RecursionError, struct.error):
             return  # a foreign writer's: its rows become Lost one by one
 
     def _row(self, payload: bytes) -> Record:
         seq = self._take()
-        names = self._sets.get(_U32.unpack_from(payload, 4)[0]) if len(payload) >= _ROW_AT else None
-        if names is None or len(payload) != 24 + 8 * len(names):
+        known = self._sets.get(_U32.unpack_from(payload, 4)[0]) if len(payload) >= _ROW_AT else None
+        if known is None or len(payload) != known[1]:
             return Lost(seq, seq, "its metric names could not be read")
-        return Row(seq, names, payload[_ROW_AT:])
+        return Row(seq, known[0], payload[_ROW_AT:])
 
     def _event(self, payload: bytes) -> Record:
         seq = self._take()

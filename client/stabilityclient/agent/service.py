@@ -307,12 +307,12 @@ class Agent:
         """Look at what is about to leave: checkpoints are watched from here on, which is on disk before they leave."""
         if not source.is_rank:
             return
-        if any(isinstance(record, Event) and record.type == "checkpoint" for record in records):
+        events = [record for record in records if isinstance(record, Event)]
+        if any(event.type == "checkpoint" for event in events):
             self._restart.saved(source)
-        if any(isinstance(record, Event) and record.type == "finish" for record in records):
+        if any(event.type == "finish" for event in events):
             self._finishing_until = time.monotonic() + DEFAULT_FINISH_S
-        news = [record for record in records if isinstance(record, Event) and self._checkpoints.take(record)]
-        if news:
+        if [event for event in events if self._checkpoints.take(event)]:
             self._dirty = True
             self._write_cursor(True)
 
