@@ -139,6 +139,19 @@ def test_rows_about_which_nothing_is_decided_are_strays_in_all() -> None:
     assert [(s.stray, s.dead, s.steps.tolist()) for s in _ask(run, view="all").series[1:]] == [(True, True, [50])]
 
 
+def test_launches_that_died_in_their_first_steps_are_all_found_each_by_its_process() -> None:
+    run = NaiveRun(
+        [Job(start=start).rows(range(1, last + 1)) for start, last in ((1, 5), (2, 1), (3, 2), (4, 1), (5, 5))]
+    )
+    dead = [s for s in _ask(run, view="all").series if s.dead]
+    assert [(s.stray, s.source, s.steps.tolist(), s.values.round().tolist()) for s in dead] == [
+        (False, "", [1, 2, 3, 4, 5], [1000.0] * 5),
+        (True, "r0-2", [1], [2000.0]),
+        (True, "r0-3", [1, 2], [3000.0] * 2),
+        (True, "r0-4", [1], [4000.0]),
+    ]
+
+
 def test_only_what_came_after_the_cursor_is_answered_with_its_newest_word() -> None:
     job = Job()
     run = NaiveRun([job.rows(range(1, 101)), job.rolled_back(60, "a"), job.rows(range(61, 71))])

@@ -66,6 +66,7 @@ class Piece:
     Attributes:
         extent: of the whole series.
         held: the rows themselves where they are in no store yet (nothing is decided about them).
+        source: the process that logged the held rows, "" of all others.
     """
 
     key: SeriesKey
@@ -74,6 +75,7 @@ class Piece:
     dead: bool
     extent: Extent
     held: Rows | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -48,6 +48,7 @@ class Series:
 
     Attributes:
         stray: low steps that nothing followed, or about which nothing is decided yet; dead.
+        source: the process that logged those about which nothing is decided, "" of all others.
         level: the buckets are of ``2**level`` steps; 0: these are all rows.
         xs: where the points stand on the x axis, None where that is the step.
         smoothed: the average after each point, NaN before the first finite one; None where not asked for, and of
@@ -65,6 +66,7 @@ class Series:
     values: NDArray[np.float64]
     xs: NDArray[np.float64] | NDArray[np.int64] | None = None
     smoothed: NDArray[np.float64] | None = None
+    source: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the shape of docs/api.md, for ``orjson`` with OPT_SERIALIZE_NUMPY."""
@@ -79,6 +81,8 @@ class Series:
             "steps": np.ascontiguousarray(self.steps),
             "values": _json_array(self.values),
         }
+        if self.source:
+            entry["source"] = self.source
         if self.xs is not None:
             entry["xs"] = np.ascontiguousarray(self.xs)
         if self.smoothed is not None:
@@ -214,17 +218,22 @@ def _pieces(reader: SeriesReader, lineage: LineageView, key: SeriesKey) -> Itera
 
 
 def _pending(lineage: LineageView, metric: str) -> Iterator[Piece]:
-    """Yield the rows about which nothing is decided yet; they are in no store."""
-    held: dict[SeriesKey, list[Rows]] = {}
+    """Yield the rows about which nothing is decided yet, those of each process by themselves; they are in no store.
+
+    Processes that died before they had gone on from their first steps have the same steps.
+    """
+    held: dict[tuple[SeriesKey, str], list[Rows]] = {}
     for row in lineage.pending:
         if metric in row.names:
             node = "" if row.rank is not None else row.node
             key = SeriesKey(metric, row.segment, row.rank, node, True)
-            held.setdefault(key, []).append(Rows(row.steps, row.values[row.names.index(metric)], row.times))
-    for key, parts in held.items():
+            held.setdefault((key, row.source), []).append(
+                Rows(row.steps, row.values[row.names.index(metric)], row.times)
+            )
+    for (key, source), parts in held.items():
         rows = join_rows(parts)
         extent = Extent(int(rows.steps[0]), int(rows.steps[-1]), len(rows))
-        yield Piece(key, extent.first_step, extent.last_step, True, extent, rows)
+        yield Piece(key, extent.first_step, extent.last_step, True, extent, rows, source)
 
 
 def _clip(piece: Piece, start: int | None, stop: int | None) -> Piece | None:
@@ -304,6 +313,7 @@ def _entries(
                     values,
                     xs,
                     average,
+                    drawn.piece.source,
                 )
             )
     return found, unplaced
