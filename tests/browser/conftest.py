@@ -163,10 +163,16 @@ def pages(chromium: Browser) -> Iterator[Page]:
     page.close()
 
 
-@pytest.fixture
-def scripts(chromium: Browser) -> Iterator[Page]:
-    """An empty page with our scripts in it; nothing is mounted."""
+@pytest.fixture(scope="module")
+def _window(chromium: Browser) -> Iterator[Page]:
     page = chromium.new_page()
-    load_scripts(page)
     yield page
     page.close()
+
+
+@pytest.fixture
+def scripts(_window: Page) -> Page:
+    """An empty page with our scripts in it; nothing is mounted. A document of the test's own in a window of all."""
+    _window.goto("about:blank")
+    load_scripts(_window)
+    return _window

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,10 +25,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[tuple[Server, str]]:
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
     """A server that other machines reach, and a key for it."""
-    data = tmp_path / "data"
+    data = tmp_path_factory.mktemp("guarded") / "data"
     command = [sys.executable, "-m", "stabilitybackend.cli", "keys", "create", "tests", "--data-dir", str(data)]
     key = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split()[0]
     with Server(data, free_port(), env={"STABILITY_HOST": "0.0.0.0"}) as server:
