@@ -49,10 +49,18 @@ class PlainRedis:
             raise
         return self
 
+    def kill(self) -> None:
+        """kill -9."""
+        self.__exit__(None, None, None)
+
+    def come_back(self) -> None:
+        """Start it again at the same address, with what its options let it keep."""
+        self.__enter__()
+
     def come_back_empty(self) -> None:
         """Kill it and start it again at the same address; it keeps nothing."""
-        self.__exit__(None, None, None)
-        self.__enter__()
+        self.kill()
+        self.come_back()
 
     def _answers(self) -> bool:
         assert self._process.poll() is None, "redis-server ended at once"

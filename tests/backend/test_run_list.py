@@ -11,6 +11,7 @@ import pytest
 from redis.asyncio import Redis
 
 from archive_stage import Stage
+from plain_redis import PlainRedis
 from program import program_in
 from server_stack import RunningServer
 from stabilitybackend.errors import BadRequest
@@ -115,6 +116,21 @@ async def test_a_restart_takes_up_a_run_under_way_that_is_older_than_six_hundred
         await index.save_view(f"newer-{n}", {"status": "finished"}, stage.now + 1)
     await stage.manager.start()
     await stage.until(lambda: set(stage.manager._workers) == {"old"}, "it is taken up")
+
+
+async def test_runs_under_way_are_watched_though_redis_went_away_while_the_server_started(tmp_path: Path) -> None:
+    with PlainRedis(tmp_path, "--appendonly", "yes") as plain:
+        client = make_redis(plain.url)
+        stage = Stage(client, tmp_path / "archive")
+        await _register(RunIndex(client), ["old"], first=stage.now)
+        await RunIndex(client).save_view("old", {"status": "running"}, stage.now)
+        plain.kill()
+        await stage.manager.start()
+        assert not stage.manager._workers
+        plain.come_back()
+        await stage.until(lambda: set(stage.manager._workers) == {"old"}, "it is taken up")
+        await stage.manager.stop()
+        await client.aclose()
 
 
 async def test_what_an_older_version_did_not_note_is_noted_at_the_start(stage: Stage) -> None:

@@ -84,13 +84,17 @@ class RunManager:
         self._watcher: asyncio.Task[None] | None = None
         #: The runs that are taken up after a restart.
         self.waking = Waking(self._worker)
+        self._taken_up = False
         self._storing: Trouble | None = None
         #: Runs that were over before the server started, and may still lie in Redis.
         self._leftover: list[str] = []
 
     async def start(self) -> None:
-        """Watch the runs that were under way when the server stopped."""
+        """Watch the runs that were under way when the server stopped, as soon as Redis says which."""
+        await self._take_up()
         self._sweeper = asyncio.create_task(self._sweep(), name="run-sweeper")
+
+    async def _take_up(self) -> None:
         try:
             await self.fleet.load()
             await self._index.complete()
@@ -98,9 +102,10 @@ class RunManager:
             live = {run["run_id"]: None for run in heard if run["status"] in FOLLOWED_STATES}
             self._leftover = [run_id for run_id in await self._index.ids() if run_id not in live]
             self.waking.start(live)
+            self._taken_up = True
             await self._forget_unknown()
         except (RedisError, OSError) as error:
-            _log.warning("runs under way are watched when they are asked for; Redis is away: %s", error)
+            _log.warning("runs under way are watched when Redis is back: %s", error)
 
     async def _forget_unknown(self) -> None:
         """Remove what lies here for the restart of runs that Redis does not know."""
@@ -145,6 +150,8 @@ class RunManager:
         leftover_at = time.monotonic() + LEFTOVER_S
         while True:
             await asyncio.sleep(SWEEP_S)
+            if not self._taken_up:
+                await self._take_up()
             await self._let_idle_go()
             if time.monotonic() < leftover_at:
                 continue
