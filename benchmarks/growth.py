@@ -18,11 +18,11 @@ import statistics
 import sys
 from dataclasses import asdict, dataclass
 
-from growth_jobs import DIRECTIONS, Steps
+from growth_hang import hung_ranks
+from growth_jobs import COLLECTOR, JOBS, Steps
 from growth_runs import followed_runs
 
-from stabilitybackend.collector import CycleCollector
-
+_JOBS = {**JOBS, "hung ranks": (hung_ranks, (2_048, 4_096, 8_192, 16_384))}
 #: The aims: the greatest power, and the longest step at the largest size, milliseconds.
 MAX_POWER, MAX_STEP_MS = 1.3, 50.0
 #: Below this a time is mostly the clock's and the interpreter's, CPU seconds: no power is read from it.
@@ -65,17 +65,16 @@ def measured(name: str, sizes: tuple[int, ...], repeats: int) -> Growth:
 
 def _steps(name: str, size: int) -> Steps:
     """Return the steps of one direction at one size, the collector of cycles tended as in the server's process."""
-    collector = CycleCollector()
-    collector.start()
+    COLLECTOR.start()
     try:
-        return followed_runs(size) if name == "followed runs" else DIRECTIONS[name][0](size).steps
+        return followed_runs(size) if name == "followed runs" else _JOBS[name][0](size).steps
     finally:
-        collector.stop()
+        COLLECTOR.stop()
 
 
 def main() -> int:
     """Print the table; return 1 when an aim is missed."""
-    every = {"followed runs": (250, 500, 1_000, 2_000)} | {name: sizes for name, (_, sizes) in DIRECTIONS.items()}
+    every = {"followed runs": (250, 500, 1_000, 2_000)} | {name: sizes for name, (_, sizes) in _JOBS.items()}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(every), default=list(every), help="directions to measure")
     parser.add_argument("--repeats", type=int, default=3)

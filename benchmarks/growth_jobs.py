@@ -9,25 +9,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 
+from stabilitybackend.collector import LOOK_EVERY_S, CycleCollector
 from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.health_feed import HealthFeed
 from stabilitybackend.runs.live import Channel, Subscriber
 from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.slices import SLICE_S
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo, decode_message, encode_message
 
-__all__ = ["DIRECTIONS", "Steps"]
+__all__ = ["COLLECTOR", "JOBS", "RANKS_PER_NODE", "START", "Rank", "Run", "Steps", "running", "words"]
 
 START = 1_000_000.0
 RANKS_PER_NODE = 8
 #: Frames and words between two ticks: what a second brings.
 PER_TICK = 1_000
+T = TypeVar("T")
+#: Of this process, as the server has it.
+COLLECTOR = CycleCollector()
 
 
 class Steps:
@@ -35,9 +40,16 @@ class Steps:
 
     def __init__(self) -> None:
         self.total_s = self.longest_s = 0.0
+        self._looked_at = time.thread_time()
 
     def take(self, work: Callable[[], Any]) -> Any:
-        """Return what ``work`` returns, its time counted as one step."""
+        """Return what ``work`` returns, its time counted as one step; the collector looks at what is new in another."""
+        if time.thread_time() - self._looked_at > LOOK_EVERY_S:
+            self._count(COLLECTOR.look_at_new)
+            self._looked_at = time.thread_time()
+        return self._count(work)
+
+    def _count(self, work: Callable[[], Any]) -> Any:
         begin = time.thread_time()
         answer = work()
         took = time.thread_time() - begin
@@ -55,6 +67,7 @@ class Run:
         self.state = RunState("grown", lambda: self.now)
         self.channel = Channel()
         self.channel.join(Subscriber())
+        self._feed = HealthFeed(self.channel)
         self._read = 0
 
     def frames(self, frames: Iterable[Frame], ticks: int = PER_TICK) -> None:
@@ -74,18 +87,21 @@ class Run:
         """Take what agents say."""
         for word in words:
             self.state.liveness.agent_connected(word.agent, self.now)
-            self.steps.take(lambda word=word: self.state.on_health(word))
+            self.steps.take(lambda word=word: self._feed.put(self.state.on_health(word)))
 
     def tick(self) -> None:
         """Let a second pass."""
         self.now += 1.0
         self._tick()
+        self._sliced(self._feed.flushing(self.state.statuses))
         self.steps.take(self.state.view)
 
     def _tick(self) -> None:
-        """Judge in slices, as a worker does."""
-        work = self.state.ticking()
-        found: list[Changes] = []
+        self._conclude(self._sliced(self.state.ticking()))
+
+    def _sliced(self, work: Generator[None, None, T]) -> T:
+        """Work in slices, as a worker does."""
+        found: list[T] = []
 
         def slice_of_it() -> None:
             begin = time.thread_time()
@@ -97,7 +113,7 @@ class Run:
 
         while not found:
             self.steps.take(slice_of_it)
-        self._conclude(found[0])
+        return found[0]
 
     def _conclude(self, changes: Changes) -> None:
         self._read += 1
@@ -155,7 +171,7 @@ def words(ranks: list[Rank], step: int, now: float, per_node: int = RANKS_PER_NO
     return found
 
 
-def _running(run: Run, ranks: list[Rank], per_node: int = RANKS_PER_NODE) -> None:
+def running(run: Run, ranks: list[Rank], per_node: int = RANKS_PER_NODE) -> None:
     """Let a job run for some seconds; that is not measured."""
     measured, run.steps = run.steps, Steps()
     for second in range(1, 4):
@@ -167,7 +183,7 @@ def _running(run: Run, ranks: list[Rank], per_node: int = RANKS_PER_NODE) -> Non
 def lost_agents(count: int) -> Run:
     """All agents of a job fall silent."""
     run, ranks = Run(), [Rank(rank, count) for rank in range(count)]
-    _running(run, ranks, 1)
+    running(run, ranks, 1)
     for at in range(count):
         run.steps.take(lambda at=at: run.state.liveness.agent_disconnected(f"a-n{at}", run.now))
     run.now += 31.0
@@ -179,7 +195,7 @@ def lost_agents(count: int) -> Run:
 def crashed_ranks(count: int) -> Run:
     """One rank raises, all others fail in their collectives, their agents tell of the processes."""
     run, ranks = Run(), [Rank(rank, count) for rank in range(count)]
-    _running(run, ranks)
+    running(run, ranks)
     said = ("DistBackendError", "NCCL error: remote process exited or there was a network error")
     run.frames(
         rank.event("exception", 3, type=kind, message=message)
@@ -225,7 +241,7 @@ def restarted_ranks(count: int) -> Run:
     run, ranks = Run(), [Rank(rank, count) for rank in range(count)]
     run.frames(frame for rank in ranks for frame in (rank.event("start"), rank.rows(9, 4)))
     run.frames([ranks[0].event("checkpoint", 10, path="/c/10")])
-    _running(run, ranks)
+    running(run, ranks)
     again = [Rank(rank, count, start=2) for rank in range(count)]
     run.health(words(again, 11, run.now))
     run.frames(frame for rank in again for frame in (rank.event("start"), rank.rows(11, 4)))
@@ -265,7 +281,7 @@ def tabs(count: int) -> Run:
 
 
 #: Name -> (what it does, its four sizes; at the last one no step may be longer than STEP_S).
-DIRECTIONS: dict[str, tuple[Callable[[int], Run], tuple[int, ...]]] = {
+JOBS: dict[str, tuple[Callable[[int], Run], tuple[int, ...]]] = {
     "lost agents": (lost_agents, (512, 1_024, 2_048, 4_096)),
     "crashed ranks": (crashed_ranks, (512, 1_024, 2_048, 4_096)),
     "rollbacks": (rollbacks, (125, 250, 500, 1_000)),

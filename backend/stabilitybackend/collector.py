@@ -3,8 +3,10 @@
 Its rarest look goes through every container that there is, and the whole process stops meanwhile: for 0.1 to 0.3 s with
 16,384 ranks or 500 runs. So what has stayed is set aside after each such look (``gc.freeze``), and the next one goes
 through what was made since. What is set aside is freed as ever once nothing refers to it; only a cycle among it has to
-wait for a look at everything. That comes while nobody is connected, or when very much was set aside. Where the
-interpreter's own collector works in small pieces there is no such look, and nothing is set aside.
+wait for a look at everything. That comes while nobody is connected, or when very much was set aside.
+
+Left to itself the collector waits for more containers made than freed. Where each message of an agent takes the place
+of the one before, that is never so, and it meets them all at once some time: so there is a look every now and then.
 """
 
 from __future__ import annotations
@@ -15,16 +17,17 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-__all__ = ["LOOKED_AT", "SET_ASIDE_FROM", "CycleCollector"]
+__all__ = ["LOOKED_AT", "LOOK_EVERY_S", "SET_ASIDE_FROM", "CycleCollector"]
 
-#: New containers after which the collector looks at all that was not set aside: each takes some 0.3 us.
-LOOKED_AT = 20_000
+#: New containers after which the collector looks at all that was not set aside: each takes 0.3 to 1 us.
+LOOKED_AT = 10_000
 #: Containers that must have stayed for them to be set aside: fewer cost little to be looked at again.
-SET_ASIDE_FROM = 20_000
+SET_ASIDE_FROM = 10_000
 #: Containers set aside since the last look at everything with which the next one no longer waits for a quiet moment:
 #: some hundred MiB, were all of them in cycles that nobody needs.
 MAX_SET_ASIDE = 2_000_000
-#: How often it is asked whether everything may be looked at, seconds.
+#: How often what is new is looked at, if it is that much, and how often it is asked whether everything may be, seconds.
+LOOK_EVERY_S = 0.25
 TEND_EVERY_S = 60.0
 
 #: Generation of ``gc`` that holds what has stayed.
@@ -69,8 +72,15 @@ class CycleCollector:
     async def follow(self, quiet: Callable[[], bool]) -> None:
         """Tend it for ever; ``quiet`` says whether a pause of some tenths of a second keeps nobody waiting."""
         while True:
-            await asyncio.sleep(TEND_EVERY_S)
+            for _ in range(round(TEND_EVERY_S / LOOK_EVERY_S)):
+                await asyncio.sleep(LOOK_EVERY_S)
+                self.look_at_new()
             self.tend(quiet())
+
+    def look_at_new(self) -> None:
+        """Look at what was not set aside, and set it aside, where it is enough for that."""
+        if len(gc.get_objects()) >= SET_ASIDE_FROM:
+            gc.collect()
 
     def tend(self, quiet: bool) -> None:
         """Look at everything where something was set aside and the moment is ``quiet``, or where it is very much."""
@@ -83,6 +93,7 @@ class CycleCollector:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
+        gc.collect()  # CPython waits for a quarter more than its last look left: that is nothing from now on
         self._at_all = self._more = False
         self._stay = gc.get_freeze_count()
 

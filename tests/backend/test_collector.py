@@ -66,6 +66,17 @@ def test_however_much_is_held_no_look_goes_through_more_than_what_is_new(collect
     assert max(looked_at) < 2 * (LOOKED_AT + SET_ASIDE_FROM)
 
 
+def test_what_takes_the_place_of_what_is_freed_is_looked_at_in_small_portions(collector: CycleCollector) -> None:
+    held = hold(10 * SET_ASIDE_FROM)
+    most = 0
+    for at in range(len(held)):  # as many are freed as are made: by itself the collector does not come by
+        held[at] = [at]
+        if at % SET_ASIDE_FROM == 0:
+            collector.look_at_new()
+            most = max(most, len(gc.get_objects()))
+    assert most < 2 * SET_ASIDE_FROM
+
+
 def test_what_the_start_made_is_never_looked_at(collector: CycleCollector) -> None:
     assert len(gc.get_objects()) < 5_000 < gc.get_freeze_count()
 

@@ -47,6 +47,10 @@ class Group(NamedTuple):
         """Its name for people."""
         return self.desc or self.key
 
+    def __hash__(self) -> int:
+        # Each of its thousands of members looks it up: not by all the others every time.
+        return hash((self.key, self.desc, len(self.ranks), self.ranks[:1], self.ranks[-1:]))
+
 
 class Active(NamedTuple):
     """A collective that a rank has entered and not left."""
@@ -122,10 +126,13 @@ class Wavefront:
     desync: str = ""
     odd: list[int] = field(default_factory=list)
     circle: list[int] = field(default_factory=list)
+    _waits: dict[int, Collective] | None = None
 
     def waiting(self, rank: int) -> Collective | None:
-        """Return the collective that a rank waits in."""
-        return next((one for one in self.stuck if rank in one.joined), None)
+        """Return the collective that a rank waits in; ask when all that stand are known."""
+        if self._waits is None:
+            self._waits = {rank: one for one in reversed(self.stuck) for rank in one.joined}
+        return self._waits.get(rank)
 
     @property
     def all_joined(self) -> bool:
@@ -211,12 +218,20 @@ def _same_groups(recorders: Iterable[Recorder]) -> Callable[[Group, int], Group]
         by_ranks = known.setdefault(group.key, {})
         by_ranks[group.ranks] = max(by_ranks.get(group.ranks, ""), group.desc)
 
+    whole: dict[Group, Group] = {}
+
     def same(group: Group, rank: int) -> Group:
-        by_ranks = known[group.key]
-        ranks = group.ranks
-        if not ranks:  # those that name their members know more
-            ranks = min((other for other in by_ranks if rank in other), key=len, default=max(by_ranks, key=len))
-        return Group(group.key, by_ranks[ranks] or max(by_ranks.values()), ranks)
+        found = whole.get(group)
+        if found is None:
+            by_ranks = known[group.key]
+            ranks = group.ranks
+            if not ranks:  # those that name their members know more
+                ranks = min((other for other in by_ranks if rank in other), key=len, default=max(by_ranks, key=len))
+            found = Group(group.key, by_ranks[ranks] or max(by_ranks.values()), ranks)
+            found = whole.setdefault(found, found)
+            if group.ranks:  # else it may be another group for another rank
+                whole[group] = found
+        return found
 
     return same
 
@@ -262,14 +277,14 @@ def _desync(group: Group, active: Mapping[int, Active], found: Wavefront) -> Non
 
 def _blame(found: Wavefront) -> None:
     """Follow the edges from who waits to whom it waits for; who waits for nobody is what all wait for."""
-    waits_for: dict[int, set[int]] = {}
+    wanted: set[int] = set()
+    waiting: set[int] = set()
     for one in found.stuck:
         gone = {*one.missing, *one.unknown}
-        if gone:
-            for rank in one.joined:
-                waits_for.setdefault(rank, set()).update(gone)
-    wanted = {rank for gone in waits_for.values() for rank in gone}
-    free = sorted(wanted - waits_for.keys())
+        if gone and one.joined:
+            wanted |= gone
+            waiting.update(one.joined)
+    free = sorted(wanted - waiting)
     said = {rank for one in found.stuck for rank in one.missing}
     # A rank may be missing in one group by its own word and unread in another: its word counts.
     found.culprits = [rank for rank in free if rank in said]

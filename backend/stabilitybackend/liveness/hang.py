@@ -234,7 +234,8 @@ def _finding(
     unseen = sorted({*(watch.rank for watch in scene.unseen), *scene.absent})
     if unseen and not (_have_not_come(scene, verdict) and set(unseen) <= set(verdict.ranks)):
         text += f" We see nothing of {name_ranks(unseen)}: {'it' if len(unseen) == 1 else 'they'} may be the cause."
-    named = [*culprits, *(watch for watch in scene.visible if watch not in set(culprits))][:MAX_NAMED_RANKS]
+    blamed = set(culprits)
+    named = [*culprits, *(watch for watch in scene.visible if watch not in blamed)][:MAX_NAMED_RANKS]
     return Finding(
         detector="liveness",
         key=key,

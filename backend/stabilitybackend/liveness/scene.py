@@ -114,6 +114,7 @@ class Scene:
     now: float = 0.0
     #: Seconds that the standstill had lasted before it was looked at again: the server was away meanwhile.
     before_s: float = 0.0
+    _sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def running(self) -> list[int]:
@@ -158,8 +159,7 @@ class Scene:
 
     def proc(self, watch: RankWatch) -> dict[str, Any]:
         """Return the kernel's word on a rank: as sampled for the dump, undisturbed, else the newest."""
-        sampled = self.dump.proc_of(watch.rank) if self.dump is not None else {}
-        return {**watch.proc, **sampled}
+        return {**watch.proc, **self._sampled_of(watch.rank)}
 
     def where(self, watch: RankWatch) -> Where:
         """Return what a rank's stack says, ``unknown`` without one."""
@@ -181,8 +181,15 @@ class Scene:
         return bool(looks) and all(look["state"] == "D" for look in looks)
 
     def _looks(self, watch: RankWatch) -> list[Mapping[str, Any]]:
-        sampled = self.dump.proc_of(watch.rank) if self.dump is not None else {}
-        return [look for look in (watch.proc, sampled) if look.get("state")]
+        return [look for look in (watch.proc, self._sampled_of(watch.rank)) if look.get("state")]
+
+    def _sampled_of(self, rank: int) -> dict[str, Any]:
+        """Return the kernel's word on a rank as it was sampled for the dump; read once."""
+        if self.dump is None:
+            return {}
+        if rank not in self._sampled:
+            self._sampled[rank] = self.dump.proc_of(rank)
+        return self._sampled[rank]
 
     def all_busy(self) -> frozenset[int]:
         """Return the ranks that run Python now."""

@@ -99,7 +99,8 @@ def _absent(scene: Scene) -> _Answer:
 def _node(scene: Scene) -> _Answer:
     stood = scene.seen_to_stand_s
     ranks = [rank for rank, silent in scene.silent_s.items() if silent >= stood - SILENCE_LATER_S]
-    where = {watch.node for watch in (*scene.unseen, *scene.visible) if watch.rank in set(ranks)}
+    silent = set(ranks)
+    where = {watch.node for watch in (*scene.unseen, *scene.visible) if watch.rank in silent}
     several = "their node has" if len(where) == 1 else "their nodes have"
     said = "said nothing since the others stand"
     return ranks, f"its node has {said}", f"{several} {said}"

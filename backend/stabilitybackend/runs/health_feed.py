@@ -8,11 +8,12 @@ in any case. Otherwise only those of its columns come that changed since the las
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from typing import Any
 
 from stabilitybackend.liveness.rank_status import RankStatuses
 from stabilitybackend.runs.live import Channel
+from stabilitybackend.slices import at_once
 
 __all__ = ["COLUMNS", "HealthFeed"]
 
@@ -22,6 +23,8 @@ WHOLE_EVERY = 60
 BEAT_STANDS_S = 3.0
 #: In a phase for so long the kernel's word for where the process waits is told, seconds; before it only flickers.
 WCHAN_AFTER_S = 3.0
+#: Agents whose columns are made in one go: a node has 8 ranks or so.
+AGENTS_AT_ONCE = 32
 #: Agents that are remembered; more, and all are told whole again.
 MAX_AGENTS = 4_096
 #: Unix seconds from which on a time is garbage: the year 5138.
@@ -79,10 +82,15 @@ class HealthFeed:
 
     def flush(self, judge: Callable[[], RankStatuses]) -> None:
         """Publish what changed since the last call, if anything did; ``judge`` returns what each rank does now."""
+        at_once(self.flushing(judge))
+
+    def flushing(self, judge: Callable[[], RankStatuses]) -> Generator[None, None, None]:
+        """``flush`` in slices: it yields where others may be served; ``put`` may not be called meanwhile."""
         if not self._channel:
             self._told, self._due = {}, {}
             return
         judged = judge()
+        yield
         self._looks += 1
         if self._joined != self._channel.joined:
             # Whoever has come asks for the agents and gets what is so at that moment: every column once more then.
@@ -110,6 +118,8 @@ class HealthFeed:
             one: dict[str, Any] = {"agent": name, "time": _offset(_time(agent["time"]), base)}
             one.update((key, _packed(key, column, base, words)) for key, column in changed.items())
             news.append(one)
+            if index % AGENTS_AT_ONCE == 0:
+                yield
         news += self._judged_anew(due, judged, words)
         if not news and judged.waits_for == self._waits_for:
             return

@@ -242,7 +242,7 @@ class RunWorker:
         await self._conclude(changes)
         with self.defects.noted("telling of it"):
             await self.tell_fleet()
-            self._health.flush(self.state.statuses)
+            await self._slices.run(self._health.flushing(self.state.statuses))
         await self._slices.breathe()
         await self.card.tell(self.defects.view(self.state.view), self._clock())
 

@@ -1,0 +1,30 @@
+"""Where the collectives of a job stand is found in proportion to its ranks, also while half of them are silent."""
+
+from __future__ import annotations
+
+from stabilitybackend.liveness.collectives import Active, Group, Joined, Recorder, wavefront
+
+
+class _Counted(int):
+    """A rank that counts how often ranks are looked up."""
+
+    lookups = 0
+
+    def __hash__(self) -> int:
+        _Counted.lookups += 1
+        return int(self)
+
+
+def lookups(count: int) -> int:
+    """Return how often a rank is looked up in a job of ``count``, every second of which waits and is known to."""
+    group = Group("0", "default_pg", tuple(map(_Counted, range(count))))
+    recorder = Recorder((Joined(group, 9, 8),), (Active(group, 9, "all_reduce", "[4]", 1.0),))
+    _Counted.lookups = 0
+    front = wavefront(dict.fromkeys(group.ranks[::2], recorder))
+    assert front.silent == list(range(1, count, 2))
+    assert all(front.waiting(rank) is front.stuck[0] for rank in group.ranks[::2])
+    return _Counted.lookups
+
+
+def test_four_times_the_ranks_are_looked_up_four_times_as_often() -> None:
+    assert lookups(800) < 5 * lookups(200)
