@@ -24,7 +24,7 @@ from stabilitybackend.archive.location import open_location
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.collector import CycleCollector
-from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.errors import RedisStartError, StabilityBoardError
 from stabilitybackend.http_guard import HttpGuard, security_headers
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.metrics import ServerMetrics, registry
@@ -114,7 +114,13 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await check_server(redis, redis_url)
+        try:
+            await check_server(redis, redis_url)
+        except RedisStartError as error:
+            if error.code != "redis_away":
+                raise
+            # It was there when ``up`` looked, a moment ago: it is waited for, as while the server runs.
+            _log.warning("%s; the server goes on when it is back", error.message)
         await check_exposure(settings, ring)
         ingest.start()
         await manager.start()

@@ -104,8 +104,8 @@ async def check_server(redis: Redis, url: str) -> str:
     """Return the server's name and version, for example ``valkey 9.1.2``.
 
     Raises:
-        RedisStartError: it can't be reached, refuses us, is older than 6.2, or can't hold our keys: a node of a
-            cluster, a Sentinel, a replica.
+        RedisStartError: it can't be reached (code ``redis_away``), refuses us, is older than 6.2, or can't hold our
+            keys: a node of a cluster, a Sentinel, a replica.
     """
     place = shown_url(url)
     try:
@@ -120,6 +120,7 @@ async def check_server(redis: Redis, url: str) -> str:
         raise RedisStartError(
             f"Redis at {place} can't be reached: {error}",
             hint="start it, correct --redis-url, or leave --redis-url out to use the embedded server",
+            code="redis_away",
         ) from error
     except (TypeError, ValueError) as error:  # redis-py hands what stands behind the URL's "?" to its connections
         raise RedisStartError(

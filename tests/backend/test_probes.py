@@ -106,6 +106,17 @@ async def test_a_redis_that_stores_nothing_is_said_by_every_probe_page_and_run_u
             assert server.get("/runs/run-1")["storing"] is None
 
 
+def test_a_server_whose_redis_goes_away_while_it_starts_is_up_says_so_and_goes_on_when_it_is_back(
+    plain: PlainRedis, tmp_path: Path
+) -> None:
+    plain.kill()
+    with RunningServer(plain.url, tmp_path / "data") as server:
+        assert server.client.get("/livez").status_code == 200
+        wait_until(lambda: codes(server) == ["redis_away"], SAID_WITHIN_S, "readyz says it")
+        plain.come_back()
+        wait_until(lambda: server.client.get("/readyz").status_code == 200, 10, "readyz is well again")
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 4 MiB; only who may mount one has it."""
