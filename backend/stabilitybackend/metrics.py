@@ -124,9 +124,9 @@ class ServerMetrics(Collector):
             files.add_metric([outcome], manager.restart_counts().get(outcome, 0))
         yield files
         spent = CounterMetricFamily(
-            "stability_run_cpu_seconds", "CPU time of folding and judging, by run.", labels=["run_id"]
+            "stability_run_cpu_seconds", "Time of folding and judging on the event loop, by run.", labels=["run_id"]
         )
-        for run_id, seconds in self._cpu(manager.fold_cpu_s()):
+        for run_id, seconds in self._cpu(manager.folding_s()):
             spent.add_metric([run_id], seconds)
         yield spent
 

@@ -332,9 +332,9 @@ class RunManager:
         for worker in self._workers.values():
             yield worker.card.status if worker.readiness.reached else "restoring"
 
-    def fold_cpu_s(self) -> dict[str, float]:
-        """Return the CPU seconds that folding and judging took, by run that is followed."""
-        spent = self._files.restart.fold_cpu_s
+    def folding_s(self) -> dict[str, float]:
+        """Return the seconds that folding and judging took, by run that is followed."""
+        spent = self._files.restart.folding_s
         for gone in spent.keys() - self._workers.keys():
             del spent[gone]
         return dict(spent)

@@ -46,13 +46,13 @@ class RestartShare:
 
     Attributes:
         folder: of all runs' files; None writes none.
-        fold_cpu_s: CPU seconds that folding and judging took, by followed run.
+        folding_s: seconds that folding and judging took, by followed run: CPU time, where the machine has time for us.
         counts: ``written`` and ``failed`` writes; runs ``taken_up`` from their files, and those whose files were
             ``passed_over``.
     """
 
     folder: Path | None = None
-    fold_cpu_s: dict[str, float] = field(default_factory=dict)
+    folding_s: dict[str, float] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
     def run_ids(self) -> list[str]:

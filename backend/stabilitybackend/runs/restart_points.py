@@ -28,7 +28,7 @@ __all__ = ["RestartPoints"]
 #: A run is written down after so many rows, or so many seconds, whichever comes first.
 EVERY_ROWS = 256
 EVERY_S = 30.0
-#: CPU time of folding that has to lie between two writes, as a multiple of what one costs: their share is at most 4 %.
+#: Time of folding that has to lie between two writes, as a multiple of the CPU time of one: their share is at most 4 %.
 #: Halved it would halve what a restart folds again.
 FOLD_A_WRITE = 25.0
 #: What a write costs is the least of so many: one that had to wait for the disk says nothing about the next.
@@ -50,7 +50,8 @@ class RestartPoints:
         run_id: the run.
         share: where the files are, and what is counted.
         clock: unix seconds now.
-        cpu: CPU seconds of the calling thread.
+        cpu: CPU seconds of the calling thread; a write waits for its disk, which costs nobody anything.
+        elapsed: seconds; folding waits for nothing, and to ask for CPU time at each small frame cost a twentieth of it.
 
     Attributes:
         written: times that the run was written down. failed: times that this was not possible.
@@ -62,9 +63,10 @@ class RestartPoints:
         share: RestartShare,
         clock: Callable[[], float],
         cpu: Callable[[], float] = time.thread_time,
+        elapsed: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.written = self.failed = 0
-        self._cpu = cpu
+        self._cpu, self._elapsed = cpu, elapsed
         self._share = share
         self._run_id = run_id
         self._files = RestartFiles(share.folder, run_id) if share.folder is not None else None
@@ -137,11 +139,11 @@ class RestartPoints:
 
     def folding(self, fold: Callable[[], T]) -> T:
         """Return what ``fold`` returns; the time that it takes says when the next write pays."""
-        begin = self._cpu()
+        begin = self._elapsed()
         found = fold()
-        spent_s = self._cpu() - begin
+        spent_s = self._elapsed() - begin
         self._folded_s += spent_s
-        self._share.fold_cpu_s[self._run_id] = self._share.fold_cpu_s.get(self._run_id, 0.0) + spent_s
+        self._share.folding_s[self._run_id] = self._share.folding_s.get(self._run_id, 0.0) + spent_s
         return found
 
     def sealed(self, store: RunStore, message: bytes) -> None:
