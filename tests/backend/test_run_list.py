@@ -126,9 +126,10 @@ async def test_runs_under_way_are_watched_though_redis_went_away_while_the_serve
         await RunIndex(client).save_view("old", {"status": "running"}, stage.now)
         plain.kill()
         await stage.manager.start()
-        assert not stage.manager._workers
+        assert (stage.manager.late, stage.manager._workers) == (True, {})
         plain.come_back()
         await stage.until(lambda: set(stage.manager._workers) == {"old"}, "it is taken up")
+        assert not stage.manager.late
         await stage.manager.stop()
         await client.aclose()
 

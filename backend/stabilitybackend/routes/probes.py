@@ -44,7 +44,10 @@ def reasons(manager: RunManager, storing: Storing) -> list[dict[str, Any]]:
         trouble = storing.trouble
         found.append({"code": trouble.code, "message": trouble.problem, "hint": trouble.hint})
     waiting = manager.waking.waiting
-    if waiting:
+    if manager.late:
+        message, hint = "Redis was away at the start: live runs are not taken up yet", "wait; it is tried each second"
+        found.append({"code": "restoring", "message": message, "hint": hint})
+    elif waiting:
         message = f"{waiting} of {manager.waking.total} live runs are not judged yet after the restart"
         found.append({"code": "restoring", "message": message, "hint": "wait; the server's log names trouble"})
     unarchived = manager.unarchived()

@@ -84,7 +84,8 @@ class RunManager:
         self._watcher: asyncio.Task[None] | None = None
         #: The runs that are taken up after a restart.
         self.waking = Waking(self._worker)
-        self._taken_up = False
+        #: The runs under way are not known yet: Redis was away at the start, and is asked again each second.
+        self.late = False
         self._storing: Trouble | None = None
         #: Runs that were over before the server started, and may still lie in Redis.
         self._leftover: list[str] = []
@@ -95,6 +96,7 @@ class RunManager:
         self._sweeper = asyncio.create_task(self._sweep(), name="run-sweeper")
 
     async def _take_up(self) -> None:
+        self.late = True
         try:
             await self.fleet.load()
             await self._index.complete()
@@ -102,7 +104,7 @@ class RunManager:
             live = {run["run_id"]: None for run in heard if run["status"] in FOLLOWED_STATES}
             self._leftover = [run_id for run_id in await self._index.ids() if run_id not in live]
             self.waking.start(live)
-            self._taken_up = True
+            self.late = False
             await self._forget_unknown()
         except (RedisError, OSError) as error:
             _log.warning("runs under way are watched when Redis is back: %s", error)
@@ -150,7 +152,7 @@ class RunManager:
         leftover_at = time.monotonic() + LEFTOVER_S
         while True:
             await asyncio.sleep(SWEEP_S)
-            if not self._taken_up:
+            if self.late:
                 await self._take_up()
             await self._let_idle_go()
             if time.monotonic() < leftover_at:
