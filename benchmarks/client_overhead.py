@@ -3,8 +3,10 @@
     python benchmarks/client_overhead.py [--repeats 5] [--calls 400] [--json]
 
 Each contender logs 12 metrics a call in a fresh process, paced at 5 ms (as a training loop does: caches are cold) and
-flat out. Rows of CPU tensors of one element follow: what a loop logs that calls no ``.item()``. The file gets the same
-numbers, as floats that somebody else has read, and again reading them itself.
+flat out. Rows of CPU tensors of one element follow: what a loop logs that calls no ``.item()``. They have two peers:
+``jsonl`` gets the same numbers as floats that somebody else has read (the aim is set against it), ``jsonl, reading``
+reads them itself, as a file must that is handed tensors. ``reading alone`` calls ``.item()`` for each and writes
+nothing: nobody who is handed tensors costs less.
 One repeat measures all of them one after the other, and ratios are taken within a repeat: on a shared machine
 absolute times
 wander, ratios stay. Ours talks to a real server on loopback that confirms every frame, so its agent is at work
@@ -24,6 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +45,8 @@ AIM_PHASE_US = 3.0
 
 #: Rows beside the first: name -> (metrics a call, how many of them are tensors).
 TENSOR_ROWS = {"12 tensors": (12, 12), "12, one a tensor": (12, 1), "200 tensors": (200, 200)}
-#: Who logs them; ``jsonl, reading`` calls ``.item()`` for each.
-READERS = ("ours", "jsonl", "jsonl, reading")
+#: Who logs them.
+READERS = ("ours", "jsonl", "jsonl, reading", "reading alone")
 
 #: Contender -> its figures, one entry a repeat.
 Figures = dict[str, list[dict[str, float]]]
@@ -76,6 +79,17 @@ def open_reading_jsonl(folder: Path) -> tuple[Log, Callable[[], object]]:
     return read_and_log, close
 
 
+def open_reading(folder: Path) -> tuple[Log, Callable[[], object]]:
+    item = import_module("torch").Tensor.item
+
+    def read(step: int, metrics: dict[str, Any]) -> None:
+        for value in metrics.values():
+            if type(value) is not float:
+                item(value)
+
+    return read, lambda: None
+
+
 def open_tensorboard(folder: Path) -> tuple[Log, Callable[[], object]]:
     from torch.utils.tensorboard import SummaryWriter
 
@@ -97,7 +111,7 @@ def open_trackio(folder: Path) -> tuple[Log, Callable[[], object]]:
 
 
 CONTENDERS = {"ours": open_ours, "jsonl": open_jsonl, "tensorboard": open_tensorboard, "trackio": open_trackio}
-OPENERS = {**CONTENDERS, "jsonl, reading": open_reading_jsonl}
+OPENERS = {**CONTENDERS, "jsonl, reading": open_reading_jsonl, "reading alone": open_reading}
 
 
 def row_of(name: str, row: str | None) -> dict[str, Any]:
@@ -270,12 +284,15 @@ def rows_of(figures: Figures) -> list[str]:
                 spread = f"{statistics.median(values):.1f} [{min(values):.1f}..{max(values):.1f}]"
                 cells += f"{spread:>{width}}{ratio(figures, name, key):>7.2f}x"
             lines.append(cells)
+    if "jsonl, reading" in figures:
+        parts = (f"{p} {ratio(figures, 'ours', f'{p}_p50_us', 'jsonl, reading'):.2f}x" for p in ("paced", "flat"))
+        lines.append("ours, ratio to the file that reads the tensors itself, p50: " + ", ".join(parts))
     return lines
 
 
-def ratio(figures: Figures, name: str, key: str) -> float:
-    """Return the median over repeats of a contender's figure divided by JSONL's in the same repeat."""
-    pairs = zip(figures[name], figures["jsonl"], strict=False)
+def ratio(figures: Figures, name: str, key: str, peer: str = "jsonl") -> float:
+    """Return the median over repeats of a contender's figure divided by a peer's in the same repeat."""
+    pairs = zip(figures[name], figures[peer], strict=False)
     return statistics.median(one[key] / base[key] for one, base in pairs)
 
 

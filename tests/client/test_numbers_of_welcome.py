@@ -12,6 +12,7 @@ from gateway import Gateway, Store
 from spooled import spools, stored
 
 import stabilityclient
+from stabilityclient.agent.importer import ImportFailed, upload
 from stabilityclient.wire import Ack, Frame, Hello, Message, Welcome, encode_message
 from waiting import wait_until
 
@@ -153,6 +154,19 @@ def test_a_server_that_has_more_than_this_agent_sent_gets_nothing_twice(start: S
     with Gateway(store, port=free_port):
         assert run.finish() == "delivered"
     assert store.steps() == list(range(20_000))
+
+
+async def test_an_upload_of_what_a_server_takes_for_stored_fails_with_the_reason(start: Start) -> None:
+    run = start()
+    run.log(0, {"loss": 1.0})
+    run.finish()
+    store = Store()
+    with (
+        Gateway(store, welcome=_spoilt(store)) as server,
+        pytest.raises(ImportFailed, match=f"confirms {NEVER}, and 3 were sent"),
+    ):
+        await upload(str(run.folder), server.url)
+    assert spools(run.folder)
 
 
 def _blind(server: Gateway) -> list[str]:
