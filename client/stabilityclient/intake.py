@@ -57,6 +57,14 @@ class Intake:
                 return
             except Exception:  # sort_values() below finds out what it was, and says it in words
                 pass
+        elif types.only_cpu and types.all_known(map(type, values)):
+            plain, item = types.plain, types.item
+            try:
+                row = [value if type(value) in plain else item(value) for value in values]
+                self._spool.append_row(tuple(metrics), step, now, row)
+                return
+            except Exception:  # as above
+                pass
         elif self._store_known(step, now, metrics):
             return
         good, device, refused = sort_values(metrics, self._types)

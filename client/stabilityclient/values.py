@@ -70,7 +70,7 @@ class Types:
     Attributes:
         plain: types that pack as they are.
         tensors: PyTorch's own tensor types. Their subclasses (distributed, fake) may do anything and stay outside.
-        all_tensors: whether all of some types are such.
+        all_tensors: whether all of some types are such. all_known: whether all are such or plain.
         is_cpu, item: PyTorch's own, bound once: a row of tensors is then read without a line of Python for each.
         only_cpu: this PyTorch was built for no device but the CPU: no tensor has to be asked where it lies.
     """
@@ -79,6 +79,8 @@ class Types:
         self.plain: set[type] = {float, int, bool}
         self.tensors: set[type] = set()
         self.all_tensors = self.tensors.issuperset
+        self._known = set(self.plain)
+        self.all_known = self._known.issuperset
         self.is_cpu: Callable[[Any], bool] = bool
         self.item: Callable[[Any], Any] = float
         self.only_cpu = False
@@ -89,10 +91,12 @@ class Types:
         if is_plain_scalar(value):
             if len(self.plain) < MAX_PLAIN_TYPES:
                 self.plain.add(cls)
+                self._known.add(cls)
         elif (torch := sys.modules.get("torch")) is not None and cls in (torch.Tensor, torch.nn.Parameter):
             self.is_cpu, self.item = torch.Tensor.is_cpu.__get__, torch.Tensor.item
             self.only_cpu = _built_for_cpu(torch)
             self.tensors.add(cls)
+            self._known.add(cls)
 
 
 def split(metrics: Mapping[str, Any], types: Types) -> tuple[dict[str, Any], dict[str, Any]] | None:
