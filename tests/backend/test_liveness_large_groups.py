@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from stabilitybackend.liveness.collectives import Active, Group, Joined, Recorder, wavefront
+from stabilitybackend.liveness.collectives import (
+    RECORDERS_AT_ONCE,
+    Active,
+    Group,
+    Joined,
+    Recorder,
+    finding_wavefront,
+    wavefront,
+)
 
 
 class _Counted(int):
@@ -28,3 +36,10 @@ def lookups(count: int) -> int:
 
 def test_four_times_the_ranks_are_looked_up_four_times_as_often() -> None:
     assert lookups(800) < 5 * lookups(200)
+
+
+def test_thousands_of_recorders_are_compared_in_portions_between_which_others_are_served() -> None:
+    group = Group("0", "default_pg", tuple(range(4 * RECORDERS_AT_ONCE)))
+    recorder = Recorder((Joined(group, 9, 8),), (Active(group, 9, "all_reduce", "[4]", 1.0),))
+    portions = sum(1 for _ in finding_wavefront(dict.fromkeys(group.ranks, recorder)))
+    assert portions > 4

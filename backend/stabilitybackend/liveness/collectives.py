@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from stabilitybackend.liveness.naming import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, number
+from stabilitybackend.slices import at_once
 
 #: Process groups and active collectives read of one rank: a rank of a 4D parallel job is in about ten.
 MAX_GROUPS = 32
@@ -23,13 +24,15 @@ MAX_ACTIVE = 16
 MAX_MEMBERS = 65_536
 #: Characters of a group's name and of an operation's name.
 MAX_TEXT = 80
+#: Recorders compared in one go.
+RECORDERS_AT_ONCE = 512
 
 #: Operations in which every member must give the same sizes. Others may differ by rank and are compared by name only.
 _SAME_SIZES = frozenset({"all_reduce", "allreduce", "broadcast", "reduce", "barrier"})
 #: Operations between two ranks: their numbers do not tell who is missing.
 _BETWEEN_TWO = re.compile(r"^(i?send|i?recv|batch_isend_irecv|coalesced)\b|[ _](send|recv)\b")
 
-__all__ = ["Active", "Collective", "Group", "Joined", "Wavefront", "read", "wavefront"]
+__all__ = ["Active", "Collective", "Group", "Joined", "Wavefront", "finding_wavefront", "read", "wavefront"]
 
 
 class Group(NamedTuple):
@@ -189,11 +192,19 @@ def wavefront(recorders: Mapping[int, Recorder]) -> Wavefront:
     Args:
         recorders: rank -> what its Flight Recorder says, of the ranks that could be read.
     """
+    return at_once(finding_wavefront(recorders))
+
+
+def finding_wavefront(recorders: Mapping[int, Recorder]) -> Generator[None, None, Wavefront]:
+    """The same in slices: it yields where others may be served."""
     found = Wavefront()
     members: dict[Group, dict[int, Joined]] = {}
     active: dict[Group, dict[int, Active]] = {}
     same = _same_groups(recorders.values())
-    for rank, recorder in sorted(recorders.items()):
+    yield
+    for count, (rank, recorder) in enumerate(sorted(recorders.items())):
+        if count % RECORDERS_AT_ONCE == 0:
+            yield
         for joined in recorder.groups:
             members.setdefault(same(joined.group, rank), {})[rank] = joined
         for one in recorder.active:
@@ -206,6 +217,7 @@ def wavefront(recorders: Mapping[int, Recorder]) -> Wavefront:
         collective = _stuck(group, ranks, active.get(group, {}))
         if collective is not None:
             found.stuck.append(collective)
+        yield
     found.stuck.sort(key=lambda one: (not one.missing, not one.unknown, -len(one.joined), one.group.name))
     _blame(found)
     return found

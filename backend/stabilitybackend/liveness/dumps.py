@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.liveness.collectives import Group, Recorder, Wavefront, read, wavefront
+from stabilitybackend.liveness.collectives import Group, Recorder, Wavefront, finding_wavefront, read
 from stabilitybackend.liveness.rank_watch import MAX_RANK, number
 from stabilitybackend.liveness.stack_events import ranks_of
 from stabilitybackend.liveness.stack_text import Frame, Where, classify, collective_of, main_thread
+from stabilitybackend.slices import at_once
 
 #: Dumps kept per run, newest ones ...
 MAX_DUMPS = 8
@@ -172,7 +173,13 @@ class Dump:
 
     def wavefront(self) -> Wavefront:
         """Return where the collectives stand, by the Flight Recorders that were read."""
-        return wavefront({rank: look.recorder for rank, look in self.looks.items() if look.recorder is not None})
+        return at_once(self.finding_wavefront())
+
+    def finding_wavefront(self) -> Generator[None, None, Wavefront]:
+        """The same in slices."""
+        return finding_wavefront(
+            {rank: look.recorder for rank, look in self.looks.items() if look.recorder is not None}
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return it in the shape of docs/api.md (Dump)."""

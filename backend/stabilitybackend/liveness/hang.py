@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 
 from stabilitybackend.detectors.contract import Finding
@@ -12,7 +12,7 @@ from stabilitybackend.liveness.peek import Peek
 from stabilitybackend.liveness.rank_watch import RankWatch, number
 from stabilitybackend.liveness.scene import Scene
 from stabilitybackend.liveness.standing import Allowance
-from stabilitybackend.liveness.verdict import Verdict, judge
+from stabilitybackend.liveness.verdict import Verdict, judging
 
 #: A hang is told again when it has lasted this many times longer.
 NEWS_FACTOR = 2.0
@@ -71,7 +71,7 @@ class HangWatch:
         wanted, self._wanted = [*self._peek.wants(), *self._wanted], []
         return wanted
 
-    def tick(
+    def ticking(
         self,
         scene: Scene | None,
         overdue: Sequence[RankWatch],
@@ -80,8 +80,8 @@ class HangWatch:
         over: bool,
         budget: Allowance,
         now: float,
-    ) -> list[Finding]:
-        """Return what is news about the standstill.
+    ) -> Generator[None, None, list[Finding]]:
+        """Return what is news about the standstill; yield where others may be served.
 
         Args:
             scene: the job as it is seen; None while nothing is seen of it.
@@ -97,7 +97,7 @@ class HangWatch:
                 return []
             if self._peek.holds(scene, now):
                 return []
-            return [self._open(scene, overdue, budget, now)]
+            return [(yield from self._open(scene, overdue, budget, now))]
         if died:
             return [self._close("A process of the job died; see that incident.", None, scene)]
         if scene is None:
@@ -110,9 +110,11 @@ class HangWatch:
             if anew:  # it did not recover: somebody ended it
                 return [self._close(f"The job was started again. {text}", None, scene)]
             return [self._close(f"The steps go on again. {text}", max(w.step for w in scene.visible), scene)]
-        return self._follow(scene, overdue, budget, now) if overdue else []
+        return (yield from self._follow(scene, overdue, budget, now)) if overdue else []
 
-    def _open(self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float) -> Finding:
+    def _open(
+        self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float
+    ) -> Generator[None, None, Finding]:
         step = scene.step
         key = f"hang:{step}:{scene.visible[0].source}"
         request, looked_at = self._peek.taken()
@@ -125,7 +127,7 @@ class HangWatch:
         else:
             request = self._request(key, now)
             self._ask(request, scene, _reason(step), now)
-        verdict = judge(scene)
+        verdict = yield from judging(scene)
         self.finding = _finding(scene, verdict, key, step, request, budget, now - verdict.since)
         return self.finding
 
@@ -139,7 +141,9 @@ class HangWatch:
         self._wanted.append(want)
         self._dumps.ask(want, scene.running, now)
 
-    def _follow(self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float) -> list[Finding]:
+    def _follow(
+        self, scene: Scene, overdue: Sequence[RankWatch], budget: Allowance, now: float
+    ) -> Generator[None, None, list[Finding]]:
         old = self.finding
         assert old is not None
         before = old.evidence.get("verdict") or {}
@@ -163,7 +167,7 @@ class HangWatch:
         broken = bool(scene.broken_gpus.keys() - self._broken_then)
         if self._answers >= 0 and not (news or longer or broken) and self._gone(scene) == self._gone_then:
             return []
-        verdict = judge(scene)
+        verdict = yield from judging(scene)
         told = (before.get("class"), before.get("culprits"))
         seen = (verdict.kind, verdict.as_dict(0.0, None)["culprits"])
         settled, self._doubt = self._doubt == seen, seen

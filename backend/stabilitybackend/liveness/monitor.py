@@ -298,11 +298,10 @@ class LivenessMonitor:
             return []
         scene = self._scene(visible, now) if visible else None
         yield
-        overdue = (
-            visible if scene is not None and first and self._first_step.stuck(scene, self.limits, now) else overdue
-        )
+        if scene is not None and first and self._first_step.stuck(scene, self.limits, now):
+            overdue = visible
         self._overdue = Overdue({watch.source for watch in overdue}, excused, self._standing.waiting)
-        return self._hang.tick(scene, overdue, self._deaths.is_open, excused, over, allowed, now)
+        return (yield from self._hang.ticking(scene, overdue, self._deaths.is_open, excused, over, allowed, now))
 
     def _scene(self, visible: list[RankWatch], now: float) -> Scene:
         seen = {watch.rank for watch in visible}
@@ -353,11 +352,10 @@ class LivenessMonitor:
 
     def _status(self, now: float) -> tuple[str, str]:
         visible = self._visible(now)
-        ranks = list(self._ranks.values())
         ended = self._ended(lambda: visible)
         if ended is not None:
             return ended
-        lost_after_s = self.limits.agent_lost_s
+        ranks, lost_after_s = list(self._ranks.values()), self.limits.agent_lost_s
         return how_it_runs(ranks, visible, self._agents, self._hang.finding, lost_after_s, self._first_tick, now)
 
     def budget_s(self, rank: int, source: str) -> float | None:

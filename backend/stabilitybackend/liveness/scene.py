@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from stabilitybackend.liveness.stack_text import Where
 #: The pending calls are asked for once a beat; a main thread that ran one so lately runs Python, seconds. A busy
 #: machine makes beats late.
 RUNS_PYTHON_S = 6.0
+#: Looks at ranks that are read in one go.
+LOOKS_AT_ONCE = 512
 #: Share of a core from which a main thread counts as busy.
 BUSY_CPU = 0.5
 #: Phases in which a rank gets its data.
@@ -115,6 +117,7 @@ class Scene:
     #: Seconds that the standstill had lasted before it was looked at again: the server was away meanwhile.
     before_s: float = 0.0
     _sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _front: Wavefront | None = None
 
     @property
     def running(self) -> list[int]:
@@ -126,10 +129,22 @@ class Scene:
         """Return the ranks that have not come, in this start of the job or ever."""
         return [*self.never, *self.not_back]
 
-    @cached_property
+    @property
     def front(self) -> Wavefront:
         """Where the collectives stand; empty without a Flight Recorder."""
-        return self.dump.wavefront() if self.dump is not None else Wavefront()
+        if self._front is None:
+            self._front = self.dump.wavefront() if self.dump is not None else Wavefront()
+        return self._front
+
+    def reading(self) -> Generator[None, None, None]:
+        """Read all that the agents collected; yield where others may be served. Who asks then has it at once."""
+        if self.dump is None:
+            return
+        self._front = yield from self.dump.finding_wavefront()
+        for count, rank in enumerate(self.dump.looks):
+            self._sampled_of(rank)
+            if count % LOOKS_AT_ONCE == 0:
+                yield
 
     @cached_property
     def stood_s(self) -> float:

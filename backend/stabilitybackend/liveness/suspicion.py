@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import NamedTuple
 
 from stabilitybackend.liveness.naming import name_ranks
@@ -30,12 +30,16 @@ class Suspicion(NamedTuple):
     why: str
 
 
-def suspicions(scene: Scene) -> list[Suspicion]:
-    """Return what points at a rank, the strongest evidence first. Empty when nothing tells the ranks apart."""
+def suspicions(scene: Scene) -> Generator[None, None, list[Suspicion]]:
+    """Return what points at a rank, the strongest evidence first. Empty when nothing tells the ranks apart.
+
+    It yields where others may be served.
+    """
     if len(scene.visible) == 1 and not (scene.unseen or scene.over or scene.absent):
         return []
     found = []
     for kind, judge in _KINDS:
+        yield
         answer = judge(scene)
         if answer is not None and answer[0]:
             ranks = tuple(sorted(answer[0]))

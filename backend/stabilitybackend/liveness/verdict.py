@@ -5,7 +5,7 @@ The rules are in docs/liveness.md. Nothing is claimed that was not seen: what co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +58,7 @@ _ALL = {
 #: A text in pieces: a number stands where the text says for how long, and is since when, unix seconds.
 _Parts = list[str | float]
 
-__all__ = ["Verdict", "judge"]
+__all__ = ["Verdict", "judging"]
 
 
 @dataclass(slots=True)
@@ -104,9 +104,11 @@ class Verdict:
         }
 
 
-def judge(scene: Scene) -> Verdict:
-    """Return the verdict on a standstill."""
-    found = suspicions(scene)
+def judging(scene: Scene) -> Generator[None, None, Verdict]:
+    """Return the verdict on a standstill; yield where others may be served."""
+    yield from scene.reading()
+    found = yield from suspicions(scene)
+    yield
     every = {watch.rank: watch for watch in (*scene.over, *scene.unseen, *scene.visible)}
     top = found[0] if found else None
     if top is not None:
@@ -116,15 +118,19 @@ def judge(scene: Scene) -> Verdict:
         culprits = list(scene.visible) if len(scene.visible) == 1 else []
         ranks = [watch.rank for watch in culprits]
     kind = _class(scene, top, culprits)
+    yield
     if not scene.front.desync and scene.front.circle:
         kind = "desync"
     verdict = Verdict(kind, _confidence(scene, found, kind), culprits, ranks, why="" if top is None else top.why)
+    yield
     seen = set(scene.visible)
     stood = max((scene.stood_of(watch) for watch in culprits if watch in seen), default=scene.stood_s)
     verdict.seen_at = max(watch.seen_at for watch in scene.visible)
     verdict.since = verdict.seen_at - stood
     verdict.because = _gpus(scene, ranks, verdict.since) + _because(scene, found, culprits, ranks)
+    yield
     verdict.blind = _blind(scene)
+    yield
     verdict.parts = _parts(scene, verdict)
     return verdict
 
