@@ -7,8 +7,8 @@
 `free_port`   a TCP port that was free a moment ago.
 `nvml_library` folder of a libnvidia-ml.so.1 of ours for ``fake_nvml.FakeNvml``; without a C compiler skipped at home.
 
-`tests/waiting.py` and `tests/ports.py` are importable as ``waiting`` and ``ports`` from every test, and
-`tests/nvml/fake_nvml.py` as ``fake_nvml``.
+`tests/waiting.py`, `tests/ports.py` and `tests/installed.py` are importable as ``waiting``, ``ports`` and ``installed``
+from every test, and `tests/nvml/fake_nvml.py` as ``fake_nvml``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,16 +33,19 @@ if TYPE_CHECKING:
 _LONG = {"examples", "stack", "browser"}
 
 
-def pytest_configure() -> None:
-    """Let Python's collector of cycles rest until all tests are read."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let Python's collector of cycles rest while all tests are read, and pass over them from then on.
+
+    Modules and tests stay: each of its looks at them costs 0.3 s.
+    """
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Let the collector pass over modules and tests from now on: they stay, and each of its looks would cost 0.3 s."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
