@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 OpenPage = Callable[..., "Page"]
 JOB = str(Path(__file__).parent / "spoilt_job.py")
-RUN = "r-spoilt"
 PHONE = {"width": 390, "height": 844}
 #: What the dialog is about to order.
 FORM = """() => ({
@@ -28,39 +27,46 @@ FORM = """() => ({
 
 
 class Spoilt:
-    """A server and a job that stands at step 270 in a spike that began at step 220, with checkpoints 200 and 250."""
+    """A job on a server that stands at step 270 in a spike that began at step 220, with checkpoints 200 and 250."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: Server, folder: Path, run: str) -> None:
         self.server = server
         self.folder = folder
-        self.url = f"{server.url}/runs/{RUN}"
+        self.run = run
+        self.url = f"{server.url}/runs/{run}"
         opened = server.wait_for(
-            f"/runs/{RUN}/incidents",
+            f"/runs/{run}/incidents",
             lambda answer: [one for one in answer["incidents"] if one["kind"] == "spike" and one["state"] == "open"],
             "the spike is open",
             60,
         )
-        server.wait_for(f"/runs/{RUN}", lambda run: run["last_step"] == 269, "it stands")
+        server.wait_for(f"/runs/{run}", lambda facts: facts["last_step"] == 269, "it stands")
         self.spike = next(one["incident_id"] for one in opened["incidents"] if one["kind"] == "spike")
 
 
-def started(folder: Path, *checkpoints: int) -> Iterator[Spoilt]:
-    steps = [str(step) for step in (220, 270, *checkpoints)]
-    job = {"folder": folder / "spool", "run_id": RUN, "world_size": 1, "STABILITY_DRAIN_S": "10"}
-    with Server(folder / "data", free_port()) as server, Ranks(JOB, [str(folder), *steps], url=server.url, **job):
-        yield Spoilt(server, folder)
+def started(server: Server, folder: Path, *checkpoints: int) -> Iterator[Spoilt]:
+    run, steps = f"r-{folder.name}"[:60], [str(step) for step in (220, 270, *checkpoints)]
+    job = {"folder": folder / "spool", "run_id": run, "world_size": 1, "STABILITY_DRAIN_S": "10"}
+    with Ranks(JOB, [str(folder), *steps], url=server.url, **job):
+        yield Spoilt(server, folder, run)
 
 
 @pytest.fixture(scope="module")
-def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spoilt]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("server") / "data", free_port()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def spoilt(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spoilt]:
     """For tests that order nothing."""
-    yield from started(tmp_path_factory.mktemp("spoilt"), 200, 250)
+    yield from started(server, tmp_path_factory.mktemp("spoilt"), 200, 250)
 
 
 @pytest.fixture
-def own(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Spoilt]:
+def own(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Spoilt]:
     """For a test that orders something; its checkpoints are the parameter, 200 and 250 where there is none."""
-    yield from started(tmp_path, *getattr(request, "param", (200, 250)))
+    yield from started(server, tmp_path, *getattr(request, "param", (200, 250)))
 
 
 @pytest.mark.parametrize("size", [{"width": 1280}, PHONE], ids=["desk", "phone"])
@@ -117,7 +123,7 @@ def test_a_checkpoint_from_inside_the_spike_is_ordered_only_after_one_more_click
     (own.folder / "go").touch()
     page.click("#rollback-confirm")
     page.wait_for_selector("#rollback-progress[data-state=done]")
-    [command] = own.server.get(f"/runs/{RUN}/commands")["commands"]
+    [command] = own.server.get(f"/runs/{own.run}/commands")["commands"]
     assert command["to_step"] == 250
 
 
