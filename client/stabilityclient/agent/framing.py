@@ -82,10 +82,11 @@ def _sendable(info: SourceInfo, record: Record) -> Record:
 def _stretches(rows: list[Row]) -> Iterator[Sets]:
     """Yield rows gathered by their set of metrics, as long as the order between the sets tells nothing."""
     # One chunk's rows of a set share their tuple of names: its identity is looked at before its texts.
-    kinds = {id(names): names for _, names, _ in rows}
-    if len(set(kinds.values())) == 1:
-        yield {rows[0].names: rows}
-        return
+    if len(rows) == 1 or rows[0].names == rows[1].names:  # else there are several
+        kinds = {id(names): names for _, names, _ in rows}
+        if len(set(kinds.values())) == 1:
+            yield {rows[0].names: rows}
+            return
     sets: Sets = {}
     by_id: dict[int, list[Row]] = {}
     taken: set[str] = set()
