@@ -159,7 +159,7 @@ def missing_page() -> html.Div:
             html.Main(
                 html.Div(
                     [
-                        html.H2("Nothing lives at this address"),
+                        html.H2("Page not found"),
                         html.P(["The list of runs is ", html.A("here", href="/"), "."]),
                     ],
                     className="empty panel",

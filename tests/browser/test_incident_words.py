@@ -96,7 +96,7 @@ def test_before_the_first_step_no_step_is_named(pages: Page) -> None:
     ranks = {"0": {"step": -1, "phase": "init", "stood_s": 23.0, "node": "a"}}
     early = incident(onset_step=-1, step=-1, evidence={"ranks": ranks, "verdict": {"since": 1940.0}})
     text = pages.evaluate(f"(one) => {{ {STAGE} return show(one); }}", early)
-    assert "none told" in text
+    assert "none yet" in text
     assert "−1" not in text
     assert "-1" not in text
 

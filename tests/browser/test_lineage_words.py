@@ -79,7 +79,7 @@ def test_a_command_that_half_the_ranks_obeyed_does_not_read_as_harmless(scripts:
     assert said.startswith("1 rank of 2 went back, the others did not. Rank 1: Size mismatch. Look at the job")
     ranks = {"1": {"state": "failed", "detail": "no such file."}}
     said = scripts.evaluate(TROUBLE, {"state": "failed", "world_size": 2, "ranks": ranks, "history": []})
-    assert said == "It did not happen. Rank 1: No such file. Training goes on as before."
+    assert said == "Not carried out. Rank 1: No such file. Training goes on as before."
 
 
 def test_what_the_server_says_reads_as_sentences(scripts: Page) -> None:

@@ -29,7 +29,7 @@
         signal: signal || AbortSignal.timeout(TIMEOUT_MS),
       });
     } catch (error) {
-      throw new ApiError(0, "away", "The server does not answer.", "Its data is kept; this page tries again by itself.");
+      throw new ApiError(0, "away", "No answer from the server.", "Its data is kept; this page tries again by itself.");
     }
     let answer = null;
     try {

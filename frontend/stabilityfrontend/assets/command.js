@@ -64,7 +64,7 @@
     if (command.state === "expired") return `No rank took it up in time, so it will not happen any more. ${why}`.trim();
     // Ranks that went back while others did not are no longer one job.
     if (acted) return `${S.plural(acted, "rank")} of ${command.world_size || "?"} went back, the others did not. ${why} Look at the job: its ranks may stand at different steps.`;
-    return `It did not happen. ${why} Training goes on as before.`;
+    return `Not carried out. ${why} Training goes on as before.`;
   };
 
   /** The stages as a list. */

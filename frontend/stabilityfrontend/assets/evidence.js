@@ -78,7 +78,7 @@
         "div",
         { class: "window-steps" },
         place > 0.22 ? S.h("span", {}, S.count(steps[0])) : null,
-        S.h("span", { class: "at", style: { left: `${100 * place}%` } }, `onset ${S.count(incident.onset_step)}`),
+        S.h("span", { class: `at${place > 0.85 ? " end" : place < 0.1 ? " begin" : ""}`, style: { left: `${100 * place}%` } }, `onset ${S.count(incident.onset_step)}`),
         place < 0.75 ? S.h("span", { class: "last" }, S.count(steps[steps.length - 1])) : null,
       ),
     );
@@ -129,7 +129,7 @@
     const parts = [
       movedTable(incident),
       block("Near the onset", lines(nearby(incident))),
-      block("What to go through", lines(list(suggestion && suggestion.checklist))),
+      block("Checklist", lines(list(suggestion && suggestion.checklist))),
       block("Batches by step", lines(batches(incident), "batches")),
       suggestion && suggestion.source && suggestion.source !== "rule of thumb" ? S.h("p", { class: "source" }, `Source: ${suggestion.source}.`) : null,
     ].filter(Boolean);

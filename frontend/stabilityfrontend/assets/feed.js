@@ -61,7 +61,7 @@
       clearTimeout(this.again);
       try {
         const run = await S.api.run(page.id);
-        if (!run.run_id) throw new S.ApiError(404, "not_yet", "The run has only just said hello.");
+        if (!run.run_id) throw new S.ApiError(404, "not_yet", "The run has only just connected.");
         if (page.gone) return;
         page.setRun(run);
         await this.fetchPoints();

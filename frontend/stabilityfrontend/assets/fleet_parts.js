@@ -10,7 +10,7 @@
   /** GPU-hours below which nothing is said of a thousand of them. */
   const FEW_HOURS = 10;
   const VISIBLE = { direct: "directly", indirect: "indirectly", no: "not visible" };
-  const WHATS = { death: "a process died", hang: "the job hung", stall: "it stood and went on by itself", node_lost: "a node was lost", restart: "it was restarted" };
+  const WHATS = { death: "a process died", hang: "the job hung", stall: "it stalled and went on by itself", node_lost: "a node was lost", restart: "it was restarted" };
   const percent = (share) => (share === null || share === undefined || !Number.isFinite(share) ? "–" : `${share > 0 && share < 0.01 ? "< 1" : Math.round(100 * share)} %`);
 
   function headline(id, value, unit, note) {
@@ -63,7 +63,7 @@
         S.h(
           "thead",
           {},
-          S.h("tr", {}, [["Category"], ["Count", "num"], ["Share", "num"], ["Time lost", "num"], ["", "bars"], ["Llama 3", "num"], ["How far it is seen from here"]].map(([word, look]) => S.h("th", { scope: "col", class: look || "" }, word))),
+          S.h("tr", {}, [["Category"], ["Count", "num"], ["Share", "num"], ["Time lost", "num"], ["", "bars"], ["Llama 3", "num"], ["Visibility"]].map(([word, look]) => S.h("th", { scope: "col", class: look || "" }, word))),
         ),
         S.h("tbody", {}, rows.map((one) => row(one, most))),
       ),

@@ -251,7 +251,7 @@
     drawWithout(without) {
       const reasons = new Map();
       for (const agent of without) {
-        const why = agent.gpuVisible ? "its GPUs are there, but nothing has been read yet" : agent.gpuText || "no GPU visible here: the agent has not said why yet";
+        const why = agent.gpuVisible ? "its GPUs are there, but nothing has been read yet" : agent.gpuText || "no GPU visible here: the agent has not reported why yet";
         if (!reasons.has(why)) reasons.set(why, []);
         reasons.get(why).push(agent.node);
       }

@@ -263,6 +263,8 @@
       const empty = S.byId("incident-empty");
       S.show(empty, this.lost);
       if (!this.lost) return;
+      S.text(S.byId("incident-run"), this.name());
+      S.byId("incident-run").href = `/runs/${encodeURIComponent(this.id)}`;
       const noRun = !known;
       S.fill(
         empty,
@@ -270,7 +272,7 @@
           "div",
           { class: "empty panel" },
           S.h("h2", {}, noRun ? "No run has this id" : "No incident has this id"),
-          S.h("p", {}, noRun ? `“${this.id}” is not known to this server: it was deleted, or another server keeps it.` : `Run “${this.id}” has no incident “${this.incidentId}”. A run keeps its newest 2,000 incidents; older ones that are over go.`),
+          S.h("p", {}, noRun ? `“${this.id}” is not known to this server: it was deleted, or another server keeps it.` : `Run “${this.id}” has no incident “${this.incidentId}”. A run keeps its newest 2,000 incidents; older resolved ones are removed.`),
           error.status === 404 ? null : S.h("p", { class: "sub" }, error.message),
           S.h("p", {}, noRun ? null : S.h("a", { href: `/runs/${encodeURIComponent(this.id)}` }, "The run"), noRun ? null : " · ", S.h("a", { href: "/" }, "All runs")),
         ),

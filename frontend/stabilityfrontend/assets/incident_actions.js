@@ -31,7 +31,7 @@
       const why = over ? "This run has ended: there is no job any more." : unheard ? "No agent of this run is connected, so an order would not reach the job." : "";
       S.show(this.ack, incident.state === "open" && !incident.acknowledged_by);
       S.text(this.ack, said ? "Acknowledge and close" : "Acknowledge");
-      this.ack.title = said ? "What the job said is then closed" : "Says that you look after it; it stays open";
+      this.ack.title = said ? "The job's alert is then closed" : "Tells others that you look after it; it stays open";
       S.show(this.dump, process && !over);
       this.dump.disabled = Boolean(why) || Boolean(this.asking);
       this.dump.title = why || "Every agent samples its ranks and asks them for their stacks; takes about 3 s";

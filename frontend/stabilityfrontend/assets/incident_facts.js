@@ -10,7 +10,7 @@
 
   const PROCESS_STATES = { R: "runs", S: "sleeps", D: "waits for the kernel (D)", T: "stopped (T)", t: "traced (t)", Z: "dead (zombie)", X: "gone", I: "idle" };
   /** What the moment is that an incident counts from. */
-  const SINCE = { process_death: "The process ended", agent_lost: "Last word of the node" };
+  const SINCE = { process_death: "The process ended", agent_lost: "Last report of the node" };
   /** How an agent knows of a death (docs/wire.md). */
   const HOWS = { pidfd: "the kernel's notice of its end (pidfd)", zombie: "the exit status that its zombie keeps", "kernel log": "the kernel log", slot: "its slot, which says no goodbye", none: "nothing but its absence" };
   const COMMANDS = { dump_stacks: "Stacks", restart: "Restart", rollback: "Rollback" };
@@ -34,7 +34,7 @@
     else if (since !== null && since < incident.opened) add(since, incident.kind === "gpu_fault" ? "First sign" : "Beginning");
     // Nobody judges before anything is seen: the verdict's time is made of two clocks, to a tenth.
     const judged = verdict && verdict.since && verdict.decidedAfter !== null ? Math.max(verdict.since + verdict.decidedAfter, S.finite(incident.opened) || 0) : null;
-    add(incident.opened, verdict && incident.kind === "hang" ? "Suspected" : "Seen", S.severity(incident));
+    add(incident.opened, verdict && incident.kind === "hang" ? "Suspected" : "Detected", S.severity(incident));
     if (dump && dump.time) add(dump.time, `Stacks of ${S.plural(S.stackedRanks(dump), "rank")} taken`);
     if (judged !== null) add(judged, `Verdict: ${verdict.label || "known"}${verdict.confidence ? `, ${verdict.confidence} confidence` : ""}`);
     for (const command of commands) {
@@ -281,7 +281,7 @@
             "tr",
             { class: line.ranks.some((rank) => guilty.has(rank)) ? "suspect" : "" },
             S.h("td", { class: "strong" }, line.ranks.length === 1 ? String(line.ranks[0]) : `${S.count(line.ranks.length)}: ${S.rankRanges(line.ranks, 3)}`),
-            S.h("td", { class: "num" }, line.step !== null && line.step < 0 ? "none told" : S.count(line.step)),
+            S.h("td", { class: "num" }, line.step !== null && line.step < 0 ? "none yet" : S.count(line.step)),
             S.h("td", {}, line.phase || "–"),
             S.h("td", { class: "num" }, line.seconds === null ? "–" : S.duration(line.seconds)),
             S.h("td", { title: line.missing || null }, PROCESS_STATES[line.state] || line.state || (line.missing ? "not seen" : "–")),

@@ -2,7 +2,7 @@
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
-  const SEVERITIES = { critical: "critical", warning: "warning", info: "worth knowing" };
+  const SEVERITIES = { critical: "critical", warning: "warning", info: "info" };
   const KINDS = { hang: "Hang", process_death: "Death of a process", agent_lost: "Agent lost", gpu_fault: "GPU fault", straggler: "Straggler", throughput: "Throughput", nonfinite: "Not finite", alert: "Alert of the job" };
 
   /** Kinds about processes and machines: going back to a checkpoint alone does not cure them. */
@@ -62,7 +62,7 @@
         S.h("span", { class: "chip" }, S.kindWords(incident.kind)),
         open ? S.h("span", { class: "chip" }, "open") : null, // one that is over has lost the severity that it had
         incident.dead ? S.h("span", { class: "chip" }, "on a discarded branch") : null,
-        incident.acknowledged_by ? S.h("span", { class: "chip accent" }, `seen by ${S.str(incident.acknowledged_by)}`) : null,
+        incident.acknowledged_by ? S.h("span", { class: "chip accent" }, `acknowledged by ${S.str(incident.acknowledged_by)}`) : null,
       ),
       S.h("h1", {}, S.str(incident.title) || S.words(incident.kind)),
       S.h(
@@ -139,7 +139,7 @@
       open && S.PROCESS_KINDS.has(incident.kind)
         ? blindNodes(page, verdict).map(({ node, blind }) => S.h("details", { class: "told", data: { node } }, S.h("summary", {}, `Not visible on ${node} at the moment: ${blind.map(blindWords).join(", ")}`), S.h("ul", {}, blind.map((spot) => S.h("li", {}, blindLine(spot))))))
         : null,
-      open && more && !more.includes(words) ? S.h("details", { class: "told" }, S.h("summary", {}, "As it was told"), S.h("p", {}, more)) : null,
+      open && more && !more.includes(words) ? S.h("details", { class: "told" }, S.h("summary", {}, "As it was reported"), S.h("p", {}, more)) : null,
       open || !incident.resolved ? null : S.h("p", { class: "over" }, `Over since ${S.moment(incident.resolved)}${since ? `, after ${S.duration(incident.resolved - since)}` : ""}.${more ? ` ${more}` : ""}`),
     ];
   }
@@ -242,7 +242,7 @@
     if (!process) return null;
     const rows = S.rankFacts(page.incident, dump, page.agents);
     if (!rows.size) return null;
-    S.text(S.byId("incident-ranks-note"), dump && dump.time ? `as they stood at ${S.clock(dump.time)}` : "");
+    S.text(S.byId("incident-ranks-note"), dump && dump.time ? `as they were at ${S.clock(dump.time)}` : "");
     const more = rows.size > 8 ? S.h("button", { type: "button", class: "toggle", "aria-pressed": String(Boolean(page.allRanks)), on: { click: () => ((page.allRanks = !page.allRanks), page.draw()) } }, page.allRanks ? "Grouped" : `All ${S.count(rows.size)} ranks`) : null;
     return [S.wide(S.rankTable(rows, suspects, page.allRanks)), more ? S.h("div", { class: "group-foot" }, more) : null];
   }

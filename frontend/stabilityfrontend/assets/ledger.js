@@ -96,17 +96,17 @@
       this.key = key;
       const place = S.byId("ledger");
       if (!rollbacks.length) {
-        S.patch(place, S.h("div", { class: "nothing" }, "No rollback so far. Each one will stand here: what it threw away, what that cost, who asked for it and why."));
+        S.patch(place, S.h("div", { class: "nothing" }, "No rollback so far. Each one is listed here: what it discarded, what that cost, who asked for it and why."));
         return;
       }
       const heads = [
         ["", ""],
         ["From → to", "The newest step before it and the step whose state training went back to"],
         ["Steps lost", "Steps that this rollback killed; one that an earlier rollback had killed is not counted again"],
-        ["Time lost", "From the log time of the fork step to that of the last dead step, without the time that the job stood"],
+        ["Time lost", "From the log time of the fork step to that of the last dead step, without the time that the job was down"],
         ["Down", "From the last row of the old segment to the first row of the new one"],
         ["GPU-hours", "(Time lost + down) × GPUs"],
-        ["Skipped", "Batches that were skipped, by the word of the job"],
+        ["Skipped", "Batches that were skipped, as reported by the job"],
         ["Ordered", "What was asked for beside the step"],
         ["Done", "What the job says that it changed (what its handler returned)"],
         ["Who and why", ""],
@@ -128,7 +128,7 @@
       const fork = page.forkList.find((each) => each.segment.id === one.segment);
       const label = fork ? fork.label : `#${one.segment}`;
       const ordered = one.cause === "command" ? S.changes(one.changes, true) : "";
-      const done = one.applied ? S.changes(one.applied) || "nothing" : ordered ? "nothing told" : "";
+      const done = one.applied ? S.changes(one.applied) || "nothing" : ordered ? "not reported" : "";
       const notes = (one.notes || []).map(S.sentence).join(" ");
       const why = [one.issuer ? `${one.issuer}: ` : "", one.reason || ""].join("");
       const num = (words, title) => S.h("td", { class: "num", title: title || null }, words);
@@ -141,9 +141,9 @@
         num([seconds(one.wall_lost_s), notes ? S.h("span", { class: "sub" }, " *") : ""], notes),
         num(seconds(one.downtime_s)),
         num(hours(one.gpu_hours_lost)),
-        num(one.batches_skipped ? S.count(one.batches_skipped) : S.h("span", { class: "sub" }, missing(one.batches_skipped) ? "?" : "–"), missing(one.batches_skipped) ? "Ordered; the job did not tell whether it skipped any" : ""),
+        num(one.batches_skipped ? S.count(one.batches_skipped) : S.h("span", { class: "sub" }, missing(one.batches_skipped) ? "?" : "–"), missing(one.batches_skipped) ? "Ordered; the job did not report whether it skipped any" : ""),
         S.h("td", { class: "words" }, ordered || S.h("span", { class: "sub" }, "–")),
-        S.h("td", { class: "words" }, done === "nothing told" || !done ? S.h("span", { class: "sub" }, done || "–") : done),
+        S.h("td", { class: "words" }, done === "not reported" || !done ? S.h("span", { class: "sub" }, done || "–") : done),
         S.h(
           "td",
           { class: "words wide", title: why || null },

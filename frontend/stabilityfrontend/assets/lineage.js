@@ -40,7 +40,7 @@
     if (!place) return;
     const { segments, forks } = page.view();
     const list = [...segments.values()].sort((a, b) => a.id - b.id);
-    const key = JSON.stringify([page.ready, page.allSegments, list.map((one) => [one, page.lastStep() && one.id === page.head() ? page.lastStep() : 0])]);
+    const key = JSON.stringify([page.ready, page.allSegments, list.map((one) => [one, page.lastStep() && one.id === page.head() ? page.lastStep() : 0]), forks.map((fork) => fork.discarded)]);
     if (keyOf.get(place) === key) return;
     keyOf.set(place, key);
     const few = list.length > MOST_SHOWN && !page.allSegments;

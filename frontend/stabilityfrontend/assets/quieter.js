@@ -31,7 +31,7 @@
     return S.h(
       "button",
       { type: "button", class: "button quiet", title: "Fewer incidents of this kind in this run, from now on", data: { less: incident.incident_id }, on: { click: () => ask(page, incident, detector) } },
-      "Less of these …",
+      "Reduce alerts …",
     );
   };
 
@@ -48,7 +48,7 @@
     const choices = now === 0
       ? [choice("less-default", "Bring it back", "Sensitivity 1, as usual", () => set(1, `${detector.title}: back at the default, from now on.`))]
       : [
-          choice("less-half", "Half as sensitive", `Sensitivity ${now} → ${half}: only events twice as high are told`, () => set(half, `${detector.title}: sensitivity ${half}, from now on.`)),
+          choice("less-half", "Half as sensitive", `Sensitivity ${now} → ${half}: only events twice as high are reported`, () => set(half, `${detector.title}: sensitivity ${half}, from now on.`)),
           choice("less-mute", "Mute in this run", "Finds nothing new until somebody brings it back; other detectors go on", () => set(0, `${detector.title}: muted in this run, from now on.`)),
         ];
     const look = choice("less-look", "See all settings", "Try others on this run before you save them", () => {

@@ -36,7 +36,7 @@
     const verdict = S.verdictOf(incident);
     const where = [
       S.toldStep(incident.onset_step) === null ? null : `${curve ? "onset" : "step"} ${S.count(incident.onset_step)}`,
-      !curve || delay === null || !Number.isFinite(delay) ? null : `seen ${delay === 0 ? "at once" : `${S.plural(delay, "step")} later`}`,
+      !curve || delay === null || !Number.isFinite(delay) ? null : `detected ${delay === 0 ? "at once" : `${S.plural(delay, "step")} later`}`,
       incident.rank === null || incident.rank === undefined ? null : `rank ${incident.rank}`,
       incident.node && (incident.rank === null || incident.rank === undefined) ? incident.node : null,
       incident.dataset ? S.h("span", { class: "fact-chip dataset", title: "The data set whose loss carries it" }, S.h("span", {}, "data set"), ` ${incident.dataset}`) : null,
@@ -71,9 +71,9 @@
         page.id ? S.h("a", { class: "details-link", href: S.incidentHref(page.id, incident.incident_id), data: { details: incident.incident_id } }, "Details") : null,
         S.lessButton(page, incident),
         incident.acknowledged_by
-          ? S.h("span", { class: "sub" }, `seen by ${incident.acknowledged_by}`)
+          ? S.h("span", { class: "sub" }, `acknowledged by ${incident.acknowledged_by}`)
           : open
-            ? S.h("button", { type: "button", class: "button quiet", title: said ? "What the job said is then closed" : "Says that you look after it; it stays open", data: { needs: "command" }, on: { click: () => page.acknowledge(incident) } }, said ? "Acknowledge and close" : "Acknowledge")
+            ? S.h("button", { type: "button", class: "button quiet", title: said ? "The job's alert is then closed" : "Tells others that you look after it; it stays open", data: { needs: "command" }, on: { click: () => page.acknowledge(incident) } }, said ? "Acknowledge and close" : "Acknowledge")
             : null,
         open && !incident.dead && !MACHINES.has(incident.kind)
           ? S.h(

@@ -85,10 +85,10 @@
     const proc = [slot.proc ? `${slot.proc} (${PROC[slot.proc] || "unknown"})` : "", slot.cpu === null ? "" : `${Math.round(100 * slot.cpu)} % of a core`, slot.wchan ? `in ${slot.wchan}` : ""].filter(Boolean).join(", ");
     return [
       ["", row.words],
-      ["step", slot.step === null ? "" : slot.step < 0 ? "none told" : `${S.count(slot.step)}${row.lag ? `, ${S.count(row.lag)} behind` : ""}`],
+      ["step", slot.step === null ? "" : slot.step < 0 ? "none yet" : `${S.count(slot.step)}${row.lag ? `, ${S.count(row.lag)} behind` : ""}`],
       ["phase", slot.phase ? `${slot.phase}${row.phaseS === null ? "" : ` for ${S.duration(row.phaseS)}`}` : ""],
       ["budget", slot.budget_s === null ? "" : `${S.duration(slot.budget_s)}${slot.expect_s ? `, declared ${S.duration(slot.expect_s)}` : ""}`],
-      ["beat", !slot.alive ? "" : row.beatS === null ? "moves" : `stands for ${S.duration(row.beatS)}`],
+      ["beat", !slot.alive ? "" : row.beatS === null ? "moves" : `stalled for ${S.duration(row.beatS)}`],
       ["process", proc],
       ["pid", slot.pid === null ? "" : String(slot.pid)],
       ["GPU", slot.gpu ? `${slot.gpu.index}${slot.gpu.uuid ? ` · ${slot.gpu.uuid.slice(0, 12)}` : ""}` : ""],
@@ -150,7 +150,7 @@
       if (!some) {
         this.leave();
         S.fillLegend(S.byId("ranks-legend"), []);
-        S.fill(place, S.h("div", { class: "nothing" }, page.ready ? "No agent has spoken for this run. Ranks and GPUs are seen while one is connected." : ""));
+        S.fill(place, S.h("div", { class: "nothing" }, page.ready ? "No agent has connected. Ranks and GPUs are shown while one is." : ""));
       } else if (large) this.drawWall(place, rows);
       else this.drawCards(place, rows);
     }

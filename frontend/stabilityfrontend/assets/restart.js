@@ -81,7 +81,7 @@
                   this.boxes.map((box) => S.h("label", { class: "node-choice" }, box, S.h("span", {}, box.value), excluded.has(box.value) ? S.h("span", { class: "chip accent" }, "planned") : null)),
                 )
               : null,
-            S.h("div", { class: "form-row two" }, field("restart-skip", "Batches to skip", "blank: none", this.skip), field("restart-reason", "Reason", "stays with the run", this.reason)),
+            S.h("div", { class: "form-row two" }, field("restart-skip", "Batches to skip", "blank: none", this.skip), field("restart-reason", "Reason", "saved in the run's history", this.reason)),
             this.sentence,
             field("restart-typed", `Type “${WORD}” to go ahead`, "", this.typed),
             this.makeProblem(),

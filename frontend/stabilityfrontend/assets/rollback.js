@@ -119,7 +119,7 @@
               this.field("rollback-skip", "Batches to skip", this.followsSkip ? "past what went wrong" : "blank: none", { type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric" }),
             ),
             cannot.length ? S.h("p", { class: "sub", id: "rollback-cannot" }, [...new Set(cannot.map(([, why]) => S.sentence(why)))].join(" ")) : null,
-            this.field("rollback-reason", "Reason", "stays with the run for ever", { type: "text", maxlength: "300", value: incident ? incidentReason(incident) : "" }),
+            this.field("rollback-reason", "Reason", "saved in the run's history", { type: "text", maxlength: "300", value: incident ? incidentReason(incident) : "" }),
             this.sentence,
             this.away,
             this.makeProblem(),

@@ -11,7 +11,9 @@
   const SNIPPET = [
     "import stabilityclient",
     "",
-    'run = stabilityclient.init(project="vlm", name="interleaved-7b", url="ORIGIN")',
+    "run = stabilityclient.init(",
+    '    project="vlm", name="interleaved-7b", url="ORIGIN"',
+    ")",
     "",
     "@run.on_rollback  # can=(...): what it can change beside the step",
     "def restore(rollback):",
@@ -237,7 +239,7 @@
         S.h("td", { class: "num" }, S.count(run.last_step)),
         S.h("td", { class: "num strong", title: loss || "no loss is logged" }, S.steady(loss === null ? null : S.number((run.latest || {})[loss]))),
         S.h("td", { class: "spark-cell", title: metric }, spark ? S.sparkline(spark.values, "var(--accent)", 160, 28) : null, loss === null && (run.metrics || []).length ? S.h("div", { class: "sub spark-name" }, metric) : null),
-        S.h("td", { class: "num" }, run.open_incidents ? S.h("span", { class: "chip critical" }, `${run.open_incidents} open`) : S.h("span", { class: "sub" }, "none")),
+        S.h("td", { class: "num" }, run.open_incidents ? S.h("span", { class: `chip ${run.worst_incident ? S.severity(run.worst_incident) : "critical"}` }, `${run.open_incidents} open`) : S.h("span", { class: "sub" }, "none")),
         S.h("td", { class: "num" }, run.rollbacks ? S.count(run.rollbacks) : S.h("span", { class: "sub" }, "0")),
         S.h("td", { class: "num sub" }, S.ago(age)),
       ];

@@ -8,6 +8,8 @@
   const CROWD = 6;
   /** Height of an older fork's tick, as a share of the chart's. */
   const TICK = 0.025;
+  /** Height of the strip of what is known and no alarm, of the plot's. */
+  const STRIP = 0.02;
   /** A gap between two pieces greater than this share of the line so far is a jump. */
   const JUMP = 0.002;
   /** Marks of NaN and Inf in one chart. */
@@ -148,6 +150,8 @@
       if (onset === null || end === null) continue;
       const color = colors[S.severity(incident)];
       const open = incident.state === "open";
+      // What is known and no alarm is a strip at the foot: over the band of an alarm it would turn its colour to grey.
+      const quiet = S.onlyKnown(incident);
       shapes.push({
         type: "rect",
         xref: "x",
@@ -155,13 +159,13 @@
         x0: onset,
         x1: place === S.atStep ? Math.max(end, onset + 0.5) : end,
         y0: 0,
-        y1: 1,
+        y1: quiet ? STRIP : 1,
         layer: "below",
         fillcolor: color,
-        opacity: (open ? 0.15 : 0.08) * (strong ? 1 : 0.8),
+        opacity: quiet ? 0.35 : (open ? 0.15 : 0.08) * (strong ? 1 : 0.8),
         line: { width: 0 },
       });
-      if (strong && open) shapes.push(vertical(onset, color, "dot", 1, 0.8));
+      if (strong && open && !quiet) shapes.push(vertical(onset, color, "dot", 1, 0.8));
     }
     // Many of them side by side would be a fence in front of the curve: older ones are a tick at its foot.
     const old = view.forks.length > CROWD ? view.forks.length - CROWD : 0;
@@ -245,6 +249,6 @@
     const ordered = segment.cause === "command" ? S.changes(segment.changes, true) : "";
     const told = segment.applied ? S.changes(segment.applied) : "";
     if (!ordered || (told && told === S.changes(segment.changes))) return told || (segment.applied ? "" : S.changes(segment.changes));
-    return `ordered: ${ordered}; done: ${told || (segment.applied ? "none of it" : "nothing told")}`;
+    return `ordered: ${ordered}; done: ${told || (segment.applied ? "none of it" : "not reported")}`;
   };
 })();

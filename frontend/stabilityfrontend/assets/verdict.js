@@ -35,7 +35,7 @@
     medium: "the evidence fits, others are possible",
     low: "a suspicion: look before you act",
   };
-  const TRAININGS = { "goes on": "goes on", stands: "stands", unknown: "not known" };
+  const TRAININGS = { "goes on": "goes on", stands: "stalled", unknown: "not known" };
 
   /** A list, whatever came. */
   S.list = (value) => (Array.isArray(value) ? value.slice(0, MOST) : []);

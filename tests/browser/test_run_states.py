@@ -1,0 +1,74 @@
+"""States of a run that are seldom seen: one that the server fails at, one whose job was started again and went on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from redis import Redis
+
+from gateway_stack import RawAgent
+from job import Job
+from server_stack import RunningServer
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilityclient.wire import Frame
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+OpenPage = Callable[..., "Page"]
+
+
+@pytest.fixture
+def redis_url(tmp_path: Path) -> Iterator[str]:
+    with EmbeddedRedis(tmp_path) as redis:
+        yield redis.url
+
+
+def send(server: RunningServer, *frames: Frame) -> None:
+    """Store each frame by an agent of its own; in a thread, for the browser's own loop runs in this one."""
+
+    async def store() -> None:
+        for frame in frames:
+            async with RawAgent(server.agent_url) as agent:
+                await agent.begin(frame)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, store()).result()
+
+
+def test_a_run_that_the_server_fails_at_is_listed_as_failed_and_its_page_says_why(
+    redis_url: str, tmp_path: Path, open_page: OpenPage
+) -> None:
+    with RunningServer(redis_url, tmp_path / "data") as server:
+        send(server, Job().rows(range(1, 60)))
+        server.wait_for("/runs/run-1", lambda run: run["last_step"] == 59, "it is there")
+    with Redis.from_url(redis_url) as redis:
+        redis.hset(RunKeys("run-1").incidents, "i-1", b'{"kind": "process_death"}')  # no version can read it
+    with RunningServer(redis_url, tmp_path / "data") as server:
+        page = open_page(server.url)
+        page.wait_for_selector("tr[data-run] .pill.critical")
+        assert page.inner_text("tr[data-run] .pill") == "failed"
+        page = open_page(f"{server.url}/runs/run-1", quiet=False)
+        page.wait_for_selector("#banner:not([hidden])")
+        assert "the server fails at following run run-1" in page.inner_text("#banner")
+
+
+def test_a_job_that_was_started_again_and_went_on_has_a_segment_and_no_fork(
+    redis_url: str, tmp_path: Path, open_page: OpenPage
+) -> None:
+    old, new = [Job(rank, 1, 2) for rank in (0, 1)], [Job(rank, 2, 2) for rank in (0, 1)]
+    with RunningServer(redis_url, tmp_path / "data") as server:
+        send(server, *[job.rows(range(1, 101)) for job in old], *[job.rows(range(101, 141)) for job in new])
+        server.wait_for("/runs/run-1", lambda run: run["last_step"] == 140, "both launches are there")
+        page = open_page(f"{server.url}/runs/run-1")
+        page.wait_for_selector("#lineage .segment.head")
+        assert page.locator("#lineage .segment b").all_inner_texts() == ["Start", "Started again"]
+        assert page.locator("#lineage .segment.discarded").count() == 0
+        assert page.inner_text("#run-segment") == "segment 2 of 2"
+        assert page.evaluate("stability.page.forkList") == []
