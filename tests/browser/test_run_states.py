@@ -51,12 +51,16 @@ def test_a_run_that_the_server_fails_at_is_listed_as_failed_and_its_page_says_wh
     with Redis.from_url(redis_url) as redis:
         redis.hset(RunKeys("run-1").incidents, "i-1", b'{"kind": "process_death"}')  # no version can read it
     with RunningServer(redis_url, tmp_path / "data") as server:
-        page = open_page(server.url)
+        failed = lambda answer: answer["runs"][0]["status"] == "failed"  # noqa: E731
+        server.wait_for("/runs", failed, "it has failed", 30)
+        page = open_page(server.url, quiet=False)  # its curve is refused
         page.wait_for_selector("tr[data-run] .pill.critical")
         assert page.inner_text("tr[data-run] .pill") == "failed"
         page = open_page(f"{server.url}/runs/run-1", quiet=False)
-        page.wait_for_selector("#banner:not([hidden])")
-        assert "the server fails at following run run-1" in page.inner_text("#banner")
+        page.wait_for_selector("#run-empty h2")
+        assert page.inner_text("#run-empty h2") == "This run can't be shown"
+        assert "The server fails at following run run-1. See the server's log." in page.inner_text("#run-empty")
+        assert page.is_hidden("#run-main")
 
 
 def test_a_job_that_was_started_again_and_went_on_has_a_segment_and_no_fork(

@@ -95,7 +95,7 @@ def test_on_a_touch_screen_the_restart_begins_at_its_heading(pages: Page, coarse
 def test_a_verdict_never_stands_before_what_it_is_about_was_seen(pages: Page, decided_after_s: float) -> None:
     one = incident(kind="process_death", evidence={"verdict": VERDICT | {"decided_after_s": decided_after_s}})
     words = pages.evaluate("(one) => stability.timelineOf(one, null, []).map((entry) => entry.words)", one)
-    assert [word.split(":")[0].split(",")[0] for word in words] == ["The process ended", "Seen", "Verdict"]
+    assert [word.split(":")[0].split(",")[0] for word in words] == ["The process ended", "Detected", "Verdict"]
 
 
 @pytest.mark.parametrize(

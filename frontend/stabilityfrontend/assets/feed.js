@@ -86,8 +86,9 @@
         this.held = null;
         this.unsynced = true;
         // Not there (yet), or no id at all; a job's address may be opened before its first point.
-        if (error.status >= 400 && error.status < 500) page.missing(error);
-        else page.trouble = error.message;
+        // One that the server fails at has nothing to show.
+        if ((error.status >= 400 && error.status < 500) || error.code === "failed") page.missing(error);
+        else page.trouble = S.sentence(error.message);
       } finally {
         this.syncing = false;
         // Too much came meanwhile, a reset came, or the server was away: once more, not at once.

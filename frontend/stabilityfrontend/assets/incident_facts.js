@@ -280,7 +280,7 @@
           S.h(
             "tr",
             { class: line.ranks.some((rank) => guilty.has(rank)) ? "suspect" : "" },
-            S.h("td", { class: "strong" }, line.ranks.length === 1 ? String(line.ranks[0]) : `${S.count(line.ranks.length)}: ${S.rankRanges(line.ranks, 3)}`),
+            S.h("td", { class: "strong" }, line.ranks.length === 1 ? String(line.ranks[0]) : `${S.plural(line.ranks.length, "rank")}: ${S.rankRanges(line.ranks, 3)}`),
             S.h("td", { class: "num" }, line.step !== null && line.step < 0 ? "none yet" : S.count(line.step)),
             S.h("td", {}, line.phase || "–"),
             S.h("td", { class: "num" }, line.seconds === null ? "–" : S.duration(line.seconds)),

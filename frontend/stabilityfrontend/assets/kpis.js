@@ -79,7 +79,7 @@
     } else if (before !== null && values.length >= 24 && before !== 0) {
       // A change is told, not judged: what is wrong is the server's to say, with an incident.
       const change = (median(values.slice(-5)) - before) / Math.abs(before);
-      note = `${Math.abs(change) < 0.0005 ? "no change" : `${change >= 0 ? "▲" : "▼"} ${percent(Math.abs(change))}`} in ${BACK} points`;
+      note = Math.abs(change) < 0.0005 ? "no change" : `${change >= 0 ? "▲" : "▼"} ${percent(Math.abs(change))} in ${BACK} points`;
     }
     S.text(parts.note, note);
     tone(state);

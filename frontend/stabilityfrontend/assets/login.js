@@ -31,7 +31,7 @@
         // Only ever to a page of ours: "//host" and "https:" would lead away.
         location.assign(/^\/(?![/\\])/.test(next) ? next : "/");
       } catch (error) {
-        S.text(S.byId("login-error"), `${error.message} ${error.hint}`.trim());
+        S.text(S.byId("login-error"), S.errorText(error));
         button.disabled = false;
         field.select();
       }

@@ -38,7 +38,7 @@
   function draw() {
     const place = S.byId("who");
     if (!place || known === null || known.by === "local") return;
-    const only = S.may("command") ? "" : "only looks";
+    const only = S.may("command") ? "" : "read-only";
     const project = known.project === null ? "" : `project ${known.project}`;
     S.title(place, only ? "This key has no scope “command”: rollbacks, restarts, settings and acknowledging need another one." : "");
     S.fill(

@@ -82,7 +82,7 @@
   /** All that is known of a rank, `[name, words]`. */
   function story(row, blamed) {
     const { slot } = row;
-    const proc = [slot.proc ? `${slot.proc} (${PROC[slot.proc] || "unknown"})` : "", slot.cpu === null ? "" : `${Math.round(100 * slot.cpu)} % of a core`, slot.wchan ? `in ${slot.wchan}` : ""].filter(Boolean).join(", ");
+    const proc = [slot.proc ? `${slot.proc} (${PROC[slot.proc] || "unknown"})` : "", slot.cpu === null ? "" : `${Math.round(100 * slot.cpu)} % of a core`, slot.wchan && slot.wchan !== "0" ? `in ${slot.wchan}` : ""].filter(Boolean).join(", ");
     return [
       ["", row.words],
       ["step", slot.step === null ? "" : slot.step < 0 ? "none yet" : `${S.count(slot.step)}${row.lag ? `, ${S.count(row.lag)} behind` : ""}`],
