@@ -47,7 +47,7 @@
       const words = this.search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
       const fitting = metrics.filter((name) => words.every((word) => name.toLowerCase().includes(word)));
       const shown = fitting.slice(0, this.limit);
-      S.text(S.byId("all-note"), `${S.count(metrics.length)} metrics${words.length ? `, ${S.count(fitting.length)} fit` : ""}${fitting.length > shown.length ? `, the first ${shown.length} shown` : ""}`);
+      S.text(S.byId("all-note"), `${S.plural(metrics.length, "metric")}${words.length ? `, ${S.count(fitting.length)} fit` : ""}${fitting.length > shown.length ? `, the first ${shown.length} shown` : ""}`);
       if (!this.open) return;
       const place = S.byId("all-metrics");
       const keep = new Set(shown);
