@@ -182,7 +182,7 @@ def test_a_server_that_goes_away_is_named_and_nothing_is_missing_afterwards(stac
     wait_until(lambda: newest(page) > 20, 30, "points are drawn")
     stack.server.kill()
     page.wait_for_selector("#banner:not([hidden])")
-    assert "The server does not answer" in page.inner_text("#banner")
+    assert "No answer from the server since" in page.inner_text("#banner")
     gone_at = newest(page)
     answers: list[Any] = []
     page.on("response", lambda response: answers.append(response) if "/series?" in response.url else None)

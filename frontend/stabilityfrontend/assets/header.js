@@ -64,7 +64,7 @@
     if (!banner) return;
     const away = live.lost === null ? 0 : Date.now() / 1000 - live.lost;
     if (away > AWAY_S) {
-      S.text(banner, `The server does not answer since ${S.clock(live.lost)}. What you see is from then; training is not affected. Trying again by itself.`);
+      S.text(banner, `No answer from the server since ${S.clock(live.lost)}. What you see is from then; training is not affected. Trying again by itself.`);
       S.show(banner, true);
     } else if (live.storing) {
       const { problem, hint, since } = live.storing;
