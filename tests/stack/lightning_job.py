@@ -1,7 +1,8 @@
 """A job that Lightning's own launcher spreads over two processes: ``python lightning_job.py FOLDER ENOUGH``.
 
 Nothing tells the script that it is one of two before ``fit``; Lightning starts it a second time, with LOCAL_RANK.
-Each process appends to ``FOLDER/truth.<rank>`` what it did: ``step <n>`` and ``back <step>``.
+The project has the folder's name. Each process appends to ``FOLDER/truth.<rank>`` what it did: ``step <n>`` and
+``back <step>``.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class _Steps(lightning.Callback):
 
 def main() -> None:
     folder, enough = Path(sys.argv[1]), Path(sys.argv[2])
-    run = stabilityclient.init(project="launchers", name="lightning")
+    run = stabilityclient.init(project=folder.name, name="lightning")
     steps = _Steps(run, folder, enough)
 
     @run.on_rollback

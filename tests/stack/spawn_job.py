@@ -1,7 +1,8 @@
 """A job of ``mp.spawn``: ``python spawn_job.py FOLDER ENOUGH early|late``. No environment tells who its processes are.
 
 ``late``: ``init()`` comes after ``init_process_group()``, the one line that the docs ask for. ``early``: before it.
-Each process appends to ``FOLDER/truth.<rank>`` what it did: ``step <n>`` and ``back <step>``.
+The project has the folder's name. Each process appends to ``FOLDER/truth.<rank>`` what it did: ``step <n>`` and
+``back <step>``.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ WORLD_SIZE = 2
 
 
 def train(rank: int, folder: Path, enough: Path, when: str) -> None:
-    run = stabilityclient.init(project="launchers", name="spawn") if when == "early" else None
+    run = stabilityclient.init(project=folder.name, name="spawn") if when == "early" else None
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=WORLD_SIZE
     )
-    run = run or stabilityclient.init(project="launchers", name="spawn")
+    run = run or stabilityclient.init(project=folder.name, name="spawn")
     note = folder / f"truth.{rank}"
     (folder / f"run.{rank}").write_text(run.run_id)
 

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from installed import needs
+from ports import free_port
 from stack.processes import Server
 from waiting import wait_until
 
@@ -52,11 +53,12 @@ class Launched:
         return [[line for line in self.truth(rank) if line.startswith("back")] for rank in (0, 1)]
 
     def runs(self) -> dict[str, Any]:
-        """Return the runs that the server knows, by id."""
+        """Return the runs of this job that the server knows, by id."""
         try:
-            return {run["run_id"]: run for run in self._server.get("/runs")["runs"]}
+            runs = self._server.get("/runs")["runs"]
         except httpx.HTTPError:
             return {}
+        return {run["run_id"]: run for run in runs if run["project"] == self.folder.name}
 
     def order(self, run_id: str, draw: random.Random) -> dict[str, Any]:
         """Order a rollback to any step that the server has heard of; return the command as it ended."""
@@ -96,14 +98,20 @@ def launched(script: str, folder: Path, server: Server, *more: str) -> Iterator[
         job.log.close()
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("server") / "data", free_port()) as server:
+        yield server
+
+
 @pytest.mark.parametrize("orders", [1, pytest.param(20, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("script", "more"), [("lightning_job.py", ()), ("spawn_job.py", ("late",))])
 def test_an_order_is_carried_out_by_both_processes_or_by_none(
-    script: str, more: tuple[str, ...], orders: int, tmp_path: Path, free_port: int
+    script: str, more: tuple[str, ...], orders: int, tmp_path: Path, server: Server
 ) -> None:
     draw = random.Random(f"{script} {orders}")
     ended: list[dict[str, Any]] = []
-    with Server(tmp_path / "data", free_port) as server, launched(script, tmp_path, server, *more) as job:
+    with launched(script, tmp_path, server, *more) as job:
         (run_id,) = wait_until(job.runs, 30, "the server knows the run")
         server.wait_for(f"/runs/{run_id}", lambda run: run["ranks"] == [0, 1], "both ranks are heard of")
         for _ in range(orders):
@@ -120,9 +128,9 @@ def test_an_order_is_carried_out_by_both_processes_or_by_none(
 
 
 def test_processes_that_call_init_before_they_know_who_they_are_refuse_and_the_job_lives(
-    tmp_path: Path, free_port: int
+    tmp_path: Path, server: Server
 ) -> None:
-    with Server(tmp_path / "data", free_port) as server, launched("spawn_job.py", tmp_path, server, "early") as job:
+    with launched("spawn_job.py", tmp_path, server, "early") as job:
         wait_until(lambda: len(job.runs()) == 2, 30, "the server knows what it takes for two runs")
         ended = [job.order(run_id, random.Random(0)) for run_id in sorted(job.runs())]
         assert [command["state"] for command in ended] == ["rejected"] * 2
