@@ -1,6 +1,6 @@
-"""How the server's cost grows: runs, lost agents, crashed ranks, rollbacks, restarts, checkpoints, metrics, tabs.
+"""How the server's cost grows: runs, lost agents, crashes, hangs, rollbacks, restarts, checkpoints, metrics, tabs.
 
-    python benchmarks/growth.py [--only rollbacks "lost agents"] [--repeats 3] [--json]
+    python benchmarks/growth.py [--only rollbacks "lost agents"] [--repeats 2] [--json]
 
 Each direction is measured at four sizes, in this process, on the code that a worker runs: CPU seconds of the event loop
 (the median of the repeats) and the longest single step, in which nobody else is served. Through the four sizes a power
@@ -77,7 +77,7 @@ def main() -> int:
     every = {"followed runs": (250, 500, 1_000, 2_000)} | {name: sizes for name, (_, sizes) in _JOBS.items()}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(every), default=list(every), help="directions to measure")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--shrink", type=int, default=1, help="divide all sizes by this: for a look at old code")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args()

@@ -40,13 +40,13 @@ class Steps:
 
     def __init__(self) -> None:
         self.total_s = self.longest_s = 0.0
-        self._looked_at = time.thread_time()
+        self._looked_at = time.monotonic()
 
     def take(self, work: Callable[[], Any]) -> Any:
         """Return what ``work`` returns, its time counted as one step; the collector looks at what is new in another."""
-        if time.thread_time() - self._looked_at > LOOK_EVERY_S:
+        if time.monotonic() - self._looked_at > LOOK_EVERY_S:
             self._count(COLLECTOR.look_at_new)
-            self._looked_at = time.thread_time()
+            self._looked_at = time.monotonic()
         return self._count(work)
 
     def _count(self, work: Callable[[], Any]) -> Any:
