@@ -2,7 +2,7 @@
 
 What a restart has to fold again is what came since. So a run is written down every EVERY_ROWS rows or EVERY_S seconds,
 and never more often than its price allows: folding took FOLD_A_WRITE times as long since. With a usual run that is a
-millisecond for each 25 ms of folding; one with a huge state is written down less often by itself, and one whose state
+millisecond for each 50 ms of folding; one with a huge state is written down less often by itself, and one whose state
 takes longer than MAX_STOP_S to copy only when a generation is sealed, where it is copied anyhow.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import statistics
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -28,10 +29,10 @@ __all__ = ["RestartPoints"]
 #: A run is written down after so many rows, or so many seconds, whichever comes first.
 EVERY_ROWS = 256
 EVERY_S = 30.0
-#: Time of folding that has to lie between two writes, as a multiple of the CPU time of one: their share is at most 4 %.
+#: Time of folding that has to lie between two writes, as a multiple of the CPU time of one: their share is at most 2 %.
 #: Halved it would halve what a restart folds again.
-FOLD_A_WRITE = 25.0
-#: What a write costs is the least of so many: one that had to wait for the disk says nothing about the next.
+FOLD_A_WRITE = 50.0
+#: What a write costs is the mean of so many: how many rows it holds differs.
 COSTS = 4
 #: A state that takes longer to copy is copied when a generation is sealed and never else: the event loop stands
 #: meanwhile, seconds.
@@ -165,7 +166,7 @@ class RestartPoints:
             return
         if store.open.order - self._order < EVERY_ROWS and 0 <= now - self._time < EVERY_S:
             return
-        if self._folded_s < FOLD_A_WRITE * min(self._costs_s, default=0.0):
+        if self._costs_s and self._folded_s < FOLD_A_WRITE * statistics.fmean(self._costs_s):
             return
         begin = self._cpu()
         if self._stop_s <= MAX_STOP_S:
