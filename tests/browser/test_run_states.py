@@ -76,3 +76,4 @@ def test_a_job_that_was_started_again_and_went_on_has_a_segment_and_no_fork(
         assert page.locator("#lineage .segment.discarded").count() == 0
         assert page.inner_text("#run-segment") == "segment 2 of 2"
         assert page.evaluate("stability.page.forkList") == []
+        page.context.close()  # before its server goes
