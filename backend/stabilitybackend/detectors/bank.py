@@ -45,6 +45,21 @@ class RowBlock(NamedTuple):
     columns: Mapping[str, Sequence[float]]
 
 
+class _Plan(NamedTuple):
+    """What becomes of the metrics of one set; remembered, since nearly all rows of a run are of a few sets.
+
+    Attributes:
+        wanted: those that anybody wants, each with its place in the set.
+        receivers: those that detectors want, by name, since rows fed again come from the store, which does not know
+            how they were ordered; each with the detectors' names.
+        companions: (role, metric) of those that go to the context.
+    """
+
+    wanted: tuple[tuple[int, str], ...]
+    receivers: tuple[tuple[str, tuple[str, ...]], ...]
+    companions: tuple[tuple[str, str], ...]
+
+
 #: A metric, its values, and ``update`` of the detectors that want it.
 _Wanted = tuple[str, Sequence[float], list[Callable[[Point], list[Finding]]]]
 
@@ -83,7 +98,7 @@ class DetectorBank:
         self._context = Context()
         self._adopt({name: make() for name, make in self._factories.items()})
         self._receivers: dict[str, tuple[str, ...]] = {}
-        self._wanted_of: dict[tuple[str, ...], tuple[tuple[int, str], ...]] = {}
+        self._plans: dict[tuple[str, ...], _Plan] = {}
         self._snapshots: list[tuple[int, bytes]] = []
         self._steps_since_snapshot = 0
         self._late_in_a_row = 0
@@ -124,13 +139,7 @@ class DetectorBank:
 
     def wanted(self, names: Sequence[str]) -> tuple[tuple[int, str], ...]:
         """Return those metrics of a row that ``wants`` says yes to, each with its place in ``names``."""
-        row = tuple(names)
-        found = self._wanted_of.get(row)
-        if found is None:
-            found = tuple((place, name) for place, name in enumerate(row) if self.wants(name))
-            if len(self._wanted_of) < MAX_REMEMBERED_SETS:
-                self._wanted_of[row] = found
-        return found
+        return self._plan(names).wanted
 
     def feed_rows(
         self,
@@ -158,11 +167,9 @@ class DetectorBank:
             return [found for block in blocks for found in self._feed_columns(block, rank)]
         heard: list[tuple[RowBlock, list[_Wanted], list[tuple[str, Sequence[float]]]]] = []
         for block in blocks:
-            names, columns = block.names, block.columns
-            wanted = self._wanted(names, columns)
-            companions = [
-                (role, columns[name]) for name in names if name in columns and (role := role_of(name)) in COMPANIONS
-            ]
+            plan, columns = self._plan(block.names), block.columns
+            wanted = self._wanted(plan, columns)
+            companions = [(role, columns[name]) for role, name in plan.companions if name in columns]
             if wanted or companions:
                 heard.append((block, wanted, companions))
                 if len(block.steps) >= MANY_ROWS:
@@ -200,7 +207,7 @@ class DetectorBank:
         found: list[tuple[float, Finding]] = []
         if columns and steps:
             self._context.enter(steps[-1], times[-1])
-        for name, values, updates in self._wanted(names, columns):
+        for name, values, updates in self._wanted(self._plan(names), columns):
             for update in updates:
                 detector = update.__self__  # type: ignore[attr-defined]  # a bound method
                 try:
@@ -226,13 +233,26 @@ class DetectorBank:
                 self._failed(detector, error)
         return found
 
-    def _wanted(self, names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
+    def _wanted(self, plan: _Plan, columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
         """Return (metric, its values, ``update`` of those that want it) for all metrics that any detector wants."""
+        detectors = self._detectors
         return [
-            (name, columns[name], [self._detectors[receiver].update for receiver in receivers])
-            for name in sorted(names)  # rows fed again come from the store, which does not know how they were ordered
-            if name in columns and (receivers := self._receivers_of(name))
+            (name, columns[name], [detectors[receiver].update for receiver in receivers])
+            for name, receivers in plan.receivers
+            if name in columns
         ]
+
+    def _plan(self, names: Sequence[str]) -> _Plan:
+        row = tuple(names)
+        found = self._plans.get(row)
+        if found is None:
+            wanted = tuple((place, name) for place, name in enumerate(row) if self.wants(name))
+            receivers = tuple((name, self._receivers_of(name)) for name in sorted(row) if self._receivers_of(name))
+            companions = tuple((role, name) for name in row if (role := role_of(name)) in COMPANIONS)
+            found = _Plan(wanted, receivers, companions)
+            if len(self._plans) < MAX_REMEMBERED_SETS:
+                self._plans[row] = found
+        return found
 
     def _spare(self, wanted: list[_Wanted]) -> None:
         """Take those out of ``wanted`` that have nothing to say to values such as these."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
+from itertools import repeat
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from stabilitybackend.lineage.blocks import in_turn, one_by_one, rows_of
 from stabilitybackend.lineage.changes import Change, Event, Forked, Placed
@@ -137,13 +135,15 @@ class LineageFold:
     def _points(self, state: SourceState, blocks: list[PointsBlock]) -> Iterator[Change]:
         """Place rows, of several sets of metrics where these were logged in turn."""
         rows = [rows_of(state, block) for block in blocks]
-        self._last_time[state.source] = max(float(one.times[-1]) for one in rows)
+        times = [float(one.times[-1]) for one in rows]
+        self._last_time[state.source] = max(times)
         if state.rank is None:
             for one in rows:
                 yield from self._split(one, [self.tree.segment_at(self.tree.head, int(step)) for step in one.steps])
-        elif all(self._plain(state, one.names, one.steps, float(one.times[-1])) for one in rows):
+        elif all(map(self._plain, repeat(state), rows, times)):
             for at, one in enumerate(rows, 1):
-                self._enter_marks(state, one.names, one.steps)
+                before = int(one.steps[-2]) if len(one.steps) > 1 else None
+                state.mark(one.names, int(one.steps[-1]), before)
                 placed = self._place(one, state.segment)
                 yield replace(placed, more=True) if at < len(rows) else placed
         else:
@@ -152,22 +152,19 @@ class LineageFold:
         if state.rank is not None:
             yield from self._relaunches.logged(state, rows, self._last_time[state.source])
 
-    def _plain(self, state: SourceState, names: list[str], steps: NDArray[np.int64], time: float) -> bool:
+    def _plain(self, state: SourceState, rows: Placed, time: float) -> bool:
+        """Return whether ``rows``, the last of them of ``time``, just go on where their source is."""
+        steps = rows.steps
+        first = int(steps[0])
         return (
             state.tentative is None
             and not state.fresh
-            and int(steps[0]) > self.tree[state.segment].fork_step
-            and not state.goes_back(names, int(steps[0]))
+            and first > self.tree[state.segment].fork_step
+            and not state.goes_back(rows.names, first)
             and bool((steps[1:] >= steps[:-1]).all())
-            and not self._should_follow_head(state, int(steps[0]), time)
+            and not self._should_follow_head(state, first, time)
             and not self._relaunches.succeeded(state, int(steps[-1]))
         )
-
-    @staticmethod
-    def _enter_marks(state: SourceState, names: list[str], steps: NDArray[np.int64]) -> None:
-        if len(steps) > 1:
-            state.mark(names, int(steps[-2]))
-        state.mark(names, int(steps[-1]))
 
     def _row(self, state: SourceState, row: Placed) -> Iterator[Change]:
         step, time = int(row.steps[0]), float(row.times[0])

@@ -101,10 +101,13 @@ class Relaunches:
 
         Those of a launch that came late may show that the next one did not go on where it had been, but went back.
         """
-        launch, step = self.launches.of(state.source), max(int(one.steps.max()) for one in rows)
-        if launch is not None and launch.first_step is not None and launch.first_step < step:
-            launch.trained = min(launch.trained, time)
+        launch = self.launches.of(state.source)
         later = None if launch is None else self.launches.after(launch)
+        if launch is None or (later is None and launch.trained <= time):
+            return  # as nearly always
+        step = max(int(one.steps.max()) for one in rows)
+        if launch.first_step is not None and launch.first_step < step:
+            launch.trained = min(launch.trained, time)
         if later is None or later.segment is None:
             return
         segment = self._tree[later.segment]

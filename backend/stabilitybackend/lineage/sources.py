@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import repeat
 
 __all__ = ["CONFIRM_STEPS", "STRIDES_THAT_GO_ON", "SourceState", "Tentative"]
 
@@ -80,7 +81,7 @@ class SourceState:
 
     def high(self, names: list[str]) -> int:
         """Return the greatest step at which any of ``names`` was logged in this stretch, -1 for none."""
-        return max((self.marks.get(name, -1) for name in names), default=-1)
+        return max(map(self.marks.get, names, repeat(-1)), default=-1)
 
     def goes_back(self, names: list[str], step: int) -> bool:
         """Return whether a row of ``names`` at ``step`` lies before what the same metrics reached."""
@@ -95,14 +96,16 @@ class SourceState:
         """Return whether a row lies before what the rank reached, but not before what these metrics did."""
         return step <= max(self.marks.values(), default=-1) and not self.goes_back(names, step)
 
-    def mark(self, names: list[str], step: int) -> None:
-        """Note a row at ``step``."""
+    def mark(self, names: list[str], step: int, before: int | None = None) -> None:
+        """Note a row at ``step``; ``before`` is the step of the row before it, where several came together."""
+        marks = self.marks
         for name in names:
-            if self.marks.get(name, -1) < step:
-                self.marks[name] = step
-        if self.last_step is not None and step > self.last_step:
-            self.stride = step - self.last_step
-        self.last_step = step
+            if marks.get(name, -1) < step:
+                marks[name] = step
+        for one in (step,) if before is None else (before, step):
+            if self.last_step is not None and one > self.last_step:
+                self.stride = one - self.last_step
+            self.last_step = one
         self.fresh = False
 
     def enter(self, segment: int, fork_step: int) -> None:
