@@ -46,7 +46,8 @@ __all__ = ["AgentConnection"]
 HELLO_TIMEOUT_S = 10.0
 #: Answers that may wait for Redis or for a slow agent on one connection; then nothing more is read from it.
 MAX_PENDING_ANSWERS = 16
-#: Seconds a message to an agent may take; a connection that takes longer is dead or stuck and is closed.
+#: Seconds that a command or a last word to an agent may take. Answers to frames may take until the WebSocket's pings
+#: find that nobody reads: a timer for each would be a twentieth of what small frames cost.
 SEND_TIMEOUT_S = 10.0
 #: Commands kept for an agent whose Welcome is not out yet.
 MAX_EARLY_COMMANDS = 100
@@ -247,7 +248,7 @@ class AgentConnection:
     async def _answer_forever(self) -> None:
         while True:
             due = await self._answers.get()
-            await self._send(await self._answer(*due) if isinstance(due, tuple) else due)
+            await self._write(await self._answer(*due) if isinstance(due, tuple) else due)
 
     def _name(self, problem: str) -> None:
         self._gateway.refused.say(logging.WARNING, f"run {self._run_id}: refused: {problem}")
@@ -291,11 +292,19 @@ class AgentConnection:
 
     async def _send(self, message: Message) -> None:
         try:
-            async with asyncio.timeout(SEND_TIMEOUT_S), self._sending:
-                await self._socket.send_bytes(encode_message(message))
-        except (TimeoutError, RuntimeError, WebSocketDisconnect, OSError) as error:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await self._write(message)
+        except TimeoutError as error:
             await self.close(_CLOSE_TRY_LATER, "too slow")
-            raise AgentGone(f"the agent's connection is closed or stuck ({type(error).__name__})") from error
+            raise AgentGone("the agent's connection is stuck") from error
+
+    async def _write(self, message: Message) -> None:
+        try:
+            async with self._sending:
+                await self._socket.send_bytes(encode_message(message))
+        except (RuntimeError, WebSocketDisconnect, OSError) as error:
+            await self.close(_CLOSE_TRY_LATER, "too slow")
+            raise AgentGone(f"the agent's connection is closed ({type(error).__name__})") from error
 
     async def _say_and_close(self, error: Error, code: int) -> None:
         with contextlib.suppress(AgentGone):
