@@ -53,6 +53,14 @@ def test_what_the_api_says_is_kept_by_nobody(server: RunningServer) -> None:
     assert server.client.get("/").headers["cache-control"] == "no-cache"
 
 
+def test_scripts_whose_address_has_their_date_are_kept_and_missing_ones_are_not(server: RunningServer) -> None:
+    script = re.search(r"/assets/store\.js\?m=[^\"]+", server.client.get("/").text)
+    assert script is not None
+    assert server.client.get(script.group()).headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert server.client.get("/assets/store.js").headers["cache-control"] == "no-cache"
+    assert server.client.get("/assets/none.js?m=1").headers["cache-control"] == "no-cache"
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_each_script_that_stands_in_a_page_is_named_by_its_hash(server: RunningServer, path: str) -> None:
     answer = server.client.get(path)
