@@ -50,13 +50,13 @@ class _Plan(NamedTuple):
 
     Attributes:
         wanted: those that anybody wants, each with its place in the set.
-        receivers: those that detectors want, by name, since rows fed again come from the store, which does not know
-            how they were ordered; each with the detectors' names.
+        receivers: places of those that detectors want, by name, since rows fed again come from the store, which does
+            not know how they were ordered; each with the detectors' names.
         companions: (role, metric) of those that go to the context.
     """
 
     wanted: tuple[tuple[int, str], ...]
-    receivers: tuple[tuple[str, tuple[str, ...]], ...]
+    receivers: tuple[tuple[int, tuple[str, ...]], ...]
     companions: tuple[tuple[str, str], ...]
 
 
@@ -168,7 +168,7 @@ class DetectorBank:
         heard: list[tuple[RowBlock, list[_Wanted], list[tuple[str, Sequence[float]]]]] = []
         for block in blocks:
             plan, columns = self._plan(block.names), block.columns
-            wanted = self._wanted(plan, columns)
+            wanted = self._wanted(plan, block.names, columns)
             companions = [(role, columns[name]) for role, name in plan.companions if name in columns]
             if wanted or companions:
                 heard.append((block, wanted, companions))
@@ -207,7 +207,7 @@ class DetectorBank:
         found: list[tuple[float, Finding]] = []
         if columns and steps:
             self._context.enter(steps[-1], times[-1])
-        for name, values, updates in self._wanted(self._plan(names), columns):
+        for name, values, updates in self._wanted(self._plan(names), names, columns):
             for update in updates:
                 detector = update.__self__  # type: ignore[attr-defined]  # a bound method
                 try:
@@ -233,13 +233,13 @@ class DetectorBank:
                 self._failed(detector, error)
         return found
 
-    def _wanted(self, plan: _Plan, columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
+    def _wanted(self, plan: _Plan, names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
         """Return (metric, its values, ``update`` of those that want it) for all metrics that any detector wants."""
         detectors = self._detectors
         return [
             (name, columns[name], [detectors[receiver].update for receiver in receivers])
-            for name, receivers in plan.receivers
-            if name in columns
+            for place, receivers in plan.receivers
+            if (name := names[place]) in columns
         ]
 
     def _plan(self, names: Sequence[str]) -> _Plan:
@@ -247,7 +247,8 @@ class DetectorBank:
         found = self._plans.get(row)
         if found is None:
             wanted = tuple((place, name) for place, name in enumerate(row) if self.wants(name))
-            receivers = tuple((name, self._receivers_of(name)) for name in sorted(row) if self._receivers_of(name))
+            by_name = sorted(range(len(row)), key=row.__getitem__)
+            receivers = tuple((place, who) for place in by_name if (who := self._receivers_of(row[place])))
             companions = tuple((role, name) for name in row if (role := role_of(name)) in COMPANIONS)
             found = _Plan(wanted, receivers, companions)
             if len(self._plans) < MAX_REMEMBERED_SETS:
