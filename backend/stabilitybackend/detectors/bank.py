@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, count, repeat
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .context import Context
 from .contract import Detector, Finding, Mark, Point, Row
 from .roles import BATCH_SIZE, GRAD_NORM, LR, role_of
+from .row_blocks import RowBlock, rows_in_order
 
 #: Snapshots kept. A detector set pickles to some ten KiB, so that this is about 1 MiB a run.
 MAX_SNAPSHOTS = 32
@@ -34,15 +34,6 @@ BEFORE_FIRST_STEP = -1
 __all__ = ["BEFORE_FIRST_STEP", "DetectorBank"]
 
 _log = logging.getLogger(__name__)
-
-
-class RowBlock(NamedTuple):
-    """Rows of one set of metrics; ``columns`` holds the values of those that the bank wants, and of no other."""
-
-    names: Sequence[str]
-    steps: Sequence[int]
-    times: Sequence[float]
-    columns: Mapping[str, Sequence[float]]
 
 
 class _Plan(NamedTuple):
@@ -177,7 +168,7 @@ class DetectorBank:
         found: list[tuple[float, Finding]] = []
         context = self._context
         make = tuple.__new__  # a named tuple's own constructor costs twice as much, and this is the innermost loop
-        for step, time, at, row in _in_order([block for block, _, _ in heard]):
+        for step, time, at, row in rows_in_order([block for block, _, _ in heard]):
             _, wanted, companions = heard[at]
             if step > self.last_step:
                 self._enter_step(step)
@@ -403,9 +394,3 @@ class DetectorBank:
         fresh.configure(self._settings.get(name, {}))
         self._detectors[name] = fresh
         return fresh
-
-
-def _in_order(blocks: Sequence[RowBlock]) -> Iterator[tuple[int, float, int, int]]:
-    """Yield (step, time, block, row) of all rows: of one block as they came, of several by step and time."""
-    rows = [zip(block.steps, block.times, repeat(at), count()) for at, block in enumerate(blocks)]
-    return rows[0] if len(rows) == 1 else iter(sorted(chain.from_iterable(rows)))

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import Any
 
-from stabilitybackend.detectors.bank import BEFORE_FIRST_STEP, DetectorBank, RowBlock
+from stabilitybackend.detectors.bank import BEFORE_FIRST_STEP, DetectorBank
 from stabilitybackend.detectors.contract import Finding, Mark, Row
 from stabilitybackend.detectors.registry import DETECTORS, Settings
 from stabilitybackend.detectors.roles import LOSS, dataset_of, role_of
+from stabilitybackend.detectors.row_blocks import RowBlock
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import PathRange, Segment

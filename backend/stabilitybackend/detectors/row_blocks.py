@@ -1,0 +1,30 @@
+"""Rows as detectors get them: in blocks, one for each set of metrics that was logged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, count, repeat
+from typing import NamedTuple
+
+__all__ = ["RowBlock", "rows_in_order"]
+
+
+class RowBlock(NamedTuple):
+    """Rows of one set of metrics.
+
+    Args:
+        names: all metrics of the set.
+        steps, times: of each row; log times in unix seconds.
+        columns: metric -> a value for each row, of those metrics that the bank wants and of no other.
+    """
+
+    names: Sequence[str]
+    steps: Sequence[int]
+    times: Sequence[float]
+    columns: Mapping[str, Sequence[float]]
+
+
+def rows_in_order(blocks: Sequence[RowBlock]) -> Iterator[tuple[int, float, int, int]]:
+    """Yield (step, time, block, row) of all rows, as places: of one block as they came, of several by step and time."""
+    rows = [zip(block.steps, block.times, repeat(at), count()) for at, block in enumerate(blocks)]
+    return rows[0] if len(rows) == 1 else iter(sorted(chain.from_iterable(rows)))
