@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilityclient.agent.reader import SpoolReader, chunk_numbers
+from stabilityclient.agent.chunks import chunk_numbers
+from stabilityclient.agent.reader import SpoolReader
 from stabilityclient.agent.records import Event, Lost, Record, Row
 from stabilityclient.spool import CHUNK_BYTES, SpoolWriter, chunk_name
 

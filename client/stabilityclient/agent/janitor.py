@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 
-from stabilityclient.agent.reader import chunk_numbers
+from stabilityclient.agent.chunks import chunk_numbers
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.spool import CHUNK_BYTES, CHUNK_HEADER, chunk_name
 

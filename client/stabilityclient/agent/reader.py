@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from zlib import adler32
 
+from stabilityclient.agent.chunks import chunk_numbers
 from stabilityclient.agent.records import Event, Lost, Record, Row
 from stabilityclient.spool import (
     CHUNK_BYTES,
@@ -28,7 +29,7 @@ from stabilityclient.spool import (
     chunk_name,
 )
 
-__all__ = ["SpoolReader", "chunk_numbers"]
+__all__ = ["SpoolReader"]
 
 #: How long a record may look wrong before it counts as damaged, seconds. On machines that reorder writes a reader can
 #: see a length before the bytes; a writer is done with both within microseconds.
@@ -395,15 +396,5 @@ class SpoolReader:
     def _close(self) -> None:
         if self._map is not None:
             self._map.close()
-        self._map = None
+        self._map = self._pushed = None
         self._sets.clear()
-        self._pushed = None
-
-
-def chunk_numbers(folder: str) -> list[int]:
-    """Return the numbers of the chunks in a source's folder, in order."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []
-    return sorted(int(name[:-6]) for name in names if name.endswith(".spool") and name[:-6].isdigit())
