@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,21 @@ async def test_a_run_that_can_not_be_taken_up_fails_at_once_and_no_other_with_it
         await stage.manager.get("run-1")
     assert (await _statuses(stage))["run-1"] == "failed"
     await stage.manager.get("run-2")
+
+
+async def test_a_run_that_failed_stays_failed_while_it_is_tried_again_until_it_is_taken_up(stage: Stage) -> None:
+    await _unreadable_incident(stage)
+    with pytest.raises(Unavailable):
+        await stage.manager.get("run-1")
+    for _ in range(3):
+        again = asyncio.create_task(stage.manager.get("run-1"))
+        await asyncio.sleep(0)  # its worker has begun
+        assert (await _statuses(stage))["run-1"] == "failed"
+        with pytest.raises(Unavailable):
+            await again
+    await stage.redis.hdel(RunKeys("run-1").incidents, "i-1")
+    await stage.manager.get("run-1")
+    assert (await _statuses(stage))["run-1"] == "running"
 
 
 async def test_a_run_that_can_not_be_taken_up_can_be_deleted(stage: Stage) -> None:

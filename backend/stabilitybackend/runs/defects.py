@@ -48,7 +48,11 @@ class Defects:
         except Exception as error:
             self.note(what, error)
         else:
-            self._now.pop(what, None)
+            self.mended(what)
+
+    def mended(self, what: str) -> None:
+        """Take back that ``what`` failed."""
+        self._now.pop(what, None)
 
     def tried(self, what: str, work: Callable[[], T], instead: T) -> T:
         """Return what ``work`` returns, ``instead`` where it fails on a mistake of ours."""

@@ -112,7 +112,7 @@ class RunWorker:
     def start(self, after: RunWorker | None = None) -> None:
         """Begin to follow the stream, in the place of ``after``, which is over or about to be."""
         if after is not None:
-            self._delivery, self.state.agents = after._delivery, after.state.agents
+            self._delivery, self.state.agents, self.defects = after._delivery, after.state.agents, after.defects
         self._task = asyncio.create_task(self._follow(after), name=f"run-{self.run_id}")
         self._task.add_done_callback(self._ended)
 
@@ -174,8 +174,7 @@ class RunWorker:
                 self.cursor = cursor
                 self._keeper.read(self.state, cursor, len(message))
                 fold = partial(take, self.state, cursor, message, self.detectors, replayed=replayed)
-                found = self._restart.folding(fold)
-                changes.add(found, with_incidents=not replayed)
+                changes.add(self._restart.folding(fold), with_incidents=not replayed)
                 if self._keeper.cut_when_due(self.state):
                     self._restart.sealed(self.state.store, message)
                 if len(entries) > 1:
@@ -183,6 +182,7 @@ class RunWorker:
             if not entries and not self.readiness.reached:
                 await self._retold()
                 self.readiness.reach()
+                self.defects.mended(FOLLOWING)
                 self.rest.begin()
                 _log.info("run %s: caught up at %s", self.run_id, self.cursor)
             if entries:
