@@ -36,8 +36,9 @@ _MAGIC = b"SBRS"
 #: Magic, version, length of what follows, CRC-32 of it; little-endian.
 _HEADER = struct.Struct("<4sHQI")
 _FOLD = "fold"
-T = TypeVar("T")
 _POINTS = "points-"
+T = TypeVar("T")
+_encoder = msgspec.msgpack.Encoder()
 
 
 @dataclass(slots=True)
@@ -93,16 +94,16 @@ class _Rows(msgspec.Struct, array_like=True):
     node: str
     stray: bool
     names: list[str]
-    steps: bytes
-    times: bytes
-    order: bytes
-    values: bytes
+    steps: memoryview
+    times: memoryview
+    order: memoryview
+    values: memoryview
 
 
 class _Record(msgspec.Struct, array_like=True):
     begin: tuple[str, int, int, int]
     end: tuple[str, int, int, int]
-    marks: bytes
+    marks: memoryview
     tables: list[_Rows]
 
 
@@ -149,9 +150,9 @@ class RestartFiles:
         for begins_at, stretch in stretches:
             begun = "ab" if stretch.begin.frames else "wb"  # what a failed try left is written over
             with open(self.path / f"{_POINTS}{begins_at}", begun) as file:
-                written += file.write(_packed(msgspec.msgpack.encode(_record(stretch))))
+                written += file.write(_packed(_record(stretch)))
         new = self.path / f"{_FOLD}.new"
-        written += new.write_bytes(_packed(msgspec.msgpack.encode(_Fold(head, snapshot))))
+        written += new.write_bytes(_packed(_Fold(head, snapshot)))
         new.replace(self.path / _FOLD)
         return written
 
@@ -232,8 +233,12 @@ def frame_checksum(message: bytes) -> int:
     return zlib.crc32(message)
 
 
-def _packed(body: bytes) -> bytes:
-    return _HEADER.pack(_MAGIC, VERSION, len(body), zlib.crc32(body)) + body
+def _packed(content: _Fold | _Record) -> bytearray:
+    packed = bytearray(_HEADER.size)
+    _encoder.encode_into(content, packed, _HEADER.size)
+    with memoryview(packed)[_HEADER.size :] as body:
+        _HEADER.pack_into(packed, 0, _MAGIC, VERSION, len(body), zlib.crc32(body))
+    return packed
 
 
 def _unpacked(data: bytes, name: str) -> Iterator[tuple[memoryview, int]]:
@@ -269,11 +274,15 @@ def _record(stretch: Stretch) -> _Record:
     tables = [
         _Rows(
             rows.segment, rows.rank, rows.node, rows.stray, rows.names,
-            rows.steps.tobytes(), rows.times.tobytes(), rows.order.tobytes(), rows.values.tobytes(),
+            _view(rows.steps), _view(rows.times), _view(rows.order), _view(rows.values),
         )
         for rows in stretch.tables
     ]  # fmt: skip
-    return _Record(_place(stretch.begin), _place(stretch.end), stretch.marks.tobytes(), tables)
+    return _Record(_place(stretch.begin), _place(stretch.end), _view(stretch.marks), tables)
+
+
+def _view(values: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(values).data.cast("B") if values.size else memoryview(b"")
 
 
 def _place(place: Place) -> tuple[str, int, int, int]:
