@@ -9,6 +9,7 @@ import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from stabilitybackend.allocator import give_memory_back
 from stabilitybackend.auth import KeyRing, check_exposure
 from stabilitybackend.cli.serving import bind, serve, stops_as_exit
 from stabilitybackend.collector import CycleCollector
@@ -35,6 +36,7 @@ def run_up(settings: Settings, on_up: Callable[[str, str], None]) -> None:
     Raises:
         StartError: something needed is missing or in use; the message and hint say what to do.
     """
+    give_memory_back()
     with stops_as_exit(), contextlib.ExitStack() as stack:
         settings.make_data_dir()
         bound = stack.enter_context(bind(settings.host, settings.port))
