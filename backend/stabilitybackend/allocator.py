@@ -31,4 +31,4 @@ def give_memory_back() -> bool:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     settings = ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, MAPPED_FROM), (_M_TRIM_THRESHOLD, KEPT))
-    return mallopt is not None and all([mallopt(name, value) for name, value in settings])
+    return mallopt is not None and all(mallopt(name, value) for name, value in settings)
