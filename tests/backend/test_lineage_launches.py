@@ -108,6 +108,17 @@ def test_a_rank_that_starts_late_is_of_the_launch_whose_first_rank_has_logged_it
     assert _forks([*frames, new[1].rows(range(81, 91))]) == [(0, 80, "restart", [0, 1])]
 
 
+def test_ranks_that_do_not_wait_for_each_other_are_of_one_launch_while_they_run_together() -> None:
+    old, new = [Job(rank, 1, 2) for rank in (0, 1)], [Job(rank, 2, 2) for rank in (0, 1)]
+    frames = [job.rows(range(1, 101)) for job in old]
+    new[1].info.started += 2.0
+    first = [new[0].rows(range(81, 86)), new[1].event("start")]
+    for job in new:
+        job.wait(3.0)
+    frames += [*first, new[0].rows(range(86, 91)), new[1].rows(range(81, 91))]
+    assert _forks(frames) == [(0, 80, "restart", [0, 1])]
+
+
 def _forks(frames: Iterable[Frame]) -> list[tuple[int | None, int, str, list[int]]]:
     fold = LineageFold()
     for frame in frames:

@@ -20,6 +20,7 @@ DEFAULTS = {
     "checkpoints": "",  # folder; a checkpoint every 10 steps
     "die_at": None,  # [rank, step]: that rank kills itself with -9
     "hang_at": None,  # [rank, step]: that rank stands still in phase "data", the others wait for it
+    "together": "",  # folder; each rank waits there for all others before its first step, as in a first all-reduce
     "late": None,  # [rank, file]: that rank begins once the file is there; before their first step the others wait
     "finish": True,
 }
@@ -40,6 +41,10 @@ def main() -> None:
     if late is not None:
         with run.phase("init", expect_s=1.0):
             _wait_for(gate)
+    if plan["together"]:
+        (Path(plan["together"]) / str(rank)).touch()
+        while len(os.listdir(plan["together"])) < int(os.environ["WORLD_SIZE"]):
+            time.sleep(0.005)
     loaded: list[int] = []
 
     @run.on_rollback

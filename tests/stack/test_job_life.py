@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ class Job:
         (folder / "checkpoints").mkdir()
 
     def start(self, *, world_size: int = 2, env: dict[str, str] | None = None, **plan: Any) -> Ranks:
-        plan = {"checkpoints": str(self.folder / "checkpoints")} | plan
+        together = tempfile.mkdtemp(prefix="together-", dir=self.folder)
+        plan = {"checkpoints": str(self.folder / "checkpoints"), "together": together} | plan
         return Ranks(
             "job.py",
             [json.dumps(plan)],

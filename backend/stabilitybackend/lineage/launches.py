@@ -45,6 +45,7 @@ class Launch:
         generations: node -> restart count of its processes there that have rows.
         ended: when the first of its processes ended, as far as is known, unix seconds.
         trained: log time at which one of its ranks had gone on to a second step, infinite before that is known.
+        newest: log time of its newest row.
         segment: the segment that it opened, None while it goes on in the one of the launch before.
         at: the newest segment that one of its ranks is in, None before its first row.
         first_step: the least first step of its ranks, None before its first row.
@@ -57,6 +58,7 @@ class Launch:
     generations: dict[str, int] = field(default_factory=dict)
     ended: float = float("inf")
     trained: float = float("inf")
+    newest: float = float("-inf")
     segment: int | None = None
     at: int | None = None
     first_step: int | None = None
@@ -89,9 +91,9 @@ class Launch:
     def ran_without(self, start: _Start, first_row: float) -> bool:
         """Return whether ranks of it trained before ``start``, or ``start`` had logged before they were started.
 
-        Ranks of one launch wait for each other in the first step.
+        Ranks of one launch wait for each other in the first step. Where they do not, they still run together.
         """
-        return start.started > self.trained or self.starts[-1] > first_row + AHEAD_S
+        return self.trained < start.started >= self.newest or self.starts[-1] > first_row + AHEAD_S
 
 
 class Launches:

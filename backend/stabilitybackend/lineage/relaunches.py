@@ -102,8 +102,11 @@ class Relaunches:
         Those of a launch that came late may show that the next one did not go on where it had been, but went back.
         """
         launch = self.launches.of(state.source)
-        later = None if launch is None else self.launches.after(launch)
-        if launch is None or (later is None and launch.trained <= time):
+        if launch is None:
+            return
+        launch.newest = max(launch.newest, time)
+        later = self.launches.after(launch)
+        if later is None and launch.trained <= time:
             return  # as nearly always
         step = max(int(one.steps.max()) for one in rows)
         if launch.first_step is not None and launch.first_step < step:
