@@ -8,6 +8,9 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 # Wheels only, so that no compiler is needed. PIP_ARGS adds to it, for example another index for a CPU-only torch.
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-input --only-binary :all: $(PIP_ARGS)
 
+# Node is a wheel of requirements/test.txt; what checks the browser's code is pinned in package.json, none is shipped.
+BIOME  := PATH="$(CURDIR)/$(BIN):$$PATH" node_modules/.bin/biome
+
 DEMO_ARGS   ?=
 UP_ARGS     ?=
 PYTEST_ARGS ?=
@@ -33,17 +36,19 @@ up: $(VENV)/.run ## start the server (UP_ARGS="--port 9000")
 test: $(VENV)/.test ## all tests but the long ones (PYTEST_ARGS="-k rollback")
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-check: $(VENV)/.test ## lint, format, types, import arrows, compose file; changes nothing
+check: $(VENV)/.test $(VENV)/.node ## lint, format, types, import arrows, compose file; changes nothing
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports
+	@$(BIOME) lint --error-on-warnings
 	@if docker compose version >/dev/null 2>&1; then VALKEY_PASSWORD=of-the-check docker compose config --quiet && echo "compose: valid"; \
 	else echo "compose: not checked, docker compose is not here"; fi
 
-fix: $(VENV)/.test ## repair what the linter can, and format
+fix: $(VENV)/.test $(VENV)/.node ## repair what the linter can, and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+	@$(BIOME) lint --write
 
 soak: $(VENV)/.test ## the long tests: minutes to hours
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
@@ -60,7 +65,7 @@ docs: $(VENV)/.test ## check that the documentation names what the code has, and
 	@$(BIN)/python -m pytest tests/test_packaging.py tests/test_docs.py -q
 
 clean: ## remove .venv and all caches; recorded runs in .stabilityboard stay
-	@rm -rf $(VENV) build dist htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	@rm -rf $(VENV) node_modules build dist htmlcov .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- the environment: a stamp file for each set of packages, made again when its list changes (all it says goes to
@@ -87,6 +92,11 @@ $(VENV)/.demo: $(VENV)/.run requirements/demo.txt
 $(VENV)/.test: $(VENV)/.demo requirements/test.txt
 	@echo "== Installing the test tools" >&2
 	@$(PIP) -r requirements/test.txt >&2
+	@touch $@
+
+$(VENV)/.node: $(VENV)/.test package.json .npmrc
+	@echo "== Installing what checks the browser's code" >&2
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm install --no-save --loglevel=error >&2
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test requirements/bench.txt

