@@ -11,10 +11,15 @@ import typer
 REPOSITORY = Path(__file__).resolve().parents[1]
 _PAGES = sorted(
     page.relative_to(REPOSITORY).as_posix()
-    for page in [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md"), *REPOSITORY.glob("examples/*.md")]
+    for folder in (".", "docs", "examples", "client")
+    for page in REPOSITORY.joinpath(folder).glob("**/*.md" if folder == "docs" else "*.md")
 )
 #: The only door; people and CI know these by heart.
 _TARGETS = {"help", "demo", "up", "test", "check", "fix", "soak", "bench", "screenshots", "docs", "clean"}
+#: Columns of a line in a document. Rows of tables and pictures can't wrap.
+_LINE_COLUMNS = 120
+#: The changelog keeps its lines, and the HTTP page is written from the routes.
+_UNWRAPPED = {"CHANGELOG.md", "docs/api.md"}
 _LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
 
@@ -48,6 +53,15 @@ def test_links_of_a_page_lead_somewhere(page: str) -> None:
     broken = [link for link in _LINK.findall(text) if not (folder / link).exists()]
 
     assert broken == []
+
+
+@pytest.mark.parametrize("page", sorted(set(_PAGES) - _UNWRAPPED))
+def test_lines_of_a_page_end_within_the_columns(page: str) -> None:
+    lines = (REPOSITORY / page).read_text().splitlines()
+
+    long = [line for line in lines if len(line) > _LINE_COLUMNS and not line.lstrip().startswith(("|", "!["))]
+
+    assert long == []
 
 
 def test_the_example_of_the_readme_uses_the_client_as_it_is() -> None:
