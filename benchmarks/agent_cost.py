@@ -52,9 +52,9 @@ def environment(url: str, folder: Path, run_id: str, **more: str) -> dict[str, s
 
 def fake_gpus(folder: Path, count: int) -> dict[str, str]:
     """Return the environment in which NVML sees ``count`` GPUs of ours, {} where the library can't be built."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "nvml"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
     try:
-        from fake_nvml import FakeNvml, build
+        from support.nvml.fake_nvml import FakeNvml, build
 
         # A driver sleeps until an event comes; ours looks for one, and its looks are not the agent's cost.
         return dict(FakeNvml(build(folder), folder, gpus=count).environ) | {"FAKE_NVML_LOOK_MS": "100"} if count else {}

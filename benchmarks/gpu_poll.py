@@ -3,9 +3,9 @@
     python benchmarks/gpu_poll.py [--looks 200] [--json]
 
 The floor is the very same calls of the C library, with the same arguments and nothing around them: recorded once from
-pynvml and repeated. Measured on the library of ours that speaks NVML's ABI (tests/nvml) with 1 and 8 GPUs, so it is the
-cost of our side; where this machine has GPUs also on them, which adds what the driver takes. Each case is a process of
-its own, since the loader reads LD_LIBRARY_PATH once. Exit code 1: an aim is missed.
+pynvml and repeated. Measured on the library of ours that speaks NVML's ABI (tests/support/nvml) with 1 and 8 GPUs, so
+it is the cost of our side; where this machine has GPUs also on them, which adds what the driver takes. Each case is a
+process of its own, since the loader reads LD_LIBRARY_PATH once. Exit code 1: an aim is missed.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def main() -> int:
 
 def ours(folder: Path, gpus: int) -> dict[str, str]:
     """Return the environment in which NVML sees GPUs of ours, {} where the library can't be built."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "nvml"))
-    from fake_nvml import FakeNvml, build, compiler
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from support.nvml.fake_nvml import FakeNvml, build, compiler
 
     return dict(FakeNvml(build(folder), folder, gpus).environ) if compiler() else {}
 

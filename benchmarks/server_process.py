@@ -48,7 +48,7 @@ def usage(pid: int) -> Usage:
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody uses now, below those that connections get by themselves (tests/ports.py)."""
+    """Return a TCP port that nobody uses now, below those that connections get by themselves (support/ports.py)."""
     for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))

@@ -5,10 +5,9 @@
               installed the second is skipped at home and fails in CI.
 `redis`       asyncio client of that server, closed afterwards.
 `free_port`   a TCP port that was free a moment ago.
-`nvml_library` folder of a libnvidia-ml.so.1 of ours for ``fake_nvml.FakeNvml``; without a C compiler skipped at home.
+`nvml_library` folder of a libnvidia-ml.so.1 of ours for `support.nvml`; without a C compiler skipped at home.
 
-`tests/waiting.py`, `tests/ports.py` and `tests/installed.py` are importable as ``waiting``, ``ports`` and ``installed``
-from every test, and `tests/nvml/fake_nvml.py` as ``fake_nvml``.
+The modules of `tests/support` are importable from every test as ``support.waiting`` and so on.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-# The folder itself, so that tests find `waiting`; not its parent, where `import backend` would succeed by accident.
+# The folder itself, so that tests find `support`; not its parent, where `import backend` would succeed by accident.
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent / "nvml"))
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -89,7 +87,7 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 @pytest.fixture
 def free_port() -> int:
     """A TCP port on 127.0.0.1 that was free a moment ago."""
-    import ports
+    from support import ports
 
     return ports.free_port()
 
@@ -97,7 +95,7 @@ def free_port() -> int:
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of our NVML, compiled once a session."""
-    from fake_nvml import build, compiler
+    from support.nvml.fake_nvml import build, compiler
 
     if compiler() is None:
         message = "no C compiler on the PATH: install gcc to run the tests of GPUs"
@@ -118,7 +116,7 @@ def _embedded(folder: Path) -> Iterator[str]:
 
 
 def _tcp(folder: Path) -> Iterator[str]:
-    from plain_redis import PlainRedis
+    from support.plain_redis import PlainRedis
 
     with PlainRedis(folder) as server:
         yield server.url

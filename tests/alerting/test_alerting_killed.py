@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from incident_events import SLACK_PATH, STREAM, incident, publish, settled
-from waiting import until
+from support.incident_stream import SLACK_PATH, STREAM, incident, publish, settled
+from support.waiting import until
 
 
 class Process:

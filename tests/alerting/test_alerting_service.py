@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from incident_events import SLACK_PATH, STREAM, incident, publish, settled
 from stabilityalerting import AlertingService, Patience, RecordingSink, Sink
 from stabilityalerting import service as service_module
 from stabilityalerting.pagerduty import PagerDutySink
 from stabilityalerting.slack import SlackSink
 from stabilityalerting.webhook import WebhookSink, verify
-from waiting import until
+from support.incident_stream import SLACK_PATH, STREAM, incident, publish, settled
+from support.waiting import until
 
 QUICK = Patience(first_s=0.02, longest_s=0.1, per_second=1e3, burst=1000)
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
 from stabilitybackend.runs.index import RunIndex
 from stabilityclient.wire import Hello
-from waiting import until
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
+from support.waiting import until
 
 #: More than any page of the list holds.
 NEWER = 600

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stabilityalerting import Heartbeat
-from waiting import until
+from support.waiting import until
 
 
 @pytest.fixture

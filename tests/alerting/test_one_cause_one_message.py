@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from incident_events import STREAM, publish, settled
 from stabilityalerting import AlertingService, Patience
 from stabilityalerting.webhook import WebhookSink
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
-from watched_job import START, Job
+from support.incident_stream import STREAM, publish, settled
+from support.watched_job import START, Job
 
 
 def lose(count: int) -> Job:

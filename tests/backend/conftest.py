@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server_stack import RunningServer
+from support.server_stack import RunningServer
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from archived import MAX_STEP, assert_aggs, levels, naive, rows, same_rows, steps, table
 from stabilitybackend.archive.aggregates import (
     EMPTY_AGGS,
     MIN_BLOCK_ROWS,
@@ -21,6 +20,7 @@ from stabilitybackend.archive.aggregates import (
     row_counts,
 )
 from stabilitybackend.archive.series import Rows, join_rows
+from support.archive_model import MAX_STEP, assert_aggs, levels, naive, rows, same_rows, steps, table
 
 _NEGATIVE_ZERO = table({5: (0.0, 1.0), 6: (-0.0, 2.0), 7: (0.0, 3.0)})
 _NOTHING_FINITE = table({0: (math.nan, 1.0), 1: (math.inf, 2.0), 2: (-math.inf, 3.0), MAX_STEP: (math.nan, 4.0)})

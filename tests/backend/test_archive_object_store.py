@@ -16,8 +16,6 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from archived import make_part, same_rows
-from ports import free_port
 from stabilitybackend.archive.aggregates import aggregate
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.compaction import compact
@@ -27,7 +25,9 @@ from stabilitybackend.archive.object_store import AWAY_S, ObjectStore
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.errors import ArchiveError, SettingsError
-from waiting import wait_until
+from support.archive_model import make_part, same_rows
+from support.ports import free_port
+from support.waiting import wait_until
 
 LOSS = SeriesKey("loss", 0, 0, "")
 _START_TIMEOUT_S = 30.0

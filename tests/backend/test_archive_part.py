@@ -13,7 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archived import (
+from stabilitybackend.archive import aggregates, contents, location
+from stabilitybackend.archive import part as reading
+from stabilitybackend.archive.aggregates import Aggs, aggregate, row_counts
+from stabilitybackend.archive.cache import ByteCache
+from stabilitybackend.archive.compaction import compact
+from stabilitybackend.archive.layout import Files
+from stabilitybackend.archive.location import LocalFolder
+from stabilitybackend.archive.part import Part, PartReader
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
+from stabilitybackend.errors import ArchiveError
+from support.archive_model import (
     MAX_STEP,
     assert_aggs,
     keys,
@@ -26,16 +36,6 @@ from archived import (
     spread,
     table,
 )
-from stabilitybackend.archive import aggregates, contents, location
-from stabilitybackend.archive import part as reading
-from stabilitybackend.archive.aggregates import Aggs, aggregate, row_counts
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.compaction import compact
-from stabilitybackend.archive.layout import Files
-from stabilitybackend.archive.location import LocalFolder
-from stabilitybackend.archive.part import Part, PartReader
-from stabilitybackend.archive.series import Extent, Rows, SeriesKey, join_rows
-from stabilitybackend.errors import ArchiveError
 
 LOSS = SeriesKey("loss", 0, 0, "")
 GRAD = SeriesKey("grad_norm", 0, 0, "")

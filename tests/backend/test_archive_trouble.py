@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from archived import make_part, same_rows
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.compaction import compact
 from stabilitybackend.archive.layout import Files
@@ -21,9 +20,10 @@ from stabilitybackend.archive.location import LocalFolder, open_location
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.errors import ArchiveError, SettingsError
-from waiting import wait_until
+from support.archive_model import make_part, same_rows
+from support.waiting import wait_until
 
-_JOB = str(Path(__file__).parents[1] / "archive_job.py")
+_JOB = str(Path(__file__).parents[1] / "support" / "part_writer.py")
 _TIMEOUT_S = 30
 LOSS, GRAD = SeriesKey("loss", 0, 0, ""), SeriesKey("grad_norm", 0, 0, "")
 FILES = Files.of("run", "part")

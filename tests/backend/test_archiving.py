@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from archive_stage import KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
-from eventful_run import as_frames, eventful_rows, facts
-from job import Job
 from stabilitybackend.backtest import backtest
 from stabilitybackend.errors import Conflict, NotFound, Unavailable
+from support.eventful_run import as_frames, eventful_rows, facts
+from support.job_frames import Job
+from support.manager_stack import KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
 
 
 @pytest.fixture

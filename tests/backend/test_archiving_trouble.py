@@ -13,8 +13,6 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
-from archive_stage import HELLO, KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
-from job import Job
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import LocalFolder, open_location
 from stabilitybackend.archive.part import Part, PartReader
@@ -24,6 +22,8 @@ from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame
+from support.job_frames import Job
+from support.manager_stack import HELLO, KEYS, WINDOW_BYTES, Lossy, Stage, points, rows
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from job import Job
-from naive_store import NaiveRun
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.runs.query import Answer, Series, select
 from stabilitybackend.runs.series_request import SeriesRequest
+from support.job_frames import Job
+from support.naive_store import NaiveRun
 
 
 def _ask(run: NaiveRun, **wish: Any) -> Answer:

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from archive_stage import Stage
-from eventful_run import Row, as_frames, eventful_rows, facts, story_frames, write_lines
-from imported import export_of
 from stabilitybackend.backtest import Backtest, backtest, read_files
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.runs.jsonl_export import jsonl_export
 from stabilitybackend.runs.parquet_export import parquet_export
+from support.eventful_run import Row, as_frames, eventful_rows, facts, story_frames, write_lines
+from support.imported_run import export_of
+from support.manager_stack import Stage
 
 DECLARED = eventful_rows(declared=True)
 SILENT = eventful_rows(declared=False)

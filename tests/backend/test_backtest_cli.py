@@ -13,13 +13,13 @@ import pytest
 from plotly.offline import get_plotlyjs
 from typer.testing import CliRunner
 
-from server_stack import RunningServer
 from stabilitybackend.backtest.judged import Filter, judge
 from stabilitybackend.backtest.page import page
 from stabilitybackend.backtest.settings import parse_settings
 from stabilitybackend.backtest.sources import read_files
 from stabilitybackend.cli.app import app, main
 from stabilitybackend.errors import BadRequest
+from support.server_stack import RunningServer
 
 #: What programs were promised, docs/backtest.md.
 PROMISED = {

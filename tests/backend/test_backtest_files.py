@@ -13,8 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from imported import export_of
-from job import Job
 from stabilitybackend.backtest import Backtest, backtest, read_files
 from stabilitybackend.backtest.sources import Log
 from stabilitybackend.errors import BadRequest
@@ -22,6 +20,8 @@ from stabilitybackend.runs.jsonl_export import jsonl_export
 from stabilitybackend.runs.parquet_export import parquet_export
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import PointsBlock
+from support.imported_run import export_of
+from support.job_frames import Job
 
 
 def log_of(folder: Path, *lines: Any, name: str = "log.jsonl") -> Log:

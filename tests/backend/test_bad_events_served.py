@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
 from stabilityclient.wire import EventBlock, Frame, Health, SourceInfo
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 AGENT = SourceInfo("a1-1", node="n0", pid=9, started=990.0)
 DEATH = {"source": "r0-1", "rank": 0, "cause": "signal", "signal": 9, "signal_name": "SIGKILL"}

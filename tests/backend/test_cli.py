@@ -18,10 +18,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway_stack import SOURCE, RawAgent, frame
 from stabilitybackend.redis_server.embedded import running_url
 from stabilityclient.wire import Ack
-from waiting import wait_until
+from support.gateway_stack import SOURCE, RawAgent, frame
+from support.waiting import wait_until
 
 _KEY = re.compile(r"sb_[0-9a-f]{8}_[A-Za-z0-9_-]{43}")
 _START_S = 20

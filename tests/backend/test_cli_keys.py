@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from program import Program, program_in
+from support.cli_program import Program, program_in
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway_stack import RawAgent
-from job import Job
-from program import Program, program_in
-from server_stack import RunningServer
 from stabilitybackend.policy.plan import EXIT_CODES
 from stabilityclient.wire import CommandMessage, Health
+from support.cli_program import Program, program_in
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 CHECKPOINT = {"step": 5, "path": "c/5", "inside": None}
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway_stack import RawAgent
-from job import Job
-from program import Program, program_in
-from server_stack import RunningServer
 from stabilityclient.wire import CommandMessage
+from support.cli_program import Program, program_in
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 #: What a user's offline script is: 50 steps, two of them not finite.
 _OFFLINE_JOB = """

@@ -16,15 +16,15 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gateway_stack import RawAgent
-from imported import ImportedRun
-from job import Job
-from program import Program, program_in
-from server_stack import RunningServer
 from stabilitybackend.importers.detect import find_plans
 from stabilitybackend.importers.job import ImportJob, Options
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
+from support.cli_program import Program, program_in
+from support.gateway_stack import RawAgent
+from support.imported_run import ImportedRun
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from job import Job
-from naive_store import NaiveRun
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.runs.compare import Align, ComparedRun, compare, parse_forks
 from stabilitybackend.runs.series_request import SeriesRequest
+from support.job_frames import Job
+from support.naive_store import NaiveRun
 
 REQUEST = SeriesRequest.of(["loss"], rank="primary")
 

@@ -14,17 +14,17 @@ import orjson
 import pytest
 from redis.asyncio import Redis
 
-from archive_stage import KEYS, Stage, rows
-from gateway_stack import RawAgent
-from job import Job
-from program import program_in
-from server_stack import RunningServer
 from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.routes import trial
 from stabilitybackend.runs.detector_settings import MAX_CHANGES
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame, encode_message
-from waiting import wait_until
+from support.cli_program import program_in
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.manager_stack import KEYS, Stage, rows
+from support.server_stack import RunningServer
+from support.waiting import wait_until
 
 DEAF = {"spike": {"sensitivity": 0.0}}
 

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_nvml import GPU_IS_LOST, FakeNvml
 
 from stabilitybackend.cli.checkup import Result, examine
 from stabilitybackend.settings import Settings
+from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
 
 
 def results(**settings: object) -> dict[str, Result]:

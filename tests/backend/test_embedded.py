@@ -19,7 +19,7 @@ from stabilitybackend.errors import FolderInUse, RedisStartError
 from stabilitybackend.redis_server.binary import RedisBinary, bundled_binary, choose_binary, probe_binary, record_writer
 from stabilitybackend.redis_server.bounded_log import BoundedLog
 from stabilitybackend.redis_server.embedded import MAX_SOCKET_PATH_BYTES, EmbeddedRedis, running_url
-from waiting import wait_until
+from support.waiting import wait_until
 
 #: What another Stabilityboard would do: start the server, say so, and live until it is killed.
 _PARENT = """

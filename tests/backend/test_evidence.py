@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from job import Job
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
@@ -19,6 +18,7 @@ from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.runs.evidence import Evidence
 from stabilitybackend.runs.store import RunStore
 from stabilityclient.wire import Frame
+from support.job_frames import Job
 
 ONSET = 200
 

@@ -12,9 +12,6 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from archived import make_part
-from imported import ImportedRun, export_of, points_of
-from job import Job
 from stabilitybackend.archive.location import Location, open_location
 from stabilitybackend.archive.part import Part
 from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
@@ -27,8 +24,11 @@ from stabilitybackend.runs.jsonl_export import jsonl_export
 from stabilitybackend.runs.parquet_export import CHUNK_BYTES, SCHEMA, parquet_export
 from stabilitybackend.runs.store import RunStore
 from stabilityclient.wire import Frame
-from stories import Story, stories, tell
-from waiting import wait_until
+from support.archive_model import make_part
+from support.imported_run import ImportedRun, export_of, points_of
+from support.job_frames import Job
+from support.job_stories import Story, stories, tell
+from support.waiting import wait_until
 
 _WRITERS = {"jsonl": jsonl_export, "parquet": parquet_export}
 

@@ -8,8 +8,6 @@ from typing import Any
 import orjson
 import pytest
 
-import wrong_fields
-from job import Job
 from stabilitybackend.agents.frame_checks import check_frame
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.gpus.view import gpus_view
@@ -30,6 +28,8 @@ from stabilityclient.wire import (
     decode_message,
     encode_message,
 )
+from support import bad_events
+from support.job_frames import Job
 
 AGENT = SourceInfo("a1-1", node="n0", pid=9, started=990.0)
 
@@ -49,7 +49,7 @@ class _Run:
             job.info.source, job.info.pid = f"r{rank}-3b9aca00-10{rank}", 100 + rank
             for frame in (job.rows([10, 11, 12]), job.event("checkpoint", 10, path="c/10")):
                 self.state.apply(frame, replayed=False)
-        self.state.on_health(wrong_fields.health(self.now))
+        self.state.on_health(bad_events.health(self.now))
         for command_id, order in (("c-1", Order(to_step=10)), ("c-2", Order(kind="dump_stacks"))):
             self.state.order(order, command_id=command_id, issuer="ada")
 
@@ -75,7 +75,7 @@ class _Run:
         for _ in range(2):
             self.now += 20.0
             self.state.tick()
-        self.take(wrong_fields.health(self.now))
+        self.take(bad_events.health(self.now))
         self.feed.flush(self.state.statuses)
         self._shown(self.state)
         assert self.state.unreadable.defects == 0
@@ -117,7 +117,7 @@ def _faults(events: list[EventBlock]) -> Iterator[tuple[str, EventBlock]]:
     for event in events:
         yield "as it is", event
         whole = {"time": event.time, "step": event.step, "data": event.data}
-        for name, wrong in wrong_fields.faulty(whole, known):
+        for name, wrong in bad_events.faulty(whole, known):
             yield name, EventBlock(event.type, wrong.get("time", 1.0), wrong.get("step"), wrong.get("data", {}))
 
 
@@ -141,21 +141,21 @@ def _check(sent: Iterator[tuple[str, EventBlock]], source: Callable[[_Run], Sour
             pytest.fail(f"{event.type}: {name}: {type(error).__name__}: {error}")
 
 
-@pytest.mark.parametrize("events", _by_type(wrong_fields.rank_events()))
+@pytest.mark.parametrize("events", _by_type(bad_events.rank_events()))
 def test_no_value_of_any_field_of_a_ranks_event_fails_behind_the_door(events: list[EventBlock]) -> None:
     _check(_faults(events), lambda run: run.jobs[0].info)
 
 
-@pytest.mark.parametrize("events", _by_type(wrong_fields.agent_events()))
+@pytest.mark.parametrize("events", _by_type(bad_events.agent_events()))
 def test_no_value_of_any_field_of_an_agents_event_fails_behind_the_door(events: list[EventBlock]) -> None:
     _check(_faults(events), lambda run: AGENT)
 
 
 def test_no_value_of_any_field_of_a_health_message_fails_behind_the_door() -> None:
-    good = wrong_fields.health()
+    good = bad_events.health()
     fields = ("agent", "node", "time", "ranks", "agent_state")
     known = {f"ranks.1.{name}={value!r}" for name, value in good.ranks[1].items()}
-    for name, wrong in wrong_fields.faulty({field: getattr(good, field) for field in fields}, known):
+    for name, wrong in bad_events.faulty({field: getattr(good, field) for field in fields}, known):
         run = _Run()
         try:
             run.take(Health(*(wrong.get(field) for field in fields)))
@@ -167,10 +167,10 @@ def test_no_value_of_any_field_of_a_health_message_fails_behind_the_door() -> No
 def test_no_value_of_any_field_of_a_source_fails_behind_the_door() -> None:
     run = _Run()
     info = {name: getattr(run.jobs[0].info, name) for name in SourceInfo.__struct_fields__}
-    for name, wrong in wrong_fields.faulty(info):
+    for name, wrong in bad_events.faulty(info):
         run = _Run()
         try:
-            run.send(wrong_fields.rank_events()[4], SourceInfo(**wrong) if "source" in wrong else AGENT)
+            run.send(bad_events.rank_events()[4], SourceInfo(**wrong) if "source" in wrong else AGENT)
             run.goes_on()
         except Exception as error:
             pytest.fail(f"source: {name}: {type(error).__name__}: {error}")

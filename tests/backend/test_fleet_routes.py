@@ -10,11 +10,11 @@ import orjson
 import pytest
 from redis import Redis
 
-from gateway_stack import RawAgent
-from gpu_events import Node
-from job import Job
-from server_stack import RunningServer
 from stabilityclient.wire import Frame
+from support.gateway_stack import RawAgent
+from support.gpu_events import Node
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 
 class _Rank(Job):

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from gateway_stack import SOURCE, RawAgent, RunningGateway, event_frame, frame, points
 from stabilitybackend.agents.frame_checks import MAX_RECORDS
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.quiet_log import EVERY_S, QuietLog
 from stabilityclient.wire import MAX_STEP, Ack, Error, EventBlock, Frame, Health, SourceInfo, Welcome
+from support.gateway_stack import SOURCE, RawAgent, RunningGateway, event_frame, frame, points
 
 KEYS = RunKeys("run-1")
 

@@ -12,7 +12,6 @@ import pytest
 from redis.asyncio import Redis
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from gateway_stack import SOURCE, RawAgent, RecordingServices, RunningGateway, event_frame, frame, points
 from stabilitybackend.auth import KeyRing
 from stabilitybackend.keys import RunKeys
 from stabilityclient.wire import (
@@ -30,7 +29,8 @@ from stabilityclient.wire import (
     Welcome,
     encode_message,
 )
-from waiting import until, wait_until
+from support.gateway_stack import SOURCE, RawAgent, RecordingServices, RunningGateway, event_frame, frame, points
+from support.waiting import until, wait_until
 
 KEYS = RunKeys("run-1")
 

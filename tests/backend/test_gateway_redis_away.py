@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway_stack import SOURCE, RawAgent, RunningGateway, frame
 from stabilitybackend import redis_link
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.keys import RunKeys
@@ -17,7 +16,8 @@ from stabilitybackend.redis_link import make_redis, redis_errors
 from stabilitybackend.redis_server.binary import bundled_binary
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import Ack, Error
-from waiting import until
+from support.gateway_stack import SOURCE, RawAgent, RunningGateway, frame
+from support.waiting import until
 
 KEYS = RunKeys("run-1")
 

@@ -10,7 +10,7 @@ from stabilitybackend.policy.advice import suggest
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.interruption_rules import Stop, judge
 from stabilitybackend.policy.plan import JobFacts, make_plan
-from watched_job import Job, source
+from support.watched_job import Job, source
 
 NOW = 1_000.0
 VERDICT = {"class": "peer_missing", "culprits": [3], "nodes": ["n1"], "confidence": "high", "text": "Rank 3 is gone."}

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpu_events import Node
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.gpus.watch import SEEN_AGAIN_AFTER_S, GpuWatch
+from support.gpu_events import Node
 
 
 def _told(watch: GpuWatch, *events: dict[str, Any]) -> list[Finding]:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_events import Node
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.gpus import watch as gpu_watch
 from stabilitybackend.gpus.view import gpus_view
@@ -22,6 +21,7 @@ from stabilitybackend.runs.offenders import Offenders
 from stabilitybackend.schema.events import read_event
 from stabilitybackend.schema.reading import Misfit
 from stabilityclient.wire import EventBlock
+from support.gpu_events import Node
 
 
 def _told(watch: GpuWatch, *events: dict[str, Any], step: int = 100) -> dict[str, Finding]:

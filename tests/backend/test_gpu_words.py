@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_nvml import GPU_IS_LOST, FakeNvml
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
-from waiting import wait_until
+from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
+from support.waiting import wait_until
 
-_PROGRAM = Path(__file__).parents[1] / "nvml" / "watched_node.py"
+_PROGRAM = Path(__file__).parents[1] / "support" / "nvml" / "watched_node.py"
 
 
 class _Watched:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import wrong_fields
 from stabilitybackend.schema.health import read_health
 from stabilityclient.wire import decode_message, encode_message
+from support import bad_events
 
 
 def _read(**changes: Any) -> tuple[dict[str, Any], list[str]]:
     """Return the first rank of a whole word in which some fields are others, as it was read, and what was left out."""
-    health = wrong_fields.health()
+    health = bad_events.health()
     health.ranks[0] |= changes
     read: Any = decode_message(encode_message(health))
     told = read_health(read)
@@ -20,7 +20,7 @@ def _read(**changes: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def test_a_whole_word_of_a_real_agent_is_as_it_came() -> None:
-    health = wrong_fields.health()
+    health = bad_events.health()
     before = copy.deepcopy(health)
     assert read_health(health) == []
     assert health == before

@@ -12,8 +12,8 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from server_stack import RunningServer
 from stabilitybackend.http_guard import MAX_BODY_BYTES, MAX_LOGIN_BYTES
+from support.server_stack import RunningServer
 
 PAGES = ["/", "/login", "/runs/some-run", "/fleet", "/no/such/page"]
 OTHERS = [

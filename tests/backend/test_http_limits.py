@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ports import free_port
-from server_stack import RunningServer
 from stabilitybackend.cli import http_protocol
 from stabilitybackend.http_guard import MAX_BODY_BYTES, MAX_LOGIN_BYTES
-from stack.processes import Server
+from support.ports import free_port
+from support.processes import Server
+from support.server_stack import RunningServer
 
 MIB = 1024 * 1024
 #: What may lie in the kernel's buffers of a connection of this machine, both sides.

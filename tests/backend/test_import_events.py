@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from imported import ImportedRun
 from stabilitybackend.importers.tfrecords import crc32c
+from support.imported_run import ImportedRun
 
 event_pb2 = pytest.importorskip("tensorboard.compat.proto.event_pb2", reason="pip install tensorboard")
 event_file_writer = pytest.importorskip(

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imported import ImportedRun
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.detect import find_plans
 from stabilitybackend.importers.job import ImportJob, Options
+from support.imported_run import ImportedRun
 
 
 def write(path: Path, *lines: object) -> Path:

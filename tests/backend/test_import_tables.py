@@ -12,11 +12,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from imported import ImportedRun
 from stabilitybackend.errors import BadRequest, StabilityBoardError
 from stabilitybackend.importers.detect import find_plans
 from stabilitybackend.importers.job import ImportJob, Options
 from stabilityclient.wire import FRAME_TARGET_BYTES, encode_message
+from support.imported_run import ImportedRun
 
 
 @pytest.fixture(scope="module")

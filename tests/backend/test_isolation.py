@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from archive_stage import HELLO, Stage, rows
-from job import Job
 from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilityclient.wire import Health, Hello
+from support.job_frames import Job
+from support.manager_stack import HELLO, Stage, rows
 
 OTHER = Hello("run-2", "a2", "n1", "0.1.0")
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from job import Job
 from stabilitybackend.detectors.contract import Detector, Finding, Mark, Point
 from stabilitybackend.runs import judging
 from stabilitybackend.runs.state import RunState
 from stabilityclient.agent.framing import frame_of
 from stabilityclient.agent.records import Row
 from stabilityclient.wire import Frame
+from support.job_frames import Job
 
 
 class Listener(Detector):

@@ -14,11 +14,11 @@ from redis.asyncio import Redis
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
 from stabilitybackend.auth import SCOPES, KeyRing
 from stabilityclient.wire import Error, Message, Welcome
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 DAY_S = 86_400.0
 

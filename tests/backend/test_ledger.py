@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.runs.books import ledger_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.store import StoreView
 from stabilityclient.wire import Frame, Health
-from stories import Story, stories, tell
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.job_stories import Story, stories, tell
+from support.server_stack import RunningServer
 
 
 def _run(*frames: Frame, undone: tuple[str, ...] = ()) -> RunState:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curve import entries
-from job import Job
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.runs.store import RunStore
 from stabilityclient.wire import Frame
+from support.full_curve import entries
+from support.job_frames import Job
 
 
 class Run:

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curve import entries
-from job import Job
-from launches import CrashingJob
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.runs.store import RunStore
 from stabilityclient.wire import Frame
+from support.full_curve import entries
+from support.job_frames import Job
+from support.relaunched_jobs import CrashingJob
 
 STRIDES = ([1, 1, 1], [1, 1, 5], [3, 2, 1], [10, 10, 10])
 

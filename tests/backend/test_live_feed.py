@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 
 class Browser:

@@ -9,7 +9,7 @@ import pytest
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
-from watched_job import START, Job, kinds, source
+from support.watched_job import START, Job, kinds, source
 
 
 def test_a_job_whose_steps_go_on_is_never_said_to_hang() -> None:

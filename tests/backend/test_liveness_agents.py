@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from watched_job import Job, kinds
+from support.watched_job import Job, kinds
 
 
 def two_nodes() -> Job:

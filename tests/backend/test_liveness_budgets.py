@@ -11,7 +11,7 @@ from stabilitybackend.liveness.budgets import Budgets, is_long
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.runs.snapshot import loads_restricted
-from watched_job import START, Job, kinds, source
+from support.watched_job import START, Job, kinds, source
 
 LIMITS = Limits()
 

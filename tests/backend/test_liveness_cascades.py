@@ -8,7 +8,7 @@ import pytest
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness import monitor as module
-from watched_job import Job, kinds, source
+from support.watched_job import Job, kinds, source
 
 PASSED_ON = {"type": "DistBackendError", "message": "NCCL error: remote process exited or there was a network error"}
 

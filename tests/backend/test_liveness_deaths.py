@@ -10,7 +10,7 @@ from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
-from watched_job import START, Job, kinds, source
+from support.watched_job import START, Job, kinds, source
 
 
 def trained(**nodes: list[int]) -> Job:

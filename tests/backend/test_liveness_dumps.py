@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway_stack import RawAgent
-from job import Job as Frames
-from server_stack import RunningServer
 from stabilitybackend.liveness.collectives import read
 from stabilitybackend.liveness.dumps import DumpBook
 from stabilitybackend.liveness.stack_text import Frame, classify, main_thread
 from stabilitybackend.runs.snapshot import loads_restricted
-from watched_job import stack
+from support.gateway_stack import RawAgent
+from support.job_frames import Job as Frames
+from support.server_stack import RunningServer
+from support.watched_job import stack
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 PYTHON = "/usr/lib/python3.11"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from stabilitybackend.detectors.contract import Finding
-from stood_job import C10D, PROBED, RUN
-from watched_job import START, Job, stack
+from support.stalled_job import C10D, PROBED, RUN
+from support.watched_job import START, Job, stack
 
 TORCH = "/venv/lib/python3.11/site-packages/torch"
 LOCKED = stack(

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpu_events import Node
 from stabilitybackend.gpus.watch import GpuWatch
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Health
-from watched_job import START, Job, source
+from support.gpu_events import Node
+from support.watched_job import START, Job, source
 
 LOST = "its GPU 1 has fallen off the bus: the node no longer reaches it (Xid 79)"
 

@@ -10,7 +10,7 @@ from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
-from watched_job import START, Job, kinds
+from support.watched_job import START, Job, kinds
 
 
 def racks(nodes: int, *, racks: int = 4) -> Job:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.detectors.contract import Finding
-from watched_job import Job, kinds
+from support.watched_job import Job, kinds
 
 PHASES = {"data": 0.05, "forward": 0.10, "backward": 0.20, "optimizer": 0.05}
 

@@ -13,10 +13,6 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from archive_stage import Stage, points
-from job import Job
-from plain_redis import PlainRedis
-from server_stack import RunningServer
 from stabilitybackend import app as app_module
 from stabilitybackend.agents.ingest import Ingest, Stored
 from stabilitybackend.redis_link import make_redis
@@ -24,6 +20,10 @@ from stabilitybackend.runs import manager as manager_module
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame, Hello, encode_message
+from support.job_frames import Job
+from support.manager_stack import Stage, points
+from support.plain_redis import PlainRedis
+from support.server_stack import RunningServer
 
 #: Connections that the manager has in these tests.
 FEW = 4

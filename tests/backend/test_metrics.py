@@ -11,14 +11,14 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
 from stabilitybackend.auth import KeyRing
 from stabilitybackend.metrics import MAX_RUNS, OTHERS, ServerMetrics
 from stabilitybackend.pulse import BUCKETS_S, Pulse
 from stabilitybackend.redis_link import make_redis
 from stabilityclient.wire import Ack
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from gpu_events import Node
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.gpus.watch import GpuWatch
 from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS
@@ -18,6 +17,7 @@ from stabilitybackend.policy.interruptions import JobStory, Stretch, interruptio
 from stabilitybackend.runs import offenders as offenders_module
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.offenders import Offenders
+from support.gpu_events import Node
 
 DAY_S = 86_400.0
 

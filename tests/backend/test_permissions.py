@@ -16,14 +16,14 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
 from stabilitybackend.app import create_app
 from stabilitybackend.auth import SCOPES, KeyRing
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilitybackend.settings import Settings
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 #: Method and path -> the scope it needs, ``any`` (a key of any kind) or ``open`` (no key: nothing of a run is in it).
 NEEDED = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gpu_events import Node
-from job import Job
 from stabilitybackend.policy.orders import Order
 from stabilitybackend.policy.plan import MAX_FRUITLESS
 from stabilitybackend.runs.planning import plan_of
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Health
+from support.gpu_events import Node
+from support.job_frames import Job
 
 #: After the first start of the job (1,000 s) and before the second one (2,000 s).
 ORDERED_AT = 1500.0

@@ -16,16 +16,16 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 from websockets.asyncio.client import connect
 
-from archive_stage import HELLO, Stage, rows
-from gateway_stack import RawAgent
-from job import Job
-from plain_redis import PlainRedis
-from server_stack import RunningServer
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.routes.probes import reasons
 from stabilitybackend.storing import Storing
 from stabilityclient.wire import Error
-from waiting import wait_until
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.manager_stack import HELLO, Stage, rows
+from support.plain_redis import PlainRedis
+from support.server_stack import RunningServer
+from support.waiting import wait_until
 
 #: Storing that has stopped is said within this time, seconds.
 SAID_WITHIN_S = 5.0

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from job import Job
-from naive_store import NaiveRun
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.runs.query import Answer, Series, json_numbers, select
 from stabilitybackend.runs.series_request import SeriesRequest
 from stabilitybackend.runs.store import RunStore
+from support.job_frames import Job
+from support.naive_store import NaiveRun
 
 
 def _ask(run: NaiveRun, metric: str = "loss", **wish: Any) -> Answer:

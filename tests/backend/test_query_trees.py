@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forked_tree import Tree, same, trees
-from naive_store import NaiveStore
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.archive.part import PartReader, write_part
@@ -22,6 +20,8 @@ from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.runs.query import Answer, Series, select
 from stabilitybackend.runs.series_request import SeriesRequest
 from stabilitybackend.runs.store import RunStore
+from support.forked_tree import Tree, same, trees
+from support.naive_store import NaiveStore
 
 FEW = settings(max_examples=25, deadline=None)
 MANY = settings(max_examples=60, deadline=None)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stabilitybackend.liveness.rank_status import STATUSES, RankStatuses
-from watched_job import START, Job, source
+from support.watched_job import START, Job, source
 
 #: Where a rank stalls, from the 60th second on.
 STOOD = {"step": 120, "step_start": START + 60, "phase": "backward", "phase_start": START + 60.1}

@@ -12,13 +12,13 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
-from archive_stage import Stage
-from gateway_stack import RawAgent, RecordingServices, RunningGateway
 from stabilitybackend.auth import Authenticator, KeyRing
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.tasks import SingleFlight
 from stabilityclient.wire import Error, Hello
+from support.gateway_stack import RawAgent, RecordingServices, RunningGateway
+from support.manager_stack import Stage
 
 
 async def _calls(redis: Redis, command: str) -> int:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from plain_redis import PlainRedis
-from program import program_in
 from stabilitybackend.errors import RedisStartError, SettingsError
 from stabilitybackend.redis_link import check_server, make_redis
 from stabilitybackend.settings import Settings
+from support.cli_program import program_in
+from support.plain_redis import PlainRedis
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from archive_stage import Stage, points, rows
-from eventful_run import as_frames, eventful_rows, facts
-from job import Job
 from stabilitybackend.backtest import backtest
 from stabilitybackend.runs import restart_points, worker
 from stabilitybackend.runs.worker import RunWorker
+from support.eventful_run import as_frames, eventful_rows, facts
+from support.job_frames import Job
+from support.manager_stack import Stage, points, rows
 
 #: Rows between two writes in these tests, and of a frame.
 EVERY_ROWS = 60

@@ -10,10 +10,6 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from gateway_stack import RawAgent
-from job import Job
-from program import Program, program_in
-from server_stack import RunningServer
 from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
@@ -27,7 +23,11 @@ from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.retention import Retention
 from stabilityclient.wire import Frame, Hello, encode_message
-from waiting import until
+from support.cli_program import Program, program_in
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
+from support.waiting import until
 
 DAY_S = 86_400.0
 WINDOW_BYTES = 4_000

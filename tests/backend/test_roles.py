@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from job import Job
-from program import program_in
 from stabilitybackend.detectors.contract import Point
 from stabilitybackend.detectors.roles import GRAD_NORM, LOSS, LR, OTHERS, SPEED, STEP_TIME, dataset_of, loss_of, role_of
 from stabilitybackend.detectors.throughput import ThroughputDetector
 from stabilitybackend.importers.names import usual_names
 from stabilitybackend.runs.state import RunState
+from support.cli_program import program_in
+from support.job_frames import Job
 
 LOSSES = (
     "loss", "train/loss", "train_loss", "Loss/train", "loss/train/total", "loss_metrics/global_avg_loss",

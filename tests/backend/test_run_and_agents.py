@@ -10,12 +10,12 @@ import pytest
 from redis.asyncio import Redis
 from websockets.exceptions import ConnectionClosed
 
-from archive_stage import HELLO, Stage, points, rows
-from gateway_stack import RawAgent, RecordingServices, RunningGateway
-from job import Job
 from stabilitybackend.errors import AgentGone
 from stabilitybackend.runs.index import RunIndex
 from stabilityclient.wire import Welcome
+from support.gateway_stack import RawAgent, RecordingServices, RunningGateway
+from support.job_frames import Job
+from support.manager_stack import HELLO, Stage, points, rows
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from archive_stage import Stage
-from plain_redis import PlainRedis
-from program import program_in
-from server_stack import RunningServer
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RUNS_HEARD, RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.runs.index import RunIndex
 from stabilityclient.wire import Hello
+from support.cli_program import program_in
+from support.manager_stack import Stage
+from support.plain_redis import PlainRedis
+from support.server_stack import RunningServer
 
 
 @pytest.fixture

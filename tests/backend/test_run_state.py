@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from job import Job
 from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.policy.orders import Order
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame, Health
+from support.job_frames import Job
 
 
 def _ordered(job: Job) -> RunState:

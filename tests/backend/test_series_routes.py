@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 
 async def _until(server: RunningServer, run_id: str, step: int) -> None:

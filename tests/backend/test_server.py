@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
 from stabilitybackend.auth import KeyRing
 from stabilitybackend.redis_link import make_redis
 from stabilityclient.wire import CommandMessage, Health
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 
 def _steps(server: RunningServer, **params: Any) -> list[tuple[int, bool, list[int]]]:

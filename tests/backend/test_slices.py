@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 
-from job import Job
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.slices import SLICE_S, Slices, at_once
 from stabilityclient.wire import Health
+from support.job_frames import Job
 
 
 def _lost_job(ranks: int) -> tuple[RunState, list[float]]:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from job import Job
-from naive_store import NaiveRun, NaiveStore
 from stabilitybackend.archive.aggregates import Aggs, aggregate
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.runs.query import Answer, Series, select
 from stabilitybackend.runs.series_request import SeriesRequest
 from stabilitybackend.runs.smoothing import scan
+from support.job_frames import Job
+from support.naive_store import NaiveRun, NaiveStore
 
 
 def _tensorboard(values: Sequence[float], weight: float) -> list[float]:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from job import Job
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.runs import snapshot
 from stabilitybackend.runs.snapshot import SnapshotError
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
-from stories import Story, stories, tell
+from support.job_frames import Job
+from support.job_stories import Story, stories, tell
 
 
 def _now() -> float:

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from job import Job
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.lineage.changes import Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.runs.store import RunStore
 from stabilitybackend.runs.summary import MAX_LATEST, RunSummary
 from stabilityclient.wire import Frame
-from stories import Story, stories, tell
+from support.job_frames import Job
+from support.job_stories import Story, stories, tell
 
 
 class _CountedStore(RunStore):

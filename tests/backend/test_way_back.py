@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from job import Job
 from stabilitybackend.errors import Conflict, NotFound
 from stabilitybackend.policy.commands import CommandBook
 from stabilitybackend.policy.going_back import inside, spoiling
@@ -17,6 +16,7 @@ from stabilitybackend.policy.way_back import MAX_OFFERED, way_back
 from stabilitybackend.runs.offering import offer_of
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
+from support.job_frames import Job
 
 
 def checkpoint(step: int, **changes: Any) -> dict[str, Any]:

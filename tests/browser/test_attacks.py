@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
 from stabilitybackend.auth import KeyRing
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

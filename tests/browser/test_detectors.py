@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway_stack import RawAgent
-from job import Job
-from ports import free_port
-from stack.processes import Server
-from waiting import wait_until
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.ports import free_port
+from support.processes import Server
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ports import free_port
-from stack.processes import Ranks, Server
-from waiting import wait_until
+from support.ports import free_port
+from support.processes import Ranks, Server
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

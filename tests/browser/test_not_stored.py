@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from redis import Redis
 
-from gateway_stack import RawAgent
-from job import Job
-from plain_redis import PlainRedis
-from server_stack import RunningServer
-from waiting import wait_in
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.plain_redis import PlainRedis
+from support.server_stack import RunningServer
+from support.waiting import wait_in
 
 if TYPE_CHECKING:
     from browser.conftest import OpenPage

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

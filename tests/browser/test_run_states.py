@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 from redis import Redis
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import Frame
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

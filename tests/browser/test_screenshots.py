@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stack.processes import Server
-from waiting import wait_until
+from support.processes import Server
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ports import free_port
-from stack.processes import Server
-from waiting import wait_in, wait_until
+from support.ports import free_port
+from support.processes import Server
+from support.waiting import wait_in, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ports import free_port
-from stack.processes import Ranks, Server
+from support.ports import free_port
+from support.processes import Ranks, Server
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-# So that tests find `gateway` and `golden_cases`, as tests/conftest.py does for `waiting`.
+# So that tests find `gateway` and `golden_cases`, as tests/conftest.py does for `support`.
 sys.path.insert(0, str(Path(__file__).parent))
 
 _LAUNCHER = (

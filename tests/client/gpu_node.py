@@ -12,13 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fake_nvml import FakeNvml
-
-from waiting import wait_until
+from support.nvml.fake_nvml import FakeNvml
+from support.waiting import wait_until
 
 __all__ = ["Node"]
 
-_PROGRAM = Path(__file__).parents[1] / "nvml" / "watched_node.py"
+_PROGRAM = Path(__file__).parents[1] / "support" / "nvml" / "watched_node.py"
 _POLL_S = 0.1
 
 

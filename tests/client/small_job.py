@@ -15,7 +15,7 @@ from gateway import Gateway
 
 from stabilitybackend.liveness.stack_events import ranks_of
 from stabilityclient.wire import EventBlock
-from waiting import wait_until
+from support.waiting import wait_until
 
 __all__ = ["SmallJob"]
 

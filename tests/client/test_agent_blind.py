@@ -24,7 +24,7 @@ from stabilityclient.agent.sources import Source
 from stabilityclient.slot import SLOT_BYTES, STATE_FINISHED, STATE_LEFT, STATE_RUNNING, SlotView
 from stabilityclient.start import start_ticks
 from stabilityclient.wire import SourceInfo
-from waiting import wait_until
+from support.waiting import wait_until
 
 #: Goes on with a step each 20 ms.
 _STEPS = "for step in run.steps(4): run.log(step, {'loss': 1.0}); time.sleep(0.02)"

@@ -22,7 +22,7 @@ from stabilityclient.agent.sources import Source
 from stabilityclient.slot import STATE_EXCEPTION, STATE_LEFT, STATE_RUNNING, Slot
 from stabilityclient.start import start_ticks
 from stabilityclient.wire import SourceInfo
-from waiting import wait_until
+from support.waiting import wait_until
 
 #: What a rank does -> (cause, signal, exit code).
 _ENDS = {

@@ -17,7 +17,7 @@ from small_job import SmallJob
 from stabilityclient.agent.orders import MAX_BEGINS, Orders
 from stabilityclient.agent.restart import started_ns
 from stabilityclient.plan import PLAN_VERSION
-from waiting import until, wait_until
+from support.waiting import until, wait_until
 
 #: Each says ``in`` when it is there: before that it obeys and answers as any rank.
 _HOLDS_THE_LOCK = (

@@ -15,7 +15,7 @@ from small_job import SmallJob
 
 from stabilityclient.agent.orders import MAX_WAITING, Orders
 from stabilityclient.agent.stacks import MAX_STACK_CHARS, _cut
-from waiting import until, wait_until
+from support.waiting import until, wait_until
 
 
 def _order(request: str) -> dict[str, Any]:

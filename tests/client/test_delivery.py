@@ -16,7 +16,7 @@ from spooled import child, spools
 import stabilityclient
 from stabilityclient.agent.sources import is_alive
 from stabilityclient.sidecar import agent_lives
-from waiting import wait_until
+from support.waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]
 

@@ -13,7 +13,7 @@ from spooled import spools
 import stabilityclient
 from stabilityclient.sidecar import agent_lives
 from stabilityclient.wire import Ack, Error, Frame, Hello, Message, Nack, Welcome
-from waiting import wait_until
+from support.waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]
 

@@ -9,7 +9,7 @@ from gateway import Gateway
 from spooled import child
 
 from stabilityclient.arguments import MAX_TRACE_CHARS, cut_inside, gist, trace_of
-from waiting import wait_until
+from support.waiting import wait_until
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import signal
 import time
 from pathlib import Path
 
-from fake_nvml import GPU_IS_LOST, FakeNvml
 from gateway import Gateway
 from small_job import SmallJob
 
 from stabilityclient.agent.sources import is_alive
-from waiting import wait_until
+from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
+from support.waiting import wait_until
 
 
 def test_ranks_gpus_and_their_troubles_arrive_and_a_call_that_hangs_keeps_no_agent(

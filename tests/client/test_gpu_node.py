@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_nvml import GPU_IS_LOST, RESET_REQUIRED, UNKNOWN_ERROR, FakeNvml
 from gpu_node import Node
 
-from waiting import wait_until
+from support.nvml.fake_nvml import GPU_IS_LOST, RESET_REQUIRED, UNKNOWN_ERROR, FakeNvml
+from support.waiting import wait_until
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import stabilityclient
 from stabilityclient.agent.importer import frames
 from stabilityclient.slot import read_slot
 from stabilityclient.wire import PointsBlock
-from waiting import wait_until
+from support.waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]
 

@@ -14,7 +14,7 @@ from spooled import spools, stored
 import stabilityclient
 from stabilityclient.agent.importer import ImportFailed, upload
 from stabilityclient.wire import Ack, Frame, Hello, Message, Welcome, encode_message
-from waiting import wait_until
+from support.waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]
 

@@ -18,7 +18,7 @@ from stuck_rank import STATES, usual_state
 
 from stabilityclient.agent.probes import tree_cpu_s
 from stabilityclient.slot import SlotView, read_slot
-from waiting import wait_until
+from support.waiting import wait_until
 
 _SCRIPT = Path(__file__).parent / "stuck_rank.py"
 #: Beats of the healthy rank between the two looks at all of them.

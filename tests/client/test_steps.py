@@ -15,7 +15,7 @@ from spooled import child, stored
 
 import stabilityclient
 from stabilityclient.agent.downlink import Downlink
-from waiting import wait_until
+from support.waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]
 

@@ -11,7 +11,7 @@ import pytest
 from spooled import stored
 
 import stabilityclient
-from installed import needs
+from support.installed import needs
 
 pytestmark = [pytest.mark.torch, needs("torch", "tensors are those of PyTorch")]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from installed import needs
-from waiting import wait_until
+from support.installed import needs
+from support.waiting import wait_until
 
 TORCH = needs("torch", "the demo trains with PyTorch")
 _PROGRAM = [sys.executable, "-m", "stabilitybackend.cli", "demo"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from installed import needs
+from support.installed import needs
 
 pytestmark = needs("torch", "the laboratory trains with PyTorch")
 

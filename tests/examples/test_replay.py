@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from installed import needs
+from support.installed import needs
 
 pytestmark = [pytest.mark.torch, needs("torch", "the training job needs torch: make test installs it")]
 

@@ -16,7 +16,7 @@ import uvicorn
 from fastapi import FastAPI
 
 import stabilityfrontend
-from waiting import wait_until
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

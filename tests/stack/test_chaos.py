@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from stack.processes import Ranks, Server, agent_pid
 from stack.relaunched_rank_values import SAVE_EVERY
 from stack.trainer_truth import Comparison, Truth, compared
-from waiting import wait_until
+from support.processes import Ranks, Server, agent_pid
+from support.waiting import wait_until
 
 RANKS = 2
 PERIOD_S = 0.01

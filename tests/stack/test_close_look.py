@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from stabilitybackend.policy.agent_orders import GONE_S
-from stack.processes import Ranks, Server, agent_pid
+from support.processes import Ranks, Server, agent_pid
 
 
 # Soak: what it shows, tests/stack/test_faults.py shows too; here the answer of the API is read in full.

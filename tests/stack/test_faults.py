@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from ports import free_port
-from stack.processes import Server
+from support.ports import free_port
+from support.processes import Server
 
 _FOLDER = Path(__file__).resolve().parents[2] / "examples" / "faults"
 sys.path.insert(0, str(_FOLDER))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stack.processes import Ranks, Server
+from support.processes import Ranks, Server
 
 
 # Soak: two looks at stacks, each after four times the floor. The bounds of a real server are 40 s each.

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from ports import free_port
-from stack.processes import Ranks, Server
-from waiting import wait_until
+from support.ports import free_port
+from support.processes import Ranks, Server
+from support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from eventful_run import as_frames, eventful_rows, facts
-from gateway_stack import RawAgent
 from stabilitybackend.backtest import backtest
 from stabilityclient.wire import Frame
-from stack.processes import Server
-from waiting import wait_until
+from support.eventful_run import as_frames, eventful_rows, facts
+from support.gateway_stack import RawAgent
+from support.processes import Server
+from support.waiting import wait_until
 
 #: Frame numbers at which the server is killed, and what is waited for before it: that the frames are folded, that the
 #: run has just been written down, or nothing.

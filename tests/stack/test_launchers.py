@@ -16,10 +16,10 @@ from typing import Any
 import httpx
 import pytest
 
-from installed import needs
-from ports import free_port
-from stack.processes import Server
-from waiting import wait_until
+from support.installed import needs
+from support.ports import free_port
+from support.processes import Server
+from support.waiting import wait_until
 
 pytestmark = needs("lightning", "the job of this test needs torch and lightning")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stack.processes import Ranks, Server, agent_pid
+from support.processes import Ranks, Server, agent_pid
 
 METRICS = 12
 #: A small window, so that the archiver is at work whenever somebody is killed.

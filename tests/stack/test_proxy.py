@@ -18,10 +18,10 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from ports import free_port
 from stabilityclient.wire import Hello, Welcome, decode_message, encode_message
-from stack.processes import Server
-from waiting import wait_until
+from support.ports import free_port
+from support.processes import Server
+from support.waiting import wait_until
 
 CONFIGURATION = Path(__file__).parents[2] / "docs" / "proxy" / "nginx.conf"
 NAME = "board.example.org"

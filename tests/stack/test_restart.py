@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stack.processes import Server
+from support.processes import Server
 
 _TRAIN = Path(__file__).parents[2] / "examples" / "supervise" / "train.py"
 _RUN = "comes-back"

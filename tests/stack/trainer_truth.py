@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import httpx
 
-from stack.processes import Server
 from stack.relaunched_rank_values import LAUNCH_VALUE
-from waiting import wait_until
+from support.processes import Server
+from support.waiting import wait_until
 
 __all__ = ["Comparison", "Truth", "compared"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from waiting import until
+from support.waiting import until
 
 __all__ = ["SLACK_PATH", "STREAM", "incident", "publish", "settled"]
 

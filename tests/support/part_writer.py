@@ -1,4 +1,4 @@
-"""Writes one part and says how it went. Run as a process: `python archive_job.py FOLDER ROWS [FILE_LIMIT_BYTES]`."""
+"""Writes one part and says how it went. Run as a process: `python part_writer.py FOLDER ROWS [FILE_LIMIT_BYTES]`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import resource
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 def main() -> None:
     """Print "writing", then one JSON object: the outcome and the files that are there afterwards."""
     import numpy as np
 
-    from archived import make_part
     from stabilitybackend.archive.location import LocalFolder
     from stabilitybackend.archive.series import Rows, SeriesKey
     from stabilitybackend.errors import ArchiveError
+    from support.archive_model import make_part
 
     folder, count = Path(sys.argv[1]), int(sys.argv[2])
     if len(sys.argv) > 3:

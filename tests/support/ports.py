@@ -1,4 +1,4 @@
-"""Ports for the servers that tests start."""
+"""Free TCP ports for the servers that tests start."""
 
 from __future__ import annotations
 

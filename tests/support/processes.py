@@ -13,11 +13,12 @@ from typing import Any
 
 import httpx
 
-from waiting import wait_until
+from support.waiting import wait_until
 
 __all__ = ["Ranks", "Server", "agent_pid"]
 
-_HERE = Path(__file__).parent
+#: The programs that ranks run.
+_PROGRAMS = Path(__file__).parents[1] / "stack"
 
 
 class Server:
@@ -120,7 +121,7 @@ class Ranks:
     """Processes of a job on this node, one a rank, with the environment that a launcher gives.
 
     Args:
-        script: file in this folder, or any path.
+        script: file in tests/stack, or any path.
         arguments: of the script.
         url: the server's.
         folder: STABILITY_DIR.
@@ -142,7 +143,7 @@ class Ranks:
         }
         self.processes = [
             subprocess.Popen(
-                [sys.executable, str(_HERE / script), *arguments],
+                [sys.executable, str(_PROGRAMS / script), *arguments],
                 env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | env,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

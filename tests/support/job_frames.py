@@ -1,4 +1,4 @@
-"""Builds the frames of a training job for tests: what each rank logs, in the order in which it does."""
+"""Builds the frames of a training job: what each rank logs, in the order in which it does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job as the liveness monitor sees it: agents' words second by second, with what tests make go wrong in it."""
+"""A job as the liveness monitor sees it: health messages second by second, with what tests make go wrong in it."""
 
 from __future__ import annotations
 

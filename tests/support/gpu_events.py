@@ -1,4 +1,4 @@
-"""Builds what an agent tells of its node's GPUs (docs/wire.md), for tests."""
+"""Builds the events that an agent sends about its node's GPUs (docs/wire.md)."""
 
 from __future__ import annotations
 

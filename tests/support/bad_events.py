@@ -1,4 +1,4 @@
-"""One message of each kind that an agent sends, and each of them with one thing in it wrong, for tests."""
+"""One message of each kind that an agent sends, and each of them with one field wrong."""
 
 from __future__ import annotations
 

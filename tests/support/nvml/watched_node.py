@@ -1,4 +1,4 @@
-"""A process that watches the GPUs of its node as an agent does, and prints what it tells: one JSON object a line.
+"""A process that watches the GPUs of its node as an agent does, and prints its events: one JSON object a line.
 
     python watched_node.py POLL_S [RANK:PID:LOCAL_RANK ...]
 

@@ -33,7 +33,7 @@ from stabilityclient.wire import (
     decode_message,
     encode_message,
 )
-from waiting import wait_until
+from support.waiting import wait_until
 
 __all__ = ["SOURCE", "RawAgent", "RecordingServices", "RunningGateway", "event_frame", "frame", "points"]
 

@@ -17,7 +17,7 @@ import uvloop
 from stabilitybackend.app import create_app
 from stabilitybackend.cli.serving import server_config
 from stabilitybackend.settings import Settings
-from waiting import wait_until
+from support.waiting import wait_until
 
 __all__ = ["RunningServer"]
 

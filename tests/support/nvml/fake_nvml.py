@@ -1,4 +1,4 @@
-"""Builds the library of fake_nvml.c and switches what its GPUs say: the test's hand on a node of real NVML calls.
+"""Builds the library of fake_nvml.c and sets what its GPUs answer: the test's hand on a node of real NVML calls.
 
 node = FakeNvml(folder, gpus=8)
 subprocess.Popen([...], env=os.environ | node.environ)

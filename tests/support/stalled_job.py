@@ -1,11 +1,11 @@
-"""A job that trained and then stood, as the liveness monitor sees it, and what was said of it."""
+"""A job that trained and then stalled, as the liveness monitor sees it, and what was found about it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
-from watched_job import Job
+from support.watched_job import Job
 
 __all__ = ["C10D", "PROBED", "RUN", "answered", "stands", "told", "verdict"]
 

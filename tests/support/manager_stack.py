@@ -9,7 +9,6 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
-from job import Job
 from stabilitybackend.agents.ingest import Ingest, Stored
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
@@ -19,7 +18,8 @@ from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame, Hello, encode_message
-from waiting import until
+from support.job_frames import Job
+from support.waiting import until
 
 __all__ = ["HELLO", "KEYS", "WINDOW_BYTES", "Lossy", "Stage", "points", "rows"]
 

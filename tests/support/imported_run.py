@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from curve import entries
 from stabilitybackend.importers.detect import find_plans
 from stabilitybackend.importers.job import ImportJob, Options, Result
 from stabilitybackend.lineage.changes import Placed
@@ -16,6 +15,7 @@ from stabilitybackend.runs.export import Export, ExportView
 from stabilitybackend.runs.lineage_view import LineageView
 from stabilitybackend.runs.store import RunStore, StoreView
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, decode_message, encode_message
+from support.full_curve import entries
 
 __all__ = ["ImportedRun", "export_of", "points_of"]
 

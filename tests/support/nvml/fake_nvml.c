@@ -1,7 +1,7 @@
 /* A libnvidia-ml.so.1 without a driver: speaks the ABI that nvidia-ml-py calls, says what a file tells it to say.
  *
  * FAKE_NVML_STATE names the file; it is mapped and shared, so faults are switched while a process runs on it.
- * tests/nvml/fake_nvml.py has the same layout in ctypes. Signatures and structures: nvidia-ml-py 13 (pynvml.py).
+ * tests/support/nvml/fake_nvml.py has the same layout in ctypes. Signatures and structures: nvidia-ml-py 13 (pynvml.py).
  */
 #include <fcntl.h>
 #include <stdint.h>

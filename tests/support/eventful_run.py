@@ -1,4 +1,4 @@
-"""One training run with everything that detectors speak of, as rows: for tests that send the same rows on many ways."""
+"""One training run with everything that detectors report, as rows: for tests that send the same rows on many ways."""
 
 from __future__ import annotations
 

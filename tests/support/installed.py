@@ -1,4 +1,4 @@
-"""Whether a large package is there, without importing it.
+"""Skips tests of a large package that is not installed, without importing it.
 
 ``pytest.importorskip`` at the top of a file imports it in every process of the tests that only collects the file:
 torch, lightning and scikit-learn together take 8 s of CPU and 600 MiB each time.

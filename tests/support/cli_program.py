@@ -1,4 +1,4 @@
-"""The program ``stabilityboard`` in the test's own process."""
+"""Runs the program ``stabilityboard`` in the test's own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stories of a training job for hypothesis: what several ranks log, declare, lose and repeat, as frames in order."""
+"""Random stories of a training job for hypothesis: what ranks log, declare, lose and repeat, as frames in order."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from job import Job
 from stabilityclient.wire import Frame
+from support.job_frames import Job
 
 __all__ = ["MOVES", "Story", "stories", "tell"]
 

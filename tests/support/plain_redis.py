@@ -12,8 +12,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError
 
-from ports import free_port
-from waiting import wait_until
+from support.ports import free_port
+from support.waiting import wait_until
 
 __all__ = ["PlainRedis"]
 
