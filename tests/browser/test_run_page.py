@@ -241,7 +241,7 @@ def test_the_list_shows_the_run_live_and_leads_to_it(watched: Stack, open_page: 
     row.wait_for()
     first = row.locator("td").nth(3).inner_text()
     wait_until(lambda: row.locator("td").nth(3).inner_text() != first, 10, "the step in the list goes on")
-    row.locator("a").click()
+    row.locator("a.run-link").click()
     page.wait_for_selector("#run-main")
     assert page.evaluate("location.pathname") == f"/runs/{RUN}"
     wait_until(lambda: newest(page) > 0, 30, "points are drawn")

@@ -62,7 +62,7 @@ def main() -> None:
                 with run.phase("data" if plan["hang_at"][0] == rank else "backward"):
                     time.sleep(600)
             time.sleep(plan["period_s"])
-            run.log(step, {"loss": 1000.0 * len(loaded) + step, "rank": float(rank)})
+            run.log(step, {"loss": 1000.0 * len(loaded) + 2000.0 - step, "rank": float(rank)})  # falls: no incident
             if plan["checkpoints"] and step % 10 == 0 and rank == 0:
                 path = Path(plan["checkpoints"]) / str(step)
                 path.write_text(str(step))
