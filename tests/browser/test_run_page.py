@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from stabilitybackend.policy.going_back import GUARD_STEPS
 from support.ports import free_port
 from support.processes import Ranks, Server
 from support.waiting import wait_in, wait_until
@@ -105,7 +106,7 @@ def test_a_spike_is_seen_and_a_click_stitches_the_curve(stack: Stack, open_page:
 
     # The dialog offers the newest checkpoint before the onset and says what will happen.
     chosen = int(page.get_attribute(".choice input:checked", "value") or -1)
-    assert chosen == 20 * ((onset - 1) // 20)
+    assert chosen == 20 * ((onset - GUARD_STEPS) // 20)
     page.focus("#rollback-skip")
     offered = page.input_value("#rollback-skip")
     at = newest(page)
