@@ -1,0 +1,65 @@
+"""The detectors say of the recorded traces what they always said, to the last bit of every number.
+
+A change of a detector on purpose writes findings.json.gz anew (README.md); its diff is in the commit's message.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from golden import stored
+from stabilitybackend.backtest import backtest, read_files
+from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.runs.state import RunState
+
+TRACES = sorted((Path(__file__).parents[1] / "traces").glob("*.jsonl.gz"))
+_FILE = "findings.json.gz"
+
+
+def findings_of(trace: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return [log time, finding] of each finding in its order, before evidence is added to it."""
+    found: list[Any] = []
+    take = RunState.found
+
+    def noted(state: RunState, finding: Finding, time: float, changes: Any) -> None:
+        found.append([time, stored.without_words(asdict(finding))])
+        take(state, finding, time, changes)
+
+    monkeypatch.setattr(RunState, "found", noted)
+    [log] = read_files([trace])
+    backtest(log.frames())
+    return found
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[str, list[Any]]:
+    if stored.WRITE:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            found = {}
+            for trace in TRACES:
+                found[trace.name] = findings_of(trace, monkeypatch)
+                monkeypatch.undo()
+            stored.write(_FILE, found)
+    return stored.read(_FILE)
+
+
+@pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.name.removesuffix(".jsonl.gz"))
+def test_a_recorded_trace_gives_the_same_findings_to_the_last_bit(
+    trace: Path, answers: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = findings_of(trace, monkeypatch)
+
+    assert [json.dumps(one, sort_keys=True) for one in found] == [
+        json.dumps(one, sort_keys=True) for one in answers[trace.name]
+    ]
+
+
+def test_each_detector_has_findings_in_the_stored_answers(answers: dict[str, list[Any]]) -> None:
+    assert {finding["detector"] for found in answers.values() for _, finding in found} == set(DETECTORS)
+    assert set(answers) == {trace.name for trace in TRACES}
