@@ -2,8 +2,8 @@
 
     python benchmarks/census.py [FOLDER ...]        one column a checkout; without a folder this one
 
-Counts text and syntax of product code (client, alerting, backend, frontend) and imports none of it. "Files to touch"
-are the files that spell an existing example of such a thing, tests and docs left out: a proxy, the same for each column.
+Counts text and syntax of product code (client, alerting, backend, frontend), imports none of it. "Files to touch" are
+the files that spell an existing example of such a thing, tests and docs left out: a proxy, the same for each column.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def classes(files: list[File]) -> Counter[str]:
 
 def kinds_in(file: File) -> int:
     """Return how many kinds of incidents a file spells: as strings, in JavaScript as keys of an object too."""
-    quoted = {match for match in re.findall(r"[\"'`]([a-z_]+)[\"'`]", file.text)}
+    quoted = set(re.findall(r"[\"'`]([a-z_]+)[\"'`]", file.text))
     if file.tree is None:
-        quoted |= {match for match in re.findall(r"^\s*([a-z_]+):", file.text, re.M)}
+        quoted |= set(re.findall(r"^\s*([a-z_]+):", file.text, re.M))
     return len(quoted & {*KINDS})
 
 

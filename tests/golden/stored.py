@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "WRITE", "read", "without_words", "write"]
+__all__ = ["FOLDER", "WRITE", "different", "read", "without_words", "write"]
 
 FOLDER = Path(__file__).parent
+#: Two machines' math libraries may differ in the last bits of a logarithm, and a sum of such carries it on.
+LAST_BITS = 1e-12
 #: Whether answers are written instead of compared.
 WRITE = os.environ.get("STABILITY_GOLDEN") == "write"
 
@@ -33,3 +36,17 @@ def without_words(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_words(item) for item in value]
     return "..." if isinstance(value, str) and " " in value else value
+
+
+def different(now: Any, then: Any, at: str = "") -> str | None:
+    """Return where two JSON values differ by more than the last bits of a number, None where they do not."""
+    if isinstance(now, dict) and isinstance(then, dict) and now.keys() == then.keys():
+        parts = ((now[key], then[key], f"{at}.{key}") for key in now)
+    elif isinstance(now, list) and isinstance(then, list) and len(now) == len(then):
+        parts = ((one, other, f"{at}[{i}]") for i, (one, other) in enumerate(zip(now, then, strict=True)))
+    elif isinstance(now, float) and isinstance(then, float):
+        both_nan = math.isnan(now) and math.isnan(then)
+        return None if both_nan or math.isclose(now, then, rel_tol=LAST_BITS) else f"{at}: {now!r}, was {then!r}"
+    else:
+        return None if now == then and type(now) is type(then) else f"{at}: {now!r}, was {then!r}"
+    return next((found for part in parts if (found := different(*part)) is not None), None)
