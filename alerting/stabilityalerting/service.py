@@ -112,7 +112,7 @@ class AlertingService:
             _log.info("alerting: no receiver is set up (STABILITY_SLACK_WEBHOOK_URL, ...), nothing will be sent")
             await stop.wait()
             return
-        _log.info("alerting: telling %s", ", ".join(sink.name for sink in self._sinks))
+        _log.info("alerting: notifying %s", ", ".join(sink.name for sink in self._sinks))
         self._couriers = [
             Courier(
                 sink,

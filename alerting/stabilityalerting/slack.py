@@ -46,9 +46,9 @@ def _message(notice: Notice) -> dict[str, Any]:
     if notice.change == "resolved":
         # What happened to a process has happened, whatever branch its step lies on.
         behind = alert.dead and alert.kind not in _OF_PROCESSES
-        heading = f":white_check_mark: {'Left behind' if behind else 'Over'}: {alert.title}"
+        heading = f":white_check_mark: {'Superseded by rollback' if behind else 'Resolved'}: {alert.title}"
     elif notice.change == "escalated":
-        heading = f"{_SIGNS[alert.severity]} Worse: {alert.title}"
+        heading = f"{_SIGNS[alert.severity]} Escalated: {alert.title}"
     else:
         heading = f"{_SIGNS[alert.severity]} {alert.title}"
     where = [f"run *{_escape(alert.run_id)}*", alert.kind, alert.severity]

@@ -243,7 +243,7 @@ def _add_error_handlers(app: FastAPI) -> None:
         if away is not None:
             return JSONResponse(away.as_json(), status_code=away.status)
         _log.exception("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
-        return _answer(500, "internal", "the server made a mistake", "see its log")
+        return _answer(500, "internal", "internal error", "see the server log")
 
 
 def _answer(status: int, code: str, message: str, hint: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -77,10 +77,12 @@ class ServerMetrics(Collector):
         lag = HistogramMetricFamily("stability_event_loop_lag_seconds", "How late a sleep of 0.1 s ended.")
         lag.add_metric([], list(zip(bounds, accumulate(pulse.counts), strict=True)), sum_value=pulse.late_s)
         yield lag
-        yield _counter("stability_event_loop_stalls", "Times that the event loop stood for over 50 ms.", pulse.stalls)
-        yield _gauge("stability_event_loop_longest_stall_seconds", "Longest time that it stood.", pulse.longest_s)
+        yield _counter(
+            "stability_event_loop_stalls", "Times that the event loop was blocked for over 50 ms.", pulse.stalls
+        )
+        yield _gauge("stability_event_loop_longest_stall_seconds", "Longest time that it was blocked.", pulse.longest_s)
         pause = GaugeMetricFamily(
-            "stability_gc_longest_pause_seconds", "Longest pause of Python's collector of cycles.", labels=["looked_at"]
+            "stability_gc_longest_pause_seconds", "Longest pause of Python's garbage collector.", labels=["looked_at"]
         )
         for what, seconds in self._collector.longest_s.items():
             pause.add_metric([what], seconds)

@@ -158,7 +158,9 @@ class Boundary:
                 continue
             del self._ready[key]
             if apply_at < step:  # the caller jumped over the boundary (a new loop with a later start)
-                self._withdraw(command, arbiter, f"the loop went on at step {step}, the order was for {apply_at}", step)
+                self._withdraw(
+                    command, arbiter, f"the loop went on at step {step}, the command was for {apply_at}", step
+                )
                 continue
             try:
                 standing = settle(arbiter, self._world_size, wait_s=self._wait_s)

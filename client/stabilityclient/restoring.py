@@ -130,6 +130,6 @@ def _applied(answer: Any) -> dict[str, Any] | None:
         what = f"the rollback handler returned a {type(answer).__name__}, expected None or a mapping of what was"
         raise RefusedError([f"{what} applied, like {{'lr_scale': 0.5}}"]) from error
     if len(told) > MAX_APPLIED:
-        raise RefusedError([f"the rollback handler told {len(told)} facts, expected at most {MAX_APPLIED}"])
+        raise RefusedError([f"the rollback handler returned {len(told)} facts, expected at most {MAX_APPLIED}"])
     found: dict[str, Any] = plain(told)
     return found

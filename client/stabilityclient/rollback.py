@@ -148,7 +148,7 @@ def judge(command: Mapping[str, Any], at: Situation) -> tuple[str, str]:
     if not isinstance(apply_at, int):
         return ("rejected", "the command names no step boundary")
     if at.boundary > apply_at:
-        return ("missed", f"read at the boundary of step {at.boundary}, the order was for {apply_at}")
+        return ("missed", f"read at the boundary of step {at.boundary}, the command was for {apply_at}")
     if at.stop is not None and apply_at >= at.stop:
         return ("rejected", f"the loop ends before step {apply_at} (stop is {at.stop})")
     expires = command.get("expires")

@@ -195,7 +195,7 @@ class Run:
         if self._parts is not None:
             self._parts.enter()
             if doubt := self._parts.boundary.doubt():
-                self._guard.note("steps()", f"orders are refused: {doubt}")
+                self._guard.note("steps()", f"commands are refused: {doubt}")
         try:
             while end is None or step < end:
                 command = self._between(step, end)

@@ -92,7 +92,10 @@ async def test_a_kill_between_the_request_and_the_answer_repeats_nothing_to_slac
         by_path.setdefault(request.path, []).append(said)
     title, where = "Loss spike at step 100", "(run run-1)"
     assert by_path == {
-        SLACK_PATH: [f":warning: {title}: roll back to step 50 {where}", f":white_check_mark: Over: {title} {where}"],
+        SLACK_PATH: [
+            f":warning: {title}: roll back to step 50 {where}",
+            f":white_check_mark: Resolved: {title} {where}",
+        ],
         "/v2/enqueue": ["trigger", "trigger", "resolve"],
         "/hook": ["i-1-1-opened", "i-1-1-opened", "i-1-2-resolved"],
     }

@@ -148,8 +148,8 @@ async def test_slack_gets_a_message_with_blocks_and_a_link(redis: Redis, receive
     assert blocks[1]["text"]["text"] == "The loss rose from 2 to &lt;3&gt;."
     assert blocks[2]["text"]["text"] == "*What to do:* Roll back to step 50."
     assert blocks[4]["elements"][0]["url"] == "http://board/runs/run-1/incidents/i-1"
-    assert resolved.json["text"] == ":white_check_mark: Left behind: Loss spike at step 100 (run run-1)"
-    assert over.json["text"].startswith(":white_check_mark: Over: ")  # a process is on no branch
+    assert resolved.json["text"] == ":white_check_mark: Superseded by rollback: Loss spike at step 100 (run run-1)"
+    assert over.json["text"].startswith(":white_check_mark: Resolved: ")  # a process is on no branch
 
 
 async def test_slack_names_no_step_before_the_first_one(redis: Redis, receiver: Any) -> None:

@@ -26,7 +26,7 @@ def test_a_standstill_opens_one_hang_for_all_ranks_and_names_the_suspect() -> No
     assert kinds(said) == [("hang", "open")]
     assert said[0].onset_step == job.step
     assert said[0].rank == 1
-    assert said[0].text.startswith("Rank 1 (node a) is in data for 11 s; rank 0 waits in backward for 11 s.")
+    assert said[0].text.startswith("Rank 1 (node a) has been in data for 11 s; rank 0 has waited in backward for 11 s.")
     assert "Suspect: rank 1" in said[0].text
     assert job.monitor.status(job.now)[0] == "stalled"
 
@@ -76,7 +76,7 @@ def test_a_hang_that_new_processes_end_has_not_recovered() -> None:
     job.start = 2
     (over,) = job.run(2)
     assert (over.state, over.recovered_step) == ("resolved", None)
-    assert over.text.startswith("The job was started again. The ranks had stood at step")
+    assert over.text.startswith("The job was started again. The ranks had been hung at step")
 
 
 def test_a_long_hang_is_told_again_only_when_it_has_doubled() -> None:
@@ -210,10 +210,10 @@ def test_an_agent_that_is_gone_is_said_after_30_s_and_no_hang_is_claimed() -> No
     assert job.run(29, moving=False) == []
     said = job.run(120, moving=False)
     assert kinds(said) == [("agent_lost", "open")]
-    assert "because the agent on a does not reach us" in said[0].text
+    assert "because the agent on a does not report" in said[0].text
     status, note = job.monitor.status(job.now)
     assert status == "unreachable"
-    assert "We see nothing because" in note
+    assert "No data" in note
     job.silent = set()
     assert kinds(job.run(1)) == [("agent_lost", "resolved")]
 
@@ -223,7 +223,7 @@ def test_a_hang_beside_a_lost_node_says_what_is_not_seen() -> None:
     job.run(60)
     job.silent = {"b"}
     said = job.run(60, moving=False)
-    hang = next(finding for finding in said if finding.kind == "hang" and "see nothing" in finding.text)
+    hang = next(finding for finding in said if finding.kind == "hang" and "No data from" in finding.text)
     assert hang.evidence["unseen_ranks"] == [2, 3]
     assert "agent_lost" in {finding.kind for finding in said}
 
@@ -381,4 +381,4 @@ def test_a_process_that_died_before_its_first_step_was_told_is_not_said_to_be_at
         {"type": "process_death", "time": job.now, "step": -1, "data": data, "source": "a1-1"}, None, job.now
     )
     (death,) = job.monitor.tick(job.now)
-    assert death.text == "The process of rank 0 died before it told a step."
+    assert death.text == "The process of rank 0 died before its first step."

@@ -64,7 +64,7 @@ def test_a_lost_node_that_the_hang_names_already_is_told_as_the_same_trouble_and
     assert (hang.severity, hang.evidence["verdict"]["nodes"]) == ("critical", ["b"])
     assert (lost.severity, lost.node) == ("warning", "b")
     assert lost.text.endswith("The hang of the job names b already: it is the same trouble.")
-    assert f"told before: {hang.title}" in verdict(job)["because"]
+    assert f"reported before: {hang.title}" in verdict(job)["because"]
 
 
 def test_a_lost_node_refers_to_no_hang_that_is_about_another_node() -> None:

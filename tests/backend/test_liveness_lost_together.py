@@ -45,8 +45,8 @@ def test_agents_whose_last_words_are_seconds_apart_join_the_open_incident() -> N
     job.silent = {"rack3-n006", "rack3-n007"}
     job.run(40)
     assert [finding.title for finding in told(job)] == [
-        "The agent on rack3-n006 does not reach us",
-        "2 agents on rack3-n006 and rack3-n007 do not reach us",
+        "The agent on rack3-n006 does not report",
+        "2 agents on rack3-n006 and rack3-n007 do not report",
     ]
     assert len({finding.key for finding in told(job)}) == 1
 
@@ -70,7 +70,7 @@ def test_the_incident_is_over_when_the_last_of_them_is_back() -> None:
     assert told(job)[-1].evidence["agent_count"] == 1
     job.silent = set()
     assert kinds(job.run(3)) == [("agent_lost", "resolved")]
-    assert told(job)[-1].text.startswith(f"The agents on {away[1]} reach us again")
+    assert told(job)[-1].text.startswith(f"The agents on {away[1]} report again")
 
 
 def test_a_restarted_server_goes_on_with_the_incident_and_opens_none_beside_it() -> None:
@@ -90,4 +90,4 @@ def test_what_is_told_of_the_state_of_the_job_names_some_nodes_and_counts_the_ot
     job.silent = {node for node in job.nodes if not node.startswith("rack0-")}
     job.run(40)
     _, note = job.monitor.status(job.now)
-    assert "the 48 agents on rack1-n016, rack1-n017, rack1-n018 and 45 more do not reach us" in note
+    assert "the 48 agents on rack1-n016, rack1-n017, rack1-n018 and 45 more do not reach the server" in note

@@ -149,7 +149,7 @@ def test_behind_the_loop_only_waiting_for_others_is_a_hang() -> None:
     look(job, WAITS, WAITS)
     (hang,) = job.run(1, moving=False)
     assert (hang.kind, AFTER_LOOP in hang.title + hang.text) == ("hang", False)
-    assert place_of(RankWatch(0, "r0", phase=AFTER_LOOP)) == "behind its loop of steps"
+    assert place_of(RankWatch(0, "r0", phase=AFTER_LOOP)) == "after its step loop"
 
 
 @pytest.mark.parametrize(

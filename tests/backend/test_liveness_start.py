@@ -27,7 +27,7 @@ def test_before_the_first_step_the_ranks_that_never_came_are_the_missing_peers()
     assert told(job) == ("peer_missing", [3])
     found = answered(job, {rank: {"stack": JOINS} for rank in (0, 1, 2)})
     assert found.title == "The job hangs before its first step: rank 3 has not come"
-    assert found.text.startswith("Rank 3 has not come; the other 3 wait in init_process_group for ")
+    assert found.text.startswith("Rank 3 has not come; the other 3 have waited in init_process_group for ")
     assert found.evidence["verdict"]["confidence"] == "high"
     assert "may be the cause" not in found.text
 
@@ -102,5 +102,5 @@ def test_after_a_new_start_the_ranks_that_did_not_come_back_are_the_missing_peer
     job.run(12, moving=False)
     assert told(job) == ("peer_missing", [2])
     assert verdict(job)["confidence"] == "high"
-    assert verdict(job)["blind"][0] == "rank 2: not heard of since the job was started again"
+    assert verdict(job)["blind"][0] == "rank 2: not connected since the job was restarted"
     assert job.monitor.status(job.now)[0] == "stalled"

@@ -133,7 +133,8 @@ def test_one_sentence_names_rank_node_gpu_seconds_and_what_the_others_wait_in() 
     said = job.run(1, moving=False)
     found = said[-1].evidence["verdict"]
     assert said[-1].text.startswith(
-        "Rank 5 (node gpu-03, GPU 2) is in data for 12 s; the other 7 wait in all_reduce #1841 of default_pg for 12 s."
+        "Rank 5 (node gpu-03, GPU 2) has been in data for 12 s; "
+        "the other 7 have waited in all_reduce #1841 of default_pg for 12 s."
     )
     assert said[-1].title == f"The job hangs at step {job.step}: rank 5 (node gpu-03, GPU 2) in data"
     assert (found["class"], found["culprits"], found["confidence"]) == ("data_loader", [5], "high")
@@ -144,7 +145,7 @@ def test_one_sentence_names_rank_node_gpu_seconds_and_what_the_others_wait_in() 
 
 def test_the_dump_is_ordered_once_and_sharpens_the_same_incident() -> None:
     job = stands({1: {"phase": "backward"}})
-    assert [want.reason for want in job.wanted] == [f"the job stands at step {job.step}"]
+    assert [want.reason for want in job.wanted] == [f"the job hangs at step {job.step}"]
     assert verdict(job)["culprits"] == []
     for rank in range(4):
         job.answer(rank, stack=MINE if rank == 1 else WAITS, slot={"phase": "backward"})
@@ -248,7 +249,7 @@ def test_a_rank_that_was_never_heard_of_is_named_as_not_seen() -> None:
     job.more["world_size"] = 5
     job.run(12, moving=False)
     assert job.said[-1].evidence["unseen_ranks"] == [4]
-    assert "never heard of" in verdict(job)["blind"][0]
+    assert "never connected" in verdict(job)["blind"][0]
 
 
 def test_a_rank_whose_slot_cannot_be_read_is_named_with_the_reason_and_never_blamed() -> None:

@@ -53,8 +53,8 @@ def test_ranks_that_have_finished(ranks: tuple[int, ...], said: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "said", "why"),
     [
-        ({"b"}, "are on a node that says nothing for", "their node has said nothing"),
-        ({"b", "c"}, "are on nodes that say nothing for", "their nodes have said nothing"),
+        ({"b"}, "have been on a silent node for", "their node has sent nothing"),
+        ({"b", "c"}, "have been on silent nodes for", "their nodes have sent nothing"),
     ],
 )
 def test_silent_nodes(nodes: set[str], said: str, why: str) -> None:
@@ -67,8 +67,8 @@ def test_silent_nodes(nodes: set[str], said: str, why: str) -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "said"),
-    [((1,), "rank 1 (node a) gives no sign of its Python"),
-     ((1, 2), "rank 1 (node a) and rank 2 (node b) give no sign of their Python")],
+    [((1,), "rank 1 (node a) has had no heartbeat"),
+     ((1, 2), "rank 1 (node a) and rank 2 (node b) have had no heartbeat")],
 )  # fmt: skip
 def test_ranks_whose_python_is_silent(ranks: tuple[int, ...], said: str) -> None:
     job = trained()
@@ -106,8 +106,8 @@ def test_ranks_that_were_pulled_down(ranks: tuple[int, ...], said: str) -> None:
 @pytest.mark.parametrize(
     ("nodes", "said"),
     [
-        ({"c": [4]}, "We see nothing of rank 4: it may be the cause."),
-        ({"c": [4, 5]}, "We see nothing of ranks 4, 5: they may be the cause."),
+        ({"c": [4]}, "No data from rank 4: it may be the cause."),
+        ({"c": [4, 5]}, "No data from ranks 4, 5: they may be the cause."),
     ],
 )
 def test_ranks_that_are_not_seen(nodes: dict[str, list[int]], said: str) -> None:

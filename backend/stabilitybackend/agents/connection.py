@@ -108,7 +108,7 @@ class AgentConnection:
             how = as_unavailable(how) or how
             if not isinstance(how, Unavailable):
                 _LOG.error("run %s: the connection ended on a defect of ours", self._run_id, exc_info=how)
-            text = how.message if isinstance(how, Unavailable) else "the server made a mistake; see its log"
+            text = how.message if isinstance(how, Unavailable) else "internal error, see the server log"
             await self._say_and_close(Error("busy", text), _CLOSE_TRY_LATER)
         await self.close(_CLOSE_NORMAL, "")
 

@@ -34,7 +34,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="stabilityboard",
-    help="The wall screen for large training runs: live stitched curves, native rollbacks, named incidents.",
+    help="The live dashboard for large training runs: stitched curves, rollbacks, incidents.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

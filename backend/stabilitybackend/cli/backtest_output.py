@@ -110,7 +110,7 @@ def _table(judged: Judged) -> Table:
 
 def _ending(incident: dict[str, Any]) -> str:
     if incident["dead"] and incident["recovered_step"] is None:
-        return "left behind"
+        return "superseded"
     return str(incident["recovery"] or ("" if incident["state"] == "open" else incident["state"]))
 
 

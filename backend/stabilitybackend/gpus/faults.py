@@ -310,7 +310,7 @@ def _text(fault: Fault, where: str, first: Device, root: Sign) -> str:
     if fault.over is not None:
         return " ".join([fault.over, *parts])
     if fault.foreign:
-        return " ".join([*parts, "No rank of this job is on it: it is told for whoever looks after the node."])
+        return " ".join([*parts, "No rank of this job is on it: reported for whoever looks after the node."])
     if fault.suspected:
         parts.append(
             f"It came {root.count} times on this GPU in this run: a bug of the program would meet other GPUs as well, "

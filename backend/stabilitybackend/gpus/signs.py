@@ -139,7 +139,7 @@ def _judged(what: str, facts: Mapping[str, Any]) -> tuple[XidClass, Family, Seve
     if what == "call_hangs":
         long = (_number(facts, "seconds") or 0) >= CALL_HANGS_S
         severity: Severity = "critical" if long else "warning"
-        return "reset", "processor", severity, "a question to its driver does not come back"
+        return "reset", "processor", severity, "a call to its driver does not return"
     if what == "nvlink":
         down = facts.get("down") or str(facts.get("state") or "") in ("down", "inactive")
         return (

@@ -80,13 +80,13 @@ def verdict_of(
     if first.get("how") and first["how"] != "none":
         because.append(f"known {KNOWN_BY.get(first['how'], 'by ' + cut(first['how']))}")
     if first.get("fatal"):
-        because.append(f"its last words: {cut(first['fatal'])}")
+        because.append(f"its last output: {cut(first['fatal'])}")
     oom = first.get("oom")
     if oom is not None:
         because.append(cut(oom.get("text") or ", ".join(f"{name} {value}" for name, value in oom.items())))
     because += [f"rank {death['rank']} died {_apart(death['time'] - first['time'])}" for death in others[:8]]
     if cause == "unknown":
-        blind.append("how the process ended: nobody who could read its exit status told")
+        blind.append("how the process ended: its exit status was not read")
     gpu = first.get("gpu")
     certain = cause in ("oom_kill", "crash", "exception", "exit_code") or (cause == "signal" and first.get("signal"))
     heard = number(first.get("heard"))
@@ -113,7 +113,7 @@ def _apart(seconds: float) -> str:
 
 def where_it_was(death: Mapping[str, Any]) -> str:
     """Say at which step; a process that lived for less than a beat told none, and in many jobs only rank 0 does."""
-    told = "before it told a step" if step_of(death) < 0 else f"while the job was at step {step_of(death)}"
+    told = "before its first step" if step_of(death) < 0 else f"while the job was at step {step_of(death)}"
     return f"at step {death['step']}" if death["step"] >= 0 else told
 
 

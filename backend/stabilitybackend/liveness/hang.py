@@ -106,7 +106,7 @@ class HangWatch:
         if not overdue and (anew or self._went_on(scene)):
             stood = float(self.finding.evidence.get("stood_s") or 0.0)
             where = f"at step {self.finding.onset_step}" if self.finding.onset_step >= 0 else "before the first step"
-            text = f"The ranks had stood {where} for more than {stood:.0f} s."
+            text = f"The ranks had been hung {where} for more than {stood:.0f} s."
             if anew:  # it did not recover: somebody ended it
                 return [self._close(f"The job was started again. {text}", None, scene)]
             return [self._close(f"The steps go on again. {text}", max(w.step for w in scene.visible), scene)]
@@ -221,7 +221,7 @@ class HangWatch:
 
 
 def _reason(step: int) -> str:
-    return f"the job stands {f'at step {step}' if step >= 0 else 'before its first step'}"
+    return f"the job hangs {f'at step {step}' if step >= 0 else 'before its first step'}"
 
 
 def _finding(
@@ -237,7 +237,7 @@ def _finding(
         text += f" Suspect: {name_ranks(verdict.ranks)} ({verdict.why})."
     unseen = sorted({*(watch.rank for watch in scene.unseen), *scene.absent})
     if unseen and not (_have_not_come(scene, verdict) and set(unseen) <= set(verdict.ranks)):
-        text += f" We see nothing of {name_ranks(unseen)}: {'it' if len(unseen) == 1 else 'they'} may be the cause."
+        text += f" No data from {name_ranks(unseen)}: {'it' if len(unseen) == 1 else 'they'} may be the cause."
     blamed = set(culprits)
     named = [*culprits, *(watch for watch in scene.visible if watch not in blamed)][:MAX_NAMED_RANKS]
     return Finding(

@@ -137,7 +137,7 @@ class LostAgents:
         named &= set(group.members.values()) - {""}
         if hang is not None and named:
             verdict["text"] += f" The hang of the job names {name_nodes(named)} already: it is the same trouble."
-            verdict["because"].append(f"told before: {hang.title}")
+            verdict["because"].append(f"reported before: {hang.title}")
         old = group.finding
         before = (old.evidence.get("verdict") or {}) if old is not None else {}
         if old is not None and not group.changed:
@@ -178,7 +178,7 @@ class LostAgents:
             many = sum(group.ended.values()) > 1
             who = f"The {'agents' if many else 'agent'} on {where}"
             does = "do" if many else "does"
-            word = ("reach us again" if many else "reaches us again") if reached else f"{does} not reach us any more"
+            word = ("report again" if many else "reports again") if reached else f"{does} not report any more"
             was = ". ".join(_counted(what, count, many) for what, count in group.ended.most_common())
             text = f"{who} {word}. {was}."
             old = group.finding
@@ -225,21 +225,23 @@ def _verdict(
     because, training = [], "unknown"
     if ended:
         because.append(
-            f"{closed} connections were closed within seconds of their last word, as when processes end"
+            f"{closed} connections were closed within seconds of their last message, as when processes end"
             if many
-            else "its connection was closed within seconds of its last word, as when its process ends"
+            else "its connection was closed within seconds of its last message, as when its process ends"
         )
     elif last:
         because.append(
-            f"{len(agents) - closed} connections stayed open in silence, or were given up by us after some of it"
+            f"{len(agents) - closed} connections stayed open in silence, or were closed by the server after some of it"
             if many
-            else f"its connection stayed open in silence, or was given up by us after {now - last:.0f} s of it"
+            else f"its connection stayed open in silence, or was closed by the server after {now - last:.0f} s of it"
         )
     if elsewhere.step >= 0 or elsewhere.stood_s >= 0:
         ahead, stood = elsewhere.step, elsewhere.stood_s
         if stood >= max(SILENT_AFTER_S, 2 * (usual_step_s or SILENT_AFTER_S)):
             training = "stands"
-            because.append(f"the other ranks have stood at step {ahead} for {stood:.0f} s; these were at step {step}")
+            because.append(
+                f"the other ranks have been stalled at step {ahead} for {stood:.0f} s; these were at step {step}"
+            )
         elif ahead > step + STEPS_AHEAD:
             training = "goes on"
             because.append(f"the other ranks are at step {ahead}, which they can't reach without these ranks")
@@ -248,25 +250,25 @@ def _verdict(
     nodes = sorted({agent.node for agent in agents if agent.node})
     where = name_nodes(nodes, every_node) or "its node"
     words = {
-        "goes on": "The training goes on: the other ranks make steps.",
-        "stands": "The training stands: the other ranks make no step either.",
-        "unknown": "Whether the training goes on is not seen from here.",
+        "goes on": "Training goes on: the other ranks make steps.",
+        "stands": "Training is stalled: the other ranks make no step either.",
+        "unknown": "Whether training goes on is not known.",
     }
     if ended:
         what = f"The {len(agents)} agents on {where} have ended" if many else f"The agent on {where} has ended"
     else:
         stuck = "the nodes or the agents are stuck" if many else "the node or the agent is stuck"
-        what = f"Nothing comes through from {where}: the network, {stuck}"
+        what = f"Nothing arrives from {where}: the network, {stuck}"
     named = name_ranks([watch.rank for watch in ranks])
     return {
         "class": "agent_dead" if ended else "partition",
-        "text": f"{what}. {words[training]} We see nothing of {named}; what they log stays in their spool.",
+        "text": f"{what}. {words[training]} No data from {named}; what they log stays in their spool.",
         "confidence": "high" if ended and training == "goes on" else ("medium" if training != "unknown" else "low"),
         "culprits": [],
         "nodes": nodes[:MAX_NAMED],
         "gpus": [],
         "because": because,
-        "blind": [f"{named}: no agent reaches us from there"],
+        "blind": [f"{named}: no agent there is connected"],
         "since": last or None,
         "decided_after_s": round(now - last, 1) if last else None,
         "dump": None,
@@ -289,11 +291,11 @@ def _finding(
     ended = verdict["class"] == "agent_dead"
     numbers = [watch.rank for watch in ranks]
     text = (
-        f"We see nothing of {name_ranks(numbers)} for more than {lost_after_s:.0f} s because the "
-        f"{'agents' if many else 'agent'} on {where} {'do' if many else 'does'} not reach us. {verdict['text']}"
+        f"No data from {name_ranks(numbers)} for more than {lost_after_s:.0f} s because the "
+        f"{'agents' if many else 'agent'} on {where} {'do' if many else 'does'} not report. {verdict['text']}"
     )
-    one = "has ended" if ended else "does not reach us"
-    title = f"{len(agents)} agents on {where} {'have ended' if ended else 'do not reach us'}"
+    one = "has ended" if ended else "does not report"
+    title = f"{len(agents)} agents on {where} {'have ended' if ended else 'do not report'}"
     return Finding(
         detector="liveness",
         key=f"agent_lost:{names[0]}:{step}",

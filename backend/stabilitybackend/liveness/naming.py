@@ -53,9 +53,9 @@ def seat_of(watch: RankWatch) -> str:
 def place_of(watch: RankWatch) -> str:
     """Return "in data" or "at step 12"."""
     if watch.phase:
-        return "behind its loop of steps" if watch.phase == AFTER_LOOP else f"in {watch.phase}"
+        return "after its step loop" if watch.phase == AFTER_LOOP else f"in {watch.phase}"
     if watch.sparse or watch.stepless:
-        return "at a step that is not told"
+        return "at an unknown step"
     return f"at step {watch.step}" if watch.step >= 0 else "before the first step"
 
 

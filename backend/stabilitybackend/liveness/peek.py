@@ -87,6 +87,6 @@ class Peek:
         self._request = self._dumps.request_id(self._run_id, "peek", now)
         self._asked_at, self.busy = now, scene.all_busy()
         self._lively = frozenset(watch.rank for watch in scene.visible if watch.lively)
-        want = DumpRequest(self._request, "a rank stands in no phase: is it in a save or a validation?")
+        want = DumpRequest(self._request, "a rank is stalled outside of any phase: is it in a save or a validation?")
         self._wanted.append(want)
         self._dumps.ask(want, scene.running, now)

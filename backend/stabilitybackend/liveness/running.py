@@ -39,7 +39,7 @@ def how_it_runs(
             return "stalled", hang.text
         rest = f" {seen} other {'rank still reports' if seen == 1 else 'ranks still report'}." if seen else ""
         does = "does" if len(lost) == 1 else "do"
-        note = f"We see nothing because the {who} on {nodes} {does} not reach us; the job itself may be well.{rest}"
+        note = f"No data: the {who} on {nodes} {does} not reach the server; the job itself may be well.{rest}"
         return ("running" if seen else "unreachable"), note
     unheard = not visible and any(watch.running and watch.agent == "" for watch in ranks)
     soon = now - first_tick <= lost_after_s
@@ -48,7 +48,7 @@ def how_it_runs(
     if unheard:
         if soon:
             return "running", "Waiting for the agents to come back."
-        return "unreachable", "We see nothing because no agent has reached this server since it started."
+        return "unreachable", "No agent has connected since the server started."
     if agents.all and not any(agent.connected for agent in agents.all.values()):
         return "running", "No agent is connected at the moment."
     troubled = [watch for watch in ranks if watch.running and watch.trouble]

@@ -212,7 +212,7 @@ class SlowRanks:
             now_step = max([event.finding.now_step, *(watch.step for watch in watches.values())])
             who = name_ranks(sorted(event.ranks))
             verb = "keeps" if len(event.ranks) == 1 else "keep"
-            end = f"No word of {who} any more." if gone else f"Now {who} {verb} up with the others again."
+            end = f"No data from {who} any more." if gone else f"Now {who} {verb} up with the others again."
             found.append(_ended(event.finding, end, now_step, gone=gone))
             self._newest_step = max(self._newest_step, now_step)
         return found

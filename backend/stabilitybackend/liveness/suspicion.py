@@ -106,7 +106,7 @@ def _node(scene: Scene) -> _Answer:
     silent = set(ranks)
     where = {watch.node for watch in (*scene.unseen, *scene.visible) if watch.rank in silent}
     several = "their node has" if len(where) == 1 else "their nodes have"
-    said = "said nothing since the others stand"
+    said = "sent nothing since the others stalled"
     return ranks, f"its node has {said}", f"{several} {said}"
 
 

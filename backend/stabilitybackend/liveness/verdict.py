@@ -31,27 +31,27 @@ _PLAIN = frozenset({"gil_held", "io", "livelock", "overdue", "stopped"})
 
 #: Class -> what the culprit does, after "rank 5 (node a, GPU 2) "; {place} is where it is.
 _DOES = {
-    "data_loader": "is {place}",
-    "peer_missing": "is not where the others wait for it",
-    "livelock": "runs Python without making a step, {place}",
-    "gil_held": "gives no sign of its Python, {place}",
-    "stopped": "is stopped, {place}",
-    "blocked": "is blocked, {place}",
-    "io": "waits for a disk or file system, {place}",
-    "collective_stuck": "waits, {place}",
-    "desync": "runs another collective than the others, {place}",
-    "overdue": "is {place}",
-    "node_lost": "is on a node that says nothing",
+    "data_loader": "has been {place}",
+    "peer_missing": "has not been where the others wait for it",
+    "livelock": "has run Python without making a step, {place}",
+    "gil_held": "has had no heartbeat, {place}",
+    "stopped": "has been stopped, {place}",
+    "blocked": "has been blocked, {place}",
+    "io": "has waited for a disk or file system, {place}",
+    "collective_stuck": "has waited, {place}",
+    "desync": "has run another collective than the others, {place}",
+    "overdue": "has been {place}",
+    "node_lost": "has been on a silent node",
 }
 #: Words of a clause about one rank -> those about several.
-_SEVERAL = (("wait for it", "wait for them"), ("its Python", "their Python"))
+_SEVERAL = (("wait for it", "wait for them"),)
 #: Class -> one sentence where no rank is to blame.
 _ALL = {
-    "data_loader": "All that we see wait for data: the source that they share may be stuck.",
+    "data_loader": "All visible ranks wait for data: the source that they share may be stuck.",
     "collective_stuck": "Nobody is missing, so no rank is a suspect: the network, a link or one device may be stuck.",
     "desync": "The ranks do not run the same collectives in the same order.",
     "overdue": "That is longer than such a phase took before.",
-    "io": "All that we see wait for a disk or file system.",
+    "io": "All visible ranks wait for a disk or file system.",
     "livelock": "Python runs on all of them, but no step is made.",
 }
 
@@ -193,7 +193,7 @@ def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> str:
         told = told or (kind == "collective_stuck" and all(scene.where(w) == "collective" for w in scene.visible))
         return "medium" if told else "low"
     if found[0].kind == "absent":
-        # Where most ranks were never heard of, the script may call init() on the others only.
+        # Where most ranks were never connected, the script may call init() on the others only.
         told = bool(scene.not_back) or len(scene.never) < len(scene.visible)
         return "high" if told and not scene.unseen else "medium"
     agree = {one.kind for one in found if one.ranks == found[0].ranks}
@@ -264,7 +264,7 @@ def _probes(scene: Scene, watch: RankWatch) -> list[str]:
     """Return what the free probes say of a rank."""
     said, proc, who = [], scene.proc(watch), f"rank {watch.rank}"
     if watch.python_silent_s:
-        said.append(f"{who}: no beat of its Python for {watch.python_silent_s:.0f} s")
+        said.append(f"{who}: no heartbeat for {watch.python_silent_s:.0f} s")
     if watch.main_silent_s is not None and not watch.python_silent_s:
         if scene.runs_python(watch):
             said.append(f"{who}: its main thread runs Python")
@@ -285,12 +285,12 @@ def _blind(scene: Scene) -> list[str]:
     blind = scene.blind[:MAX_GROUPS]
     lost = [watch for watch in scene.unseen if not watch.trouble]
     if lost:
-        blind.append(f"{name_ranks([watch.rank for watch in lost])}: no agent reaches us from there")
+        blind.append(f"{name_ranks([watch.rank for watch in lost])}: no agent there is connected")
     blind += [f"rank {watch.rank}: {watch.trouble}" for watch in scene.unseen if watch.trouble][:4]
     if scene.never:
-        blind.append(f"{name_ranks(scene.never)}: never heard of")
+        blind.append(f"{name_ranks(scene.never)}: never connected")
     if scene.not_back:
-        blind.append(f"{name_ranks(scene.not_back)}: not heard of since the job was started again")
+        blind.append(f"{name_ranks(scene.not_back)}: not connected since the job was restarted")
     if scene.dump is not None:
         dumb: dict[str, list[int]] = {}
         for watch in scene.visible:
@@ -316,21 +316,21 @@ def _parts(scene: Scene, verdict: Verdict) -> _Parts:
     end = "."
     if not verdict.ranks and kind in _ALL:
         told = kind != "collective_stuck" or scene.front.all_joined
-        end += f" {_ALL[kind] if told else 'Nothing that we see tells the ranks apart: no rank is a suspect yet.'}"
+        end += f" {_ALL[kind] if told else 'Nothing visible tells the ranks apart: no rank is a suspect yet.'}"
     parts: _Parts = [one for clause in clauses for one in ("; ", *clause)][1:]
     return [capital(str(parts[0])), *parts[1:], end] if parts else [end]
 
 
 def _who(scene: Scene, verdict: Verdict) -> _Parts:
-    """Say what the culprits do: "rank 5 (node gpu-03, GPU 2) is in data for 74 s"."""
+    """Say what the culprits do: "rank 5 (node gpu-03, GPU 2) has been in data for 74 s"."""
     culprits, kind = verdict.culprits, verdict.kind
     first = culprits[0]
     many = len(culprits) > MAX_SEATS
     names = name_ranks(verdict.ranks) if many else " and ".join(seat_of(watch) for watch in culprits)
     place = _place(scene, first)
-    does = _DOES.get(kind, "is {place}").format(place=place)
+    does = _DOES.get(kind, "has been {place}").format(place=place)
     if kind == "data_loader" and not is_data(first.phase):
-        does = f"waits for data, {place}"
+        does = f"has waited for data, {place}"
     if kind == "peer_missing" and first.state in ("finished", "left"):
         does = "has finished" if first.state == "finished" else "has left without run.finish()"
     elif kind == "peer_missing":
@@ -339,10 +339,8 @@ def _who(scene: Scene, verdict: Verdict) -> _Parts:
         for one, several in _SEVERAL:
             does = does.replace(one, several)
         if kind == "node_lost" and len(nodes_of(culprits)) > 1:
-            does = "is on nodes that say nothing"
-        verb, _, rest = does.partition(" ")
-        plural = {"is": "are", "has": "have"}.get(verb, verb.removesuffix("s"))
-        does = f"{plural} {rest}"
+            does = "has been on silent nodes"
+        does = "have" + does.removeprefix("has")
     if first in scene.visible:
         return [f"{names} {does} for ", verdict.seen_at - max(scene.stood_of(watch) for watch in culprits)]
     silent = scene.silent_s.get(first.rank)
@@ -350,14 +348,14 @@ def _who(scene: Scene, verdict: Verdict) -> _Parts:
 
 
 def _waiting(scene: Scene, others: Sequence[RankWatch], after: bool, seen_at: float) -> list[_Parts]:
-    """Say where the other ranks wait: "the other 7 wait in all_reduce #1841 of default_pg for 74 s"."""
+    """Say where the other ranks wait: "the other 7 have waited in all_reduce #1841 of default_pg for 74 s"."""
     places: dict[str, list[RankWatch]] = {}
     for watch in others:
         places.setdefault(_waits_in(scene, watch), []).append(watch)
     clauses: list[_Parts] = []
     order = sorted(places.items(), key=lambda place: (-len(place[1]), place[1][0].rank))
     for place, there in order[:MAX_GROUPS]:
-        verb = "waits" if len(there) == 1 else "wait"
+        verb = "has waited" if len(there) == 1 else "have waited"
         if after and len(order) == 1 and len(there) > 1:
             who = f"the other {len(there)}"
         else:

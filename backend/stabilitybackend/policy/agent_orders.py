@@ -122,7 +122,7 @@ def check_free(order: Order, job: JobView, commands: Iterable[Mapping[str, Any]]
             )
     if not job.starts:
         raise Conflict(
-            "no agent has told us of a rank yet, so there is nothing that a restart could be decided on",
+            "no agent has reported a rank yet, so there is nothing to restart",
             hint="order it again in a few seconds; a job that is over is started by its launcher, see GET .../plan",
         )
 

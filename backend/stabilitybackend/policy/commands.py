@@ -200,7 +200,9 @@ class CommandBook:
             return [command]
         if rank is None:
             return (
-                self.delivered(command["command_id"], time, detail or "an agent has it") if said == "delivered" else []
+                self.delivered(command["command_id"], time, detail or "delivered to an agent")
+                if said == "delivered"
+                else []
             )
         if (data.get("attempt") or command["attempt"]) != command["attempt"] and said != "acted":
             return []  # about a boundary that was given up
@@ -285,8 +287,8 @@ class CommandBook:
             past = (job.running_step or 0) - (command["apply_at_step"] or 0)
             if not command["ranks"] and past > IGNORED_AFTER_STEPS and now - command["issued"] > IGNORED_AFTER_S:
                 text = (
-                    f"the job went past step {command['apply_at_step']} without answering: it takes orders only where "
-                    "it steps with run.steps() and has a handler (@run.on_rollback); nothing was rolled back"
+                    f"the job went past step {command['apply_at_step']} without answering: it takes commands "
+                    "only where it steps with run.steps() and has a handler (@run.on_rollback); nothing was rolled back"
                 )
                 changed.append(_note(command, "failed", now, text))
         return changed

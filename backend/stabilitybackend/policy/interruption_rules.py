@@ -175,7 +175,7 @@ def _kernel(stop: Stop) -> Judgement | None:
             near = line.get("node") in nodes
             return Judgement(
                 category, "medium" if near else "low",
-                "The kernel's log tells of it at the same time; that it was the cause is likely, not certain.",
+                "The kernel's log reports it at the same time; that it was the cause is likely, not certain.",
             )  # fmt: skip
     return None
 
@@ -222,7 +222,7 @@ def _signalled(stop: Stop) -> Judgement | None:
         if name == "SIGKILL":
             return Judgement(
                 "unknown", "low",
-                "Killed from outside, and the kernel tells of no lack of memory: a scheduler, a launcher or a person.",
+                "Killed from outside, and the kernel reports no lack of memory: a scheduler, a launcher or a person.",
             )  # fmt: skip
     return None
 
@@ -246,7 +246,7 @@ def _hung(stop: Stop) -> Judgement | None:
             return found
     if stop.hangs:
         return Judgement(
-            "nccl_timeout", "low", "The job stood and nothing tells why: a stall of the network looks the same."
+            "nccl_timeout", "low", "The job hung and nothing says why: a stall of the network looks the same."
         )
     return None
 
@@ -274,7 +274,7 @@ _HANGS: Mapping[str, Judgement] = {
     ),
     "peer_missing": Judgement("nccl_timeout", "low", "One rank did not come; why it stayed away is not seen."),
     "data_loader": Judgement(
-        "software_bug", "low", "The loader stood: its code, the storage or the network behind it."
+        "software_bug", "low", "The data loader was stuck: its code, the storage or the network behind it."
     ),
     "io": Judgement("ssd", "low", "A process waits in the kernel for a disk or a network file system."),
     "livelock": Judgement("software_bug", "medium", ""),

@@ -43,7 +43,7 @@ _ROWS = (
         "software_bug",
         "Software Bug",
         "direct",
-        "exception, signal or a stack that stands; not the cause behind it",
+        "exception, signal or a stuck stack; not the cause behind it",
         54,
     ),
     Category(
@@ -97,7 +97,7 @@ _ROWS = (
     ),
     Category("cpu", "CPU", "indirect", "machine checks in the kernel's log, where it can be read", 2),
     Category("system_memory", "System Memory", "indirect", "SIGBUS, memory errors in the kernel's log", 2),
-    Category("oom", "Out of memory", "direct", "the kernel's own word, or the exception of CUDA"),
+    Category("oom", "Out of memory", "direct", "the kernel's own report, or the exception of CUDA"),
     Category("unknown", "Unknown", "no", "a person who knows can say so"),
     Category(
         "user_stop", "Stopped by hand", "direct", "listed, not counted: nobody was interrupted against their will"

@@ -134,7 +134,7 @@ SIGNAL_CHECKS = (
     "The launcher's log: it ends all ranks when one fails; which one was first?",
 )
 CRASH_CHECKS = (
-    "Its last words (evidence): Python's stack at the moment of the crash.",
+    "Its last output (evidence): Python's stack at the moment of the crash.",
     "A new library, driver or kernel since the last good run?",
     "The same rank, node or GPU as an earlier crash: then the machine is a suspect.",
 )

@@ -62,7 +62,7 @@ _NOT_COME = (
 _HANGS: Mapping[str, tuple[str, str]] = {
     "data_loader": (
         "inspect",
-        "The loader of the suspect stands: look at its storage and its workers before a restart.",
+        "The suspect's data loader is stuck: look at its storage and its workers before a restart.",
     ),
     "peer_missing": (
         "inspect",
@@ -109,7 +109,7 @@ def _agent_lost(case: Case) -> dict[str, Any]:
     if training == "stands":
         return say(
             "restart",
-            "The node is silent and the others stand: start again without it." + _where(case),
+            "The node is silent and the others are stalled: start again without it." + _where(case),
             checklist=lit.NODE_CHECKS,
         )
     if _verdict(case) == "agent_dead":

@@ -192,7 +192,7 @@ def _action(
         return ("wait", job.note)
     if job.status == "crashed":
         if not job.settled:
-            return ("wait", f"{_why(cause, job)} Its last words may still be on their way.")
+            return ("wait", f"{_why(cause, job)} Its last messages may still be on their way.")
         if job.fruitless >= MAX_FRUITLESS:
             return (
                 "stop",

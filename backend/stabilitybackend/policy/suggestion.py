@@ -74,5 +74,9 @@ def say(
 
 def over(incident: Mapping[str, Any], checks: Iterable[str] = ()) -> dict[str, Any]:
     """Return the suggestion for an incident that is over."""
-    text = "Nothing to do: it is over by itself." if incident["state"] == "recovered" else "Nothing to do: it is over."
+    text = (
+        "Nothing to do: it recovered by itself."
+        if incident["state"] == "recovered"
+        else "Nothing to do: it is resolved."
+    )
     return say("none", text, checklist=checks)

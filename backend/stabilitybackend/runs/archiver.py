@@ -184,7 +184,7 @@ class RunArchive:
                 if len(frames) != expected:
                     raise PartsChanged(
                         f"Redis holds {len(frames)} frames of run {self._run_id} up to {to_id}, expected {expected}",
-                        hint="Redis has lost its newest words; the run is taken up from what it has",
+                        hint="Redis has lost its newest writes; the run is taken up from what it has",
                     )
                 part = await self._write(stem, from_id, to_id, generations, frames)
                 await self._commit((), (part,), trim_to=to_id)
@@ -221,7 +221,7 @@ class RunArchive:
                 raise PartsChanged(
                     f"Redis lists {len(found)} parts of run {self._run_id}, expected the {len(self._listed)} that this "
                     "server knows",
-                    hint="Redis has lost its newest words; the run is taken up from what it has",
+                    hint="Redis has lost its newest writes; the run is taken up from what it has",
                 )
             gone = {part.stem for part in new} - self._listed - {stem.decode() for stem in noted}
             if gone:

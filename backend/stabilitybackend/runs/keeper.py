@@ -181,7 +181,7 @@ class WindowKeeper:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            self._say("the server made a mistake while archiving; see its log")
+            self._say("internal error while archiving, see the server log")
             self._again_at = self._clock() + AGAIN_AFTER_S
             _log.error("run %s: archiving failed; it is tried again", self._run_id, exc_info=task.exception())
 

@@ -288,7 +288,7 @@ class RunState:
 
     def agent_view(self, agent: Mapping[str, Any]) -> dict[str, Any]:
         """Return an AgentHealth of docs/api.md."""
-        unknown = {"visible": False, "text": "no word about GPUs from this node yet"}
+        unknown = {"visible": False, "text": "no report about GPUs from this node yet"}
         gpu = self._gpu_notes.get(agent["node"], unknown)
         return {**agent, "gpu": gpu, "gpus": self.gpu_readings.of(agent["node"])}
 

@@ -164,7 +164,7 @@ class RunWorker:
                     return  # Redis came back empty: the agents have to say anew what run this is
                 self.readiness.lose()
                 applied = await self._begin()
-                self.channel.publish({"type": "reset", "reason": "Redis lost its newest words; fetch again"})
+                self.channel.publish({"type": "reset", "reason": "Redis lost its newest writes; fetch again"})
                 continue
             changes = Changes()
             for cursor, message in entries:

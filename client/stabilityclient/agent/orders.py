@@ -101,7 +101,7 @@ class Orders:
             del self._taken[next(iter(self._taken))]
         if self._waiting.qsize() >= MAX_WAITING:
             self._remember()
-            self._say(command, "failed", f"{MAX_WAITING} orders wait already on this node: try again in a moment")
+            self._say(command, "failed", f"{MAX_WAITING} commands wait already on this node: try again in a moment")
             return True
         kept = {name: command[name] for name in _NEEDED if name in command}
         self._open[command_id] = order = _Open(kept, clock_offset_s)
@@ -126,7 +126,7 @@ class Orders:
         kind = str(order.command["kind"])
         handler = self._handlers.get(kind)
         if handler is None:
-            return "failed", f"this agent does not know the order {kind!r}: update the job"
+            return "failed", f"this agent does not know the command {kind!r}: update the job"
         before = order.begun
         over = before >= MAX_BEGINS or self._is_over(order.command, order.clock_offset_s)
         if over and not before:

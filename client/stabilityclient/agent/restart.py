@@ -58,7 +58,7 @@ def refusal(command: Mapping[str, Any], node: str, ranks: Iterable[Source]) -> s
     plan, fence = command.get("plan"), command.get("fence")
     if not isinstance(plan, dict) or not isinstance(fence, dict) or plan.get("version") != PLAN_VERSION:
         return (
-            f"the order has no plan of version {PLAN_VERSION} and no fence: update server and job to the same version"
+            f"the command has no plan of version {PLAN_VERSION} and no fence: update server and job to the same version"
         )
     living = list(ranks)
     starts = fence.get("starts")

@@ -158,11 +158,13 @@ class StackTaker:
                 if look.source.slot is not None and look.source.slot.probe >= wanted:
                     self._take(look, wanted, "its answer can't be read")
                 elif look.stands_s > HEART_STANDS_S:
-                    why = f"its heart thread stands for {look.stands_s:.0f} s: something holds the interpreter's lock"
-                    look.answer = {"why": why}
+                    look.answer = {
+                        "why": f"its heartbeat thread has been stuck for {look.stands_s:.0f} s: "
+                        "something holds the interpreter's lock"
+                    }
                     standing.append(look)
                 elif time.monotonic() >= deadline:
-                    self._take(look, wanted, f"its heart thread did not answer within {PROBE_S:g} s")
+                    self._take(look, wanted, f"its heartbeat thread did not answer within {PROBE_S:g} s")
                 else:
                     continue
                 waiting.remove(look)
@@ -228,7 +230,7 @@ def _heart_trouble(look: _Look) -> str | None:
     if source.slot.version < 2:
         return "the job uses an older stabilityclient, which answers no questions"
     if (look.proc or {}).get("state") in _STOPPED:
-        return "the process is stopped (state T): it can tell nothing before it goes on"
+        return "the process is stopped (state T): it can report nothing before it continues"
     return None
 
 
