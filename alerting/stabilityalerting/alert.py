@@ -49,6 +49,8 @@ class Alert:
         dataset: the data set that carries it, or None.
         advice_line: the same as ``advice`` in a few words, for a line, or None.
         verdict: who is suspect (class, confidence, culprits, nodes, gpus, since), for programs, or None.
+        label: the kind as people read it.
+        about: what is ill: ``model``, ``data``, ``process`` or ``gpu``; ``user`` where the job itself raised it.
     """
 
     incident_id: str
@@ -70,6 +72,13 @@ class Alert:
     dataset: str | None = None
     advice_line: str | None = None
     verdict: dict[str, Any] | None = None
+    label: str = ""
+    about: str = "model"
+
+    @property
+    def of_machine(self) -> bool:
+        """True for what happened to a process or a machine: it has happened, whatever branch its step lies on."""
+        return self.about in ("process", "gpu")
 
     @property
     def line(self) -> str:
@@ -112,6 +121,9 @@ class Alert:
                 dataset=None if raw.get("dataset") is None else _text(raw, "dataset"),
                 advice_line=_advice_line(suggestion),
                 verdict=_verdict(raw.get("evidence")),
+                label=str(raw.get("label") or raw["kind"]),
+                # Older servers did not say it. What a job raised then has to be told all the same.
+                about=str(raw.get("about") or ("user" if raw["kind"] == "alert" else "model")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadAlert(f"incident event can't be read: {type(error).__name__}: {error}") from error

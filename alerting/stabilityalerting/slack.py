@@ -14,8 +14,6 @@ MAX_SECTION_CHARS = 2_900
 
 _SIGNS = {"critical": ":rotating_light:", "warning": ":warning:", "info": ":information_source:"}
 
-_OF_PROCESSES = frozenset({"hang", "process_death", "agent_lost", "gpu_fault", "straggler", "throughput"})
-
 __all__ = ["SlackSink"]
 
 
@@ -45,13 +43,13 @@ def _message(notice: Notice) -> dict[str, Any]:
     alert = notice.alert
     if notice.change == "resolved":
         # What happened to a process has happened, whatever branch its step lies on.
-        behind = alert.dead and alert.kind not in _OF_PROCESSES
+        behind = alert.dead and not alert.of_machine
         heading = f":white_check_mark: {'Superseded by rollback' if behind else 'Resolved'}: {alert.title}"
     elif notice.change == "escalated":
         heading = f"{_SIGNS[alert.severity]} Escalated: {alert.title}"
     else:
         heading = f"{_SIGNS[alert.severity]} {alert.title}"
-    where = [f"run *{_escape(alert.run_id)}*", alert.kind, alert.severity]
+    where = [f"run *{_escape(alert.run_id)}*", _escape(alert.label), alert.severity]
     if alert.onset_step is not None and alert.onset_step >= 0:  # -1: before the first step
         where.append(f"step {alert.onset_step:,}")
     if alert.dataset:

@@ -63,7 +63,7 @@ def quiet(job: Job) -> str | None:
     """
     if job.change == "resolved":
         return None
-    return "only_known" if job.alert.severity == "info" and job.alert.kind != "alert" else None
+    return "only_known" if job.alert.severity == "info" and job.alert.about != "user" else None
 
 
 def route(job: Job) -> str | None:

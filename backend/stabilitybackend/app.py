@@ -58,6 +58,7 @@ from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.retention import Retention
+from stabilitybackend.schema import kinds
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
 from stabilitybackend.storing import Storing
@@ -200,7 +201,7 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
     app.include_router(agent_router(gateway))
     app.include_router(server.fallback)
     _add_error_handlers(app)
-    headers = security_headers(attach(app))
+    headers = security_headers(attach(app, kinds=kinds.served()))
     app.guard = lambda inner: HttpGuard(inner, origins, authenticator, headers)
     return app
 

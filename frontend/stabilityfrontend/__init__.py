@@ -6,6 +6,8 @@ and nothing else; importing this package does nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["attach"]
 
 
-def attach(app: FastAPI, *, title: str = "Stabilityboard") -> list[str]:
+def attach(
+    app: FastAPI, *, title: str = "Stabilityboard", kinds: Mapping[str, object] = MappingProxyType({})
+) -> list[str]:
     """Serve the pages from ``app``: the last thing to do to it, since Dash ends its routes with a catch-all.
 
     Returns the hashes of the scripts that stand in a page, as a Content-Security-Policy names them.
@@ -22,8 +26,9 @@ def attach(app: FastAPI, *, title: str = "Stabilityboard") -> list[str]:
     Args:
         app: the application that serves ``/api/v1``, on the same origin.
         title: what the browser's tab says before a run is open.
+        kinds: the table of incident kinds by name, JSON-able; without one each is called by its name.
     """
     # Dash costs half a second of import: only who serves pages pays it.
     from stabilityfrontend.app import attach as attach_pages
 
-    return attach_pages(app, title=title)
+    return attach_pages(app, title=title, kinds=kinds)

@@ -13,6 +13,7 @@ import importlib.metadata
 import importlib.resources
 import json
 import re
+from collections.abc import Mapping
 
 from dash import ClientsideFunction, Dash, Input, Output, State
 from dash.exceptions import DashException
@@ -63,7 +64,7 @@ _INDEX = """<!DOCTYPE html>
 </html>"""
 
 
-def attach(app: FastAPI, *, title: str = "Stabilityboard") -> list[str]:
+def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object]) -> list[str]:
     """Serve the pages from ``app``. Call it once, after every other route: Dash adds a catch-all at the start.
 
     Returns the hashes of the scripts that stand in the page, as a Content-Security-Policy names them.
@@ -71,8 +72,9 @@ def attach(app: FastAPI, *, title: str = "Stabilityboard") -> list[str]:
     Args:
         app: the application that serves ``/api/v1``.
         title: what the browser's tab says before a run is open.
+        kinds: the table of incident kinds by name.
     """
-    index = _index()
+    index = _index(kinds)
     pages = Dash(
         __name__,
         server=app,
@@ -144,12 +146,12 @@ def _script_hashes(page: str) -> list[str]:
     return [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts]
 
 
-def _index() -> str:
-    """Return the page around Dash's own: icon, colours, theme, and the requests that begin before anything else."""
+def _index(kinds: Mapping[str, object]) -> str:
+    """Return the page around Dash's own: icon, colours, theme, what scripts find at hand, and the first requests."""
     script = importlib.resources.files(__package__).joinpath("assets/early.js").read_text(encoding="utf-8")
     # Names come from our own tables; still no text of theirs may end the script.
-    first = json.dumps(run_page.first_requests()).replace("<", "\\u003c")
-    early = f"window.stability = {{ first: {first} }};\n{script}"
+    at_hand = json.dumps({"first": run_page.first_requests(), "kinds": dict(kinds)}).replace("<", "\\u003c")
+    early = f"window.stability = {at_hand};\n{script}"
     return _INDEX.replace("__ICON__", _ICON).replace("__VARIABLES__", theme.css_variables()).replace("__EARLY__", early)
 
 

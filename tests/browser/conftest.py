@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import stabilityfrontend
+from stabilitybackend.schema.kinds import served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -150,8 +152,9 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
 def load_scripts(page: Page) -> None:
     """Put all our scripts into an empty page."""
     # In one document: sixty questions to the browser took three times as long. The names are for the traces of errors.
+    at_hand = f"window.stability = {json.dumps({'kinds': served()})};"  # as the head of a served page has it
     texts = (f"{script.read_text()}\n//# sourceURL={script.name}\n" for script in sorted(ASSETS.glob("*.js")))
-    page.set_content("<body>" + "".join(f"<script>{text}</script>" for text in texts))
+    page.set_content("<body>" + "".join(f"<script>{text}</script>" for text in (at_hand, *texts)))
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from stabilitybackend.policy.going_back import (
 )
 from stabilitybackend.policy.machine_advice import MACHINE_RULES
 from stabilitybackend.policy.suggestion import Case, over, say
+from stabilitybackend.schema.kinds import kind_of
 
 __all__ = ["GUARD_STEPS", "has_advice", "suggest"]
 
@@ -48,7 +49,7 @@ MOST_CLASSES = 1_000_000
 
 def has_advice(kind: str) -> bool:
     """Say whether there is ever something to suggest about incidents of a kind."""
-    return kind in _RULES
+    return kind in _RULES or bool(kind_of(kind).advice)
 
 
 def suggest(
@@ -72,7 +73,8 @@ def suggest(
     """
     rule = _RULES.get(incident["kind"])
     if rule is None:
-        return None
+        advice = kind_of(incident["kind"]).advice
+        return None if not advice else say("inspect", advice) if incident["state"] == "open" else over(incident)
     others = [other for other in history if other["incident_id"] != incident["incident_id"]]
     return rule(Case(incident, checkpoints, now_step, others))
 

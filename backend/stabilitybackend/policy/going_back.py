@@ -11,9 +11,10 @@ from statistics import median
 from typing import Any, Protocol
 
 from stabilitybackend.policy.literature import PALM
+from stabilitybackend.schema.kinds import kind_of
 
 __all__ = [
-    "CURVE_KINDS", "GUARD_STEPS", "Target", "Usable", "UsableOf", "beginning", "inside", "interval_of", "spoiling",
+    "GUARD_STEPS", "Target", "Usable", "UsableOf", "beginning", "inside", "interval_of", "spoiling",
     "target", "usual_wait", "went_back_for",
 ]  # fmt: skip
 
@@ -32,12 +33,6 @@ WAIT_POINTS = 50
 MIN_WAIT_POINTS = 10
 #: Earlier recoveries that count, newest ones.
 RECOVERIES = 16
-#: Kinds that a run goes back for.
-CURVE_KINDS = frozenset(
-    {"spike", "divergence", "nonfinite", "resume_artifact", "data_mix_drift", "level_shift", "repeat_data"}
-)
-#: Those of them in which what the model learned since the onset is not to be trusted, whatever is advised.
-DAMAGE_KINDS = frozenset({"spike", "divergence", "nonfinite"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +97,11 @@ def spoiling(incidents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [
         one
         for one in incidents
-        if one["kind"] in CURVE_KINDS
+        if kind_of(one["kind"]).curable
         and one["state"] == "open"
         and not one["dead"]
         and one["severity"] != "info"
-        and (one["kind"] in DAMAGE_KINDS or (one.get("suggestion") or {}).get("to_step") is not None)
+        and (kind_of(one["kind"]).damaging or (one.get("suggestion") or {}).get("to_step") is not None)
     ]
 
 
@@ -124,7 +119,8 @@ def inside(step: int, spoiled: Iterable[Mapping[str, Any]]) -> dict[str, Any] | 
         return None
     late = step - int(first["onset_step"])
     when = "at the onset" if late == 0 else f"{late} {'step' if late == 1 else 'steps'} after the onset"
-    text = f"saved {when} of an open {first['kind']} (step {first['onset_step']}): it may hold the damage already"
+    what = kind_of(first["kind"]).short
+    text = f"saved {when} of an open {what} (step {first['onset_step']}): it may hold the damage already"
     return {
         "incident_id": first["incident_id"],
         "kind": first["kind"],
@@ -201,7 +197,7 @@ def went_back_for(incident: Mapping[str, Any], history: Iterable[Mapping[str, An
     steps = [
         other["evidence"]["rolled_back_to"]
         for other in history
-        if other["kind"] in CURVE_KINDS
+        if kind_of(other["kind"]).curable
         and other["severity"] != "info"
         and other["evidence"].get("rolled_back_into") == incident["segment"]
         and onset <= _last_seen(other) + SKIP_PAST_ONSET_BATCHES

@@ -15,6 +15,7 @@ from typing import Any
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.policy.advice import has_advice, suggest
 from stabilitybackend.policy.going_back import Usable, spoiling
+from stabilitybackend.schema.kinds import kind_of
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
 MAX_INCIDENTS = 2_000
@@ -23,12 +24,10 @@ MAX_EVIDENCE_ENTRIES = 64
 MAX_EVIDENCE_CHARS = 2_000
 MAX_EVIDENCE_DEPTH = 4
 
-#: Kinds about processes and machines, not about the model: a rollback of the model does not undo them.
-PROCESS_KINDS = frozenset({"hang", "process_death", "agent_lost", "gpu_fault", "straggler", "throughput"})
 #: From the least to the worst.
 _SEVERITY_ORDER = {"info": 0, "warning": 1, "critical": 2}
 
-__all__ = ["MAX_INCIDENTS", "PROCESS_KINDS", "IncidentBook"]
+__all__ = ["MAX_INCIDENTS", "IncidentBook"]
 
 
 class IncidentBook:
@@ -50,7 +49,7 @@ class IncidentBook:
         self._incidents.clear()
         self._by_key.clear()
         for incident in sorted(incidents, key=lambda incident: (incident["opened"], incident["incident_id"])):
-            self._keep(_copied(incident))
+            self._keep(_copied(incident) | _described(incident["kind"]))
 
     def all(self) -> list[dict[str, Any]]:
         """Return copies of all incidents, newest first."""
@@ -73,9 +72,9 @@ class IncidentBook:
         return spoiling(self._incidents.values())
 
     def culprits(self) -> set[int]:
-        """Return the ranks that the verdicts of open hangs and deaths name."""
+        """Return the ranks that the verdicts of open incidents blame."""
         open_ones = (i for i in self._incidents.values() if i["state"] == "open" and not i["dead"])
-        verdicts = [i["evidence"].get("verdict") or {} for i in open_ones if i["kind"] in ("hang", "process_death")]
+        verdicts = [i["evidence"].get("verdict") or {} for i in open_ones if kind_of(i["kind"]).blames]
         return {rank for verdict in verdicts for rank in verdict.get("culprits") or ()}
 
     def segments(self) -> set[int]:
@@ -97,7 +96,9 @@ class IncidentBook:
 
     def _open_ones(self) -> Iterator[dict[str, Any]]:
         every = self._incidents.values()
-        return (i for i in every if i["state"] == "open" and (i["severity"] != "info" or i["kind"] == "alert"))
+        return (
+            i for i in every if i["state"] == "open" and (i["severity"] != "info" or kind_of(i["kind"]).about == "user")
+        )
 
     def near(
         self, kinds: Container[str], first_step: float, last_step: float, since: float, until: float, *, but: str
@@ -141,6 +142,7 @@ class IncidentBook:
         closed = None if finding.state == "open" else new["evidence"].get("closed_step", finding.now_step)
         for name in _TAKEN_OVER:
             new[name] = getattr(finding, name)
+        new |= _described(finding.kind)
         new["score"] = finding.score if math.isfinite(finding.score) else 0.0
         new["resolved"] = None if finding.state == "open" else (new["resolved"] or time)
         new["evidence"] = _clean(finding.evidence) | {
@@ -188,14 +190,14 @@ class IncidentBook:
         for old in list(self._incidents.values()):
             if old["segment"] not in dead_segments or old["dead"]:
                 continue
-            of_process = old["kind"] in PROCESS_KINDS
-            dies = old["onset_step"] > fork_step or (old["step"] > fork_step and not of_process)
-            if not dies and (of_process or old["evidence"]["now_step"] <= fork_step):
+            of_machine = kind_of(old["kind"]).of_machine
+            dies = old["onset_step"] > fork_step or (old["step"] > fork_step and not of_machine)
+            if not dies and (of_machine or old["evidence"]["now_step"] <= fork_step):
                 continue
             new = _copied(old)
             if dies:
                 new["dead"] = True
-                if not of_process:
+                if not of_machine:
                     self._die(new, fork_step, time, new_segment, reason)
             else:
                 _go_back(new, fork_step)
@@ -210,7 +212,7 @@ class IncidentBook:
         if old["acknowledged_by"] is None:
             new = _copied(old)
             new["acknowledged_by"], new["acknowledged"] = who, time
-            if new["kind"] == "alert" and new["state"] == "open":
+            if kind_of(new["kind"]).about == "user" and new["state"] == "open":
                 new["state"], new["resolved"] = "resolved", time  # the job said it once; nothing else will end it
             self._commit(old, new, time)
         return self.get(incident_id)
@@ -259,7 +261,7 @@ class IncidentBook:
     def _keep(self, incident: dict[str, Any]) -> None:
         incident_id, key = incident["incident_id"], incident["evidence"].get("key")
         self._incidents[incident_id] = incident
-        reachable = key is not None and (not incident["dead"] or incident["kind"] in PROCESS_KINDS)
+        reachable = key is not None and (not incident["dead"] or kind_of(incident["kind"]).of_machine)
         if reachable:
             self._by_key[key] = incident_id
         elif self._by_key.get(key) == incident_id:
@@ -294,6 +296,12 @@ _TAKEN_OVER = (
     "recovered_step",
     "recovery",
 )
+
+
+def _described(kind: str) -> dict[str, Any]:
+    """Return what an incident says of its kind, for those who do not have the table."""
+    known = kind_of(kind)
+    return {"label": known.label, "about": known.about}
 
 
 def _incident_id(run_id: str, finding: Finding, segment: int) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from stabilitybackend.policy.going_back import inside, spoiling
 from stabilitybackend.policy.goodbyes import left_in_order
 from stabilitybackend.policy.orders import Order, check_outside, last_good, usable_checkpoint
+from stabilitybackend.schema.kinds import kind_of
 
 __all__ = ["EXIT_CODES", "MAX_FRUITLESS", "JobFacts", "make_plan"]
 
@@ -33,10 +34,8 @@ MEGATRON_FAILED = 17
 #: Suspects named in a plan.
 MAX_SUSPECTS = 16
 
-#: Kinds of incidents that stop a job.
-_STOPPING = ("hang", "process_death", "agent_lost", "gpu_fault")
-#: Of these, those that say that the job stands now; the others may be older, and it trained on.
-_STANDS = ("hang", "agent_lost")
+#: Statuses of a job that stands now: other incidents that stop one may be older, and it trained on.
+_STANDING = ("stalled", "unreachable")
 #: Verdicts that speak of a node as such.
 _NODE_CLASSES = frozenset({"node_lost"})
 #: Verdicts that blame nobody's machine, however often they come.
@@ -86,7 +85,7 @@ def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None
     """
     stopping = _stopping(job.incidents)
     cause = stopping[0] if stopping else None
-    standing = next((incident for incident in stopping if incident["kind"] in _STANDS), None)
+    standing = next((incident for incident in stopping if kind_of(incident["kind"]).status in _STANDING), None)
     verdict = _verdict(cause or {}) or _verdict(standing or {})
     hard, soft = _blamed(job.incidents, stopping)
     named = set(order.exclude_nodes or ()) if order is not None else set[str]()
@@ -133,7 +132,7 @@ class _Start:
 
 def _stopping(incidents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the open incidents that stop a job, the first cause first."""
-    found = [i for i in incidents if i["state"] == "open" and i["kind"] in _STOPPING and _stops(i)]
+    found = [i for i in incidents if i["state"] == "open" and kind_of(i["kind"]).stops_job and _stops(i)]
     return sorted(found, key=lambda i: (i["opened"], i["incident_id"]))
 
 

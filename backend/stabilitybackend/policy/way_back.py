@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from stabilitybackend.policy.advice import suggest
-from stabilitybackend.policy.going_back import CURVE_KINDS, SKIP_PAST_ONSET_BATCHES, UsableOf, spoiling, target
+from stabilitybackend.policy.going_back import SKIP_PAST_ONSET_BATCHES, UsableOf, spoiling, target
+from stabilitybackend.schema.kinds import kind_of
 
 __all__ = ["MAX_OFFERED", "way_back"]
 
@@ -74,13 +75,13 @@ def way_back(
 def _lead(incidents: Collection[Mapping[str, Any]], about: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Return the incident that began first among those to go back for."""
     every = spoiling(incidents)
-    if about is not None and about["kind"] in CURVE_KINDS and not about["dead"]:
+    if about is not None and kind_of(about["kind"]).curable and not about["dead"]:
         every.append(about)
     return min(every, key=lambda one: (one["onset_step"], one["incident_id"]), default=None)
 
 
 def _words(lead: Mapping[str, Any], chosen: int | None, met_again: bool) -> str:
-    what = f"the {'open ' if lead['state'] == 'open' else ''}{lead['kind']} at step {lead['onset_step']}"
+    what = f"the {'open ' if lead['state'] == 'open' else ''}{kind_of(lead['kind']).short} at step {lead['onset_step']}"
     if chosen is None:
         return f"No checkpoint from before {what} is at hand, so none is suggested."
     behind = "the batches behind it are left out"

@@ -9,11 +9,10 @@ from typing import Any
 from stabilitybackend.policy.interruptions import JobStory, interruptions_of
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.kinds import kinds_where
 
 __all__ = ["Chronicle"]
 
-#: Incidents that tell why a job stopped.
-KINDS = frozenset({"hang", "process_death", "agent_lost", "gpu_fault"})
 #: States of a command that moved nothing.
 NOT_HAPPENED = frozenset({"rejected", "failed", "expired"})
 #: How long a job ran is stored at most this often while nothing else changes, seconds.
@@ -58,9 +57,10 @@ class Chronicle:
             run: as for ``incidents``. now: unix seconds.
         """
         stretches = state.stretches.all()
+        stopping = kinds_where(lambda kind: kind.stops_job)
         facts = (
             [(s.source, s.finished) for s in stretches],
-            state.incidents.versions(KINDS),
+            state.incidents.versions(stopping),
             dict(run),
             len(state.gpus.kernel_lines),
         )
@@ -73,7 +73,7 @@ class Chronicle:
         try:
             story = JobStory(
                 stretches,
-                state.incidents.of(KINDS),
+                state.incidents.of(stopping),
                 state.gpus.kernel_lines,
                 [c for c in state.commands.all() if c["kind"] == "restart" and c["state"] not in NOT_HAPPENED],
                 state.stretches.watched,

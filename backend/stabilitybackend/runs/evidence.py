@@ -29,6 +29,7 @@ from stabilitybackend.policy.attribution import (
 )
 from stabilitybackend.runs.store import SeriesKey
 from stabilitybackend.runs.surroundings import surroundings
+from stabilitybackend.schema.kinds import kind_of
 
 if TYPE_CHECKING:
     from stabilitybackend.lineage.fold import LineageFold
@@ -58,8 +59,6 @@ BATCHES_SINCE = 4
 #: Logits that grew by this over the window are worth a word, percent.
 GROWTH_PERCENT = 30.0
 MAX_GROWING = 4
-#: Kinds of incidents that a data set can carry.
-_OF_THE_LOSS = frozenset({"spike", "divergence", "nonfinite", "level_shift", "resume_artifact", "repeat_data"})
 
 Points = list[tuple[int, float]]
 
@@ -130,7 +129,7 @@ class Evidence:
             if window is not None:
                 more["window"] = window
             series = _series(store, fold, finding, rank, interval, finding.onset_step - (main[0][0] if main else 0))
-            if finding.kind not in ("straggler", "throughput"):
+            if not kind_of(finding.kind).of_machine:
                 dataset = _attributed(finding, series, more)
             _optimizer(finding, series, more)
         nearby = surroundings(finding, time, fold, incidents, series, interval)
@@ -271,7 +270,7 @@ def _attributed(finding: Finding, series: Mapping[str, Points], more: dict[str, 
         more["moved_first"] = [move.as_dict() for move in found.moved]
     role = role_of(finding.metric or "")
     whole = role == LOSS or (role == GRAD_NORM and finding.kind == "nonfinite")
-    if not whole or finding.kind not in _OF_THE_LOSS or not found.datasets:
+    if not whole or not kind_of(finding.kind).by_dataset or not found.datasets:
         return finding.dataset
     # Of the whole loss all curves together know more than the one that happened to be outside first.
     more["datasets"] = list(found.datasets)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from stabilitybackend.policy.incidents import PROCESS_KINDS
+from stabilitybackend.schema.kinds import kind_of
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -87,7 +87,7 @@ def _merged(old: Incident, new: Incident, now: float) -> Incident:
     """Return what was found anew under the identity that people know."""
     kept = ("incident_id", "opened", "acknowledged_by", "acknowledged", "version", "updated")
     merged = new | {name: old[name] for name in kept if name in old}
-    if merged["kind"] == "alert" and merged["acknowledged_by"] is not None:
+    if kind_of(merged["kind"]).about == "user" and merged["acknowledged_by"] is not None:
         merged |= {"state": old["state"], "resolved": old["resolved"]}
     if _facts(merged) == _facts(old):
         return old
@@ -96,7 +96,7 @@ def _merged(old: Incident, new: Incident, now: float) -> Incident:
 
 def _withdrawn(incident: Incident, fork_step: int, now: float) -> Incident:
     """Return an incident that is not found any more; it stays in the list, for somebody may have been told of it."""
-    if incident["dead"] or incident["onset_step"] <= fork_step or incident["kind"] in PROCESS_KINDS:
+    if incident["dead"] or incident["onset_step"] <= fork_step or kind_of(incident["kind"]).of_machine:
         return incident
     return incident | {
         "dead": True,

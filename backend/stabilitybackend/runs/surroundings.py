@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.detectors.roles import BATCH_SIZE, LR, role_of
+from stabilitybackend.schema.kinds import kind_of, kinds_where
 
 if TYPE_CHECKING:
     from stabilitybackend.lineage.fold import LineageFold
@@ -28,17 +29,6 @@ MAX_NEARBY = 16
 JUMP = 0.1
 #: ...if it is also so many times the usual change there: the first steps of a warm-up double the rate each.
 JUMP_TIMES = 4.0
-#: Kinds of incidents that are named beside another one, and under which word.
-_SORTS = {
-    "alert": "alert",
-    "gpu_fault": "gpu",
-    "sdc_suspect": "gpu",
-    "process_death": "process",
-    "hang": "process",
-    "agent_lost": "process",
-    "straggler": "straggler",
-    "throughput": "throughput",
-}
 
 Points = Sequence[tuple[int, float]]
 
@@ -82,9 +72,10 @@ def _happened(
     for checkpoint in sorted(saved, key=lambda c: abs(c.step - onset))[:MAX_OF_A_SORT]:
         gone = "" if checkpoint.available else " (gone since)"
         yield _fact("checkpoint", checkpoint.step, onset, f"a checkpoint was saved at step {checkpoint.step}{gone}")
-    others = incidents.near(_SORTS, low, high, time - NEAR_S, time + NEAR_S, but=finding.key)
+    named = kinds_where(lambda kind: kind.nearby)
+    others = incidents.near(named, low, high, time - NEAR_S, time + NEAR_S, but=finding.key)
     for step, kind, title in others[:MAX_OF_A_SORT]:
-        yield _fact(_SORTS[kind], step, onset, title)
+        yield _fact(kind_of(kind).nearby, step, onset, title)
 
 
 def _went_back(segment: Segment) -> str:

@@ -9,7 +9,7 @@
 
   /** `spike: sensitivity 0.5, candidate sigmas 9`. */
   S.settingWords = (name, values) =>
-    `${S.words(name)}: ${Object.entries(values).map(([key, value]) => (key === "sensitivity" && value === 0 ? "muted" : `${S.words(key)} ${value}`)).join(", ")}`;
+    `${S.kind(name).short}: ${Object.entries(values).map(([key, value]) => (key === "sensitivity" && value === 0 ? "muted" : `${S.words(key)} ${value}`)).join(", ")}`;
 
   class DetectorRows {
     /** `panel` as in detectors.js. */

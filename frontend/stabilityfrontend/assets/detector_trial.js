@@ -143,7 +143,7 @@
         S.h(
           "button",
           { type: "button", class: "found-one", title: one.text || null, on: { click: () => this.page.zoomTo(one) } },
-          S.h("span", { class: `state ${S.severity(one)}` }, S.words(one.kind)),
+          S.h("span", { class: `state ${S.severity(one)}` }, S.kind(one.kind).short),
           S.h("span", { class: "found-title" }, one.title),
         ),
       );

@@ -148,7 +148,7 @@
       const tuned = Object.keys(this.saved);
       const muted = tuned.filter((name) => this.saved[name].sensitivity === 0);
       const badge = S.byId("detectors-badge");
-      S.text(badge, muted.length ? `${muted.length === 1 ? S.words(muted[0]) : muted.length} muted` : tuned.length ? `${S.plural(tuned.length, "detector")} tuned` : "");
+      S.text(badge, muted.length ? `${muted.length === 1 ? S.kind(muted[0]).short : muted.length} muted` : tuned.length ? `${S.plural(tuned.length, "detector")} tuned` : "");
       S.cls(badge, `chip press ${muted.length ? "warning" : "accent"}`);
       S.title(badge, `${tuned.map((name) => S.settingWords(name, this.saved[name])).join("; ")}. Show the detectors`);
       S.show(badge, tuned.length > 0);

@@ -186,7 +186,7 @@
   };
 
   /** Whether an incident is only worth knowing: shown quietly, never an alarm. What the job itself says is always heard. */
-  S.onlyKnown = (incident) => incident.severity === "info" && incident.kind !== "alert";
+  S.onlyKnown = (incident) => incident.severity === "info" && S.kind(incident.kind).about !== "user";
 
   /** What is known and no alarm, below the alarms and folded. */
   S.knownList = function (page, known) {
@@ -196,7 +196,7 @@
       S.h(
         "article",
         { class: `known${incident.state === "open" ? "" : " closed"}`, tabindex: "0", data: { incident: incident.incident_id }, on: { click: (event) => event.target.closest("button, a") || page.zoomTo(incident), keydown: (event) => event.key === "Enter" && event.target === event.currentTarget && page.zoomTo(incident) } },
-        S.h("div", { class: "incident-head" }, S.h("h3", {}, incident.title || S.words(incident.kind)), S.h("time", {}, S.age(page.now() - incident.opened))),
+        S.h("div", { class: "incident-head" }, S.h("h3", {}, incident.title || S.kind(incident.kind).label), S.h("time", {}, S.age(page.now() - incident.opened))),
         incident.text ? S.h("p", {}, incident.text) : null,
         S.evidence(page, incident, false),
         page.id ? S.h("a", { class: "details-link", href: S.incidentHref(page.id, incident.incident_id), data: { details: incident.incident_id } }, "Details") : null,

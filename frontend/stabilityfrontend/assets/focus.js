@@ -236,7 +236,7 @@
       if (incident.onset_step === null || onset === null || until === null) continue;
       const start = Math.max(onset, range[0]);
       const end = Math.min(until, range[1]);
-      const words = S.words(incident.kind);
+      const words = S.kind(incident.kind).short;
       const need = 7 * words.length + 8;
       if ((end - start) * scale < need || (start - range[0]) * scale < free) continue;
       free = (start - range[0]) * scale + need;

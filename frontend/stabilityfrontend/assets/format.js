@@ -82,8 +82,8 @@
   S.plotlyText = (text) =>
     String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "%&#123;");
 
-  /** The lesser word of an incident kind: `process_death` as `process death`. */
-  S.words = (name) => (name === "nonfinite" ? "not finite" : String(name || "").replace(/_/g, " "));
+  /** A name of ours as words: `step_time` as `step time`. */
+  S.words = (name) => String(name || "").replace(/_/g, " ");
 
   /** What the API or a job said, as a sentence: they begin small and end without a stop. Names stay as they are. */
   S.sentence = function (text) {

@@ -7,9 +7,6 @@
   const ENDED = new Set(["finished", "offline"]);
   /** A finished command stays in the strip this long. */
   const STRIP_S = 20;
-  /** Kinds that stop a job or the sight of it; and the one that a status speaks of. */
-  const STOPPERS = ["process_death", "hang", "agent_lost", "gpu_fault"];
-  const TOLD = { crashed: "process_death", stalled: "hang", unreachable: "agent_lost" };
   /** The banner waits this long: a reconnect within it is nobody's business. */
   const AWAY_S = 2;
 
@@ -78,9 +75,9 @@
 
   /** The open incident that stops the job, or null: of several the newest of the kind that the status speaks of. */
   S.stopper = function (status, incidents) {
-    const place = (one) => (one.kind === TOLD[status] ? -1 : STOPPERS.indexOf(one.kind));
+    const place = (one) => (S.kind(one.kind).status === status ? -1 : S.kindPlace(one.kind));
     // With most faults of a GPU the job goes on.
-    const stops = incidents.filter((one) => one.state === "open" && !one.dead && STOPPERS.includes(one.kind) && (one.kind !== "gpu_fault" || S.severity(one) === "critical"));
+    const stops = incidents.filter((one) => one.state === "open" && !one.dead && S.kind(one.kind).stops_job && (S.kind(one.kind).about !== "gpu" || S.severity(one) === "critical"));
     return stops.sort((a, b) => place(a) - place(b) || b.opened - a.opened)[0] || null;
   };
 

@@ -19,8 +19,8 @@
   /** What a mark that stands for many tells under the pointer. */
   const TOLD = 8;
 
-  const KINDS = { hang: "hang", process_death: "death", agent_lost: "agent lost", gpu_fault: "GPU", straggler: "slow rank", throughput: "slow", sdc_suspect: "SDC" };
-  const SIGNS = { hang: "‖", process_death: "×", agent_lost: "◌", gpu_fault: "▴", straggler: "▾", throughput: "▾", sdc_suspect: "≠", restart: "↻" };
+  /** Of a fork that a new start of the job made. */
+  const RESTART = { sign: "↻", short: "restart" };
   const RANK = { critical: 2, warning: 1, info: 0 };
 
   const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
@@ -29,22 +29,26 @@
   /** Machines fail in the middle of a step: what came after the newest logged one is drawn there. */
   const seen = (step, last) => (step === null || last === null ? step : Math.min(step, last));
 
-  /** What a GPU's incident is about, where it says so: `Xid 79`, `ECC`, `throttled`. */
-  function gpuWords(incident) {
+  const kindOf = (event) => (event.kind === "restart" ? RESTART : S.kind(event.kind));
+
+  /** What an incident is in a few letters; of a GPU what it is about, where it says so: `Xid 79`, `ECC`, `throttled`. */
+  function markWords(incident) {
+    const { about, short } = S.kind(incident.kind);
+    if (about !== "gpu") return short;
     const evidence = object(incident.evidence);
     const xids = Array.isArray(evidence.xids) ? evidence.xids.filter((one) => number(one) !== null) : [];
     const root = /\bXid \d+/.exec(typeof incident.title === "string" ? incident.title : "");
     if (root) return root[0]; // not the first one that came: that may be a symptom
     if (xids.length) return `Xid ${xids[0]}`;
     const what = typeof evidence.what === "string" ? evidence.what : "";
-    return what === "throttle" ? "throttled" : what ? `GPU ${S.words(what)}`.slice(0, 18) : "GPU";
+    return what === "throttle" ? "throttled" : what ? `GPU ${S.words(what)}`.slice(0, 18) : short;
   }
 
   /** The events of a run: `{at, until, step, segment, tone, kind, words, told, href}`; `at` and `until` unix seconds. */
   function events(page) {
     const found = [];
     for (const incident of page.view().incidents) {
-      if (!(incident.kind in KINDS) || found.length >= MOST) continue;
+      if (!S.kind(incident.kind).sign || found.length >= MOST) continue;
       const interruption = object(object(incident.evidence).interruption);
       const verdict = object(object(incident.evidence).verdict);
       const since = number(interruption.since) ?? number(verdict.since) ?? number(incident.opened);
@@ -59,8 +63,8 @@
         kind: incident.kind,
         tone: S.severity(incident),
         open,
-        words: `${incident.kind === "gpu_fault" ? gpuWords(incident) : KINDS[incident.kind]}${lasted ? ` ${S.age(lasted)}` : ""}`,
-        told: `${incident.title || S.words(incident.kind)}${since === null ? "" : ` (${S.clock(since)})`}`,
+        words: `${markWords(incident)}${lasted ? ` ${S.age(lasted)}` : ""}`,
+        told: `${incident.title || S.kind(incident.kind).label}${since === null ? "" : ` (${S.clock(since)})`}`,
         href: incident.incident_id ? S.incidentHref(page.id, incident.incident_id) : null,
       });
     }
@@ -88,7 +92,7 @@
     return marks.sort((a, b) => a.from - b.from);
   }
 
-  const saying = (mark) => (mark.events.length > 1 ? `${mark.events.length} ×${new Set(mark.events.map((one) => one.kind)).size === 1 ? ` ${mark.events[0].kind === "restart" ? "restart" : KINDS[mark.events[0].kind]}` : ""}` : mark.events[0].words);
+  const saying = (mark) => (mark.events.length > 1 ? `${mark.events.length} ×${new Set(mark.events.map((one) => one.kind)).size === 1 ? ` ${kindOf(mark.events[0]).short}` : ""}` : mark.events[0].words);
   const widthOf = (mark) => Math.max(mark.to - mark.from, LETTER_PX * saying(mark).length + AROUND_PX + 8);
 
   const end = (line) => line[line.length - 1].left + widthOf(line[line.length - 1]);
@@ -161,7 +165,7 @@
         data: { told: text, events: String(mark.events.length), kind: worst.kind },
         style: { left: `${mark.left}px`, top: `${top}px`, width: `${mark.width - 2}px`, "--at": `${Math.max(0, mark.from - mark.left)}px` },
       };
-      const inner = [S.h("i", {}, SIGNS[worst.kind]), S.h("span", {}, mark.said)];
+      const inner = [S.h("i", {}, kindOf(worst).sign), S.h("span", {}, mark.said)];
       return worst.href ? S.h("a", { ...props, href: worst.href }, inner) : S.h("span", { ...props, tabindex: "0" }, inner);
     }
   }

@@ -144,7 +144,7 @@
       const own = verdict && verdict.dump;
       if (own && !ordered.some((one) => one.request === own)) ordered.push({ request: own, issued: S.finite(this.incident.updated) || 0 });
       // Stacks say something about processes; those taken near a spike are beside the point.
-      return own || this.ordered || S.PROCESS_KINDS.has(this.incident.kind) ? ordered.slice(0, DUMPS) : [];
+      return own || this.ordered || S.kind(this.incident.kind).of_machine ? ordered.slice(0, DUMPS) : [];
     }
 
     /** The dump that is looked at: what somebody chose, else the one that the verdict rests on, else the newest. */
@@ -213,7 +213,7 @@
       if (this.incident && this.incident.version > incident.version) return;
       this.incident = incident;
       this.incidentMap = new Map([[incident.incident_id, incident]]);
-      document.title = `${incident.state === "open" ? "" : "✓ "}${incident.title || S.words(incident.kind)} · ${this.name()}`;
+      document.title = `${incident.state === "open" ? "" : "✓ "}${incident.title || S.kind(incident.kind).label} · ${this.name()}`;
       this.stale = true;
       this.fetchDump();
       this.fetchGpu();

@@ -24,8 +24,8 @@
     draw() {
       const { incident, run } = this.page;
       const open = incident.state === "open" && !incident.dead;
-      const process = S.PROCESS_KINDS.has(incident.kind);
-      const said = incident.kind === "alert";
+      const { of_machine: process, about } = S.kind(incident.kind);
+      const said = about === "user";
       const over = Boolean(run) && ENDED.has(run.status);
       const unheard = Boolean(run) && run.agents === 0;
       const why = over ? "This run has ended: there is no job any more." : unheard ? "No agent of this run is connected, so an order would not reach the job." : "";

@@ -9,8 +9,6 @@
   const ALL_ROWS = 4096;
 
   const PROCESS_STATES = { R: "runs", S: "sleeps", D: "waits for the kernel (D)", T: "stopped (T)", t: "traced (t)", Z: "dead (zombie)", X: "gone", I: "idle" };
-  /** What the moment is that an incident counts from. */
-  const SINCE = { process_death: "The process ended", agent_lost: "Last report of the node" };
   /** How an agent knows of a death (docs/wire.md). */
   const HOWS = { pidfd: "the kernel's notice of its end (pidfd)", zombie: "the exit status that its zombie keeps", "kernel log": "the kernel log", slot: "its slot, which says no goodbye", none: "nothing but its absence" };
   const COMMANDS = { dump_stacks: "Stacks", restart: "Restart", rollback: "Rollback" };
@@ -30,11 +28,12 @@
     const entries = [];
     const add = (time, words, tone) => entries.push({ time: S.finite(time), words, tone: tone || "" });
     const step = S.toldStep(incident.onset_step);
-    if (verdict && verdict.since) add(verdict.since, `${SINCE[incident.kind] || "Last progress"}${step === null ? "" : `, step ${S.count(step)}`}`);
-    else if (since !== null && since < incident.opened) add(since, incident.kind === "gpu_fault" ? "First sign" : "Beginning");
+    const kind = S.kind(incident.kind);
+    if (verdict && verdict.since) add(verdict.since, `${kind.since}${step === null ? "" : `, step ${S.count(step)}`}`);
+    else if (since !== null && since < incident.opened) add(since, kind.since);
     // Nobody judges before anything is seen: the verdict's time is made of two clocks, to a tenth.
     const judged = verdict && verdict.since && verdict.decidedAfter !== null ? Math.max(verdict.since + verdict.decidedAfter, S.finite(incident.opened) || 0) : null;
-    add(incident.opened, verdict && incident.kind === "hang" ? "Suspected" : "Detected", S.severity(incident));
+    add(incident.opened, verdict && kind.blames === "suspect" ? "Suspected" : "Detected", S.severity(incident));
     if (dump && dump.time) add(dump.time, `Stacks of ${S.plural(S.stackedRanks(dump), "rank")} taken`);
     if (judged !== null) add(judged, `Verdict: ${verdict.label || "known"}${verdict.confidence ? `, ${verdict.confidence} confidence` : ""}`);
     for (const command of commands) {

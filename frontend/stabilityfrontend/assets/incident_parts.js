@@ -3,15 +3,9 @@
   "use strict";
   const S = (window.stability = window.stability || {});
   const SEVERITIES = { critical: "critical", warning: "warning", info: "info" };
-  const KINDS = { hang: "Hang", process_death: "Death of a process", agent_lost: "Agent lost", gpu_fault: "GPU fault", straggler: "Straggler", throughput: "Throughput", nonfinite: "Not finite", alert: "Alert of the job" };
-
-  /** Kinds about processes and machines: going back to a checkpoint alone does not cure them. */
-  S.PROCESS_KINDS = new Set(["hang", "process_death", "agent_lost", "gpu_fault", "straggler", "throughput"]);
 
   /** A table that may be wider than its place: a shade at the edge shows that there is more. */
   S.wide = (table) => (table ? S.h("div", { class: "wide-table" }, table) : null);
-
-  S.kindWords = (kind) => KINDS[kind] || S.words(kind).replace(/^./, (letter) => letter.toUpperCase());
 
   function keyed(place, key, build) {
     if (!place) return;
@@ -51,6 +45,7 @@
 
   function head(page) {
     const { incident } = page;
+    const kind = S.kind(incident.kind);
     const severity = S.severity(incident);
     const open = incident.state === "open";
     const step = S.toldStep(incident.onset_step);
@@ -59,12 +54,12 @@
         "div",
         { class: "incident-marks" },
         S.h("span", { class: `pill ${open ? severity : "calm"}` }, open ? SEVERITIES[severity] || severity : stateWords(incident)),
-        S.h("span", { class: "chip" }, S.kindWords(incident.kind)),
+        S.h("span", { class: "chip" }, [kind.sign, kind.label].filter(Boolean).join(" ")),
         open ? S.h("span", { class: "chip" }, "open") : null, // one that is over has lost the severity that it had
         incident.dead ? S.h("span", { class: "chip" }, "on a discarded branch") : null,
         incident.acknowledged_by ? S.h("span", { class: "chip accent" }, `acknowledged by ${S.str(incident.acknowledged_by)}`) : null,
       ),
-      S.h("h1", {}, S.str(incident.title) || S.words(incident.kind)),
+      S.h("h1", {}, S.str(incident.title) || kind.label),
       S.h(
         "p",
         { class: "incident-sub" },
@@ -116,11 +111,12 @@
     const verdict = S.verdictOf(incident);
     const since = S.sinceOf(incident);
     const open = incident.state === "open";
-    const nobody = verdict && !verdict.culprits.length && S.PROCESS_KINDS.has(incident.kind);
+    const kind = S.kind(incident.kind);
+    const nobody = verdict && !verdict.culprits.length && kind.of_machine;
     const who = suspects(incident, verdict);
-    const detector = !S.PROCESS_KINDS.has(incident.kind) && incident.kind !== "alert";
+    const detector = !kind.of_machine && kind.about !== "user";
     const facts = S.factList([
-      [incident.kind === "hang" || incident.kind === "straggler" ? "Suspect" : "Where", who || (nobody ? "no rank stands out" : "")],
+      [kind.blames === "suspect" ? "Suspect" : "Where", who || (nobody ? "no rank stands out" : "")],
       ["Since", since === null ? "" : S.h("span", {}, S.h("b", {}, S.clock(since)), S.h("span", { class: "sub since-age", "aria-live": "off" })), since === null ? "" : S.moment(since)],
       ["How sure", verdict && verdict.confidence ? S.h("span", {}, S.h("span", { class: `sure ${verdict.confidence}`, "aria-hidden": "true" }, S.h("i", {}), S.h("i", {}), S.h("i", {})), S.h("b", {}, verdict.confidence), S.h("span", { class: "sub" }, ` ${verdict.sure}`)) : ""],
       ["Training", verdict && verdict.training ? verdict.training : ""],
@@ -136,7 +132,7 @@
       facts,
       verdict && verdict.because.length ? S.h("div", { class: "because" }, S.h("h3", {}, "Because"), S.h("ul", {}, verdict.because.map((line) => S.h("li", {}, line)))) : null,
       verdict && verdict.blind.length ? S.h("div", { class: "not-seen" }, S.h("h3", {}, "Not visible"), S.h("ul", {}, verdict.blind.map((line) => S.h("li", {}, line)))) : null,
-      open && S.PROCESS_KINDS.has(incident.kind)
+      open && kind.of_machine
         ? blindNodes(page, verdict).map(({ node, blind }) => S.h("details", { class: "told", data: { node } }, S.h("summary", {}, `Not visible on ${node} at the moment: ${blind.map(blindWords).join(", ")}`), S.h("ul", {}, blind.map((spot) => S.h("li", {}, blindLine(spot))))))
         : null,
       open && more && !more.includes(words) ? S.h("details", { class: "told" }, S.h("summary", {}, "As it was reported"), S.h("p", {}, more)) : null,
@@ -222,7 +218,7 @@
     const asked = page.request();
     const commands = [...page.commands.values()];
     const verdict = S.verdictOf(incident);
-    const process = S.PROCESS_KINDS.has(incident.kind);
+    const process = S.kind(incident.kind).of_machine;
     panel("incident-advice", [incident.suggestion], () => advice(page));
     panel("incident-death", [incident.version, incident.kind], () => S.deathParts(incident));
     panel("incident-gpu", [incident.version, page.gpu], () => S.gpuParts(incident, page.gpu));

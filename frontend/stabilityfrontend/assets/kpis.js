@@ -5,9 +5,7 @@
   /** Points behind a sparkline, and steps back for the comparison under the number. */
   const SPARK = 120;
   const BACK = 50;
-  /** Incidents whose onset is a fair step to compare the loss and the gradient norm with. */
   const LOW_IS_GOOD = new Set(["grad", "step-time"]);
-  const CURVES = new Set(["spike", "divergence", "grad_norm", "level_shift", "nonfinite"]);
 
   function cell(id) {
     const element = S.byId(`kpi-${id}`);
@@ -66,7 +64,7 @@
     const smooth = metric === "tokens_per_s" || metric === "step_time_s" ? median(values.slice(-9)) : now;
     S.text(parts.value, S.steady(Number.isFinite(now) ? smooth : now));
     const before = median(values.slice(-BACK - 10, -10));
-    const incident = page.incidents().find((one) => one.state === "open" && !S.onlyKnown(one) && CURVES.has(one.kind) && (one.metric === metric || id === "grad" || id === "loss") && one.onset_step !== null);
+    const incident = page.incidents().find((one) => one.state === "open" && !S.onlyKnown(one) && S.kind(one.kind).compared && (one.metric === metric || id === "grad" || id === "loss") && one.onset_step !== null);
     const level = incident && fallsIsGood ? levelBefore(page, metric, incident.onset_step) : null;
     let note = "";
     let state = "";

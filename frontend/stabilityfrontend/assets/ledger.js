@@ -160,7 +160,7 @@
       const found = (one.incidents || []).map((id) => page.incidentMap.get(id) || { incident_id: id, title: "incident" });
       if (!found.length) return S.h("span", { class: "sub" }, "–");
       return found.slice(0, 2).map((incident) =>
-        S.h("button", { type: "button", class: "link", title: incident.text || null, on: { click: () => page.zoomTo(incident) } }, incident.kind ? S.words(incident.kind) : incident.title),
+        S.h("button", { type: "button", class: "link", title: incident.text || null, on: { click: () => page.zoomTo(incident) } }, incident.kind ? S.kind(incident.kind).short : incident.title),
       );
     }
 

@@ -6,11 +6,6 @@
   const FEW = 6;
   const MOST = 200;
 
-  /** Kinds about processes and devices: no curve shows their onset. */
-  const PROCESSES = new Set(["hang", "process_death", "agent_lost", "gpu_fault"]);
-  /** Kinds that going back to a checkpoint does not cure. */
-  const MACHINES = new Set([...PROCESSES, "straggler", "throughput"]);
-
   const GRAVITY = { critical: 0, warning: 1, info: 2 };
   /** Open ones first and the gravest of them on top, else the newest. */
   S.gravestFirst = (a, b) => {
@@ -31,8 +26,9 @@
     const delay = incident.step !== null && incident.onset_step !== null ? incident.step - incident.onset_step : null;
     const suggestion = incident.suggestion;
     const open = incident.state === "open";
-    const said = incident.kind === "alert";
-    const curve = !said && !PROCESSES.has(incident.kind);
+    const kind = S.kind(incident.kind);
+    const said = kind.about === "user";
+    const curve = !said && !kind.stops_job; // what stops a job has its onset in no curve
     const verdict = S.verdictOf(incident);
     const where = [
       S.toldStep(incident.onset_step) === null ? null : `${curve ? "onset" : "step"} ${S.count(incident.onset_step)}`,
@@ -59,7 +55,7 @@
           },
         },
       },
-      S.h("div", { class: "incident-head" }, S.h("h3", {}, incident.title || S.words(incident.kind)), S.h("time", {}, S.age(page.now() - incident.opened))),
+      S.h("div", { class: "incident-head" }, S.h("h3", {}, incident.title || kind.label), S.h("time", {}, S.age(page.now() - incident.opened))),
       verdict && verdict.text ? S.h("p", { class: "verdict-line" }, ...S.lastingWords(verdict.text, incident, page.now())) : incident.text ? S.h("p", {}, incident.text) : null,
       facts(...where),
       S.evidence(page, incident, first),
@@ -75,7 +71,7 @@
           : open
             ? S.h("button", { type: "button", class: "button quiet", title: said ? "The job's alert is then closed" : "Tells others that you look after it; it stays open", data: { needs: "command" }, on: { click: () => page.acknowledge(incident) } }, said ? "Acknowledge and close" : "Acknowledge")
             : null,
-        open && !incident.dead && !MACHINES.has(incident.kind)
+        open && !incident.dead && !kind.of_machine
           ? S.h(
               "button",
               { type: "button", class: `button${suggestion && suggestion.action === "roll_back" ? " danger" : ""}`, data: { rollback: incident.incident_id }, on: { click: () => page.openRollback(incident) } },

@@ -13,14 +13,12 @@
   const AGES = [2, 5, 15, 60, 300];
   const SIGNS = { cross: "×", bang: "!", hatch: "", question: "?", down: "▾", dash: "–", dots: "…", tick: "✓", "": "" };
   const PROC = { R: "runs", S: "sleeps", D: "waits for a disk or a device", T: "stopped", t: "traced", Z: "zombie", X: "dead" };
-  /** Kinds of incidents that name a rank as the one to blame. */
-  const BLAMING = new Set(["hang", "process_death", "straggler", "gpu_fault"]);
 
   /** Open incidents by the ranks that they blame. */
   S.blamed = function (page) {
     const found = new Map();
     for (const incident of page.incidents()) {
-      if (incident.state !== "open" || !BLAMING.has(incident.kind)) continue;
+      if (incident.state !== "open" || !S.kind(incident.kind).blames) continue;
       const verdict = (incident.evidence && incident.evidence.verdict) || {};
       const culprits = Array.isArray(verdict.culprits) ? verdict.culprits : [];
       for (const rank of [...culprits, incident.rank]) if (typeof rank === "number" && !found.has(rank)) found.set(rank, incident);
@@ -95,7 +93,7 @@
       ["heard", row.heardS < 5 ? "" : S.ago(row.heardS)],
       ["slot", slot.trouble],
       ["dropped", slot.dropped ? `${S.plural(slot.dropped, "record")}: its disk or its agent could not keep up` : ""],
-      ["incident", blamed ? blamed.title || S.words(blamed.kind) : ""],
+      ["incident", blamed ? blamed.title || S.kind(blamed.kind).label : ""],
     ];
   }
 

@@ -9,7 +9,7 @@
 
   /** The reason that the form begins with; most titles name their step already. */
   function incidentReason(incident) {
-    const title = incident.title || S.words(incident.kind);
+    const title = incident.title || S.kind(incident.kind).label;
     return /\bstep\b/.test(title) || S.toldStep(incident.onset_step) === null ? title : `${title} at step ${incident.onset_step}`;
   }
 
@@ -49,7 +49,7 @@
     }
 
     about() {
-      return this.incident ? this.incident.title || S.words(this.incident.kind) : this.page.name();
+      return this.incident ? this.incident.title || S.kind(this.incident.kind).label : this.page.name();
     }
 
     /** Ask for the suggestion, now and while the form is open. */

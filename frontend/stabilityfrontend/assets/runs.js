@@ -34,7 +34,7 @@
   function state(run) {
     const worst = run.worst_incident;
     if (!worst) return S.h("span", { class: `pill ${S.tone(run.status)}`, title: run.note || "" }, run.status);
-    return [S.h("a", { class: `pill ${S.severity(worst)}`, href: S.incidentHref(run.run_id, worst.incident_id), title: worst.title }, S.words(worst.kind)), S.h("div", { class: "sub", title: run.note || "" }, run.status)];
+    return [S.h("a", { class: `pill ${S.severity(worst)}`, href: S.incidentHref(run.run_id, worst.incident_id), title: worst.title }, S.kind(worst.kind).short), S.h("div", { class: "sub", title: run.note || "" }, run.status)];
   }
 
   class RunsPage {

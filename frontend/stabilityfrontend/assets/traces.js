@@ -118,12 +118,12 @@
   S.severity = (incident) => SEVERITY[incident.severity] || "info";
 
   /** Whether an incident is about a stretch of steps: a sick GPU or a lost agent is a mark of the health lane alone. */
-  S.hasBand = (incident) => incident.kind !== "gpu_fault" && incident.kind !== "agent_lost" && S.toldStep(incident.onset_step) !== null;
+  S.hasBand = (incident) => S.kind(incident.kind).band && S.toldStep(incident.onset_step) !== null;
 
   /** Where an incident's band ends: where it recovered, where its branch was cut off, or at the newest step. */
   S.bandEnd = function (incident, segments, lastStep) {
     // What a job says with run.alert is about a step, however late somebody closes it.
-    if (incident.kind === "alert") return incident.onset_step;
+    if (S.kind(incident.kind).about === "user") return incident.onset_step;
     if (incident.recovered_step !== null && incident.recovered_step !== undefined) return incident.recovered_step;
     const segment = segments.get(incident.segment);
     if (segment && (incident.dead || (segment.dead_after !== null && segment.dead_after !== undefined && incident.onset_step > segment.dead_after))) {

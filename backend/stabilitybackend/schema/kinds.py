@@ -1,0 +1,203 @@
+"""The one table of incident kinds: what each is called, what it is about, and what follows from that.
+
+Whoever adds a kind adds an entry here, or calls ``register`` from a plug-in; incidents, advice, plans, alerts and the
+pages ask this table and hold none of their own. A kind that is not in it (stored by a newer server, or of a plug-in
+that is gone) is shown under words made from its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = ["KINDS", "IncidentKind", "kind_of", "kinds_where", "register", "served"]
+
+About = Literal["model", "data", "process", "gpu", "user"]
+Blames = Literal["", "suspect", "known"]
+
+
+class IncidentKind(msgspec.Struct, frozen=True, kw_only=True):
+    """What follows from an incident being of one kind.
+
+    Attributes:
+        name: as findings, incidents and detectors spell it.
+        label: what people read, a few words.
+        short: the same within a sentence and where there is little room: no capital, no stop.
+        about: what is ill. ``user``: the job itself raised it, so it is an alarm whatever its severity.
+        sign: one character, its mark in the health lane below the large chart; "" for one that is not drawn there.
+        band: it concerns a stretch of steps, which the charts shade.
+        stops_job: it stops the job or the sight of it. Of several open ones the first in the table is the cause.
+        status: the run's status that it is the reason for, "" for none.
+        blames: its ranks are the ones to blame: as suspects, or known for certain.
+        curable: a run goes back for it where that is advised...
+        damaging: ... or whatever is advised: what the model learned since the onset is not to be trusted.
+        by_dataset: one data set may carry it.
+        compared: the newest values are compared with those before its onset.
+        since: what the moment is that it counts from.
+        nearby: what it is called where it is named beside another incident, "" where it is not.
+        advice: what to do about it, a sentence or two, where no rule of ``policy/advice.py`` says more.
+    """
+
+    name: str
+    label: str
+    short: str
+    about: About = "model"
+    sign: str = ""
+    band: bool = True
+    stops_job: bool = False
+    status: str = ""
+    blames: Blames = ""
+    curable: bool = False
+    damaging: bool = False
+    by_dataset: bool = False
+    compared: bool = False
+    since: str = "Beginning"
+    nearby: str = ""
+    advice: str = ""
+
+    @property
+    def of_machine(self) -> bool:
+        """About processes and machines: a rollback of the model neither undoes nor cures it."""
+        return self.about in ("process", "gpu")
+
+
+#: All kinds by name, those of the machines first: of them the first cause of a stop is the first here.
+KINDS: dict[str, IncidentKind] = {
+    kind.name: kind
+    for kind in (
+        IncidentKind(
+            name="process_death",
+            label="Process death",
+            short="process death",
+            about="process",
+            sign="×",
+            stops_job=True,
+            status="crashed",
+            blames="known",
+            since="The process ended",
+            nearby="process",
+        ),
+        IncidentKind(
+            name="hang",
+            label="Hang",
+            short="hang",
+            about="process",
+            sign="‖",
+            stops_job=True,
+            status="stalled",
+            blames="suspect",
+            since="Last progress",
+            nearby="process",
+        ),
+        IncidentKind(
+            name="agent_lost",
+            label="Agent lost",
+            short="agent lost",
+            about="process",
+            sign="◌",
+            band=False,
+            stops_job=True,
+            status="unreachable",
+            since="Last report of the node",
+            nearby="process",
+        ),
+        IncidentKind(
+            name="gpu_fault",
+            label="GPU fault",
+            short="GPU fault",
+            about="gpu",
+            sign="▴",
+            band=False,
+            stops_job=True,
+            blames="known",
+            since="First sign",
+            nearby="gpu",
+        ),
+        IncidentKind(
+            name="sdc_suspect", label="Suspected SDC", short="suspected SDC", about="gpu", sign="≠", nearby="gpu"
+        ),
+        IncidentKind(
+            name="straggler",
+            label="Straggler",
+            short="straggler",
+            about="process",
+            sign="▾",
+            blames="suspect",
+            nearby="straggler",
+        ),
+        IncidentKind(
+            name="throughput",
+            label="Throughput drop",
+            short="throughput drop",
+            about="process",
+            sign="▾",
+            nearby="throughput",
+        ),
+        IncidentKind(
+            name="nonfinite",
+            label="NaN or Inf",
+            short="NaN or Inf",
+            curable=True,
+            damaging=True,
+            by_dataset=True,
+            compared=True,
+        ),
+        IncidentKind(
+            name="divergence",
+            label="Divergence",
+            short="divergence",
+            curable=True,
+            damaging=True,
+            by_dataset=True,
+            compared=True,
+        ),
+        IncidentKind(
+            name="spike", label="Spike", short="spike", curable=True, damaging=True, by_dataset=True, compared=True
+        ),
+        IncidentKind(
+            name="resume_artifact", label="Resume artifact", short="resume artifact", curable=True, by_dataset=True
+        ),
+        IncidentKind(
+            name="repeat_data",
+            label="Repeated data",
+            short="repeated data",
+            about="data",
+            curable=True,
+            by_dataset=True,
+        ),
+        IncidentKind(name="data_mix_drift", label="Data mix drift", short="data mix drift", about="data", curable=True),
+        IncidentKind(
+            name="level_shift", label="Level shift", short="level shift", curable=True, by_dataset=True, compared=True
+        ),
+        IncidentKind(name="plateau", label="Plateau", short="plateau"),
+        IncidentKind(name="grad_norm", label="Gradient norm", short="gradient norm", compared=True),
+        IncidentKind(name="alert", label="User alert", short="user alert", about="user", nearby="alert"),
+    )
+}
+
+
+def register(kind: IncidentKind) -> None:
+    """Add a kind, or replace one. A plug-in calls it when it is imported: pages get the table once, at the start."""
+    KINDS[kind.name] = kind
+
+
+def kind_of(name: str) -> IncidentKind:
+    """Return the entry of a kind, one made from its name where the table has none."""
+    known = KINDS.get(name)
+    if known is not None:
+        return known
+    words = name.replace("_", " ")
+    return IncidentKind(name=name, label=words[:1].upper() + words[1:], short=words)
+
+
+def kinds_where(holds: Callable[[IncidentKind], object]) -> frozenset[str]:
+    """Return the names of the kinds of which something holds."""
+    return frozenset(name for name, kind in KINDS.items() if holds(kind))
+
+
+def served() -> dict[str, dict[str, Any]]:
+    """Return the table as JSON-able builtins, by name; under "" what a kind is that is not in it."""
+    every = {"": kind_of(""), **KINDS}
+    return {name: {**msgspec.to_builtins(kind), "of_machine": kind.of_machine} for name, kind in every.items()}
