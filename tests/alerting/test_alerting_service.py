@@ -137,7 +137,8 @@ async def test_the_data_set_and_the_advice_stand_in_one_line(
 async def test_slack_gets_a_message_with_blocks_and_a_link(redis: Redis, receiver: Any) -> None:
     async with alerting(redis, [SlackSink(receiver.url + SLACK_PATH)]):
         await publish(redis, incident(), incident(version=2, state="resolved", dead=True))
-        ended = incident(2, kind="hang"), incident(2, kind="hang", version=2, state="resolved", dead=True)
+        hang = {"kind": "hang", "label": "Hang", "about": "process"}
+        ended = incident(2, **hang), incident(2, **hang, version=2, state="resolved", dead=True)
         await publish(redis, *ended)
         await settled(redis, "alerting:slack", 4)
     opened, resolved, _, over = receiver.received

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import stabilityfrontend
 from stabilitybackend.liveness.rank_status import STATUSES
+from stabilitybackend.schema.kinds import served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -42,10 +44,12 @@ def scripts(chromium: Browser) -> Iterator[Page]:
     """An empty page with the scripts that these laws are about: they keep nothing, one page is enough for all."""
     page = chromium.new_page()
     page.add_style_tag(path=ASSETS / "health.css")
+    page.add_script_tag(content=f"window.stability = {json.dumps({'kinds': served()})};")
     for name in (
         "dom",
         "patch",
         "format",
+        "kinds",
         "traces",
         "ticks",
         "health",

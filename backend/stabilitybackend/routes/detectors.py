@@ -1,4 +1,4 @@
-"""What the detectors are, and how they are set for one run. Shapes and meaning: docs/api.md ("Detectors")."""
+"""What the detectors and the kinds of incidents are, and how detectors are set for one run. Shapes: docs/api.md."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from stabilitybackend.backtest.settings import detector_list
 from stabilitybackend.detectors.contract import Detector
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.routes.access import Commander, Reader, Worker
+from stabilitybackend.schema.kinds import served
 
 __all__ = ["SettingsBody", "router"]
 
@@ -35,6 +36,12 @@ class SettingsBody(BaseModel):
 async def detectors(reader: Reader) -> Response:
     """All detectors, in the order of their right to an event, and their parameters."""
     return Response(_detectors(), media_type="application/json")
+
+
+@router.get("/incident_kinds")
+async def incident_kinds(reader: Reader) -> Response:
+    """All kinds of incidents: what each is called, is about and leads to."""
+    return _json({"kinds": [kind for name, kind in served().items() if name]})
 
 
 @router.get("/runs/{run_id}/detectors")

@@ -1,0 +1,67 @@
+"""Every kind of incidents is in the one table, whoever emits it, and nobody else needs to know its name."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stabilitybackend
+from stabilitybackend.policy.advice import has_advice
+from stabilitybackend.policy.incidents import IncidentBook
+from stabilitybackend.schema.kinds import KINDS, IncidentKind, kind_of, kinds_where, register, served
+
+
+def _emitted() -> Iterator[tuple[str, str]]:
+    """Yield (file, kind) of every finding that is made with a kind's name."""
+    for path in Path(stabilitybackend.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                named = [word.value for word in node.keywords if word.arg == "kind"]
+                yield from ((path.name, kind.value) for kind in named if isinstance(kind, ast.Constant))
+
+
+def test_whatever_makes_a_finding_names_a_kind_of_the_table() -> None:
+    emitted = set(_emitted())
+    assert len(emitted) >= 15
+    assert {one for one in emitted if one[1] not in KINDS} == set()
+
+
+@pytest.mark.parametrize("name", sorted(KINDS.keys() - {"alert"}))  # what a job raises is its own to advise on
+def test_every_kind_has_an_advice(name: str) -> None:
+    assert has_advice(name)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_an_entry_stands_under_its_name_with_words_that_people_read(name: str) -> None:
+    kind = KINDS[name]
+    assert kind.name == name
+    assert kind.label[0].isupper()
+    assert "_" not in kind.label + kind.short
+    assert len(kind.sign) <= 1
+
+
+def test_what_damages_the_model_can_be_gone_back_for_and_what_is_ill_in_a_machine_cannot() -> None:
+    assert kinds_where(lambda kind: kind.damaging and not kind.curable) == frozenset()
+    assert kinds_where(lambda kind: kind.curable and kind.of_machine) == frozenset()
+    assert kinds_where(lambda kind: kind.stops_job and not kind.of_machine) == frozenset()
+
+
+def test_a_kind_that_the_table_lacks_is_called_by_its_name_and_claims_nothing() -> None:
+    assert kind_of("clock_skew") == IncidentKind(name="clock_skew", label="Clock skew", short="clock skew")
+    assert served()[""] == {**served()["plateau"], "name": "", "label": "", "short": ""}
+
+
+def test_stored_incidents_carry_the_words_of_todays_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "hang", kind_of("hang"))
+    register(IncidentKind(name="hang", label="Stalled job", short="stalled job", about="process"))
+    old = {"incident_id": "i-1", "kind": "hang", "opened": 1.0, "state": "open", "dead": False, "evidence": {}}
+    book = IncidentBook("run-1")
+    book.load([old, old | {"incident_id": "i-2", "kind": "of_tomorrow", "label": "Of yesterday"}])
+    shown = [book.get("i-1"), book.get("i-2")]
+    assert [one and (one["label"], one["about"]) for one in shown] == [
+        ("Stalled job", "process"),
+        ("Of tomorrow", "model"),
+    ]
