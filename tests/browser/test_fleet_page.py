@@ -65,4 +65,4 @@ def test_an_interruption_comes_by_itself_is_corrected_and_leads_to_its_incident(
 
         page.click("#fleet-list .interruption-link a")
         page.wait_for_selector(".verdict-words")
-        assert "Death of a process" in page.inner_text("#incident-head")
+        assert "Process death" in page.inner_text("#incident-head")

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from gateway_stack import RawAgent
-from job import Job
-from server_stack import RunningServer
 from stabilitybackend.detectors.contract import Detector, Finding, Point
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
+from stabilitybackend.runs import judging
 from stabilitybackend.schema.kinds import KINDS, IncidentKind
+from support.gateway_stack import RawAgent
+from support.job_frames import Job
+from support.server_stack import RunningServer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -71,7 +72,8 @@ async def _fill(url: str) -> None:
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
     monkeypatch.setitem(KINDS, KIND.name, KIND)
-    monkeypatch.setitem(DETECTORS, ClockSkewDetector.name, ClockSkewDetector)
+    for table in (DETECTORS, judging.OF_PRIMARY):  # the second is made of the first when the server is imported
+        monkeypatch.setitem(table, ClockSkewDetector.name, ClockSkewDetector)
     with EmbeddedRedis(tmp_path) as redis, RunningServer(redis.url, tmp_path / "data") as server:
         with ThreadPoolExecutor(1) as thread:  # the browser's own loop runs in this one
             thread.submit(lambda: asyncio.run(_fill(server.agent_url))).result()
