@@ -18,7 +18,7 @@ About = Literal["model", "data", "process", "gpu", "user"]
 Blames = Literal["", "suspect", "known"]
 
 
-class IncidentKind(msgspec.Struct, frozen=True, kw_only=True):
+class IncidentKind(msgspec.Struct, frozen=True):
     """What follows from an incident being of one kind.
 
     Attributes:
@@ -67,115 +67,31 @@ class IncidentKind(msgspec.Struct, frozen=True, kw_only=True):
 KINDS: dict[str, IncidentKind] = {
     kind.name: kind
     for kind in (
-        IncidentKind(
-            name="process_death",
-            label="Process death",
-            short="process death",
-            about="process",
-            sign="×",
-            stops_job=True,
-            status="crashed",
-            blames="known",
-            since="The process ended",
-            nearby="process",
-        ),
-        IncidentKind(
-            name="hang",
-            label="Hang",
-            short="hang",
-            about="process",
-            sign="‖",
-            stops_job=True,
-            status="stalled",
-            blames="suspect",
-            since="Last progress",
-            nearby="process",
-        ),
-        IncidentKind(
-            name="agent_lost",
-            label="Agent lost",
-            short="agent lost",
-            about="process",
-            sign="◌",
-            band=False,
-            stops_job=True,
-            status="unreachable",
-            since="Last report of the node",
-            nearby="process",
-        ),
-        IncidentKind(
-            name="gpu_fault",
-            label="GPU fault",
-            short="GPU fault",
-            about="gpu",
-            sign="▴",
-            band=False,
-            stops_job=True,
-            blames="known",
-            since="First sign",
-            nearby="gpu",
-        ),
-        IncidentKind(
-            name="sdc_suspect", label="Suspected SDC", short="suspected SDC", about="gpu", sign="≠", nearby="gpu"
-        ),
-        IncidentKind(
-            name="straggler",
-            label="Straggler",
-            short="straggler",
-            about="process",
-            sign="▾",
-            blames="suspect",
-            nearby="straggler",
-        ),
-        IncidentKind(
-            name="throughput",
-            label="Throughput drop",
-            short="throughput drop",
-            about="process",
-            sign="▾",
-            nearby="throughput",
-        ),
-        IncidentKind(
-            name="nonfinite",
-            label="NaN or Inf",
-            short="NaN or Inf",
-            curable=True,
-            damaging=True,
-            by_dataset=True,
-            compared=True,
-        ),
-        IncidentKind(
-            name="divergence",
-            label="Divergence",
-            short="divergence",
-            curable=True,
-            damaging=True,
-            by_dataset=True,
-            compared=True,
-        ),
-        IncidentKind(
-            name="spike", label="Spike", short="spike", curable=True, damaging=True, by_dataset=True, compared=True
-        ),
-        IncidentKind(
-            name="resume_artifact", label="Resume artifact", short="resume artifact", curable=True, by_dataset=True
-        ),
-        IncidentKind(
-            name="repeat_data",
-            label="Repeated data",
-            short="repeated data",
-            about="data",
-            curable=True,
-            by_dataset=True,
-        ),
-        IncidentKind(name="data_mix_drift", label="Data mix drift", short="data mix drift", about="data", curable=True),
-        IncidentKind(
-            name="level_shift", label="Level shift", short="level shift", curable=True, by_dataset=True, compared=True
-        ),
-        IncidentKind(name="plateau", label="Plateau", short="plateau"),
-        IncidentKind(name="grad_norm", label="Gradient norm", short="gradient norm", compared=True),
-        IncidentKind(name="alert", label="User alert", short="user alert", about="user", nearby="alert"),
+        IncidentKind("process_death", "Process death", "process death", "process", sign="×", stops_job=True,
+                     status="crashed", blames="known", since="The process ended", nearby="process"),
+        IncidentKind("hang", "Hang", "hang", "process", sign="‖", stops_job=True,
+                     status="stalled", blames="suspect", since="Last progress", nearby="process"),
+        IncidentKind("agent_lost", "Agent lost", "agent lost", "process", sign="◌", band=False, stops_job=True,
+                     status="unreachable", since="Last report of the node", nearby="process"),
+        IncidentKind("gpu_fault", "GPU fault", "GPU fault", "gpu", sign="▴", band=False, stops_job=True,
+                     blames="known", since="First sign", nearby="gpu"),
+        IncidentKind("sdc_suspect", "Suspected SDC", "suspected SDC", "gpu", sign="≠", nearby="gpu"),
+        IncidentKind("straggler", "Straggler", "straggler", "process", sign="▾", blames="suspect", nearby="straggler"),
+        IncidentKind("throughput", "Throughput drop", "throughput drop", "process", sign="▾", nearby="throughput"),
+        IncidentKind("nonfinite", "NaN or Inf", "NaN or Inf", curable=True, damaging=True, by_dataset=True,
+                     compared=True),
+        IncidentKind("divergence", "Divergence", "divergence", curable=True, damaging=True, by_dataset=True,
+                     compared=True),
+        IncidentKind("spike", "Spike", "spike", curable=True, damaging=True, by_dataset=True, compared=True),
+        IncidentKind("resume_artifact", "Resume artifact", "resume artifact", curable=True, by_dataset=True),
+        IncidentKind("repeat_data", "Repeated data", "repeated data", "data", curable=True, by_dataset=True),
+        IncidentKind("data_mix_drift", "Data mix drift", "data mix drift", "data", curable=True),
+        IncidentKind("level_shift", "Level shift", "level shift", curable=True, by_dataset=True, compared=True),
+        IncidentKind("plateau", "Plateau", "plateau"),
+        IncidentKind("grad_norm", "Gradient norm", "gradient norm", compared=True),
+        IncidentKind("alert", "User alert", "user alert", "user", nearby="alert"),
     )
-}
+}  # fmt: skip
 
 
 def register(kind: IncidentKind) -> None:
