@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -53,6 +54,7 @@ from stabilitybackend.routes import (
     trial,
 )
 from stabilitybackend.routes.access import check_run
+from stabilitybackend.routes.answers import complete
 from stabilitybackend.routes.probes import reasons
 from stabilitybackend.runs.archiver import ArchiveFiles
 from stabilitybackend.runs.index import RunIndex
@@ -207,12 +209,20 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
 
 
 class _GuardedApp(FastAPI):
-    """Has its guard around everything: Starlette would put it within what answers to an exception of ours."""
+    """Has its guard around everything: Starlette would put it within what answers to an exception of ours.
+
+    Its OpenAPI has the answers that the routes declare.
+    """
 
     guard: Callable[[ASGIApp], ASGIApp]
 
     def build_middleware_stack(self) -> ASGIApp:
         return self.guard(super().build_middleware_stack())
+
+    def openapi(self) -> dict[str, Any]:
+        known = self.openapi_schema
+        document = super().openapi()
+        return document if document is known else complete(document, self.routes)
 
 
 def _add_error_handlers(app: FastAPI) -> None:

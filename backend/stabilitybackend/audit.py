@@ -15,32 +15,12 @@ from redis.asyncio import Redis
 
 from stabilitybackend.keys import AUDIT
 from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.schema.server import AuditEntry
 
-__all__ = ["AuditEntry", "AuditLog"]
+__all__ = ["AuditLog"]
 
 #: Entries kept, newest ones. Whoever has no key can't add any.
 MAX_ENTRIES = 10_000
-
-
-class AuditEntry(msgspec.Struct, frozen=True):
-    """One thing that was done.
-
-    Args:
-        time: unix seconds.
-        who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
-            the setting's name for what the server does by itself.
-        key_id: of the key, None without one.
-        action: ``run.delete``, ``key.create``, ``key.revoke``, ``login`` or ``logout``.
-        target: the run or the key that it was done to; "" where there is none.
-        detail: more in words.
-    """
-
-    time: float
-    who: str
-    key_id: str | None
-    action: str
-    target: str = ""
-    detail: str = ""
 
 
 class AuditLog:

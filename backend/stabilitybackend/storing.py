@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.keys import PROBE
+from stabilitybackend.schema.runs import StoringProblem
 
-__all__ = ["PROBE_S", "Storing", "Trouble", "trouble_of"]
+__all__ = ["PROBE_S", "Storing", "trouble_of"]
 
 #: How often a key is written, seconds, and how long that may take.
 PROBE_S = 1.0
@@ -54,29 +54,16 @@ _WORDS = {
 _AWAY = ("redis_away", "Redis does not answer", "start it, and check the way to it")
 
 
-class Trouble(msgspec.Struct, frozen=True):
-    """Why nothing is stored.
-
-    Args:
-        code: for programs.
-        problem: what is wrong, and hint: what to do; for people.
-        since: unix seconds.
-    """
-
-    code: str
-    problem: str
-    hint: str
-    since: float
-
-
-def trouble_of(error: BaseException, since: float) -> Trouble:
+def trouble_of(error: BaseException, since: float) -> StoringProblem:
     """Return in words what ``error``, which Redis answered to a write, means."""
     text = str(error)
     name = type(error).__name__
     known = {"OutOfMemoryError": "OOM", "ReadOnlyError": "READONLY", "BusyLoadingError": "LOADING"}
     word = next((word for word in _WORDS if text.startswith(word) or known.get(name) == word), "")
     code, problem, hint = _WORDS.get(word, _AWAY)
-    return Trouble(code, f"{problem}. Nothing is stored", f"{hint[0].upper()}{hint[1:]}. {_NOTHING_LOST}.", since)
+    return StoringProblem(
+        code, f"{problem}. Nothing is stored", f"{hint[0].upper()}{hint[1:]}. {_NOTHING_LOST}.", since
+    )
 
 
 class Storing:
@@ -92,8 +79,10 @@ class Storing:
         refused: writes that were refused, by code.
     """
 
-    def __init__(self, redis: Redis, clock: Callable[[], float], changed: Callable[[Trouble | None], None]) -> None:
-        self.trouble: Trouble | None = None
+    def __init__(
+        self, redis: Redis, clock: Callable[[], float], changed: Callable[[StoringProblem | None], None]
+    ) -> None:
+        self.trouble: StoringProblem | None = None
         self.refused: dict[str, int] = {}
         self._redis = redis
         self._clock = clock
@@ -123,7 +112,7 @@ class Storing:
         self.refused[trouble.code] = self.refused.get(trouble.code, 0) + 1
         self._note(trouble)
 
-    def _note(self, trouble: Trouble | None) -> None:
+    def _note(self, trouble: StoringProblem | None) -> None:
         before = self.trouble
         if (before and before.code) == (trouble and trouble.code):
             return

@@ -14,6 +14,7 @@ import httpx
 import uvicorn
 import uvloop
 
+from answers_checked import AnswersChecked
 from stabilitybackend.app import create_app
 from stabilitybackend.cli.serving import server_config
 from stabilitybackend.settings import Settings
@@ -23,7 +24,7 @@ __all__ = ["RunningServer"]
 
 
 class RunningServer:
-    """Serves from a thread of its own while the context lasts.
+    """Serves from a thread of its own while the context lasts. All that it answers has to be what its routes declare.
 
     Args:
         redis_url: a real server.
@@ -44,8 +45,8 @@ class RunningServer:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            app = create_app(self._settings, self._redis_url)
-            self._server = uvicorn.Server(server_config(app, log_level="critical"))
+            self.checked = AnswersChecked(create_app(self._settings, self._redis_url))
+            self._server = uvicorn.Server(server_config(self.checked, log_level="critical"))
             runner.run(self._server.serve(sockets=[self._socket]))
 
     @property
@@ -88,3 +89,4 @@ class RunningServer:
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
+        assert kind is not None or not self.checked.lies, self.checked.lies[:3]

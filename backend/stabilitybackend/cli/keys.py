@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from stabilitybackend.audit import AuditEntry, AuditLog
+from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import USUAL_SCOPES, ApiKey, KeyRing
 from stabilitybackend.redis_link import check_server, make_redis
 from stabilitybackend.redis_server.embedded import EmbeddedRedis, running_url
+from stabilitybackend.schema.server import AuditEntry
 from stabilitybackend.settings import Settings
 
 __all__ = ["app"]

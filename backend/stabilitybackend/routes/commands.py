@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import secrets
+from typing import Any
 
-import orjson
+import msgspec
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.errors import NotFound
 from stabilitybackend.policy.orders import Order
 from stabilitybackend.routes.access import Commander, Reader, Worker
+from stabilitybackend.routes.answers import answer, answers
 
 __all__ = ["OrderBody", "router"]
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}/commands", tags=["commands"])
+
+
+class Commands(msgspec.Struct):
+    """Newest first."""
+
+    commands: list[dict[str, Any]]
 
 
 class OrderBody(BaseModel):
@@ -40,25 +48,25 @@ class OrderBody(BaseModel):
     idempotency_key: str | None = Field(None, max_length=200, description="the same key gives the same command again")
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses=answers(dict[str, Any], 201))
 async def order(body: OrderBody, commander: Commander, worker: Worker) -> Response:
     """Order a rollback, a restart, or a look at every rank's stacks."""
     command = await worker.order(
         Order(**body.model_dump()), command_id=f"c-{secrets.token_hex(8)}", issuer=commander.name
     )
-    return Response(orjson.dumps(command), status_code=201, media_type="application/json")
+    return answer(command, 201)
 
 
-@router.get("")
+@router.get("", responses=answers(Commands))
 async def commands(reader: Reader, worker: Worker) -> Response:
     """Commands of the run, newest first."""
-    return Response(orjson.dumps({"commands": worker.state.commands.all()}), media_type="application/json")
+    return answer({"commands": worker.state.commands.all()})
 
 
-@router.get("/{command_id}")
+@router.get("/{command_id}", responses=answers(dict[str, Any]))
 async def command(command_id: str, reader: Reader, worker: Worker) -> Response:
     """One command with its history."""
     found = worker.state.commands.get(command_id)
     if found is None:
         raise NotFound(f"run {worker.run_id} has no command {command_id!r}", hint="list them with GET .../commands")
-    return Response(orjson.dumps(found), media_type="application/json")
+    return answer(found)

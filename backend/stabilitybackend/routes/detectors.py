@@ -14,7 +14,9 @@ from stabilitybackend.backtest.settings import detector_list
 from stabilitybackend.detectors.contract import Detector
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.routes.access import Commander, Reader, Worker
-from stabilitybackend.schema.kinds import served
+from stabilitybackend.routes.answers import JSON, answer, answers
+from stabilitybackend.schema.detectors import Detectors, DetectorSettings
+from stabilitybackend.schema.kinds import IncidentKinds, served
 
 __all__ = ["SettingsBody", "router"]
 
@@ -32,33 +34,29 @@ class SettingsBody(BaseModel):
     )
 
 
-@router.get("/detectors")
+@router.get("/detectors", responses=answers(Detectors))
 async def detectors(reader: Reader) -> Response:
     """All detectors, in the order of their right to an event, and their parameters."""
-    return Response(_detectors(), media_type="application/json")
+    return Response(_detectors(), media_type=JSON)
 
 
-@router.get("/incident_kinds")
+@router.get("/incident_kinds", responses=answers(IncidentKinds))
 async def incident_kinds(reader: Reader) -> Response:
     """All kinds of incidents: what each is called, is about and leads to."""
-    return _json({"kinds": [kind for name, kind in served().items() if name]})
+    return answer({"kinds": [kind for name, kind in served().items() if name]})
 
 
-@router.get("/runs/{run_id}/detectors")
+@router.get("/runs/{run_id}/detectors", responses=answers(DetectorSettings))
 async def settings(reader: Reader, worker: Worker) -> Response:
     """What is set for a run, and who changed it when."""
     await worker.detectors.refresh()
-    return _json(worker.detectors.shown())
+    return answer(worker.detectors.shown())
 
 
-@router.put("/runs/{run_id}/detectors")
+@router.put("/runs/{run_id}/detectors", responses=answers(DetectorSettings))
 async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker) -> Response:
     """Replace all that is set for a run; it holds for the points that come from now on."""
-    return _json(await worker.detectors.replace(body.settings, commander.name, worker.cursor))
-
-
-def _json(content: Any) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json")
+    return answer(await worker.detectors.replace(body.settings, commander.name, worker.cursor))
 
 
 @cache

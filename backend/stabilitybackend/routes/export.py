@@ -11,18 +11,19 @@ from typing import Annotated, Any, Literal
 
 import anyio
 import anyio.to_thread
-import orjson
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stabilitybackend.errors import NotFound
 from stabilitybackend.routes.access import Reader, Worker
+from stabilitybackend.routes.answers import answer, answers
 from stabilitybackend.runs.export import Export, ExportView, Progress
 from stabilitybackend.runs.jsonl_export import jsonl_export
 from stabilitybackend.runs.lineage_view import LineageView
 from stabilitybackend.runs.parquet_export import parquet_export
 from stabilitybackend.runs.store import StoreView
+from stabilitybackend.schema.series import ExportProgress
 from stabilitybackend.settings import Settings
 
 __all__ = ["EXPORT_ID_HEADER", "router"]
@@ -53,7 +54,7 @@ class _FileResponse(StreamingResponse):
                 await anyio.to_thread.run_sync(self._chunks.close)
 
 
-@router.get("")
+@router.get("", response_class=Response, responses=answers(None, media_types=tuple(_TYPES.values())))
 async def export(
     request: Request,
     reader: Reader,
@@ -107,13 +108,13 @@ async def export(
     return _FileResponse(chunks, media_type=_TYPES[format], headers=headers)
 
 
-@router.get("/{export_id}")
+@router.get("/{export_id}", responses=answers(ExportProgress))
 async def progress(request: Request, export_id: str, reader: Reader) -> Response:
     """How far an export is: points in all (about) and written, and what could not be read."""
     found = _remembered(request).get(export_id)
     if found is None:
         raise NotFound(f"there is no export {export_id!r}", hint="only the newest ones of this server are remembered")
-    return Response(orjson.dumps(found.as_dict()), media_type="application/json")
+    return answer(found.as_dict())
 
 
 def _remembered(request: Request) -> OrderedDict[str, Progress]:

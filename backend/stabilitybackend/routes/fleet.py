@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from stabilitybackend.errors import NotFound
 from stabilitybackend.routes.access import Commander, Manager, Reader, Worker
+from stabilitybackend.routes.answers import answer, answers
+from stabilitybackend.schema.fleet import Interruption, Interruptions
+from stabilitybackend.schema.gpus import FleetGpus
 
 __all__ = ["CategoryBody", "router"]
 
@@ -24,13 +26,13 @@ class CategoryBody(BaseModel):
     category: str | None = Field(description="a category of the table; null takes an earlier word back")
 
 
-@router.get("/gpus")
+@router.get("/gpus", responses=answers(FleetGpus))
 async def gpus(manager: Manager, reader: Reader) -> Response:
     """Every GPU of which a fault is remembered, newest fault first."""
-    return Response(orjson.dumps(manager.fleet.gpus(reader.project)), media_type="application/json")
+    return answer(manager.fleet.gpus(reader.project))
 
 
-@router.get("/interruptions")
+@router.get("/interruptions", responses=answers(Interruptions))
 async def interruptions(
     manager: Manager,
     reader: Reader,
@@ -43,14 +45,14 @@ async def interruptions(
     found = manager.fleet.interruptions(days, project if reader.project is None else reader.project)
     if reader.project is not None:
         found["projects"] = [name for name in found["projects"] if reader.sees(name)]
-    return Response(orjson.dumps(found), media_type="application/json")
+    return answer(found)
 
 
-@router.put("/runs/{run_id}/incidents/{incident_id}/category")
+@router.put("/runs/{run_id}/incidents/{incident_id}/category", responses=answers(Interruption))
 async def correct(
     incident_id: str, body: CategoryBody, commander: Commander, manager: Manager, worker: Worker
 ) -> Response:
     """Say what an interruption really was; your name stands beside it."""
     await worker.tell_fleet()
     found = await manager.fleet.correct(worker.run_id, incident_id, body.category, commander.name)
-    return Response(orjson.dumps(found), media_type="application/json")
+    return answer(found)

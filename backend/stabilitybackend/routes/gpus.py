@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import orjson
 from fastapi import APIRouter, Response
 
 from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.routes.access import Manager, Reader, Worker
+from stabilitybackend.routes.answers import answer, answers
+from stabilitybackend.schema.gpus import Gpus
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 
-@router.get("/{run_id}/gpus")
+@router.get("/{run_id}/gpus", responses=answers(Gpus))
 async def gpus(reader: Reader, manager: Manager, worker: Worker) -> Response:
     """The GPUs of the run's nodes, by node and index, with their faults and what other runs remember of them."""
     offenders = manager.fleet.offenders
@@ -22,4 +23,4 @@ async def gpus(reader: Reader, manager: Manager, worker: Worker) -> Response:
         worker.state.incidents.of({"gpu_fault"}),
         lambda uuid: offenders.offences(uuid, but=worker.run_id, project=reader.project),
     )
-    return Response(orjson.dumps({"gpus": found}), media_type="application/json")
+    return answer({"gpus": found})

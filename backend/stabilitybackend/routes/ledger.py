@@ -9,15 +9,17 @@ import orjson
 from fastapi import APIRouter, Response
 
 from stabilitybackend.routes.access import Reader, Worker
+from stabilitybackend.routes.answers import answer, answers
 from stabilitybackend.runs.books import ledger_of
+from stabilitybackend.schema.rollback_cost import Ledger
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 
-@router.get("/{run_id}/ledger")
+@router.get("/{run_id}/ledger", responses=answers(Ledger))
 async def ledger(reader: Reader, worker: Worker) -> Response:
     """What each rollback cost, and how much of the run's time was worth it."""
-    answer = await asyncio.to_thread(ledger_of(worker.state, time.time()))
-    return Response(orjson.dumps(answer, option=orjson.OPT_NON_STR_KEYS), media_type="application/json")
+    found = await asyncio.to_thread(ledger_of(worker.state, time.time()))
+    return answer(found, option=orjson.OPT_NON_STR_KEYS)

@@ -14,6 +14,8 @@ from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator
 from stabilitybackend.errors import Unauthorized
 from stabilitybackend.routes.access import Administrator, Caller, audit
+from stabilitybackend.routes.answers import answers
+from stabilitybackend.schema.server import Audit, LoggedOut, Me
 from stabilitybackend.sessions import Sessions, login_cookie, logout_cookies, session_of
 
 __all__ = ["router"]
@@ -27,7 +29,7 @@ class Login(BaseModel):
     key: str = Field(max_length=200)
 
 
-@router.post("/login")
+@router.post("/login", responses=answers(Me))
 async def login(body: Login, request: Request) -> Response:
     """Check a key and open a session for it; its id is in a cookie that scripts can't read."""
     state = request.app.state
@@ -43,7 +45,7 @@ async def login(body: Login, request: Request) -> Response:
     return JSONResponse(identity.as_json(), headers={"set-cookie": cookie})
 
 
-@router.post("/logout")
+@router.post("/logout", responses=answers(LoggedOut))
 async def logout(request: Request) -> Response:
     """End the session of this browser, if it has one."""
     state = request.app.state
@@ -63,13 +65,13 @@ async def logout(request: Request) -> Response:
     return answer
 
 
-@router.get("/me")
+@router.get("/me", responses=answers(Me))
 async def me(caller: Caller) -> Response:
     """Say who makes this call, and what that may do."""
     return JSONResponse(caller.as_json())
 
 
-@router.get("/audit")
+@router.get("/audit", responses=answers(Audit))
 async def audit_log(
     request: Request,
     administrator: Administrator,

@@ -6,13 +6,14 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from stabilitybackend.routes.access import Reader
+from stabilitybackend.routes.answers import answers
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["server"])
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=Response, responses=answers(None, media_types=(CONTENT_TYPE_LATEST,)))
 async def metrics(reader: Reader, request: Request) -> Response:
     """The server's own metrics in Prometheus' text format; docs/operations.md says what they mean."""
     reader.require_all_projects()

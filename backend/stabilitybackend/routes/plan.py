@@ -5,19 +5,20 @@ from __future__ import annotations
 import time
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Query, Response
 
 from stabilitybackend.policy.orders import Order
 from stabilitybackend.routes.access import Reader, Worker
+from stabilitybackend.routes.answers import answer, answers
 from stabilitybackend.runs.planning import plan_of
+from stabilitybackend.schema.plan import Plan
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 
-@router.get("/{run_id}/plan")
+@router.get("/{run_id}/plan", responses=answers(Plan))
 async def plan(
     reader: Reader,
     worker: Worker,
@@ -26,4 +27,4 @@ async def plan(
     """Whether to start the job again, from where, and without which nodes."""
     state = await worker.ready()
     order = Order(kind="restart") if ordered else None
-    return Response(orjson.dumps(plan_of(state, time.time(), order)), media_type="application/json")
+    return answer(plan_of(state, time.time(), order))

@@ -10,8 +10,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from redis.exceptions import RedisError
 
+from stabilitybackend.routes.answers import answers
 from stabilitybackend.runs.manager import RunManager
-from stabilitybackend.storing import Storing, Trouble
+from stabilitybackend.schema.runs import StoringProblem
+from stabilitybackend.schema.server import Alive, Ready, ServerHealth
+from stabilitybackend.storing import Storing
 
 __all__ = ["reasons", "router"]
 
@@ -22,14 +25,14 @@ router = APIRouter(tags=["server"])
 
 
 @router.head("/livez", include_in_schema=False)
-@router.get("/livez")
+@router.get("/livez", responses=answers(Alive))
 async def livez() -> Response:
     """Whether this process answers. One that does not should be started anew; nothing else should end it."""
     return JSONResponse({"status": "ok"})
 
 
 @router.head("/readyz", include_in_schema=False)
-@router.get("/readyz")
+@router.get("/readyz", responses=answers(Ready, 200, 503))
 async def readyz(request: Request) -> Response:
     """Whether every live run is judged and stored; 503 with the reasons while that is not so."""
     found = reasons(request.app.state.manager, request.app.state.storing)
@@ -60,7 +63,7 @@ def reasons(manager: RunManager, storing: Storing) -> list[dict[str, Any]]:
 
 
 @router.head("/healthz", include_in_schema=False)
-@router.get("/healthz")
+@router.get("/healthz", responses=answers(ServerHealth, 200, 503))
 async def healthz(request: Request) -> Response:
     """Whether the server works and its Redis stores what comes."""
     state = request.app.state
@@ -70,7 +73,7 @@ async def healthz(request: Request) -> Response:
         "redis": "ok",
         "uptime_s": round(time.monotonic() - state.started, 3),
     }
-    trouble: Trouble | None = state.storing.trouble
+    trouble: StoringProblem | None = state.storing.trouble
     if trouble is not None:
         answer |= {"status": "degraded", "redis": f"{trouble.problem}. {trouble.hint}"}
     else:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Query, Request, Response
 
 from stabilitybackend.routes.access import Administrator
+from stabilitybackend.routes.answers import answer, answers
 from stabilitybackend.runs.retention import Retention
+from stabilitybackend.schema.server import Retained
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1", tags=["storage"])
 
 
-@router.post("/retention")
+@router.post("/retention", responses=answers(Retained))
 async def retain(
     request: Request,
     administrator: Administrator,
@@ -26,4 +27,4 @@ async def retain(
     retention: Retention = request.app.state.retention
     who = administrator
     runs = await retention.apply(days, who=who.name, key_id=who.key_id, dry_run=dry_run, project=who.project)
-    return Response(orjson.dumps({"days": days, "dry_run": dry_run, "runs": runs}), media_type="application/json")
+    return answer({"days": days, "dry_run": dry_run, "runs": runs})

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Query, Response
 
 from stabilitybackend.routes.access import Reader, Worker
+from stabilitybackend.routes.answers import answer, answers
 from stabilitybackend.runs.offering import offer_of
+from stabilitybackend.schema.lineage import Offer
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1/runs", tags=["commands"])
 
 
-@router.get("/{run_id}/rollback")
+@router.get("/{run_id}/rollback", responses=answers(Offer))
 async def rollback(
     reader: Reader,
     worker: Worker,
     incident: Annotated[str | None, Query(description="the incident that one looks at; left out: the run")] = None,
 ) -> Response:
     """The rollback that is suggested now, and the checkpoints that are offered. Everybody shows this one."""
-    return Response(orjson.dumps(offer_of(await worker.ready(), incident)), media_type="application/json")
+    return answer(offer_of(await worker.ready(), incident))

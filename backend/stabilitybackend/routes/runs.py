@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import orjson
+import msgspec
 from fastapi import APIRouter, Query, Response
 
 from stabilitybackend.errors import NotFound
 from stabilitybackend.routes.access import Commander, Manager, Reader, Worker
+from stabilitybackend.routes.answers import JSON, answer, answers
 from stabilitybackend.routes.reading import Threads
 from stabilitybackend.runs import query
 from stabilitybackend.runs.lineage_view import LineageView
 from stabilitybackend.runs.series_request import SeriesRequest
+from stabilitybackend.schema.lineage import Checkpoints, Segments
+from stabilitybackend.schema.ranks import HealthAnswer
+from stabilitybackend.schema.runs import RunPage, RunWithStoring
+from stabilitybackend.schema.series import SeriesAnswer
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 
-def _json(content: Any) -> Response:
-    return Response(orjson.dumps(content), media_type="application/json")
+class Incidents(msgspec.Struct):
+    """Newest first."""
+
+    incidents: list[dict[str, Any]]
 
 
-@router.get("")
+@router.get("", responses=answers(RunPage))
 async def runs(
     manager: Manager,
     reader: Reader,
@@ -31,28 +38,28 @@ async def runs(
     cursor: Annotated[str | None, Query(max_length=400, description="'next' of the page before")] = None,
 ) -> Response:
     """A page of the runs, newest first, how many there are, and the cursor of the next page."""
-    return _json({**await manager.runs(limit, cursor, reader.project), "storing": manager.storing})
+    return answer({**await manager.runs(limit, cursor, reader.project), "storing": manager.storing})
 
 
-@router.get("/{run_id}")
+@router.get("/{run_id}", responses=answers(RunWithStoring))
 async def run(reader: Reader, manager: Manager, worker: Worker) -> Response:
     """One run."""
-    return _json({**worker.run(), "storing": manager.storing})
+    return answer({**worker.run(), "storing": manager.storing})
 
 
-@router.get("/{run_id}/segments")
+@router.get("/{run_id}/segments", responses=answers(Segments))
 async def segments(reader: Reader, worker: Worker) -> Response:
     """The tree of segments and its head."""
-    return _json(worker.segments())
+    return answer(worker.segments())
 
 
-@router.post("/{run_id}/segments/{segment}/undo")
+@router.post("/{run_id}/segments/{segment}/undo", responses=answers(Segments))
 async def undo_segment(segment: int, commander: Commander, worker: Worker) -> Response:
     """Say that a segment which was inferred from the steps alone is no rollback; its points become dead strays."""
-    return _json(await worker.undo_segment(segment, commander.name))
+    return answer(await worker.undo_segment(segment, commander.name))
 
 
-@router.get("/{run_id}/series")
+@router.get("/{run_id}/series", responses=answers(SeriesAnswer))
 async def series(
     reader: Reader,
     worker: Worker,
@@ -74,40 +81,40 @@ async def series(
     lineage = LineageView.of(state.fold)
     newer = None if cursor is None else stored.since(cursor)
 
-    def answer() -> bytes:
+    def read() -> bytes:
         return query.select(stored, lineage, request, newer).as_json(cursor=newest)
 
-    return Response(await threads.run(answer), media_type="application/json")
+    return Response(await threads.run(read), media_type=JSON)
 
 
-@router.get("/{run_id}/incidents")
+@router.get("/{run_id}/incidents", responses=answers(Incidents))
 async def incidents(reader: Reader, worker: Worker) -> Response:
     """Incidents, newest first."""
-    return _json({"incidents": worker.state.incidents.all()})
+    return answer({"incidents": worker.state.incidents.all()})
 
 
-@router.get("/{run_id}/incidents/{incident_id}")
+@router.get("/{run_id}/incidents/{incident_id}", responses=answers(dict[str, Any]))
 async def incident(incident_id: str, reader: Reader, worker: Worker) -> Response:
     """One incident."""
     found = worker.state.incidents.get(incident_id)
     if found is None:
         raise NotFound(f"run {worker.run_id} has no incident {incident_id!r}", hint="list them with GET .../incidents")
-    return _json(found)
+    return answer(found)
 
 
-@router.post("/{run_id}/incidents/{incident_id}/ack")
+@router.post("/{run_id}/incidents/{incident_id}/ack", responses=answers(dict[str, Any]))
 async def acknowledge(incident_id: str, commander: Commander, worker: Worker) -> Response:
     """Say that you look after an incident; the first to say so stands."""
-    return _json(await worker.acknowledge(incident_id, commander.name))
+    return answer(await worker.acknowledge(incident_id, commander.name))
 
 
-@router.get("/{run_id}/checkpoints")
+@router.get("/{run_id}/checkpoints", responses=answers(Checkpoints))
 async def checkpoints(reader: Reader, worker: Worker) -> Response:
     """Checkpoints, newest first."""
-    return _json({"checkpoints": worker.state.checkpoints()})
+    return answer({"checkpoints": worker.state.checkpoints()})
 
 
-@router.get("/{run_id}/health")
+@router.get("/{run_id}/health", responses=answers(HealthAnswer))
 async def health(reader: Reader, worker: Worker) -> Response:
     """The newest word of each agent, and what each rank does."""
     state = worker.state
@@ -116,4 +123,4 @@ async def health(reader: Reader, worker: Worker) -> Response:
         for rank in agent["ranks"]:
             rank["status"] = judged.of.get(rank["source"])
     agents = [state.agent_view(agent) for agent in state.agents.values()]
-    return _json({"agents": agents, "waits_for": judged.waits_for})
+    return answer({"agents": agents, "waits_for": judged.waits_for})

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import orjson
 from fastapi import APIRouter, Query, Request, Response
 
 from stabilitybackend.routes.access import Administrator, Commander, Manager, Reader, audit
+from stabilitybackend.routes.answers import answer, answers
+from stabilitybackend.schema.server import Deleted, Storage
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["storage"])
 
 
-@router.get("/storage")
+@router.get("/storage", responses=answers(Storage))
 async def storage(run_id: str, reader: Reader, manager: Manager) -> Response:
     """How much of the run is in Redis and how much in files."""
-    return Response(orjson.dumps(await manager.storage(run_id)), media_type="application/json")
+    return answer(await manager.storage(run_id))
 
 
-@router.post("/compact")
+@router.post("/compact", responses=answers(Storage))
 async def compact(run_id: str, commander: Commander, manager: Manager) -> Response:
     """Merge the small files of the run; a run that is over is archived whole first."""
-    return Response(orjson.dumps(await manager.compact_run(run_id)), media_type="application/json")
+    return answer(await manager.compact_run(run_id))
 
 
-@router.delete("")
+@router.delete("", responses=answers(Deleted))
 async def delete(
     run_id: str,
     request: Request,
@@ -37,4 +38,4 @@ async def delete(
     """Remove the run for good."""
     await manager.delete_run(run_id, force)
     await audit(request, administrator, "run.delete", run_id, "forced" if force else "")
-    return Response(orjson.dumps({"deleted": run_id}), media_type="application/json")
+    return answer({"deleted": run_id})

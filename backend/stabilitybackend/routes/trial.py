@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
@@ -15,9 +14,11 @@ from stabilitybackend.backtest.run import Backtest, backtest
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.errors import ArchiveError, Conflict, Unavailable
 from stabilitybackend.routes.access import Reader, Worker
+from stabilitybackend.routes.answers import answer, answers
 from stabilitybackend.routes.detectors import SettingsBody
 from stabilitybackend.runs.detector_settings import checked
 from stabilitybackend.runs.past_frames import Stopped, past_frames
+from stabilitybackend.schema.detectors import Trial
 
 __all__ = ["TrialBody", "router"]
 
@@ -40,7 +41,7 @@ class TrialBody(SettingsBody):
     last_steps: int | None = Field(None, ge=1, description="judge the newest steps only; all when left out")
 
 
-@router.post("/backtest")
+@router.post("/backtest", responses=answers(Trial))
 async def try_settings(body: TrialBody, request: Request, reader: Reader, worker: Worker) -> Response:
     """Say what the detectors would have found in this run with these settings. Nothing is changed.
 
@@ -73,7 +74,7 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
     finally:
         trials.running.discard(worker.run_id)
     then = _judged(reversed(found.incidents), first)
-    answer = {
+    told = {
         "settings": settings,
         "first_step": first,
         "now": _counts(now),
@@ -85,7 +86,7 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
         "failures": found.failures,
         "unreadable": found.unreadable,
     }
-    return Response(orjson.dumps(answer), media_type="application/json")
+    return answer(told)
 
 
 class _Trials:

@@ -12,7 +12,7 @@ __all__ = ["came", "went"]
 
 def came(state: RunState, hello: Hello, now: float) -> None:
     """Note that an agent's connection opened at ``now``, unix seconds."""
-    agent: dict[str, Any] = {"agent": hello.agent, "node": hello.node, "time": now, "ranks": []}
+    agent: dict[str, Any] = {"agent": hello.agent, "node": hello.node, "time": now, "ranks": [], "agent_state": {}}
     state.agents.setdefault(hello.agent, agent)["connected"] = True
     state.liveness.agent_connected(hello.agent, now)
 

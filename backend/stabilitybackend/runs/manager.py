@@ -26,7 +26,7 @@ from stabilitybackend.runs.rest import TICK_S
 from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.waking import Waking
 from stabilitybackend.runs.worker import RunWorker
-from stabilitybackend.storing import Trouble
+from stabilitybackend.schema.runs import StoringProblem
 from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
 
@@ -86,7 +86,7 @@ class RunManager:
         self.waking = Waking(self._worker)
         #: The runs under way are not known yet: Redis was away at the start, and is asked again each second.
         self.late = False
-        self._storing: Trouble | None = None
+        self._storing: StoringProblem | None = None
         #: Runs that were over before the server started, and may still lie in Redis.
         self._leftover: list[str] = []
 
@@ -321,7 +321,7 @@ class RunManager:
         """Why nothing is stored in the shape of docs/api.md, None while all is well."""
         return None if self._storing is None else msgspec.to_builtins(self._storing)
 
-    def note_storing(self, trouble: Trouble | None) -> None:
+    def note_storing(self, trouble: StoringProblem | None) -> None:
         """Tell every browser that storing has stopped, or goes on."""
         self._storing = trouble
         message = {"type": "storing", "storing": self.storing}

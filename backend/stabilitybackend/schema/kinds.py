@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["KINDS", "IncidentKind", "kind_of", "kinds_where", "register", "served"]
+__all__ = ["KINDS", "IncidentKind", "IncidentKinds", "kind_of", "kinds_where", "register", "served"]
 
 About = Literal["model", "data", "process", "gpu", "user"]
 Blames = Literal["", "suspect", "known"]
@@ -61,6 +61,18 @@ class IncidentKind(msgspec.Struct, frozen=True):
     def of_machine(self) -> bool:
         """About processes and machines: a rollback of the model neither undoes nor cures it."""
         return self.about in ("process", "gpu")
+
+
+class ServedKind(IncidentKind, frozen=True, kw_only=True):
+    """A kind as the API and the pages have it."""
+
+    of_machine: bool
+
+
+class IncidentKinds(msgspec.Struct):
+    """All kinds of incidents."""
+
+    kinds: list[ServedKind]
 
 
 #: All kinds by name, those of the machines first: of them the first cause of a stop is the first here.

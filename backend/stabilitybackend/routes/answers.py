@@ -1,0 +1,89 @@
+"""What each route answers, declared once: ``responses=answers(Run)``. The OpenAPI and the tests read it from there.
+
+The types describe; they stand in nobody's way. FastAPI's own ``response_model`` would copy each answer through pydantic
+and turn NaN into null in silence, so routes hand over bytes and ``responses`` only says what they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import msgspec
+import orjson
+from fastapi import Response
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+
+from stabilitybackend.schema.server import Error
+
+__all__ = ["JSON", "Answer", "Declared", "answer", "answers", "complete", "declared"]
+
+JSON = "application/json"
+_REF = "#/components/schemas/{name}"
+
+
+class Answer(dict[str, Any]):
+    """One entry of ``responses``, as FastAPI takes it.
+
+    Args:
+        kind: the type of the body; None for one that is no JSON.
+        media_types: of the body.
+    """
+
+    def __init__(self, kind: Any, *media_types: str) -> None:
+        super().__init__(content={name: {} for name in media_types})
+        self.kind = kind
+
+
+class Declared(NamedTuple):
+    """An answer of a route: for example ``GET``, ``/api/v1/runs``, ``200``. Status ``default`` is every other one."""
+
+    method: str
+    path: str
+    status: str
+    answer: Answer
+
+
+def answers(kind: Any, *statuses: int, media_types: Sequence[str] = (JSON,)) -> dict[int | str, dict[str, Any]]:
+    """Return the ``responses`` of a route: ``kind`` with these statuses, 200 if left out, and Error with all others.
+
+    Args:
+        kind: the type of the body; None for one that is no JSON.
+    """
+    one = Answer(kind, *media_types)
+    return {**dict.fromkeys(statuses or (200,), one), "default": Answer(Error, JSON)}
+
+
+def answer(content: Any, status: int = 200, option: int = orjson.OPT_SERIALIZE_NUMPY) -> Response:
+    """Return ``content`` as JSON: dicts, numpy arrays, Structs. NaN becomes null: see ``schema.numbers``."""
+    return Response(orjson.dumps(content, msgspec.to_builtins, option), status, media_type=JSON)
+
+
+def declared(routes: Sequence[BaseRoute]) -> Iterator[Declared]:
+    """Yield what the routes of an app declare, in their order; those that the OpenAPI leaves out are left out."""
+    for route in routes:
+        router = getattr(route, "original_router", None)  # how FastAPI keeps one that was included
+        if router is not None:
+            yield from declared(router.routes)
+        elif isinstance(route, APIRoute) and route.include_in_schema:
+            for method, (status, one) in product(sorted(route.methods), route.responses.items()):
+                if isinstance(one, Answer):
+                    yield Declared(method, route.path_format, str(status), one)
+
+
+def complete(document: dict[str, Any], routes: Sequence[BaseRoute]) -> dict[str, Any]:
+    """Write into an OpenAPI document what the routes declare; return it."""
+    found = list(declared(routes))
+    kinds = list({id(one.answer.kind): one.answer.kind for one in found if one.answer.kind is not None}.values())
+    schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    by_kind = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
+    for method, path, status, one in found:
+        content = document["paths"][path][method.lower()]["responses"][status]["content"]
+        for media_type in one["content"]:
+            content[media_type]["schema"] = by_kind.get(id(one.kind), {"type": "string", "format": "binary"})
+    known = document.setdefault("components", {}).setdefault("schemas", {})
+    assert not known.keys() & components.keys(), "two types of one name: of a request and of an answer"
+    known.update(components)
+    return document

@@ -1,0 +1,115 @@
+"""GPUs: those of one run with their faults, and all of which the server remembers a fault."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = ["FleetFault", "FleetGpu", "FleetGpus", "Gpu", "GpuFault", "Gpus", "Offences"]
+
+#: What NVIDIA asks for after a fault. application: an error of the job itself. symptom: something else failed first.
+FaultClass = Literal["application", "reset", "reboot", "drain", "watch", "symptom"]
+_Severity = Literal["info", "warning", "critical"]
+
+
+class GpuFault(msgspec.Struct):
+    """A fault of a GPU in one run.
+
+    Attributes:
+        what: the first sign, e.g. xid, ecc_uncorrected, lost.
+        incident_id: null for a symptom that stands alone.
+    """
+
+    time: float
+    last: float
+    step: int | None
+    what: str
+    text: str
+    class_: FaultClass = msgspec.field(name="class")
+    severity: _Severity
+    open: bool
+    count: int
+    xids: list[int]
+    incident_id: str | None
+
+
+class Offences(msgspec.Struct):
+    """What is remembered of a GPU from other runs."""
+
+    runs: int
+    faults: int
+    last: float
+
+
+class Gpu(msgspec.Struct):
+    """A GPU of a run's nodes.
+
+    Attributes:
+        state: sick: it stops or endangers the job, or has to be reset; watch: something is known; lost: the node does
+            not reach it.
+        faults: newest first, at most 16.
+    """
+
+    node: str
+    index: int | None
+    uuid: str
+    name: str
+    bus_id: str
+    serial: str
+    memory_mib: float | None
+    ranks: list[int]
+    state: Literal["ok", "watch", "sick", "lost"]
+    faults: list[GpuFault]
+    offences: Offences | None
+
+
+class Gpus(msgspec.Struct):
+    """The GPUs of a run by node and index."""
+
+    gpus: list[Gpu]
+
+
+class FleetFault(msgspec.Struct):
+    """A fault that the server remembers, whatever becomes of the run."""
+
+    run_id: str
+    run_name: str
+    project: str
+    incident_id: str
+    time: float
+    node: str
+    index: int | None
+    ranks: list[int]
+    what: str
+    xids: list[int]
+    class_: str = msgspec.field(name="class")
+    severity: _Severity
+    title: str
+    open: bool
+
+
+class FleetGpu(msgspec.Struct):
+    """A GPU of which a fault is remembered. Errors of the job itself are not counted.
+
+    Attributes:
+        count: faults in ``runs`` runs. recent: those of the last 14 days.
+        faults: newest first, at most 32.
+    """
+
+    uuid: str
+    name: str
+    node: str
+    index: int | None
+    count: int
+    runs: int
+    first: float
+    last: float
+    recent: int
+    faults: list[FleetFault]
+
+
+class FleetGpus(msgspec.Struct):
+    """Every GPU of which a fault is remembered, newest fault first."""
+
+    gpus: list[FleetGpu]

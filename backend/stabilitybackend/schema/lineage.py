@@ -1,0 +1,116 @@
+"""The tree of segments of a run, its checkpoints, and the rollback that it offers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+__all__ = ["Checkpoint", "Checkpoints", "Offer", "OfferedCheckpoint", "Segment", "Segments", "SpoiledBy"]
+
+
+class Segment(msgspec.Struct):
+    """An unbroken stretch of steps between two rollbacks or restarts.
+
+    Attributes:
+        key: what the ranks call it.
+        fork_step: the step of the parent that it goes on from, null for the first segment.
+        dead_after: points with a greater step are discarded (null: none; less than first_step: all of them).
+        on_head_path: it is part of the effective timeline.
+        cause: ``resume``: a launch that did not go back.
+        changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
+        points: values stored in it.
+        undone: a person said that this inferred segment is no rollback.
+    """
+
+    id: int
+    key: str
+    parent: int | None
+    fork_step: int | None
+    first_step: int | None
+    last_step: int | None
+    dead_after: int | None
+    on_head_path: bool
+    cause: Literal["start", "command", "declared", "restart", "resume"]
+    reason: str
+    command_id: str | None
+    issuer: str | None
+    changes: dict[str, Any]
+    applied: dict[str, Any] | None
+    created: float
+    ranks: list[int]
+    points: int
+    undone: bool
+
+
+class Segments(msgspec.Struct):
+    """All segments of a run by id, and the id of the newest of its effective timeline."""
+
+    head: int
+    segments: list[Segment]
+
+
+class SpoiledBy(msgspec.Struct):
+    """The open incident at or after whose onset a checkpoint was saved: it may hold the damage already."""
+
+    incident_id: str
+    kind: str
+    onset_step: int
+    text: str
+
+
+class Checkpoint(msgspec.Struct):
+    """A checkpoint that the job announced.
+
+    Attributes:
+        available: it is still there. dead: it is of a discarded branch.
+        inside: null for one from before every open incident, and for a dead one.
+    """
+
+    step: int
+    path: str
+    segment: int
+    time: float
+    available: bool
+    dead: bool
+    inside: SpoiledBy | None
+
+
+class Checkpoints(msgspec.Struct):
+    """Newest first."""
+
+    checkpoints: list[Checkpoint]
+
+
+class OfferedCheckpoint(Checkpoint):
+    """A checkpoint that can be rolled back to.
+
+    Attributes:
+        skip_batches: how many batches to leave out when one goes back to it; null where nothing went wrong.
+        where: ``20 steps before the onset``, "" where no incident is looked at.
+    """
+
+    skip_batches: int | None
+    where: str
+
+
+class Offer(msgspec.Struct):
+    """The rollback that is suggested for a run now; every page and the command line show this one.
+
+    Attributes:
+        incident_id, onset_step: the incident that it goes back for, null for none.
+        to_step: null where no checkpoint is from before the onset.
+        skip_batches: reaches to the newest step at least, so it grows with the run.
+        cannot: what the job does not promise to change, and why; nothing of that is suggested.
+        checkpoints: the newest 40 that can be used, and the suggested one.
+    """
+
+    incident_id: str | None
+    onset_step: int | None
+    to_step: int | None
+    skip_batches: int | None
+    lr_scale: float | None
+    reseed: bool
+    cannot: dict[str, str]
+    text: str
+    checkpoints: list[OfferedCheckpoint]

@@ -1,0 +1,146 @@
+"""A run as the API tells it: in the list of runs, on its own, and in the live feed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from stabilitybackend.schema.numbers import Number
+
+__all__ = ["Run", "RunPage", "RunStatus", "RunWithStoring", "StoringProblem", "Unreadable", "World", "WorstIncident"]
+
+#: unreachable: its agent is lost and the cause is unknown. offline: imported. failed: the server itself can't work it
+#: out; the note says at what, and all else is what was known before.
+RunStatus = Literal["running", "stalled", "finished", "crashed", "offline", "unreachable", "failed"]
+
+
+class World(msgspec.Struct):
+    """The number of ranks of a run, and its last change.
+
+    Attributes:
+        now: ranks of the newest launch.
+        before, since_step: ranks of the last launch with another number, and the first step since; null without one.
+        gpus: GPUs in use on the nodes that are connected, null where none is seen.
+    """
+
+    now: int
+    before: int | None
+    since_step: int | None
+    gpus: int | None
+
+
+class UnreadableReason(msgspec.Struct):
+    """Why something was left out, how often, and who sent it first."""
+
+    what: str
+    why: str
+    count: int
+    source: str
+
+
+class Unreadable(msgspec.Struct):
+    """What the run's agents sent and the server could not use.
+
+    Attributes:
+        passed_over: events and blocks of points that were left out as a whole.
+        defects: those of them that failed on a mistake of the server.
+        fields: fields that were left out of events and health reports.
+        named: the first 16 reasons.
+    """
+
+    passed_over: int
+    defects: int
+    fields: int
+    named: list[UnreadableReason]
+
+
+class WorstIncident(msgspec.Struct):
+    """The gravest open incident of a run, the newest of equals."""
+
+    incident_id: str
+    kind: str
+    severity: Literal["info", "warning", "critical"]
+    title: str
+
+
+class Run(msgspec.Struct):
+    """One run. Times are unix seconds.
+
+    Attributes:
+        config: what the job said of itself.
+        created, updated: when the server heard of it first and last.
+        began, logged: when its ranks logged first and last, by the clock of the log; null without points.
+        last_step: newest step of the effective timeline.
+        head: id of the newest segment of the effective timeline.
+        latest: newest values of the first 200 metrics.
+        open_incidents: without those of severity info, which wake nobody.
+        note: a sentence about its status, "" where there is nothing to say.
+        twins: two living processes are the same rank (two jobs under one run id); the note names them.
+        loss_metric: the metric that is watched as the training loss, null where none is.
+        unwatched: what to do about that, "" where a loss is watched.
+        dead_points: points that a rollback discarded.
+    """
+
+    run_id: str
+    project: str
+    name: str
+    config: dict[str, Any]
+    created: float
+    updated: float
+    began: float | None
+    logged: float | None
+    status: RunStatus
+    note: str
+    last_step: int | None
+    head: int
+    latest: dict[str, Number]
+    metrics: list[str]
+    loss_metric: str | None
+    unwatched: str
+    ranks: list[int]
+    world_size: int
+    world: World
+    agents: int
+    twins: bool
+    open_incidents: int
+    worst_incident: WorstIncident | None
+    rollbacks: int
+    effective_points: int
+    dead_points: int
+    unreadable: Unreadable
+
+
+class StoringProblem(msgspec.Struct, frozen=True):
+    """Why nothing is stored, for all runs of the server.
+
+    Attributes:
+        code: for programs.
+        problem, hint: what is wrong and what to do, for people.
+        since: unix seconds.
+    """
+
+    code: str
+    problem: str
+    hint: str
+    since: float
+
+
+class RunWithStoring(Run):
+    """A run asked for by itself; ``storing`` is null while what comes is stored."""
+
+    storing: StoringProblem | None
+
+
+class RunPage(msgspec.Struct):
+    """A page of the list of runs, newest first.
+
+    Attributes:
+        total: all runs, on whatever page.
+        next: ``cursor`` of the next page, null on the last one. No run comes twice or is left out.
+    """
+
+    runs: list[Run]
+    total: int
+    next: str | None
+    storing: StoringProblem | None

@@ -1,0 +1,97 @@
+"""Points as charts read them: of one run, and of several over each other."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from stabilitybackend.schema.numbers import Number
+
+__all__ = ["ComparedRun", "Comparison", "ExportProgress", "SeriesAnswer", "SeriesEntry"]
+
+
+class SeriesEntry(msgspec.Struct):
+    """Points of one metric, segment and rank, discarded or not; steps strictly rising.
+
+    Attributes:
+        dead: a rollback discarded them.
+        stray: low steps that nothing followed, or about which nothing is decided yet.
+        node: of points that no rank logged.
+        level: the buckets are of ``2**level`` steps; 0: every row.
+        xs: where the points stand on the x axis; absent where that is the step.
+        smoothed: the average after each point, null before the first finite one; absent unless asked for.
+        source: the process that logged those about which nothing is decided.
+    """
+
+    metric: str
+    segment: int
+    dead: bool
+    stray: bool
+    rank: int | None
+    node: str | None
+    level: int
+    steps: list[int]
+    values: list[Number]
+    xs: list[float] | UnsetType = UNSET
+    smoothed: list[float | None] | UnsetType = UNSET
+    source: str | UnsetType = UNSET
+
+
+class SeriesAnswer(msgspec.Struct):
+    """What a chart asked for.
+
+    Attributes:
+        cursor: ask with it for what comes after this.
+        level: of the coarsest buckets in it.
+        unplaced: points left out because their x is not known.
+        complete: false where only what came after the cursor is in it.
+        problems: what could not be read, and where; everything else is here.
+    """
+
+    series: list[SeriesEntry]
+    cursor: str
+    level: int
+    x: str
+    unplaced: int
+    complete: bool
+    problems: list[str]
+
+
+class ComparedRun(msgspec.Struct):
+    """The effective curves of one run, moved to its own x = 0.
+
+    Attributes:
+        offset: what was taken off the steps or times to get xs.
+    """
+
+    run_id: str
+    name: str
+    offset: float
+    fork_step: int | None
+    level: int
+    problems: list[str]
+    series: list[SeriesEntry]
+
+
+class Comparison(msgspec.Struct):
+    """Curves of several runs over each other."""
+
+    align: Literal["step", "fork", "time"]
+    runs: list[ComparedRun]
+
+
+class ExportProgress(msgspec.Struct):
+    """How far an export is.
+
+    Attributes:
+        total: points that it will hold, about. points, rows: written so far.
+        problems: what could not be read, and where.
+    """
+
+    total: int
+    points: int
+    rows: int
+    done: bool
+    problems: list[str]

@@ -1,0 +1,150 @@
+"""The server itself: whether it works, who calls, what was done; where points are stored; and how an error looks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = [
+    "Alive", "Audit", "AuditEntry", "Deleted", "Error", "ErrorFacts", "LoggedOut", "Me", "Ready",
+    "Retained", "RetainedRun", "ServerHealth", "Storage",
+]  # fmt: skip
+
+
+class ErrorFacts(msgspec.Struct):
+    """What went wrong.
+
+    Attributes:
+        code: for programs.
+        message: what was given and what was expected. hint: what to do, "" where the message says it all.
+    """
+
+    code: str
+    message: str
+    hint: str
+
+
+class Error(msgspec.Struct):
+    """Every answer with a status of 400 or more, but for the probes."""
+
+    error: ErrorFacts
+
+
+class Alive(msgspec.Struct):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Ready(msgspec.Struct):
+    """Whether every live run is judged and stored, and else why not."""
+
+    status: Literal["ready", "not ready"]
+    reasons: list[ErrorFacts]
+
+
+class ServerHealth(msgspec.Struct):
+    """Whether the server works and its Redis stores what comes; ``redis``: ok, or what is wrong with it."""
+
+    status: Literal["ok", "degraded"]
+    version: str
+    redis: str
+    uptime_s: float
+
+
+class Me(msgspec.Struct):
+    """Who makes the call, and what that may do. ``project``: the only one that it may see, null for all."""
+
+    name: str
+    scopes: list[str]
+    project: str | None
+    by: Literal["session", "key", "local"]
+
+
+class LoggedOut(msgspec.Struct):
+    """Nothing to say."""
+
+
+class AuditEntry(msgspec.Struct, frozen=True):
+    """One thing that was done.
+
+    Attributes:
+        time: unix seconds.
+        who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
+            the setting's name for what the server does by itself.
+        key_id: of the key, null without one.
+        action: ``run.delete``, ``key.create``, ``key.revoke``, ``login`` or ``logout``.
+        target: the run or the key that it was done to; "" where there is none.
+        detail: more in words.
+    """
+
+    time: float
+    who: str
+    key_id: str | None
+    action: str
+    target: str = ""
+    detail: str = ""
+
+
+class Audit(msgspec.Struct):
+    """What was done to runs, keys and sessions, newest first."""
+
+    entries: list[AuditEntry]
+
+
+class HotPoints(msgspec.Struct):
+    """Points of a run in Redis and in memory; ``bytes`` with what an entry costs in Redis."""
+
+    bytes: int
+    limit_bytes: int
+    frames: int
+    values: int
+
+
+class ColdPoints(msgspec.Struct):
+    """Points of a run in files."""
+
+    parts: int
+    rows: int
+    bytes: int
+    location: str
+
+
+class Storage(msgspec.Struct):
+    """Where a run's points are.
+
+    Attributes:
+        state: behind: the window is twice full and agents wait. failed: ``problem`` says why, it is tried again.
+    """
+
+    hot: HotPoints
+    cold: ColdPoints
+    state: Literal["ok", "archiving", "behind", "failed"]
+    problem: str | None
+
+
+class Deleted(msgspec.Struct):
+    """The run that is gone."""
+
+    deleted: str
+
+
+class RetainedRun(msgspec.Struct):
+    """A run of which nothing was heard for long. ``problem``: why it is still there, where it should have gone."""
+
+    run_id: str
+    project: str
+    name: str
+    status: str
+    updated: float
+    deleted: bool
+    problem: str | None
+
+
+class Retained(msgspec.Struct):
+    """What was deleted, oldest first, or would be (``dry_run``)."""
+
+    days: float
+    dry_run: bool
+    runs: list[RetainedRun]
