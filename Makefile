@@ -22,7 +22,7 @@ BENCH       ?= client_overhead metric_sets live_latency rollback_peers fold arch
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check fix soak bench screenshots docs clean
+.PHONY: help demo up test check fix soak bench screenshots types docs clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -60,6 +60,9 @@ bench: $(VENV)/.bench ## measure against peers and floors, about 25 minutes (BEN
 
 screenshots: $(VENV)/.test ## take the pictures of docs/screenshots again (needs Chromium)
 	@STABILITY_SCREENSHOTS=docs/screenshots $(BIN)/python -m pytest tests/browser -k screenshot
+
+types: $(VENV)/.run ## write what the server answers as TypeScript: frontend/types/api.d.ts
+	@$(BIN)/python frontend/types/generate.py
 
 docs: $(VENV)/.test ## check that the documentation names what the code has, and that its links lead somewhere
 	@$(BIN)/python -m pytest tests/test_packaging.py tests/test_docs.py -q

@@ -15,7 +15,7 @@ _PAGES = sorted(
     for page in REPOSITORY.joinpath(folder).glob("**/*.md" if folder == "docs" else "*.md")
 )
 #: The only door; people and CI know these by heart.
-_TARGETS = {"help", "demo", "up", "test", "check", "fix", "soak", "bench", "screenshots", "docs", "clean"}
+_TARGETS = {"help", "demo", "up", "test", "check", "fix", "soak", "bench", "screenshots", "types", "docs", "clean"}
 #: Columns of a line in a document. Rows of tables and pictures can't wrap.
 _LINE_COLUMNS = 120
 #: The changelog keeps its lines, and the HTTP page is written from the routes.

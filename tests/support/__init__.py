@@ -3,7 +3,8 @@
 Frames and jobs without a process: `job_frames`, `job_stories`, `relaunched_jobs`, `eventful_run`, `forked_tree`,
     `gpu_events`, `bad_events`, `watched_job`, `stalled_job`.
 Parts of the product on a real Redis: `manager_stack` (run manager), `gateway_stack` (gateway), `server_stack` (whole
-    server), `incident_stream` (what alerting reads), `cli_program`, `plain_redis`, `imported_run`.
+    server), `checked_answers` (what it answers is what it declares), `incident_stream` (what alerting reads),
+    `cli_program`, `plain_redis`, `imported_run`.
 Real processes: `processes` (server and ranks), `part_writer`, `nvml` (a libnvidia-ml.so.1 whose GPUs tests break).
 Models to compare with: `archive_model`, `naive_store`, `full_curve`.
 Waiting and the machine: `waiting`, `ports`, `installed`.

@@ -14,10 +14,10 @@ import httpx
 import uvicorn
 import uvloop
 
-from answers_checked import AnswersChecked
 from stabilitybackend.app import create_app
 from stabilitybackend.cli.serving import server_config
 from stabilitybackend.settings import Settings
+from support.checked_answers import AnswersChecked
 from support.waiting import wait_until
 
 __all__ = ["RunningServer"]
@@ -45,7 +45,8 @@ class RunningServer:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            self.checked = AnswersChecked(create_app(self._settings, self._redis_url))
+            self.app = create_app(self._settings, self._redis_url)
+            self.checked = AnswersChecked(self.app)
             self._server = uvicorn.Server(server_config(self.checked, log_level="critical"))
             runner.run(self._server.serve(sockets=[self._socket]))
 

@@ -68,7 +68,7 @@ def declared(routes: Sequence[BaseRoute]) -> Iterator[Declared]:
         if router is not None:
             yield from declared(router.routes)
         elif isinstance(route, APIRoute) and route.include_in_schema:
-            for method, (status, one) in product(sorted(route.methods), route.responses.items()):
+            for method, (status, one) in product(sorted(route.methods or ()), route.responses.items()):
                 if isinstance(one, Answer):
                     yield Declared(method, route.path_format, str(status), one)
 

@@ -22,7 +22,8 @@ _EMPTY_VIEW: dict[str, Any] = {
     "latest": {}, "last_step": None, "effective_points": 0, "dead_points": 0, "status": "unreachable",
     "note": "no points yet", "head": 0, "world_size": 1,
     "world": {"now": 1, "before": None, "since_step": None, "gpus": None},
-    "ranks": [], "metrics": [], "open_incidents": 0, "worst_incident": None, "rollbacks": 0, "agents": 0,
+    "ranks": [], "metrics": [], "loss_metric": None, "unwatched": "", "open_incidents": 0,
+    "worst_incident": None, "rollbacks": 0, "agents": 0,
     "twins": False, "unreadable": {"passed_over": 0, "defects": 0, "fields": 0, "named": []},
 }  # fmt: skip
 

@@ -288,8 +288,8 @@ class RunState:
 
     def agent_view(self, agent: Mapping[str, Any]) -> dict[str, Any]:
         """Return an AgentHealth of docs/api.md."""
-        unknown = {"visible": False, "text": "no report about GPUs from this node yet"}
-        gpu = self._gpu_notes.get(agent["node"], unknown)
+        note = self._gpu_notes.get(agent["node"], {"text": "no report about GPUs from this node yet"})
+        gpu = {"visible": note.get("visible", False), "text": note.get("text", "")}
         return {**agent, "gpu": gpu, "gpus": self.gpu_readings.of(agent["node"])}
 
     def tick(self) -> Changes:

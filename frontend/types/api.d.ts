@@ -1,0 +1,1170 @@
+// Made by `make types` from the server's OpenAPI. Change stabilitybackend/schema/ instead.
+
+/**
+ * The newest report of one agent.
+ *
+ * Attributes:
+ *     gpu: the node's GPUs in a line. gpus: index -> field -> newest reading.
+ */
+export interface AgentHealth {
+  agent: string;
+  node: string;
+  time: number;
+  connected: boolean;
+  gpu: GpuNote;
+  gpus: Record<string, Record<string, number>>;
+  agent_state: AgentState;
+  ranks: RankHealth[];
+}
+
+/** What the agent says of itself. */
+export interface AgentState {
+  gpu?: GpuNoteNow | null;
+  frames_sent?: number | null;
+  records_sent?: number | null;
+  bad_records?: number | null;
+  version?: string | null;
+  started?: number | null;
+  spool?: SpoolFacts | null;
+  clock_step_s?: number | null;
+  blind?: BlindSpot[] | null;
+}
+
+/** The process answers. */
+export interface Alive {
+  status: "ok";
+}
+
+/** What was done to runs, keys and sessions, newest first. */
+export interface Audit {
+  entries: AuditEntry[];
+}
+
+/**
+ * One thing that was done.
+ *
+ * Attributes:
+ *     time: unix seconds.
+ *     who: the key's name, ``local`` where none is needed, ``user@host`` of a person at the command line, or
+ *         the setting's name for what the server does by itself.
+ *     key_id: of the key, null without one.
+ *     action: ``run.delete``, ``key.create``, ``key.revoke``, ``login`` or ``logout``.
+ *     target: the run or the key that it was done to; "" where there is none.
+ *     detail: more in words.
+ */
+export interface AuditEntry {
+  time: number;
+  who: string;
+  key_id: string | null;
+  action: string;
+  target?: string;
+  detail?: string;
+}
+
+/** What can't be seen on a node. */
+export interface BlindSpot {
+  what: string;
+  why?: string | null;
+  do?: string | null;
+}
+
+/** What a person says that an interruption was. */
+export interface CategoryBody {
+  /** a category of the table; null takes an earlier word back */
+  category: string | null;
+}
+
+/**
+ * A checkpoint that the job announced.
+ *
+ * Attributes:
+ *     available: it is still there. dead: it is of a discarded branch.
+ *     inside: null for one from before every open incident, and for a dead one.
+ */
+export interface Checkpoint {
+  step: number;
+  path: string;
+  segment: number;
+  time: number;
+  available: boolean;
+  dead: boolean;
+  inside: SpoiledBy | null;
+}
+
+/** Newest first. */
+export interface Checkpoints {
+  checkpoints: Checkpoint[];
+}
+
+/** Points of a run in files. */
+export interface ColdPoints {
+  parts: number;
+  rows: number;
+  bytes: number;
+  location: string;
+}
+
+/** Newest first. */
+export interface Commands {
+  commands: Record<string, unknown>[];
+}
+
+/**
+ * The effective curves of one run, moved to its own x = 0.
+ *
+ * Attributes:
+ *     offset: what was taken off the steps or times to get xs.
+ */
+export interface ComparedRun {
+  run_id: string;
+  name: string;
+  offset: number;
+  fork_step: number | null;
+  level: number;
+  problems: string[];
+  series: SeriesEntry[];
+}
+
+/** Curves of several runs over each other. */
+export interface Comparison {
+  align: "fork" | "step" | "time";
+  runs: ComparedRun[];
+}
+
+/** The run that is gone. */
+export interface Deleted {
+  deleted: string;
+}
+
+/** A change of a run's settings: the whole set. ``position``: the first stream id that it holds for. */
+export interface DetectorChange {
+  position: string;
+  settings: Record<string, Record<string, number>>;
+  who: string;
+  time: number;
+}
+
+/**
+ * A detector.
+ *
+ * Attributes:
+ *     kinds: of the incidents that it opens.
+ *     text: what it does, paragraphs with a newline between; the first one is a sentence or two.
+ *     every_rank: it looks at all ranks, not only at the lowest that logs the loss.
+ */
+export interface DetectorInfo {
+  name: string;
+  title: string;
+  kinds: string[];
+  parameters: DetectorParameter[];
+  text: string;
+  every_rank: boolean;
+}
+
+/** A number that can be set. Every detector has ``sensitivity``: thresholds are divided by it, 0 finds nothing. */
+export interface DetectorParameter {
+  name: string;
+  default: number;
+  low: number;
+  high: number;
+  unit: string;
+  text: string;
+}
+
+/**
+ * What is set for a run.
+ *
+ * Attributes:
+ *     settings: what holds now, only what is not the default.
+ *     changes: newest first, at most 100.
+ */
+export interface DetectorSettings {
+  settings: Record<string, Record<string, number>>;
+  changes: DetectorChange[];
+}
+
+/** All detectors, in the order of their right to an event. */
+export interface Detectors {
+  detectors: DetectorInfo[];
+}
+
+/** What was seen of one rank; ``missing``: why there is no stack. */
+export interface DumpedRank {
+  node: string;
+  pid: number;
+  proc: Record<string, unknown>;
+  slot: Record<string, unknown>;
+  missing: string | null;
+}
+
+/** Every answer with a status of 400 or more, but for the probes. */
+export interface Error {
+  error: ErrorFacts;
+}
+
+/**
+ * What went wrong.
+ *
+ * Attributes:
+ *     code: for programs.
+ *     message: what was given and what was expected. hint: what to do, "" where the message says it all.
+ */
+export interface ErrorFacts {
+  code: string;
+  message: string;
+  hint: string;
+}
+
+/**
+ * How far an export is.
+ *
+ * Attributes:
+ *     total: points that it will hold, about. points, rows: written so far.
+ *     problems: what could not be read, and where.
+ */
+export interface ExportProgress {
+  total: number;
+  points: number;
+  rows: number;
+  done: boolean;
+  problems: string[];
+}
+
+/** A fault that the server remembers, whatever becomes of the run. */
+export interface FleetFault {
+  run_id: string;
+  run_name: string;
+  project: string;
+  incident_id: string;
+  time: number;
+  node: string;
+  index: number | null;
+  ranks: number[];
+  what: string;
+  xids: number[];
+  class: string;
+  severity: "critical" | "info" | "warning";
+  title: string;
+  open: boolean;
+}
+
+/**
+ * A GPU of which a fault is remembered. Errors of the job itself are not counted.
+ *
+ * Attributes:
+ *     count: faults in ``runs`` runs. recent: those of the last 14 days.
+ *     faults: newest first, at most 32.
+ */
+export interface FleetGpu {
+  uuid: string;
+  name: string;
+  node: string;
+  index: number | null;
+  count: number;
+  runs: number;
+  first: number;
+  last: number;
+  recent: number;
+  faults: FleetFault[];
+}
+
+/** Every GPU of which a fault is remembered, newest fault first. */
+export interface FleetGpus {
+  gpus: FleetGpu[];
+}
+
+/**
+ * A GPU of a run's nodes.
+ *
+ * Attributes:
+ *     state: sick: it stops or endangers the job, or has to be reset; watch: something is known; lost: the node does
+ *         not reach it.
+ *     faults: newest first, at most 16.
+ */
+export interface Gpu {
+  node: string;
+  index: number | null;
+  uuid: string;
+  name: string;
+  bus_id: string;
+  serial: string;
+  memory_mib: number | null;
+  ranks: number[];
+  state: "lost" | "ok" | "sick" | "watch";
+  faults: GpuFault[];
+  offences: Offences | null;
+}
+
+/**
+ * A fault of a GPU in one run.
+ *
+ * Attributes:
+ *     what: the first sign, e.g. xid, ecc_uncorrected, lost.
+ *     incident_id: null for a symptom that stands alone.
+ */
+export interface GpuFault {
+  time: number;
+  last: number;
+  step: number | null;
+  what: string;
+  text: string;
+  class: "application" | "drain" | "reboot" | "reset" | "symptom" | "watch";
+  severity: "critical" | "info" | "warning";
+  open: boolean;
+  count: number;
+  xids: number[];
+  incident_id: string | null;
+}
+
+/** ``gpu_note``: the node's GPUs in one line. */
+export interface GpuNote {
+  visible?: boolean;
+  text?: string;
+}
+
+/** The node's GPUs in one line, and when they were last looked at. */
+export interface GpuNoteNow {
+  visible?: boolean | null;
+  text?: string | null;
+  time?: number | null;
+}
+
+/** The GPU that a rank computes on. */
+export interface GpuOfRank {
+  index?: number | null;
+  uuid?: string | null;
+}
+
+/** The GPUs of a run by node and index. */
+export interface Gpus {
+  gpus: Gpu[];
+}
+
+/**
+ * The newest report of every agent.
+ *
+ * Attributes:
+ *     waits_for: the ranks of open verdicts for which the others wait.
+ */
+export interface HealthAnswer {
+  agents: AgentHealth[];
+  waits_for: number[];
+}
+
+/** Points of a run in Redis and in memory; ``bytes`` with what an entry costs in Redis. */
+export interface HotPoints {
+  bytes: number;
+  limit_bytes: number;
+  frames: number;
+  values: number;
+}
+
+/** Newest first. */
+export interface Incidents {
+  incidents: Record<string, unknown>[];
+}
+
+/**
+ * One stop of a job, however many incidents tell of it.
+ *
+ * Attributes:
+ *     since: the last row before. resumed: the first row after, null while there is none.
+ *     counted: false for a stop by hand and for a stall that went on by itself.
+ *     step, resumed_step: of these rows. redone_steps: steps made twice for it.
+ *     gpus: UUIDs. evidence: sentences.
+ *     unsure: what speaks against the category, "" for nothing.
+ *     seen_category: what the rules say; ``category`` is what counts: a person's word where there is one.
+ *     deleted: its run is gone.
+ */
+export interface Interruption {
+  id: string;
+  run_id: string;
+  run_name: string;
+  project: string;
+  incident_id: string | null;
+  incidents: string[];
+  category: string;
+  label: string;
+  visible: "direct" | "indirect" | "no";
+  since: number;
+  resumed: number | null;
+  open: boolean;
+  counted: boolean;
+  what: "death" | "hang" | "node_lost" | "restart" | "stall";
+  step: number | null;
+  resumed_step: number | null;
+  redone_steps: number;
+  downtime_s: number;
+  redone_s: number;
+  time_lost_s: number;
+  ranks: number[];
+  nodes: string[];
+  gpus: string[];
+  evidence: string[];
+  confidence: "high" | "low" | "medium";
+  unsure: string;
+  seen_category: string;
+  set_by: SetBy | null;
+  deleted: boolean;
+}
+
+/**
+ * A category of the table, in the order of Llama 3's table, then ours.
+ *
+ * Attributes:
+ *     share: of all that count, 0 to 1.
+ *     visible, sees: how far a client can see this cause.
+ *     published, published_share: in Llama 3's table, null for rows of our own.
+ */
+export interface InterruptionRow {
+  category: string;
+  label: string;
+  count: number;
+  share: number;
+  time_lost_s: number;
+  visible: "direct" | "indirect" | "no";
+  sees: string;
+  published: number | null;
+  published_share: number | null;
+}
+
+/**
+ * What stopped the jobs of this server.
+ *
+ * Attributes:
+ *     count: interruptions that count; not_counted: the others.
+ *     mtbi_s: mean time between interruptions, ``running_s / count``; null without one.
+ *     runs: that have an interruption or ran in these days.
+ *     projects: all that have runs here, for a choice.
+ *     interruptions: newest first, at most 500; the numbers are of all.
+ */
+export interface Interruptions {
+  days: number | null;
+  project: string | null;
+  now: number;
+  count: number;
+  not_counted: number;
+  time_lost_s: number;
+  running_s: number;
+  gpu_hours: number;
+  mtbi_s: number | null;
+  per_1000_gpu_hours: number | null;
+  runs: number;
+  projects: string[];
+  interruptions: Interruption[];
+  table: InterruptionRow[];
+  published: Published;
+}
+
+/** Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where. */
+export interface Ledger {
+  rollbacks: Rollback[];
+  totals: LedgerTotals;
+  problems: string[];
+}
+
+/**
+ * All rollbacks of a run together, and how much of its time was worth it.
+ *
+ * Attributes:
+ *     effective_s, dead_s, idle_s: time of effective steps, of steps that were lost, and the rest of ``wall_s``.
+ *     goodput: ``effective_s / wall_s``. ettr: ``effective_s / (startup_s + wall_s)``. Null before the second row.
+ */
+export interface LedgerTotals {
+  rollbacks: number;
+  steps_lost: number;
+  wall_lost_s: number;
+  downtime_s: number;
+  gpu_hours_lost: number;
+  batches_skipped: number;
+  wall_s: number;
+  effective_s: number;
+  dead_s: number;
+  idle_s: number;
+  startup_s: number;
+  goodput: number | null;
+  ettr: number | null;
+  world_size: number;
+  gpus: number;
+  gpus_from: "agents" | "world_size";
+  notes: string[];
+}
+
+/** Nothing to say. */
+export interface LoggedOut {
+}
+
+/** A key, pasted by a person. */
+export interface Login {
+  key: string;
+}
+
+/** Who makes the call, and what that may do. ``project``: the only one that it may see, null for all. */
+export interface Me {
+  name: string;
+  scopes: string[];
+  project: string | null;
+  by: "key" | "local" | "session";
+}
+
+/** What is remembered of a GPU from other runs. */
+export interface Offences {
+  runs: number;
+  faults: number;
+  last: number;
+}
+
+/**
+ * The rollback that is suggested for a run now; every page and the command line show this one.
+ *
+ * Attributes:
+ *     incident_id, onset_step: the incident that it goes back for, null for none.
+ *     to_step: null where no checkpoint is from before the onset.
+ *     skip_batches: reaches to the newest step at least, so it grows with the run.
+ *     cannot: what the job does not promise to change, and why; nothing of that is suggested.
+ *     checkpoints: the newest 40 that can be used, and the suggested one.
+ */
+export interface Offer {
+  incident_id: string | null;
+  onset_step: number | null;
+  to_step: number | null;
+  skip_batches: number | null;
+  lr_scale: number | null;
+  reseed: boolean;
+  cannot: Record<string, string>;
+  text: string;
+  checkpoints: OfferedCheckpoint[];
+}
+
+/**
+ * A checkpoint that can be rolled back to.
+ *
+ * Attributes:
+ *     skip_batches: how many batches to leave out when one goes back to it; null where nothing went wrong.
+ *     where: ``20 steps before the onset``, "" where no incident is looked at.
+ */
+export interface OfferedCheckpoint {
+  step: number;
+  path: string;
+  segment: number;
+  time: number;
+  available: boolean;
+  dead: boolean;
+  inside: SpoiledBy | null;
+  skip_batches: number | null;
+  where: string;
+}
+
+/** What is asked of the job. Ranges are checked in ``stabilitybackend.policy.orders``. */
+export interface OrderBody {
+  /** 'rollback', 'restart' or 'dump_stacks' */
+  kind: string;
+  /** step of a checkpoint: training goes on from the step after it */
+  to_step?: number | null;
+  /** factor on the learning rate, (0, 10] */
+  lr_scale?: number | null;
+  /** new seed of the data order */
+  seed?: number | null;
+  /** global batches to skip after the checkpoint */
+  skip_batches?: number | null;
+  /** restart: nodes that the job shall come up without */
+  exclude_nodes?: string[] | null;
+  /** restart: nodes that the plan would leave out and shall not */
+  keep_nodes?: string[] | null;
+  /** restart: seconds from SIGTERM to SIGKILL, 10 if left out */
+  grace_s?: number | null;
+  /** rollback, restart: go to a checkpoint that was saved inside an open incident all the same */
+  accept_inside_incident?: boolean;
+  /** why, for the record */
+  reason?: string;
+  /** seconds after which nobody may begin with it; 600, restart 60, dump_stacks 15 if left out */
+  expires_s?: number | null;
+  /** the same key gives the same command again */
+  idempotency_key?: string | null;
+}
+
+/**
+ * What a launcher should do next.
+ *
+ * Attributes:
+ *     checkpoint: null: none is known. warning: what speaks against it, a sentence.
+ *     skip_range: the steps whose batches are left out, [first, last].
+ *     exclude_nodes: nodes to come up without.
+ *     verdict: of the incident.
+ *     text: sentences for people.
+ *     exit_code: of ``stabilityboard plan``.
+ */
+export interface Plan {
+  version: number;
+  run_id: string;
+  written: number;
+  action: "none" | "relaunch" | "relaunch_without" | "stop" | "wait";
+  checkpoint: PlannedCheckpoint | null;
+  warning: string | null;
+  skip_batches: number | null;
+  skip_range: [number, number] | null;
+  lr_scale: number | null;
+  exclude_nodes: string[];
+  suspects: Suspect[];
+  incident_id: string | null;
+  verdict: Record<string, unknown> | null;
+  exit_code: number;
+  text: string;
+}
+
+/** Where training goes on. ``inside``: the open incident at or after whose onset it was saved. */
+export interface PlannedCheckpoint {
+  step: number;
+  path: string;
+  inside: SpoiledBy | null;
+}
+
+/** What the kernel says of the thread that runs the loop. */
+export interface Proc {
+  state?: string | null;
+  wchan?: string | null;
+  threads?: number | null;
+  cpu?: number | null;
+}
+
+/** Where the published numbers are from. */
+export interface Published {
+  source: string;
+  count: number;
+  days: number;
+  gpus: number;
+  note: string;
+}
+
+/**
+ * One process of a rank: what its agent sent last, and what the server makes of it.
+ *
+ * Attributes:
+ *     budget_s: how long it may stay where it is; null for one that tells no steps while the others make them, absent
+ *         for a process without a rank.
+ *     status: judged by the server once, for everybody; null for a process that another one has replaced.
+ */
+export interface RankHealth {
+  rank: number | null;
+  source: string;
+  pid?: number | null;
+  alive?: boolean | null;
+  time?: number | null;
+  local_rank?: number | null;
+  world_size?: number | null;
+  gpu?: GpuOfRank | null;
+  can_dump?: boolean | null;
+  trouble?: string | null;
+  proc?: Proc | null;
+  state?: string | number | null;
+  step?: number | null;
+  step_start?: number | null;
+  phase?: string | null;
+  phase_start?: number | null;
+  expect_s?: number | null;
+  beat?: number | null;
+  last_seq?: number | null;
+  dropped?: number | null;
+  segment_key?: string | null;
+  phases?: Record<string, [number, number, number]> | null;
+  pending?: number | null;
+  budget_s?: number | null;
+  status: "behind" | "dead" | "finished" | "long" | "over" | "running" | "unheard" | "unread" | "waits" | null;
+}
+
+/** Whether every live run is judged and stored, and else why not. */
+export interface Ready {
+  status: "not ready" | "ready";
+  reasons: ErrorFacts[];
+}
+
+/** What was deleted, oldest first, or would be (``dry_run``). */
+export interface Retained {
+  days: number;
+  dry_run: boolean;
+  runs: RetainedRun[];
+}
+
+/** A run of which nothing was heard for long. ``problem``: why it is still there, where it should have gone. */
+export interface RetainedRun {
+  run_id: string;
+  project: string;
+  name: string;
+  status: string;
+  updated: number;
+  deleted: boolean;
+  problem: string | null;
+}
+
+/**
+ * One rollback or restart that went back.
+ *
+ * Attributes:
+ *     changes: what was ordered, or declared by the job. applied: what the job says that it did, null for nothing.
+ *     downtime_s: null when the job ended without a new row.
+ *     batches_skipped: null where some were ordered and the job reported nothing.
+ *     undone: a person said that the steps were no rollback: listed, and not counted.
+ */
+export interface Rollback {
+  segment: number;
+  parent: number;
+  fork_step: number;
+  last_dead_step: number | null;
+  cause: "command" | "declared" | "restart";
+  reason: string;
+  issuer: string | null;
+  command_id: string | null;
+  changes: Record<string, unknown>;
+  applied: Record<string, unknown> | null;
+  created: number;
+  steps_lost: number;
+  wall_lost_s: number;
+  downtime_s: number | null;
+  gpu_hours_lost: number;
+  batches_skipped: number | null;
+  incidents: string[];
+  undone: boolean;
+  notes: string[];
+}
+
+/**
+ * One run. Times are unix seconds.
+ *
+ * Attributes:
+ *     config: what the job said of itself.
+ *     created, updated: when the server heard of it first and last.
+ *     began, logged: when its ranks logged first and last, by the clock of the log; null without points.
+ *     last_step: newest step of the effective timeline.
+ *     head: id of the newest segment of the effective timeline.
+ *     latest: newest values of the first 200 metrics.
+ *     open_incidents: without those of severity info, which wake nobody.
+ *     note: a sentence about its status, "" where there is nothing to say.
+ *     twins: two living processes are the same rank (two jobs under one run id); the note names them.
+ *     loss_metric: the metric that is watched as the training loss, null where none is.
+ *     unwatched: what to do about that, "" where a loss is watched.
+ *     dead_points: points that a rollback discarded.
+ */
+export interface Run {
+  run_id: string;
+  project: string;
+  name: string;
+  config: Record<string, unknown>;
+  created: number;
+  updated: number;
+  began: number | null;
+  logged: number | null;
+  status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  note: string;
+  last_step: number | null;
+  head: number;
+  latest: Record<string, number | "-Infinity" | "Infinity" | "NaN">;
+  metrics: string[];
+  loss_metric: string | null;
+  unwatched: string;
+  ranks: number[];
+  world_size: number;
+  world: World;
+  agents: number;
+  twins: boolean;
+  open_incidents: number;
+  worst_incident: WorstIncident | null;
+  rollbacks: number;
+  effective_points: number;
+  dead_points: number;
+  unreadable: Unreadable;
+}
+
+/**
+ * A page of the list of runs, newest first.
+ *
+ * Attributes:
+ *     total: all runs, on whatever page.
+ *     next: ``cursor`` of the next page, null on the last one. No run comes twice or is left out.
+ */
+export interface RunPage {
+  runs: Run[];
+  total: number;
+  next: string | null;
+  storing: StoringProblem | null;
+}
+
+/** A run asked for by itself; ``storing`` is null while what comes is stored. */
+export interface RunWithStoring {
+  run_id: string;
+  project: string;
+  name: string;
+  config: Record<string, unknown>;
+  created: number;
+  updated: number;
+  began: number | null;
+  logged: number | null;
+  status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
+  note: string;
+  last_step: number | null;
+  head: number;
+  latest: Record<string, number | "-Infinity" | "Infinity" | "NaN">;
+  metrics: string[];
+  loss_metric: string | null;
+  unwatched: string;
+  ranks: number[];
+  world_size: number;
+  world: World;
+  agents: number;
+  twins: boolean;
+  open_incidents: number;
+  worst_incident: WorstIncident | null;
+  rollbacks: number;
+  effective_points: number;
+  dead_points: number;
+  unreadable: Unreadable;
+  storing: StoringProblem | null;
+}
+
+/**
+ * An unbroken stretch of steps between two rollbacks or restarts.
+ *
+ * Attributes:
+ *     key: what the ranks call it.
+ *     fork_step: the step of the parent that it goes on from, null for the first segment.
+ *     dead_after: points with a greater step are discarded (null: none; less than first_step: all of them).
+ *     on_head_path: it is part of the effective timeline.
+ *     cause: ``resume``: a launch that did not go back.
+ *     changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
+ *     points: values stored in it.
+ *     undone: a person said that this inferred segment is no rollback.
+ */
+export interface Segment {
+  id: number;
+  key: string;
+  parent: number | null;
+  fork_step: number | null;
+  first_step: number | null;
+  last_step: number | null;
+  dead_after: number | null;
+  on_head_path: boolean;
+  cause: "command" | "declared" | "restart" | "resume" | "start";
+  reason: string;
+  command_id: string | null;
+  issuer: string | null;
+  changes: Record<string, unknown>;
+  applied: Record<string, unknown> | null;
+  created: number;
+  ranks: number[];
+  points: number;
+  undone: boolean;
+}
+
+/** All segments of a run by id, and the id of the newest of its effective timeline. */
+export interface Segments {
+  head: number;
+  segments: Segment[];
+}
+
+/**
+ * What a chart asked for.
+ *
+ * Attributes:
+ *     cursor: ask with it for what comes after this.
+ *     level: of the coarsest buckets in it.
+ *     unplaced: points left out because their x is not known.
+ *     complete: false where only what came after the cursor is in it.
+ *     problems: what could not be read, and where; everything else is here.
+ */
+export interface SeriesAnswer {
+  series: SeriesEntry[];
+  cursor: string;
+  level: number;
+  x: string;
+  unplaced: number;
+  complete: boolean;
+  problems: string[];
+}
+
+/**
+ * Points of one metric, segment and rank, discarded or not; steps strictly rising.
+ *
+ * Attributes:
+ *     dead: a rollback discarded them.
+ *     stray: low steps that nothing followed, or about which nothing is decided yet.
+ *     node: of points that no rank logged.
+ *     level: the buckets are of ``2**level`` steps; 0: every row.
+ *     xs: where the points stand on the x axis; absent where that is the step.
+ *     smoothed: the average after each point, null before the first finite one; absent unless asked for.
+ *     source: the process that logged those about which nothing is decided.
+ */
+export interface SeriesEntry {
+  metric: string;
+  segment: number;
+  dead: boolean;
+  stray: boolean;
+  rank: number | null;
+  node: string | null;
+  level: number;
+  steps: number[];
+  values: (number | "-Infinity" | "Infinity" | "NaN")[];
+  xs?: number[];
+  smoothed?: (number | null)[];
+  source?: string;
+}
+
+/** Whether the server works and its Redis stores what comes; ``redis``: ok, or what is wrong with it. */
+export interface ServerHealth {
+  status: "degraded" | "ok";
+  version: string;
+  redis: string;
+  uptime_s: number;
+}
+
+/** Who said that an interruption was something else than the rules say. */
+export interface SetBy {
+  who: string;
+  time: number;
+}
+
+/** What differs from the defaults. Names and ranges are checked by the detectors' registry. */
+export interface SettingsBody {
+  /** detector -> parameter -> number, as GET /api/v1/detectors lists them; {} brings the defaults back */
+  settings: unknown;
+}
+
+/** Incidents by severity. */
+export interface SeverityCounts {
+  info: number;
+  warning: number;
+  critical: number;
+}
+
+/** The open incident at or after whose onset a checkpoint was saved: it may hold the damage already. */
+export interface SpoiledBy {
+  incident_id: string;
+  kind: string;
+  onset_step: number;
+  text: string;
+}
+
+/** The room for what is not sent yet. */
+export interface SpoolFacts {
+  free_mib?: number | null;
+  limit_mib?: number | null;
+  dropped?: number | null;
+  error?: string | null;
+}
+
+/**
+ * The stacks of all ranks at one moment.
+ *
+ * Attributes:
+ *     complete: every rank that ran has answered.
+ *     groups: the largest first.
+ *     not_kept: ranks beyond the bound.
+ */
+export interface StackDump {
+  request: string;
+  reason: string;
+  time: number;
+  complete: boolean;
+  ranks: Record<string, DumpedRank>;
+  groups: StackGroup[];
+  collectives: StuckCollective[];
+  bytes: number;
+  not_kept: number;
+}
+
+/** The newest 8 dumps, newest first. */
+export interface StackDumps {
+  dumps: StackDump[];
+}
+
+/** A frame of a stack; line 0 where it is not known. */
+export interface StackFrame {
+  function: string;
+  file: string;
+  line: number;
+}
+
+/**
+ * The ranks whose main threads have one stack.
+ *
+ * Attributes:
+ *     what: the collective, as ``all_reduce #1841 of default_pg``, or only its name.
+ *     frames: of the main thread, innermost first.
+ *     text: whole text of one of them, "" beyond 1 MB a dump.
+ *     odd: the others may wait for these.
+ */
+export interface StackGroup {
+  ranks: number[];
+  nodes: string[];
+  where: "checkpoint" | "collective" | "data" | "idle" | "native" | "unknown" | "user";
+  what: string;
+  frames: StackFrame[];
+  text: string;
+  odd: boolean;
+}
+
+/**
+ * Where a run's points are.
+ *
+ * Attributes:
+ *     state: behind: the window is twice full and agents wait. failed: ``problem`` says why, it is tried again.
+ */
+export interface Storage {
+  hot: HotPoints;
+  cold: ColdPoints;
+  state: "archiving" | "behind" | "failed" | "ok";
+  problem: string | null;
+}
+
+/**
+ * Why nothing is stored, for all runs of the server.
+ *
+ * Attributes:
+ *     code: for programs.
+ *     problem, hint: what is wrong and what to do, for people.
+ *     since: unix seconds.
+ */
+export interface StoringProblem {
+  code: string;
+  problem: string;
+  hint: string;
+  since: number;
+}
+
+/** A collective that some ranks have entered and others not; ``unknown``: no recorder of theirs was read. */
+export interface StuckCollective {
+  pg: string;
+  seq: number;
+  op: string;
+  joined: number[];
+  missing: number[];
+  unknown: number[];
+}
+
+/** Who is blamed. ``gpu``: its UUID. */
+export interface Suspect {
+  rank: number;
+  node: string | null;
+  gpu: string | null;
+}
+
+/**
+ * What the detectors would have found in a run with other settings.
+ *
+ * Attributes:
+ *     first_step: the first that counts, null for all.
+ *     now, then: by detector: what the run's incidents say today, and with these settings.
+ *     incidents: newest first, at most 500.
+ *     seconds: that it took.
+ *     failures: exceptions of detectors.
+ */
+export interface Trial {
+  settings: Record<string, Record<string, number>>;
+  first_step: number | null;
+  now: Record<string, SeverityCounts>;
+  then: Record<string, SeverityCounts>;
+  incidents: Record<string, unknown>[];
+  rows: number;
+  points: number;
+  seconds: number;
+  failures: Record<string, number>;
+  unreadable: number;
+}
+
+/** Settings to try. */
+export interface TrialBody {
+  /** detector -> parameter -> number, as GET /api/v1/detectors lists them; {} brings the defaults back */
+  settings: unknown;
+  /** judge the newest steps only; all when left out */
+  last_steps?: number | null;
+}
+
+/**
+ * What the run's agents sent and the server could not use.
+ *
+ * Attributes:
+ *     passed_over: events and blocks of points that were left out as a whole.
+ *     defects: those of them that failed on a mistake of the server.
+ *     fields: fields that were left out of events and health reports.
+ *     named: the first 16 reasons.
+ */
+export interface Unreadable {
+  passed_over: number;
+  defects: number;
+  fields: number;
+  named: UnreadableReason[];
+}
+
+/** Why something was left out, how often, and who sent it first. */
+export interface UnreadableReason {
+  what: string;
+  why: string;
+  count: number;
+  source: string;
+}
+
+/**
+ * The number of ranks of a run, and its last change.
+ *
+ * Attributes:
+ *     now: ranks of the newest launch.
+ *     before, since_step: ranks of the last launch with another number, and the first step since; null without one.
+ *     gpus: GPUs in use on the nodes that are connected, null where none is seen.
+ */
+export interface World {
+  now: number;
+  before: number | null;
+  since_step: number | null;
+  gpus: number | null;
+}
+
+/** The gravest open incident of a run, the newest of equals. */
+export interface WorstIncident {
+  incident_id: string;
+  kind: string;
+  severity: "critical" | "info" | "warning";
+  title: string;
+}
+
+/** Method and path of a call, and what it answers when it succeeds. */
+export interface Answers {
+  "GET /api/v1/audit": Audit;
+  "GET /api/v1/compare": Comparison;
+  "GET /api/v1/detectors": Detectors;
+  "GET /api/v1/gpus": FleetGpus;
+  "GET /api/v1/interruptions": Interruptions;
+  "POST /api/v1/login": Me;
+  "POST /api/v1/logout": LoggedOut;
+  "GET /api/v1/me": Me;
+  "POST /api/v1/retention": Retained;
+  "GET /api/v1/runs": RunPage;
+  "GET /api/v1/runs/{run_id}": RunWithStoring;
+  "DELETE /api/v1/runs/{run_id}": Deleted;
+  "POST /api/v1/runs/{run_id}/backtest": Trial;
+  "GET /api/v1/runs/{run_id}/checkpoints": Checkpoints;
+  "POST /api/v1/runs/{run_id}/commands": Record<string, unknown>;
+  "GET /api/v1/runs/{run_id}/commands": Commands;
+  "GET /api/v1/runs/{run_id}/commands/{command_id}": Record<string, unknown>;
+  "POST /api/v1/runs/{run_id}/compact": Storage;
+  "GET /api/v1/runs/{run_id}/detectors": DetectorSettings;
+  "PUT /api/v1/runs/{run_id}/detectors": DetectorSettings;
+  "GET /api/v1/runs/{run_id}/export": Blob;
+  "GET /api/v1/runs/{run_id}/export/{export_id}": ExportProgress;
+  "GET /api/v1/runs/{run_id}/gpus": Gpus;
+  "GET /api/v1/runs/{run_id}/health": HealthAnswer;
+  "GET /api/v1/runs/{run_id}/incidents": Incidents;
+  "GET /api/v1/runs/{run_id}/incidents/{incident_id}": Record<string, unknown>;
+  "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": Record<string, unknown>;
+  "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": Interruption;
+  "GET /api/v1/runs/{run_id}/ledger": Ledger;
+  "GET /api/v1/runs/{run_id}/plan": Plan;
+  "GET /api/v1/runs/{run_id}/rollback": Offer;
+  "GET /api/v1/runs/{run_id}/segments": Segments;
+  "POST /api/v1/runs/{run_id}/segments/{segment}/undo": Segments;
+  "GET /api/v1/runs/{run_id}/series": SeriesAnswer;
+  "GET /api/v1/runs/{run_id}/stacks": StackDumps;
+  "GET /api/v1/runs/{run_id}/stacks/{request}": StackDump;
+  "GET /api/v1/runs/{run_id}/storage": Storage;
+  "GET /healthz": ServerHealth;
+  "GET /livez": Alive;
+  "GET /metrics": Blob;
+  "GET /readyz": Ready;
+}

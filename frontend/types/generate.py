@@ -1,0 +1,107 @@
+"""Writes ``api.d.ts``: what the server's calls answer, as TypeScript, for ``// @ts-check`` in the browser's code.
+
+Made from the server's OpenAPI, which is made from ``stabilitybackend.schema``. ``make types`` runs it; a test says when
+that was forgotten. The file lies outside of the package: browsers never get it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["FILE", "declarations"]
+
+#: What is written.
+FILE = Path(__file__).with_name("api.d.ts")
+_HEAD = "// Made by `make types` from the server's OpenAPI. Change stabilitybackend/schema/ instead.\n"
+_SIMPLE = {"string": "string", "boolean": "boolean", "null": "null", "number": "number", "integer": "number"}
+
+Schema = Mapping[str, Any]
+
+
+def declarations(document: Schema) -> str:
+    """Return the declarations: an interface for each component of an OpenAPI document, and ``Answers``.
+
+    Raises:
+        ValueError: a schema is of a form that our types have not had so far.
+    """
+    parts = [_HEAD]
+    for name, schema in sorted(document["components"]["schemas"].items()):
+        members = "".join(_members(schema))
+        parts.append(f"{_comment(schema)}export interface {name} {{\n{members}}}\n")
+    parts.append(
+        "/** Method and path of a call, and what it answers when it succeeds. */\nexport interface Answers {\n"
+    )
+    answers = "".join(
+        f"  {json.dumps(f'{method.upper()} {path}')}: {_answer(operation)};\n"
+        for path, operations in sorted(document["paths"].items())
+        for method, operation in operations.items()
+    )
+    return "\n".join(parts) + answers + "}\n"
+
+
+def _answer(operation: Schema) -> str:
+    """Return the type of the first answer that is no error; a file is ``Blob``."""
+    status = min(status for status in operation["responses"] if status.startswith("2"))
+    content = operation["responses"][status]["content"]
+    return _type(content["application/json"]["schema"]) if "application/json" in content else "Blob"
+
+
+def _members(schema: Schema) -> Iterator[str]:
+    required = schema.get("required", ())
+    for name, inner in schema.get("properties", {}).items():
+        text = inner.get("description")
+        if text:
+            yield f"  /** {text} */\n"
+        yield f"  {name}{'' if name in required else '?'}: {_type(inner)};\n"
+
+
+def _type(schema: Schema) -> str:
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "enum" in schema:
+        return " | ".join(json.dumps(value) for value in schema["enum"])
+    if "anyOf" in schema:
+        return " | ".join(dict.fromkeys(_type(one) for one in schema["anyOf"]))
+    kind = schema.get("type")
+    if kind == "array":
+        if "prefixItems" in schema:
+            return f"[{', '.join(map(_type, schema['prefixItems']))}]"
+        inner = _type(schema.get("items", {}))
+        return f"({inner})[]" if " | " in inner else f"{inner}[]"
+    if kind == "object":
+        return f"Record<string, {_type(schema.get('additionalProperties') or {})}>"
+    if kind in _SIMPLE:
+        return _SIMPLE[kind]
+    if kind is None:
+        return "unknown"
+    raise ValueError(f"no TypeScript for {schema}")
+
+
+def _comment(schema: Schema) -> str:
+    lines = inspect.cleandoc(schema.get("description", "")).splitlines()
+    if not lines:
+        return ""
+    if len(lines) == 1:
+        return f"/** {lines[0]} */\n"
+    return "/**\n" + "".join(f" * {line}".rstrip() + "\n" for line in lines) + " */\n"
+
+
+def main() -> None:
+    """Write the file anew."""
+    from stabilitybackend.app import create_app
+    from stabilitybackend.settings import Settings
+
+    with tempfile.TemporaryDirectory() as folder:
+        app = create_app(Settings(data_dir=Path(folder)), "redis://127.0.0.1:1")  # it is never started
+    FILE.write_text(declarations(app.openapi()))
+    print(FILE, file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
