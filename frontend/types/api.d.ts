@@ -115,7 +115,7 @@ export interface Commands {
  * Attributes:
  *     offset: what was taken off the steps or times to get xs.
  */
-export interface ComparedRun {
+export interface ComparedCurves {
   run_id: string;
   name: string;
   offset: number;
@@ -128,7 +128,7 @@ export interface ComparedRun {
 /** Curves of several runs over each other. */
 export interface Comparison {
   align: "fork" | "step" | "time";
-  runs: ComparedRun[];
+  runs: ComparedCurves[];
 }
 
 /** The run that is gone. */
@@ -171,18 +171,6 @@ export interface DetectorParameter {
   text: string;
 }
 
-/**
- * What is set for a run.
- *
- * Attributes:
- *     settings: what holds now, only what is not the default.
- *     changes: newest first, at most 100.
- */
-export interface DetectorSettings {
-  settings: Record<string, Record<string, number>>;
-  changes: DetectorChange[];
-}
-
 /** All detectors, in the order of their right to an event. */
 export interface Detectors {
   detectors: DetectorInfo[];
@@ -198,7 +186,7 @@ export interface DumpedRank {
 }
 
 /** Every answer with a status of 400 or more, but for the probes. */
-export interface Error {
+export interface ErrorAnswer {
   error: ErrorFacts;
 }
 
@@ -456,40 +444,6 @@ export interface Interruptions {
   published: Published;
 }
 
-/** Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where. */
-export interface Ledger {
-  rollbacks: Rollback[];
-  totals: LedgerTotals;
-  problems: string[];
-}
-
-/**
- * All rollbacks of a run together, and how much of its time was worth it.
- *
- * Attributes:
- *     effective_s, dead_s, idle_s: time of effective steps, of steps that were lost, and the rest of ``wall_s``.
- *     goodput: ``effective_s / wall_s``. ettr: ``effective_s / (startup_s + wall_s)``. Null before the second row.
- */
-export interface LedgerTotals {
-  rollbacks: number;
-  steps_lost: number;
-  wall_lost_s: number;
-  downtime_s: number;
-  gpu_hours_lost: number;
-  batches_skipped: number;
-  wall_s: number;
-  effective_s: number;
-  dead_s: number;
-  idle_s: number;
-  startup_s: number;
-  goodput: number | null;
-  ettr: number | null;
-  world_size: number;
-  gpus: number;
-  gpus_from: "agents" | "world_size";
-  notes: string[];
-}
-
 /** Nothing to say. */
 export interface LoggedOut {
 }
@@ -605,7 +559,7 @@ export interface Plan {
   skip_range: [number, number] | null;
   lr_scale: number | null;
   exclude_nodes: string[];
-  suspects: Suspect[];
+  suspects: PlannedSuspect[];
   incident_id: string | null;
   verdict: Record<string, unknown> | null;
   exit_code: number;
@@ -617,6 +571,13 @@ export interface PlannedCheckpoint {
   step: number;
   path: string;
   inside: SpoiledBy | null;
+}
+
+/** Who is blamed. ``gpu``: its UUID. */
+export interface PlannedSuspect {
+  rank: number;
+  node: string | null;
+  gpu: string | null;
 }
 
 /** What the kernel says of the thread that runs the loop. */
@@ -672,6 +633,26 @@ export interface RankHealth {
   status: "behind" | "dead" | "finished" | "long" | "over" | "running" | "unheard" | "unread" | "waits" | null;
 }
 
+/**
+ * The stacks of all ranks at one moment.
+ *
+ * Attributes:
+ *     complete: every rank that ran has answered.
+ *     groups: the largest first.
+ *     not_kept: ranks beyond the bound.
+ */
+export interface RankStacks {
+  request: string;
+  reason: string;
+  time: number;
+  complete: boolean;
+  ranks: Record<string, DumpedRank>;
+  groups: StackGroup[];
+  collectives: StuckCollective[];
+  bytes: number;
+  not_kept: number;
+}
+
 /** Whether every live run is judged and stored, and else why not. */
 export interface Ready {
   status: "not ready" | "ready";
@@ -705,7 +686,7 @@ export interface RetainedRun {
  *     batches_skipped: null where some were ordered and the job reported nothing.
  *     undone: a person said that the steps were no rollback: listed, and not counted.
  */
-export interface Rollback {
+export interface RollbackCost {
   segment: number;
   parent: number;
   fork_step: number;
@@ -725,6 +706,40 @@ export interface Rollback {
   incidents: string[];
   undone: boolean;
   notes: string[];
+}
+
+/**
+ * All rollbacks of a run together, and how much of its time was worth it.
+ *
+ * Attributes:
+ *     effective_s, dead_s, idle_s: time of effective steps, of steps that were lost, and the rest of ``wall_s``.
+ *     goodput: ``effective_s / wall_s``. ettr: ``effective_s / (startup_s + wall_s)``. Null before the second row.
+ */
+export interface RollbackCostTotals {
+  rollbacks: number;
+  steps_lost: number;
+  wall_lost_s: number;
+  downtime_s: number;
+  gpu_hours_lost: number;
+  batches_skipped: number;
+  wall_s: number;
+  effective_s: number;
+  dead_s: number;
+  idle_s: number;
+  startup_s: number;
+  goodput: number | null;
+  ettr: number | null;
+  world_size: number;
+  gpus: number;
+  gpus_from: "agents" | "world_size";
+  notes: string[];
+}
+
+/** Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where. */
+export interface RollbackCosts {
+  rollbacks: RollbackCost[];
+  totals: RollbackCostTotals;
+  problems: string[];
 }
 
 /**
@@ -763,7 +778,7 @@ export interface Run {
   unwatched: string;
   ranks: number[];
   world_size: number;
-  world: World;
+  world: WorldSize;
   agents: number;
   twins: boolean;
   open_incidents: number;
@@ -771,7 +786,19 @@ export interface Run {
   rollbacks: number;
   effective_points: number;
   dead_points: number;
-  unreadable: Unreadable;
+  unreadable: UnreadableCounts;
+}
+
+/**
+ * What is set for a run.
+ *
+ * Attributes:
+ *     settings: what holds now, only what is not the default.
+ *     changes: newest first, at most 100.
+ */
+export interface RunDetectors {
+  settings: Record<string, Record<string, number>>;
+  changes: DetectorChange[];
 }
 
 /**
@@ -808,7 +835,7 @@ export interface RunWithStoring {
   unwatched: string;
   ranks: number[];
   world_size: number;
-  world: World;
+  world: WorldSize;
   agents: number;
   twins: boolean;
   open_incidents: number;
@@ -816,7 +843,7 @@ export interface RunWithStoring {
   rollbacks: number;
   effective_points: number;
   dead_points: number;
-  unreadable: Unreadable;
+  unreadable: UnreadableCounts;
   storing: StoringProblem | null;
 }
 
@@ -950,29 +977,9 @@ export interface SpoolFacts {
   error?: string | null;
 }
 
-/**
- * The stacks of all ranks at one moment.
- *
- * Attributes:
- *     complete: every rank that ran has answered.
- *     groups: the largest first.
- *     not_kept: ranks beyond the bound.
- */
-export interface StackDump {
-  request: string;
-  reason: string;
-  time: number;
-  complete: boolean;
-  ranks: Record<string, DumpedRank>;
-  groups: StackGroup[];
-  collectives: StuckCollective[];
-  bytes: number;
-  not_kept: number;
-}
-
 /** The newest 8 dumps, newest first. */
 export interface StackDumps {
-  dumps: StackDump[];
+  dumps: RankStacks[];
 }
 
 /** A frame of a stack; line 0 where it is not known. */
@@ -1039,13 +1046,6 @@ export interface StuckCollective {
   unknown: number[];
 }
 
-/** Who is blamed. ``gpu``: its UUID. */
-export interface Suspect {
-  rank: number;
-  node: string | null;
-  gpu: string | null;
-}
-
 /**
  * What the detectors would have found in a run with other settings.
  *
@@ -1086,7 +1086,7 @@ export interface TrialBody {
  *     fields: fields that were left out of events and health reports.
  *     named: the first 16 reasons.
  */
-export interface Unreadable {
+export interface UnreadableCounts {
   passed_over: number;
   defects: number;
   fields: number;
@@ -1109,7 +1109,7 @@ export interface UnreadableReason {
  *     before, since_step: ranks of the last launch with another number, and the first step since; null without one.
  *     gpus: GPUs in use on the nodes that are connected, null where none is seen.
  */
-export interface World {
+export interface WorldSize {
   now: number;
   before: number | null;
   since_step: number | null;
@@ -1144,8 +1144,8 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/commands": Commands;
   "GET /api/v1/runs/{run_id}/commands/{command_id}": Record<string, unknown>;
   "POST /api/v1/runs/{run_id}/compact": Storage;
-  "GET /api/v1/runs/{run_id}/detectors": DetectorSettings;
-  "PUT /api/v1/runs/{run_id}/detectors": DetectorSettings;
+  "GET /api/v1/runs/{run_id}/detectors": RunDetectors;
+  "PUT /api/v1/runs/{run_id}/detectors": RunDetectors;
   "GET /api/v1/runs/{run_id}/export": Blob;
   "GET /api/v1/runs/{run_id}/export/{export_id}": ExportProgress;
   "GET /api/v1/runs/{run_id}/gpus": Gpus;
@@ -1154,14 +1154,14 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/incidents/{incident_id}": Record<string, unknown>;
   "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": Record<string, unknown>;
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": Interruption;
-  "GET /api/v1/runs/{run_id}/ledger": Ledger;
+  "GET /api/v1/runs/{run_id}/ledger": RollbackCosts;
   "GET /api/v1/runs/{run_id}/plan": Plan;
   "GET /api/v1/runs/{run_id}/rollback": Offer;
   "GET /api/v1/runs/{run_id}/segments": Segments;
   "POST /api/v1/runs/{run_id}/segments/{segment}/undo": Segments;
   "GET /api/v1/runs/{run_id}/series": SeriesAnswer;
   "GET /api/v1/runs/{run_id}/stacks": StackDumps;
-  "GET /api/v1/runs/{run_id}/stacks/{request}": StackDump;
+  "GET /api/v1/runs/{run_id}/stacks/{request}": RankStacks;
   "GET /api/v1/runs/{run_id}/storage": Storage;
   "GET /healthz": ServerHealth;
   "GET /livez": Alive;

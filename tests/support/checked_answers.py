@@ -13,8 +13,8 @@ from msgspec import NODEFAULT
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stabilitybackend.routes.answers import JSON, Answer, declared
-from stabilitybackend.schema.server import Error
+from stabilitybackend.routes.answers import JSON, DeclaredBody, declared
+from stabilitybackend.schema.server import ErrorAnswer
 
 __all__ = ["AnswersChecked", "strict"]
 
@@ -54,7 +54,7 @@ class AnswersChecked:
         self.answered: set[str] = set()
         self.lies: list[str] = []
         self._app: ASGIApp = app
-        self._routes: dict[tuple[str, str], tuple[re.Pattern[str], dict[str, Answer]]] = {}
+        self._routes: dict[tuple[str, str], tuple[re.Pattern[str], dict[str, DeclaredBody]]] = {}
         for method, path, status, one in declared(app.routes):
             known = self._routes.setdefault((method, path), (compile_path(path)[0], {}))
             known[1][status] = one
@@ -82,7 +82,7 @@ class AnswersChecked:
                     self.answered.add(f"{method} {template}")
                 return
         if body and path.startswith("/api/v1/") and status >= 400:
-            self._decode(f"{method} {path}", status, Error, body)
+            self._decode(f"{method} {path}", status, ErrorAnswer, body)
 
     def _decode(self, what: str, status: int, kind: Any, body: bytes) -> None:
         if not body:

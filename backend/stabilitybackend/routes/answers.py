@@ -16,15 +16,15 @@ from fastapi import Response
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from stabilitybackend.schema.server import Error
+from stabilitybackend.schema.server import ErrorAnswer
 
-__all__ = ["JSON", "Answer", "Declared", "answer", "answers", "complete", "declared"]
+__all__ = ["JSON", "Declared", "DeclaredBody", "answer", "answers", "complete", "declared"]
 
 JSON = "application/json"
 _REF = "#/components/schemas/{name}"
 
 
-class Answer(dict[str, Any]):
+class DeclaredBody(dict[str, Any]):
     """One entry of ``responses``, as FastAPI takes it.
 
     Args:
@@ -43,17 +43,17 @@ class Declared(NamedTuple):
     method: str
     path: str
     status: str
-    answer: Answer
+    answer: DeclaredBody
 
 
 def answers(kind: Any, *statuses: int, media_types: Sequence[str] = (JSON,)) -> dict[int | str, dict[str, Any]]:
-    """Return the ``responses`` of a route: ``kind`` with these statuses, 200 if left out, and Error with all others.
+    """Return the ``responses`` of a route: ``kind`` with these statuses, 200 if left out; ErrorAnswer with the others.
 
     Args:
         kind: the type of the body; None for one that is no JSON.
     """
-    one = Answer(kind, *media_types)
-    return {**dict.fromkeys(statuses or (200,), one), "default": Answer(Error, JSON)}
+    one = DeclaredBody(kind, *media_types)
+    return {**dict.fromkeys(statuses or (200,), one), "default": DeclaredBody(ErrorAnswer, JSON)}
 
 
 def answer(content: Any, status: int = 200, option: int = orjson.OPT_SERIALIZE_NUMPY) -> Response:
@@ -69,7 +69,7 @@ def declared(routes: Sequence[BaseRoute]) -> Iterator[Declared]:
             yield from declared(router.routes)
         elif isinstance(route, APIRoute) and route.include_in_schema:
             for method, (status, one) in product(sorted(route.methods or ()), route.responses.items()):
-                if isinstance(one, Answer):
+                if isinstance(one, DeclaredBody):
                     yield Declared(method, route.path_format, str(status), one)
 
 

@@ -15,7 +15,7 @@ from stabilitybackend.detectors.contract import Detector
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.routes.access import Commander, Reader, Worker
 from stabilitybackend.routes.answers import JSON, answer, answers
-from stabilitybackend.schema.detectors import Detectors, DetectorSettings
+from stabilitybackend.schema.detectors import Detectors, RunDetectors
 from stabilitybackend.schema.kinds import IncidentKinds, served
 
 __all__ = ["SettingsBody", "router"]
@@ -46,14 +46,14 @@ async def incident_kinds(reader: Reader) -> Response:
     return answer({"kinds": [kind for name, kind in served().items() if name]})
 
 
-@router.get("/runs/{run_id}/detectors", responses=answers(DetectorSettings))
+@router.get("/runs/{run_id}/detectors", responses=answers(RunDetectors))
 async def settings(reader: Reader, worker: Worker) -> Response:
     """What is set for a run, and who changed it when."""
     await worker.detectors.refresh()
     return answer(worker.detectors.shown())
 
 
-@router.put("/runs/{run_id}/detectors", responses=answers(DetectorSettings))
+@router.put("/runs/{run_id}/detectors", responses=answers(RunDetectors))
 async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker) -> Response:
     """Replace all that is set for a run; it holds for the points that come from now on."""
     return answer(await worker.detectors.replace(body.settings, commander.name, worker.cursor))

@@ -11,14 +11,14 @@ from fastapi import APIRouter, Response
 from stabilitybackend.routes.access import Reader, Worker
 from stabilitybackend.routes.answers import answer, answers
 from stabilitybackend.runs.books import ledger_of
-from stabilitybackend.schema.rollback_cost import Ledger
+from stabilitybackend.schema.rollback_cost import RollbackCosts
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 
-@router.get("/{run_id}/ledger", responses=answers(Ledger))
+@router.get("/{run_id}/ledger", responses=answers(RollbackCosts))
 async def ledger(reader: Reader, worker: Worker) -> Response:
     """What each rollback cost, and how much of the run's time was worth it."""
     found = await asyncio.to_thread(ledger_of(worker.state, time.time()))

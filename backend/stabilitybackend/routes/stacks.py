@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from stabilitybackend.errors import NotFound
 from stabilitybackend.routes.access import Reader, Worker
 from stabilitybackend.routes.answers import answer, answers
-from stabilitybackend.schema.ranks import StackDump, StackDumps
+from stabilitybackend.schema.ranks import RankStacks, StackDumps
 
 __all__ = ["router"]
 
@@ -24,7 +24,7 @@ async def stacks(reader: Reader, worker: Worker) -> Response:
     return await asyncio.to_thread(answer, {"dumps": dumps})
 
 
-@router.get("/{request}", responses=answers(StackDump))
+@router.get("/{request}", responses=answers(RankStacks))
 async def dump(request: str, reader: Reader, worker: Worker) -> Response:
     """One dump: the ranks' stacks in groups, and the collectives that stand."""
     state = await worker.ready()

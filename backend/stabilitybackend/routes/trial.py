@@ -74,7 +74,7 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
     finally:
         trials.running.discard(worker.run_id)
     then = _judged(reversed(found.incidents), first)
-    told = {
+    trial = {
         "settings": settings,
         "first_step": first,
         "now": _counts(now),
@@ -86,7 +86,7 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
         "failures": found.failures,
         "unreadable": found.unreadable,
     }
-    return answer(told)
+    return answer(trial)
 
 
 class _Trials:

@@ -10,8 +10,8 @@ __all__ = [
     "DetectorChange",
     "DetectorInfo",
     "DetectorParameter",
-    "DetectorSettings",
     "Detectors",
+    "RunDetectors",
     "SeverityCounts",
     "Trial",
 ]
@@ -63,7 +63,7 @@ class DetectorChange(msgspec.Struct):
     time: float
 
 
-class DetectorSettings(msgspec.Struct):
+class RunDetectors(msgspec.Struct):
     """What is set for a run.
 
     Attributes:

@@ -8,7 +8,7 @@ import msgspec
 
 from stabilitybackend.schema.lineage import SpoiledBy
 
-__all__ = ["Plan", "PlannedCheckpoint", "Suspect"]
+__all__ = ["Plan", "PlannedCheckpoint", "PlannedSuspect"]
 
 
 class PlannedCheckpoint(msgspec.Struct):
@@ -19,7 +19,7 @@ class PlannedCheckpoint(msgspec.Struct):
     inside: SpoiledBy | None
 
 
-class Suspect(msgspec.Struct):
+class PlannedSuspect(msgspec.Struct):
     """Who is blamed. ``gpu``: its UUID."""
 
     rank: int
@@ -49,7 +49,7 @@ class Plan(msgspec.Struct):
     skip_range: tuple[int, int] | None
     lr_scale: float | None
     exclude_nodes: list[str]
-    suspects: list[Suspect]
+    suspects: list[PlannedSuspect]
     incident_id: str | None
     verdict: dict[str, Any] | None
     exit_code: int

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from stabilitybackend.schema.events import GpuNote
 from stabilitybackend.schema.health import AgentState, RankWord
 
-__all__ = ["AgentHealth", "HealthAnswer", "RankHealth", "RankStatus", "StackDump", "StackDumps"]
+__all__ = ["AgentHealth", "HealthAnswer", "RankHealth", "RankStacks", "RankStatus", "StackDumps"]
 
 #: Worst first. dead: gone. over: past its budget, and the others wait for it. unheard: its agent is away or silent.
 #: unread: its slot can't be read. behind: by steps. waits: past its budget, for another rank. long: in a phase that may
@@ -107,7 +107,7 @@ class StuckCollective(msgspec.Struct):
     unknown: list[int]
 
 
-class StackDump(msgspec.Struct):
+class RankStacks(msgspec.Struct):
     """The stacks of all ranks at one moment.
 
     Attributes:
@@ -130,4 +130,4 @@ class StackDump(msgspec.Struct):
 class StackDumps(msgspec.Struct):
     """The newest 8 dumps, newest first."""
 
-    dumps: list[StackDump]
+    dumps: list[RankStacks]

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Ledger", "LedgerTotals", "Rollback"]
+__all__ = ["RollbackCost", "RollbackCostTotals", "RollbackCosts"]
 
 
-class Rollback(msgspec.Struct):
+class RollbackCost(msgspec.Struct):
     """One rollback or restart that went back.
 
     Attributes:
@@ -40,7 +40,7 @@ class Rollback(msgspec.Struct):
     notes: list[str]
 
 
-class LedgerTotals(msgspec.Struct):
+class RollbackCostTotals(msgspec.Struct):
     """All rollbacks of a run together, and how much of its time was worth it.
 
     Attributes:
@@ -67,9 +67,9 @@ class LedgerTotals(msgspec.Struct):
     notes: list[str]
 
 
-class Ledger(msgspec.Struct):
+class RollbackCosts(msgspec.Struct):
     """Rollbacks oldest first, and their sum. ``problems``: what could not be read, and where."""
 
-    rollbacks: list[Rollback]
-    totals: LedgerTotals
+    rollbacks: list[RollbackCost]
+    totals: RollbackCostTotals
     problems: list[str]

@@ -8,14 +8,23 @@ import msgspec
 
 from stabilitybackend.schema.numbers import Number
 
-__all__ = ["Run", "RunPage", "RunStatus", "RunWithStoring", "StoringProblem", "Unreadable", "World", "WorstIncident"]
+__all__ = [
+    "Run",
+    "RunPage",
+    "RunStatus",
+    "RunWithStoring",
+    "StoringProblem",
+    "UnreadableCounts",
+    "WorldSize",
+    "WorstIncident",
+]
 
 #: unreachable: its agent is lost and the cause is unknown. offline: imported. failed: the server itself can't work it
 #: out; the note says at what, and all else is what was known before.
 RunStatus = Literal["running", "stalled", "finished", "crashed", "offline", "unreachable", "failed"]
 
 
-class World(msgspec.Struct):
+class WorldSize(msgspec.Struct):
     """The number of ranks of a run, and its last change.
 
     Attributes:
@@ -39,7 +48,7 @@ class UnreadableReason(msgspec.Struct):
     source: str
 
 
-class Unreadable(msgspec.Struct):
+class UnreadableCounts(msgspec.Struct):
     """What the run's agents sent and the server could not use.
 
     Attributes:
@@ -100,7 +109,7 @@ class Run(msgspec.Struct):
     unwatched: str
     ranks: list[int]
     world_size: int
-    world: World
+    world: WorldSize
     agents: int
     twins: bool
     open_incidents: int
@@ -108,7 +117,7 @@ class Run(msgspec.Struct):
     rollbacks: int
     effective_points: int
     dead_points: int
-    unreadable: Unreadable
+    unreadable: UnreadableCounts
 
 
 class StoringProblem(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from stabilitybackend.schema.numbers import Number
 
-__all__ = ["ComparedRun", "Comparison", "ExportProgress", "SeriesAnswer", "SeriesEntry"]
+__all__ = ["ComparedCurves", "Comparison", "ExportProgress", "SeriesAnswer", "SeriesEntry"]
 
 
 class SeriesEntry(msgspec.Struct):
@@ -59,7 +59,7 @@ class SeriesAnswer(msgspec.Struct):
     problems: list[str]
 
 
-class ComparedRun(msgspec.Struct):
+class ComparedCurves(msgspec.Struct):
     """The effective curves of one run, moved to its own x = 0.
 
     Attributes:
@@ -79,7 +79,7 @@ class Comparison(msgspec.Struct):
     """Curves of several runs over each other."""
 
     align: Literal["step", "fork", "time"]
-    runs: list[ComparedRun]
+    runs: list[ComparedCurves]
 
 
 class ExportProgress(msgspec.Struct):

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 __all__ = [
-    "Alive", "Audit", "AuditEntry", "Deleted", "Error", "ErrorFacts", "LoggedOut", "Me", "Ready",
+    "Alive", "Audit", "AuditEntry", "Deleted", "ErrorAnswer", "ErrorFacts", "LoggedOut", "Me", "Ready",
     "Retained", "RetainedRun", "ServerHealth", "Storage",
 ]  # fmt: skip
 
@@ -25,7 +25,7 @@ class ErrorFacts(msgspec.Struct):
     hint: str
 
 
-class Error(msgspec.Struct):
+class ErrorAnswer(msgspec.Struct):
     """Every answer with a status of 400 or more, but for the probes."""
 
     error: ErrorFacts
