@@ -347,6 +347,11 @@ export interface HotPoints {
   values: number;
 }
 
+/** All kinds of incidents. */
+export interface IncidentKinds {
+  kinds: ServedKind[];
+}
+
 /** Newest first. */
 export interface Incidents {
   incidents: Record<string, unknown>[];
@@ -934,6 +939,27 @@ export interface SeriesEntry {
   source?: string;
 }
 
+/** A kind as the API and the pages have it. */
+export interface ServedKind {
+  name: string;
+  label: string;
+  short: string;
+  about?: "data" | "gpu" | "model" | "process" | "user";
+  sign?: string;
+  band?: boolean;
+  stops_job?: boolean;
+  status?: string;
+  blames?: "" | "known" | "suspect";
+  curable?: boolean;
+  damaging?: boolean;
+  by_dataset?: boolean;
+  compared?: boolean;
+  since?: string;
+  nearby?: string;
+  advice?: string;
+  of_machine: boolean;
+}
+
 /** Whether the server works and its Redis stores what comes; ``redis``: ok, or what is wrong with it. */
 export interface ServerHealth {
   status: "degraded" | "ok";
@@ -1130,6 +1156,7 @@ export interface Answers {
   "GET /api/v1/compare": Comparison;
   "GET /api/v1/detectors": Detectors;
   "GET /api/v1/gpus": FleetGpus;
+  "GET /api/v1/incident_kinds": IncidentKinds;
   "GET /api/v1/interruptions": Interruptions;
   "POST /api/v1/login": Me;
   "POST /api/v1/logout": LoggedOut;
