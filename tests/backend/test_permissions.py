@@ -57,6 +57,7 @@ NEEDED = {
     "POST /api/v1/runs/{run_id}/backtest": "read",
     "GET /api/v1/runs/{run_id}/ledger": "read",
     "GET /api/v1/runs/{run_id}/gpus": "read",
+    "GET /api/v1/incident_kinds": "read",
     "GET /api/v1/gpus": "read",
     "GET /api/v1/interruptions": "read",
     "GET /api/v1/runs/{run_id}/stacks": "read",
