@@ -20,6 +20,25 @@ _TARGETS = {"help", "demo", "up", "test", "check", "fix", "soak", "bench", "scre
 _LINE_COLUMNS = 120
 #: The changelog keeps its lines, and the HTTP page is written from the routes.
 _UNWRAPPED = {"CHANGELOG.md", "docs/api.md"}
+#: Words of ours -> the field's, where they have one meaning only.
+_PRIVATE = {
+    "heart": "heartbeat thread",
+    "hearts": "heartbeats",
+    "ghost": "discarded",
+    "ghosts": "discarded",
+    "goodbye": "clean exit",
+    "last word": "last message",
+    "newest word": "newest value",
+    "newest words": "newest writes",
+    "left behind": "superseded by rollback",
+    "wall screen": "live dashboard",
+    "told by": "reported by",
+    "is told": "is reported",
+    "are told": "are reported",
+    "close look": "dump",
+    "for ever": "without limit",
+}
+_GLOSSARY = "docs/glossary.md"
 _LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
 
@@ -62,6 +81,28 @@ def test_lines_of_a_page_end_within_the_columns(page: str) -> None:
     long = [line for line in lines if len(line) > _LINE_COLUMNS and not line.lstrip().startswith(("|", "!["))]
 
     assert long == []
+
+
+@pytest.mark.parametrize("page", [p for p in _PAGES if p.count("/") < 2 and p not in _UNWRAPPED])
+def test_a_page_uses_the_words_of_the_field(page: str) -> None:
+    text = " ".join(re.sub(r"`[^`]*`", "", (REPOSITORY / page).read_text()).split())
+
+    found = {
+        word: right for word, right in _PRIVATE.items() if re.search(rf"\b{word}\b(?! apart)", text, re.IGNORECASE)
+    }
+
+    assert found == {}
+
+
+def test_each_word_of_the_glossary_is_used_and_its_code_is_there() -> None:
+    rows = re.findall(r"^\| (\w[\w ]*) \|.*\| `(\S+)` \|$", (REPOSITORY / _GLOSSARY).read_text(), re.MULTILINE)
+    pages = [page for page in _PAGES if page not in (_GLOSSARY, "CHANGELOG.md")]
+    text = " ".join((REPOSITORY / page).read_text().lower() for page in pages)
+
+    assert len(rows) > 30
+    assert [word for word, _ in rows if not re.search(rf"\b{word}", text)] == []
+    packages = [REPOSITORY / "client", REPOSITORY / "backend", REPOSITORY / "alerting"]
+    assert [place for _, place in rows if not any(list(package.rglob(place)) for package in packages)] == []
 
 
 def test_the_example_of_the_readme_uses_the_client_as_it_is() -> None:
