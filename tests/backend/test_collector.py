@@ -12,7 +12,7 @@ from stabilitybackend import collector as module
 from stabilitybackend.collector import LOOKED_AT, SET_ASIDE_FROM, CycleCollector
 
 #: Containers that a large job keeps.
-HELD = 400_000
+HELD = 150_000
 
 
 class Cycle:

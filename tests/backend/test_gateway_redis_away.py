@@ -19,6 +19,8 @@ from stabilityclient.wire import Ack, Error
 from support.gateway_stack import SOURCE, RawAgent, RunningGateway, frame
 from support.waiting import until
 
+pytestmark = pytest.mark.both_redis
+
 KEYS = RunKeys("run-1")
 
 

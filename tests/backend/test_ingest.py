@@ -20,6 +20,8 @@ from stabilitybackend.redis_server.binary import bundled_binary
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
 from stabilityclient.wire import SourceInfo
 
+pytestmark = pytest.mark.both_redis
+
 KEYS = RunKeys("run-1")
 SOURCE = SourceInfo("r0-1", rank=0, world_size=2, node="n0", pid=7, started=1.5)
 

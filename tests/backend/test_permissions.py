@@ -131,7 +131,7 @@ class Stage:
             path = path.replace(part, value)
         headers = {} if who is None else {"Authorization": f"Bearer {self.keys[who]}"}
         body = {} if method in ("POST", "PUT") else None
-        with httpx.Client(base_url=self.server.url, timeout=30) as client:
+        with httpx.Client(base_url=self.server.url, timeout=30, verify=False) as client:  # a TLS context takes 40 ms
             return client.request(method, path, params=QUERY, headers=headers, json=body)
 
     def handshake(self, name: str, who: str | None) -> int:

@@ -27,6 +27,8 @@ from support.plain_redis import PlainRedis
 from support.server_stack import RunningServer
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.both_redis
+
 #: Storing that has stopped is said within this time, seconds.
 SAID_WITHIN_S = 5.0
 

@@ -20,6 +20,8 @@ from stabilityclient.wire import Error, Hello
 from support.gateway_stack import RawAgent, RecordingServices, RunningGateway
 from support.manager_stack import Stage
 
+pytestmark = pytest.mark.both_redis
+
 
 async def _calls(redis: Redis, command: str) -> int:
     stats: Any = await redis.info("commandstats")

@@ -13,6 +13,8 @@ from stabilitybackend.settings import Settings
 from support.cli_program import program_in
 from support.plain_redis import PlainRedis
 
+pytestmark = pytest.mark.both_redis
+
 
 @pytest.mark.parametrize(
     ("url", "words"),

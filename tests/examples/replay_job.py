@@ -1,4 +1,4 @@
-"""Run by torchrun: trains by a plan and writes the losses that each rank saw.
+"""Run as one of several ranks: trains by a plan and writes the losses that each rank saw.
 
     replay_job.py OUT [arguments of train.py] -- PLAN
 

@@ -38,7 +38,7 @@ def processes_of(folder: Path) -> dict[int, str]:
 @pytest.mark.torch
 @TORCH
 def test_the_headless_demo_rolls_back_what_broke_and_proves_it(tmp_path: Path, free_port: int) -> None:
-    arguments = ["--headless", "--json", "--fault-step", "110"]
+    arguments = ["--headless", "--json", "--fault-step", "60"]
     where = ["--data-dir", str(tmp_path / "demo"), "--port", str(free_port)]
 
     done = subprocess.run([*_PROGRAM, *arguments, *where], capture_output=True, text=True, timeout=240, check=False)
@@ -47,14 +47,14 @@ def test_the_headless_demo_rolls_back_what_broke_and_proves_it(tmp_path: Path, f
     result = json.loads(done.stdout)
     assert (done.returncode, result["problems"], result["ok"]) == (0, [], True), done.stderr[-3000:]
     assert result["incident"]["kind"] == "spike"
-    assert abs(result["incident"]["onset_step"] - 110) <= 2
+    assert abs(result["incident"]["onset_step"] - 60) <= 2
     assert result["incident"]["delay_steps"] <= 5
-    assert result["rollback"]["to_step"] == 100
+    assert result["rollback"]["to_step"] == 50
     assert sorted(result["rollback"]["ranks"]) == ["0", "1"]
     assert len(set(result["rollback"]["ranks"].values())) == 1
     lineage = result["lineage"]
-    assert lineage["effective_points"] == result["steps"] >= 160
-    assert lineage["dead_points"] == next(iter(result["rollback"]["ranks"].values())) - 1 - 100
+    assert lineage["effective_points"] == result["steps"] >= 110
+    assert lineage["dead_points"] == next(iter(result["rollback"]["ranks"].values())) - 1 - 50
     assert lineage["effective_points"] + lineage["dead_points"] == result["log_call_us"]["count"]
     wait_until(lambda: not processes_of(tmp_path), 10, "all processes of the demo are gone")
 
