@@ -55,7 +55,7 @@ async def segments(reader: Reader, worker: Worker) -> Response:
 
 @router.post("/{run_id}/segments/{segment}/undo", responses=answers(Segments))
 async def undo_segment(segment: int, commander: Commander, worker: Worker) -> Response:
-    """Say that a segment which was inferred from the steps alone is no rollback; its points become dead strays."""
+    """Say that a segment which was inferred from the steps alone is no rollback; its points are discarded as strays."""
     return answer(await worker.undo_segment(segment, commander.name))
 
 
@@ -104,7 +104,7 @@ async def incident(incident_id: str, reader: Reader, worker: Worker) -> Response
 
 @router.post("/{run_id}/incidents/{incident_id}/ack", responses=answers(dict[str, Any]))
 async def acknowledge(incident_id: str, commander: Commander, worker: Worker) -> Response:
-    """Say that you look after an incident; the first to say so stands."""
+    """Acknowledge an incident; the first person who does so stays."""
     return answer(await worker.acknowledge(incident_id, commander.name))
 
 
@@ -116,7 +116,7 @@ async def checkpoints(reader: Reader, worker: Worker) -> Response:
 
 @router.get("/{run_id}/health", responses=answers(HealthAnswer))
 async def health(reader: Reader, worker: Worker) -> Response:
-    """The newest word of each agent, and what each rank does."""
+    """The newest report of each agent, and what each rank does."""
     state = worker.state
     judged = state.statuses()
     for agent in state.agents.values():

@@ -26,7 +26,7 @@ async def stacks(reader: Reader, worker: Worker) -> Response:
 
 @router.get("/{request}", responses=answers(RankStacks))
 async def dump(request: str, reader: Reader, worker: Worker) -> Response:
-    """One dump: the ranks' stacks in groups, and the collectives that stand."""
+    """One dump: the ranks' stacks in groups, and the collectives that are stuck."""
     state = await worker.ready()
     found = state.liveness.dumps.get(request)
     if found is None:
