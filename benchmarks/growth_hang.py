@@ -30,7 +30,7 @@ def hung_ranks(count: int) -> Run:
         run.now += 9.0
         run.health(_standing(ranks, since, run.now))
         run.tick()
-    (request,) = (one["command_id"] for one in run.state.commands.waiting() if one["kind"] == "dump_stacks")
+    (request,) = (one.command_id for one in run.state.commands.waiting() if one.kind == "dump_stacks")
     run.frames(_looks(ranks, request), len(ranks) // RANKS_PER_NODE // 4)
     for _ in range(3):
         run.now += 60.0

@@ -10,8 +10,9 @@ import pytest
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.policy.abilities import Handlers
 from stabilitybackend.policy.commands import CommandBook
-from stabilitybackend.policy.orders import JobView, Order
+from stabilitybackend.policy.orders import JobView
 from stabilitybackend.policy.way_back import way_back
+from stabilitybackend.schema.commands import CommandRequest, Rollback
 
 JOB = JobView(269, 0.1, 1, 0, "", [], agents=1)
 
@@ -23,14 +24,16 @@ def handlers(*said: Any) -> Handlers:
     return found
 
 
-def ordered(handler: Handlers, **asked: Any) -> dict[str, Any]:
-    job, order = replace(JOB, handler=handler), Order(to_step=200, **asked)
-    return CommandBook("run").order(order, job, command_id="c-1", issuer="ada", now=0.0)
+def issued(handler: Handlers, **asked: Any) -> Rollback:
+    job, request = replace(JOB, handler=handler), CommandRequest("rollback", to_step=200, **asked)
+    command = CommandBook("run").issue(request, job, command_id="c-1", issuer="ada", now=0.0)
+    assert isinstance(command, Rollback)
+    return command
 
 
 def test_a_client_that_says_nothing_is_offered_everything() -> None:
     assert handlers().cannot() == {}
-    assert ordered(handlers(), lr_scale=0.5)["unpromised"] == []
+    assert issued(handlers(), lr_scale=0.5).unpromised == []
 
 
 def test_what_one_rank_can_not_is_not_offered() -> None:
@@ -40,20 +43,20 @@ def test_what_one_rank_can_not_is_not_offered() -> None:
 
 def test_what_the_job_said_that_it_can_not_is_refused_and_what_it_can_is_named() -> None:
     with pytest.raises(BadRequest) as refused:
-        ordered(handlers(["seed", "skip_batches"]), lr_scale=0.5, seed=3)
+        issued(handlers(["seed", "skip_batches"]), lr_scale=0.5, seed=3)
     assert "lr_scale given" in refused.value.message
     assert "it can seed, skip_batches" in refused.value.message
     assert (refused.value.status, refused.value.code) == (422, "job_cannot")
 
 
 def test_what_changes_nothing_is_never_refused() -> None:
-    assert ordered(handlers([]), lr_scale=1.0, skip_batches=0)["unpromised"] == []
+    assert issued(handlers([]), lr_scale=1.0, skip_batches=0).unpromised == []
 
 
 def test_what_a_bare_handler_is_asked_for_is_ordered_with_a_note() -> None:
-    command = ordered(handlers(None), lr_scale=0.5)
-    assert (command["lr_scale"], command["unpromised"]) == (0.5, ["lr_scale"])
-    assert "has not said that it can change lr_scale" in command["history"][0]["detail"]
+    command = issued(handlers(None), lr_scale=0.5)
+    assert (command.lr_scale, command.unpromised) == (0.5, ["lr_scale"])
+    assert "has not said that it can change lr_scale" in command.history[0].detail
 
 
 def test_nothing_is_suggested_that_the_job_can_not() -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
 from stabilitybackend.agents.frame_checks import check_frame
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.gpus.view import gpus_view
-from stabilitybackend.policy.orders import Order
 from stabilitybackend.runs import snapshot
 from stabilitybackend.runs.books import ledger_of
 from stabilitybackend.runs.health_feed import HealthFeed
 from stabilitybackend.runs.live import Channel, Subscriber
 from stabilitybackend.runs.planning import plan_of
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.commands import CommandRequest, read_command
 from stabilityclient.wire import (
     BadMessage,
     EventBlock,
@@ -50,8 +51,8 @@ class _Run:
             for frame in (job.rows([10, 11, 12]), job.event("checkpoint", 10, path="c/10")):
                 self.state.apply(frame, replayed=False)
         self.state.on_health(bad_events.health(self.now))
-        for command_id, order in (("c-1", Order(to_step=10)), ("c-2", Order(kind="dump_stacks"))):
-            self.state.order(order, command_id=command_id, issuer="ada")
+        for command_id, request in (("c-1", CommandRequest("rollback", 10)), ("c-2", CommandRequest("dump_stacks"))):
+            self.state.issue(request, command_id=command_id, issuer="ada")
 
     def take(self, message: Message) -> bool:
         """Let a message through the door and behind it, as a connection and a worker do; False: it was refused."""
@@ -87,7 +88,7 @@ class _Run:
         again.incidents.load(incidents)
         again.liveness.load(incidents)
         again.gpus.load(incidents)
-        again.commands.load(orjson.loads(orjson.dumps(self.state.commands.all())))
+        again.commands.load(read_command(msgspec.to_builtins(one)) for one in self.state.commands.all())
         again.tick()
         self._shown(again)
 
@@ -97,7 +98,7 @@ class _Run:
             [
                 state.view(),
                 state.incidents.all(),
-                state.commands.all(),
+                msgspec.to_builtins(state.commands.all()),
                 state.checkpoints(),
                 state.fold.tree.as_dicts(),
                 [state.agent_view(agent) for agent in state.agents.values()],

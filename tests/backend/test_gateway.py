@@ -8,12 +8,14 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from redis.asyncio import Redis
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from stabilitybackend.auth import KeyRing
 from stabilitybackend.keys import RunKeys
+from stabilitybackend.schema.commands import Fence, StackDump
 from stabilityclient.wire import (
     MAX_NAME_CHARS,
     MAX_STEP,
@@ -49,10 +51,13 @@ def gateway(shared_gateway: RunningGateway, redis_url: str) -> RunningGateway:
 
 async def test_hello_is_answered_with_what_is_stored_and_what_waits(redis_url: str, redis: Redis) -> None:
     await redis.hset(KEYS.last_seq, SOURCE.source, 41)
-    command = {"command_id": "c1", "kind": "rollback"}
+    command = StackDump(
+        command_id="c1", run_id="run-1", reason="", issuer="ada", issued=1.0, expires=16.0,
+        fence=Fence(0, ""), world_size=1,
+    )  # fmt: skip
     with RunningGateway(redis_url, RecordingServices([command])) as gateway:
         async with RawAgent(gateway.url) as agent:
-            assert await agent.hello() == Welcome("test", 1234.5, {SOURCE.source: 41}, [command])
+            assert await agent.hello() == Welcome("test", 1234.5, {SOURCE.source: 41}, [msgspec.to_builtins(command)])
         assert [hello.agent for hello in gateway.services.hellos] == ["a1"]
 
 
@@ -312,11 +317,11 @@ async def test_a_command_is_pushed_to_its_agent(redis_url: str) -> None:
 
 class _PushingServices(RecordingServices):
     async def agent_connected(self, hello, send):  # type: ignore[no-untyped-def]
-        await send({"command_id": "early"})
+        await send(CommandMessage({"command_id": "early"}))
         return await super().agent_connected(hello, send)
 
     async def health(self, run_id: str, health: Health) -> None:
-        await self.senders["a1"]({"command_id": "later"})
+        await self.senders["a1"](CommandMessage({"command_id": "later"}))
 
 
 class _FailingServices(RecordingServices):

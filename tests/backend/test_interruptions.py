@@ -19,6 +19,7 @@ from stabilitybackend.policy.interruptions import (
     summed,
     with_time,
 )
+from stabilitybackend.schema.commands import Fence, Restart
 
 #: 100 steps of a second each, 50 s of nothing, then the job repeats 20 steps and goes on to step 200.
 FIRST = Stretch("r0-1", 1_000.0, 1_100.0, 0, 100, 8)
@@ -263,7 +264,11 @@ def test_a_hang_that_people_end_by_hand_counts_by_the_hang() -> None:
 
 
 def test_a_restart_that_somebody_ordered_while_all_was_well_is_a_stop_by_hand() -> None:
-    one = _only(_story(orders=[{"issued": 1_102.0, "issuer": "ada", "reason": "new data"}]))
+    restart = Restart(
+        command_id="c-1", run_id="run", issuer="ada", reason="new data", issued=1_102.0, expires=1_162.0,
+        fence=Fence(0, ""), world_size=1, plan={}, grace_s=10.0,
+    )  # fmt: skip
+    one = _only(_story(restarts=[restart]))
     assert (one["category"], one["counted"]) == ("user_stop", False)
     assert "restart ordered by ada: new data" in one["evidence"]
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.policy.orders import Order, check_fields
+from stabilitybackend.policy.orders import check_fields
 from stabilitybackend.policy.plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, JobFacts, make_plan
+from stabilitybackend.schema.commands import CommandRequest
 
 NOW = 1000.0
 
@@ -33,8 +34,8 @@ JOB = JobFacts("crashed", "Rank 5 died.", [], [_checkpoint(150), _checkpoint(100
 IO = {"class": "io", "culprits": [5], "nodes": ["n1"], "gpus": [{"rank": 5, "node": "n1", "index": 2, "uuid": "GPU-7"}]}
 
 
-def _plan(job: JobFacts, order: Order | None = None) -> dict[str, Any]:
-    return make_plan("run", job, NOW, order)
+def _plan(job: JobFacts, request: CommandRequest | None = None) -> dict[str, Any]:
+    return make_plan("run", job, NOW, request)
 
 
 def _where(plan: dict[str, Any]) -> tuple[str, int | None, list[str]]:
@@ -72,11 +73,11 @@ def test_a_job_that_died_inside_a_spike_that_may_pass_goes_on_there_and_the_plan
 
 
 def test_who_names_a_checkpoint_from_inside_has_to_accept_that() -> None:
-    job, order = replace(JOB, incidents=[_spike("wait")]), Order(kind="restart", to_step=150)
+    job, request = replace(JOB, incidents=[_spike("wait")]), CommandRequest("restart", to_step=150)
     with pytest.raises(Conflict, match="30 steps after the onset of an open spike"):
-        _plan(job, order)
-    assert _plan(job, replace(order, accept_inside_incident=True))["checkpoint"]["step"] == 150
-    assert _plan(job, replace(order, to_step=100))["warning"] is None
+        _plan(job, request)
+    assert _plan(job, replace(request, accept_inside_incident=True))["checkpoint"]["step"] == 150
+    assert _plan(job, replace(request, to_step=100))["warning"] is None
 
 
 @pytest.mark.parametrize(
@@ -140,31 +141,33 @@ def test_what_is_done_follows_from_the_state_of_the_job(job: JobFacts, action: s
 
 
 def test_what_people_name_counts_whatever_the_plan_would_say() -> None:
-    order = Order(kind="restart", to_step=100, exclude_nodes=["n0"], skip_batches=5, lr_scale=0.5, reason="it is slow")
-    plan = _plan(replace(JOB, status="running", fruitless=9), order)
+    request = CommandRequest(
+        "restart", to_step=100, exclude_nodes=["n0"], skip_batches=5, lr_scale=0.5, reason="it is slow"
+    )
+    plan = _plan(replace(JOB, status="running", fruitless=9), request)
     assert _where(plan) == ("relaunch_without", 100, ["n0"])
     assert (plan["skip_batches"], plan["skip_range"], plan["lr_scale"]) == (5, [101, 105], 0.5)
     assert plan["text"].startswith("it is slow. Start the job again without n0, from the checkpoint of step 100.")
     with pytest.raises(BadRequest, match="no usable checkpoint for step 120"):
-        _plan(JOB, replace(order, to_step=120))
+        _plan(JOB, replace(request, to_step=120))
 
 
 def test_people_may_keep_a_node_that_the_plan_would_leave_out() -> None:
     gone = IO | {"class": "node_lost", "training": "stands"}
     lost = replace(JOB, incidents=[_incident("agent_lost", gone)])
-    order = Order(kind="restart", to_step=100, reason="its switch is back")
-    assert _where(_plan(lost, order)) == ("relaunch_without", 100, ["n1"])
-    assert _where(_plan(lost, replace(order, keep_nodes=["n1"]))) == ("relaunch", 100, [])
-    assert _where(_plan(lost, replace(order, keep_nodes=["n1"], exclude_nodes=["n0"])))[2] == ["n0"]
+    request = CommandRequest("restart", to_step=100, reason="its switch is back")
+    assert _where(_plan(lost, request)) == ("relaunch_without", 100, ["n1"])
+    assert _where(_plan(lost, replace(request, keep_nodes=["n1"]))) == ("relaunch", 100, [])
+    assert _where(_plan(lost, replace(request, keep_nodes=["n1"], exclude_nodes=["n0"])))[2] == ["n0"]
     with pytest.raises(BadRequest, match="n1 given in exclude_nodes and in keep_nodes"):
-        check_fields(replace(order, keep_nodes=["n1"], exclude_nodes=["n1"]))
+        check_fields(replace(request, keep_nodes=["n1"], exclude_nodes=["n1"]))
 
 
 def test_an_order_on_a_job_that_runs_on_leaves_out_what_is_sick_and_says_why() -> None:
     drained = [_incident("gpu_fault", node="n1", title="GPU 2 has to be drained", evidence={"class": "drain"})]
     job = replace(JOB, status="running", incidents=drained)
     assert _where(_plan(job)) == ("none", None, [])
-    plan = _plan(job, Order(kind="restart"))
+    plan = _plan(job, CommandRequest("restart"))
     assert _where(plan) == ("relaunch_without", 150, ["n1"])
     assert plan["text"].startswith("GPU 2 has to be drained. Start the job again without n1")
 

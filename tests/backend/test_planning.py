@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from stabilitybackend.policy.orders import Order
 from stabilitybackend.policy.plan import MAX_FRUITLESS
 from stabilitybackend.runs.planning import plan_of
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.commands import CommandRequest
+from stabilitybackend.schema.events import CommandReport
 from stabilityclient.wire import Health
 from support.gpu_events import Node
 from support.job_frames import Job
@@ -26,10 +27,9 @@ def _ordered() -> RunState:
         state.apply(frame, replayed=False)
     ranks = [{"rank": 0, "source": job.info.source, "alive": True, "state": "running", "step": 10, "time": ORDERED_AT}]
     state.on_health(Health("a1-1", job.info.node, ORDERED_AT, ranks, {}))
-    order = Order(kind="restart", to_step=5, exclude_nodes=["n7"], reason="it hangs")
-    state.order(order, command_id="c-1", issuer="ada")
-    said = {"command_id": "c-1", "state": "acted", "detail": ""}
-    state.commands.on_event(None, 10, said, ORDERED_AT + 1, node=job.info.node)
+    request = CommandRequest("restart", to_step=5, exclude_nodes=["n7"], reason="it hangs")
+    state.issue(request, command_id="c-1", issuer="ada")
+    state.commands.on_event(None, 10, CommandReport("c-1", "acted"), ORDERED_AT + 1, node=job.info.node)
     return state
 
 
@@ -47,7 +47,7 @@ def test_the_ordered_plan_stands_until_the_job_is_back() -> None:
     state.apply(Job(start=2).rows(range(6, 12)), replayed=False)
     command = state.commands.get("c-1")
     assert command is not None
-    assert (command["state"], command["first_step"]) == ("done", 6)
+    assert (command.state, command.first_step) == ("done", 6)
     assert plan_of(state, ORDERED_AT + 600)["action"] != "relaunch_without"
 
 

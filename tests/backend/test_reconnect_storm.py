@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from redis.exceptions import ConnectionError
 from stabilitybackend.auth import Authenticator, KeyRing
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.redis_link import make_redis
+from stabilitybackend.schema.commands import Command
 from stabilitybackend.tasks import SingleFlight
-from stabilityclient.wire import Error, Hello
+from stabilityclient.wire import CommandMessage, Error, Hello
 from support.gateway_stack import RawAgent, RecordingServices, RunningGateway
 from support.manager_stack import Stage
 
@@ -81,7 +82,7 @@ async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
     await stage.manager.stop()
 
 
-async def _no_command(command: dict[str, Any]) -> None:
+async def _no_command(message: CommandMessage) -> None:
     pass
 
 
@@ -98,7 +99,7 @@ async def test_an_agents_hello_reads_nothing_of_a_run_that_is_followed(stage: St
 class _Away(RecordingServices):
     """A server whose Redis goes away while an agent comes in."""
 
-    async def agent_connected(self, hello: Hello, send: Any) -> list[dict[str, Any]]:
+    async def agent_connected(self, hello: Hello, send: Any) -> Sequence[Command]:
         raise ConnectionError("Connection closed by server.")
 
 

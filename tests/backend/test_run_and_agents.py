@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -12,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 
 from stabilitybackend.errors import AgentGone
 from stabilitybackend.runs.index import RunIndex
-from stabilityclient.wire import Welcome
+from stabilityclient.wire import CommandMessage, Welcome
 from support.gateway_stack import RawAgent, RecordingServices, RunningGateway
 from support.job_frames import Job
 from support.manager_stack import HELLO, Stage, points, rows
@@ -25,7 +24,7 @@ async def stage(redis: Redis, tmp_path: Path) -> AsyncIterator[Stage]:
     await stage.manager.stop()
 
 
-async def _no_command(command: dict[str, Any]) -> None:
+async def _no_command(message: CommandMessage) -> None:
     pass
 
 

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from stabilitybackend.lineage.checkpoints import CheckpointBook
-from stabilitybackend.policy.orders import Order
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.commands import CommandRequest
 from stabilityclient.wire import Frame, Health
 from support.job_frames import Job
 
@@ -19,7 +19,7 @@ def _ordered(job: Job) -> RunState:
     state.on_health(Health("a1", "n0", 1010.0, [slot]))
     for frame in (job.rows(range(1, 11)), job.event("checkpoint", 10, path="c/10"), job.rows(range(11, 21))):
         state.apply(frame, replayed=False)
-    state.order(Order(to_step=10), command_id="c-1", issuer="ada")
+    state.issue(CommandRequest("rollback", to_step=10), command_id="c-1", issuer="ada")
     return state
 
 
@@ -41,7 +41,7 @@ def test_a_rollback_is_done_at_its_first_new_point_however_much_comes_with_it(in
         state.apply(frame, replayed=False)
     command = state.commands.get("c-1")
     assert command is not None
-    assert (command["state"], command["segment"], command["first_step"]) == ("done", 1, 11)
+    assert (command.state, command.segment, command.first_step) == ("done", 1, 11)
 
 
 @pytest.mark.parametrize("in_one", [False, True], ids=["frame by frame", "all in one frame"])

@@ -11,10 +11,11 @@ import pytest
 from stabilitybackend.errors import Conflict, NotFound
 from stabilitybackend.policy.commands import CommandBook
 from stabilitybackend.policy.going_back import inside, spoiling
-from stabilitybackend.policy.orders import JobView, Order
+from stabilitybackend.policy.orders import JobView
 from stabilitybackend.policy.way_back import MAX_OFFERED, way_back
 from stabilitybackend.runs.offering import offer_of
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 
@@ -121,14 +122,14 @@ def test_a_level_that_was_meant_spoils_no_checkpoint() -> None:
 JOB = JobView(269, 0.1, 1, 0, "", TWO, agents=1, spoiling=[incident()])
 
 
-def ordered(to_step: int, job: JobView = JOB, **more: Any) -> dict[str, Any]:
-    order = Order(to_step=to_step, **more)
-    return CommandBook("run").order(order, job, command_id="c-1", issuer="ada", now=0.0)
+def issued(to_step: int, job: JobView = JOB, **more: Any) -> Command:
+    request = CommandRequest("rollback", to_step, **more)
+    return CommandBook("run").issue(request, job, command_id="c-1", issuer="ada", now=0.0)
 
 
 def test_a_checkpoint_from_inside_is_refused_with_the_incident_and_the_last_good_one() -> None:
     with pytest.raises(Conflict) as refused:
-        ordered(250)
+        issued(250)
     assert refused.value.message == (
         "the checkpoint of step 250 was saved 30 steps after the onset of an open spike (step 220): it may hold the "
         "damage already (incident i-spike-220)"
@@ -147,12 +148,12 @@ def test_a_checkpoint_from_inside_is_refused_with_the_incident_and_the_last_good
     ids=["accepted", "before", "nothing open"],
 )
 def test_all_else_is_ordered(to_step: int, job: JobView, more: dict[str, Any]) -> None:
-    assert ordered(to_step, job, **more)["to_step"] == to_step
+    assert issued(to_step, job, **more).to_step == to_step
 
 
 def test_a_job_that_announces_no_checkpoints_is_asked_alike() -> None:
     with pytest.raises(Conflict, match="open spike"):
-        ordered(250, replace(JOB, checkpoints=[]))
+        issued(250, replace(JOB, checkpoints=[]))
 
 
 # --- in a run's state ------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stabilitybackend.demo.check import check_lineage, healthy_after, ranks_that_acted
+from stabilitybackend.schema.commands import Fence, RankState, Rollback
 
 _SEGMENTS = [
     {"id": 0, "fork_step": None, "dead_after": 5},
@@ -79,9 +80,11 @@ def test_a_loss_that_stays_high_or_is_not_a_number_is_not_healthy() -> None:
 
 def test_only_ranks_that_acted_count() -> None:
     ranks = {
-        "0": {"state": "acted", "step": 8},
-        "1": {"state": "rejected", "step": 8},
-        "10": {"state": "done", "step": 8},
+        rank: RankState(state, 8, 1.0, "") for rank, state in {"0": "acted", "1": "rejected", "10": "done"}.items()
     }
+    command = Rollback(
+        command_id="c-1", run_id="run", reason="", issuer="ada", issued=1.0, expires=601.0, fence=Fence(0, ""),
+        world_size=3, ranks=ranks,
+    )  # fmt: skip
 
-    assert ranks_that_acted({"ranks": ranks}) == {"0": 8, "10": 8}
+    assert ranks_that_acted(command) == {"0": 8, "10": 8}

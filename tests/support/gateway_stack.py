@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,8 +21,10 @@ from stabilitybackend.auth import Authenticator, KeyRing
 from stabilitybackend.cli.serving import server_config
 from stabilitybackend.errors import NotFound
 from stabilitybackend.redis_link import make_redis
+from stabilitybackend.schema.commands import Command
 from stabilityclient.wire import (
     Ack,
+    CommandMessage,
     EventBlock,
     Frame,
     Health,
@@ -64,20 +66,20 @@ def event_frame(seq: int, event: EventBlock, source: SourceInfo = SOURCE) -> Fra
 class RecordingServices:
     """The rest of the server, as far as a gateway test needs it: writes down what it is told."""
 
-    def __init__(self, waiting: list[dict[str, Any]] | None = None) -> None:
-        self.waiting = waiting or []
+    def __init__(self, waiting: Sequence[Command] = ()) -> None:
+        self.waiting = waiting
         self.hellos: list[Hello] = []
         self.gone: list[tuple[str, str]] = []
         self.healths: list[Health] = []
         self.stored: list[str] = []
-        self.senders: dict[str, Callable[[dict[str, Any]], Awaitable[None]]] = {}
+        self.senders: dict[str, Callable[[CommandMessage], Awaitable[None]]] = {}
 
     async def project(self, run_id: str) -> str:
         raise NotFound("every run is new here")
 
     async def agent_connected(
-        self, hello: Hello, send: Callable[[dict[str, Any]], Awaitable[None]]
-    ) -> list[dict[str, Any]]:
+        self, hello: Hello, send: Callable[[CommandMessage], Awaitable[None]]
+    ) -> Sequence[Command]:
         self.hellos.append(hello)
         self.senders[hello.agent] = send
         return self.waiting

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import msgspec
 from fastapi import WebSocket
 from starlette.websockets import WebSocketDisconnect, WebSocketState
 
@@ -70,7 +71,7 @@ class AgentConnection:
             MAX_PENDING_ANSWERS
         )
         self._welcomed = False
-        self._early: list[dict[str, Any]] = []
+        self._early: list[CommandMessage] = []
         self._run_id = ""
 
     async def serve(self) -> None:
@@ -112,14 +113,14 @@ class AgentConnection:
             await self._say_and_close(Error("busy", text), _CLOSE_TRY_LATER)
         await self.close(_CLOSE_NORMAL, "")
 
-    async def push_command(self, command: dict[str, Any]) -> None:
+    async def push_command(self, message: CommandMessage) -> None:
         """Send a command to the agent. Raises AgentGone when the connection is closed."""
         if not self._welcomed:
             if len(self._early) >= MAX_EARLY_COMMANDS:
                 raise AgentGone(f"{MAX_EARLY_COMMANDS} commands wait for an agent that is not welcomed yet")
-            self._early.append(command)
+            self._early.append(message)
             return
-        await self._send(CommandMessage(command))
+        await self._send(message)
 
     async def close(self, code: int, reason: str) -> None:
         """Close the WebSocket if it is still open."""
@@ -181,11 +182,11 @@ class AgentConnection:
             if last > MAX_RECORDS:
                 self._name_spoilt(source, last)
         commands = await gateway.services.agent_connected(hello, self.push_command)
-        await self._send(Welcome(gateway.server_version, gateway.clock(), last_seq, commands))
+        await self._send(Welcome(gateway.server_version, gateway.clock(), last_seq, msgspec.to_builtins(commands)))
         self._welcomed = True
         early, self._early = self._early, []
-        for command in early:
-            await self._send(CommandMessage(command))
+        for message in early:
+            await self._send(message)
 
     async def _read_forever(self, hello: Hello) -> None:
         await self._welcome(hello)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from fastapi import APIRouter, WebSocket
 from fastapi.responses import JSONResponse
@@ -22,8 +22,9 @@ from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.auth import Authenticator, Identity
 from stabilitybackend.errors import Forbidden, StabilityBoardError, Unauthorized, Unavailable
 from stabilitybackend.quiet_log import QuietLog
+from stabilitybackend.schema.commands import Command
 from stabilitybackend.tasks import end
-from stabilityclient.wire import Health, Hello
+from stabilityclient.wire import CommandMessage, Health, Hello
 
 __all__ = ["Gateway", "GatewayCounts", "RunServices", "router"]
 
@@ -43,11 +44,11 @@ class RunServices(Protocol):
         """Return the project of a run, "" where it has none. Raises NotFound where there is no such run."""
 
     async def agent_connected(
-        self, hello: Hello, send: Callable[[dict[str, Any]], Awaitable[None]]
-    ) -> list[dict[str, Any]]:
+        self, hello: Hello, send: Callable[[CommandMessage], Awaitable[None]]
+    ) -> Sequence[Command]:
         """Note that the agent is here and return the commands that wait for it.
 
-        ``send(command)`` pushes a command to it later and raises AgentGone when the connection is closed.
+        ``send(message)`` pushes a command to it later and raises AgentGone when the connection is closed.
         """
 
     async def agent_disconnected(self, run_id: str, agent: str) -> None:

@@ -14,13 +14,16 @@ import typer
 
 from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
-from stabilitybackend.cli.runs import follow, open_client
+from stabilitybackend.cli.runs import follow, issue, open_client
 from stabilitybackend.errors import StabilityBoardError, Unavailable
+from stabilitybackend.schema.commands import CommandRequest, Restart
 
 __all__ = ["register"]
 
 #: Seconds between two questions while ``plan --wait`` waits.
 _ASK_S = 1.0
+#: Seconds to wait for stacks.
+_DUMP_WITHIN_S = 60.0
 #: Nothing is wrong, or nothing is decided yet: the two actions that ``--wait`` waits past.
 _UNDECIDED = ("none", "wait")
 
@@ -124,24 +127,29 @@ def restart(
     data_dir: DataDir = None,
 ) -> None:
     """End all ranks of a running job; its launcher starts it again, from the plan that each node finds on its disk."""
-    order = {
-        "kind": "restart",
-        "to_step": to_step,
-        "exclude_nodes": exclude or None,
-        "keep_nodes": keep or None,
-        "skip_batches": skip_batches,
-        "lr_scale": lr_scale,
-        "grace_s": grace_s,
-        "reason": reason,
-        "accept_inside_incident": accept_inside_incident,
-        "idempotency_key": uuid.uuid4().hex,
-    }
+    request = CommandRequest(
+        "restart",
+        to_step=to_step,
+        exclude_nodes=exclude or None,
+        keep_nodes=keep or None,
+        skip_batches=skip_batches,
+        lr_scale=lr_scale,
+        grace_s=grace_s,
+        reason=reason,
+        accept_inside_incident=accept_inside_incident,
+        idempotency_key=uuid.uuid4().hex,
+    )
+    deadline = time.monotonic() + timeout_s
     with open_client(url, api_key, data_dir) as client:
-        command = _order(client, run_id, order, wait, timeout_s)
-    if command["state"] == "done":
-        typer.echo(f"done: the job goes on from step {command['first_step']}")
+        command = issue(client, run_id, request)
+        if isinstance(command, Restart):
+            _warn(command.plan)
+        if wait:
+            command = follow(client, command, deadline)
+    if command.state == "done":
+        typer.echo(f"done: the job goes on from step {command.first_step}")
     elif wait:
-        typer.echo(f"the job is not back: {command['state']}", err=True)
+        typer.echo(f"the job is not back: {command.state}", err=True)
         raise typer.Exit(1)
 
 
@@ -154,22 +162,14 @@ def dump(
     data_dir: DataDir = None,
 ) -> None:
     """Let every agent look at the stacks of its ranks; the run's page shows them."""
-    order = {"kind": "dump_stacks", "reason": reason, "idempotency_key": uuid.uuid4().hex}
+    request = CommandRequest("dump_stacks", reason=reason, idempotency_key=uuid.uuid4().hex)
+    deadline = time.monotonic() + _DUMP_WITHIN_S
     with open_client(url, api_key, data_dir) as client:
-        command = _order(client, run_id, order, wait, 60.0)
-        if command["state"] == "done":
-            typer.echo(f"stacks: {client.url}/api/v1/runs/{run_id}/stacks/{command['command_id']}")
-            return
-    if wait:
-        typer.echo(f"no stacks: {command['state']}", err=True)
+        command = issue(client, run_id, request)
+        if wait:
+            command = follow(client, command, deadline)
+    if command.state == "done":
+        typer.echo(f"stacks: {client.url}/api/v1/runs/{run_id}/stacks/{command.command_id}")
+    elif wait:
+        typer.echo(f"no stacks: {command.state}", err=True)
         raise typer.Exit(1)
-
-
-def _order(client: ApiClient, run_id: str, order: dict[str, Any], wait: bool, timeout_s: float) -> dict[str, Any]:
-    place = f"/api/v1/runs/{run_id}/commands"
-    command: dict[str, Any] = client.post(place, order)
-    typer.echo(f"command {command['command_id']}: {command['state']}")
-    _warn(command.get("plan") or {})
-    if not wait:
-        return command
-    return follow(client, f"{place}/{command['command_id']}", command, time.monotonic() + timeout_s)

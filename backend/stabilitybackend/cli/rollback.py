@@ -6,13 +6,15 @@ import secrets
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
-from stabilitybackend.cli.runs import follow, open_client
+from stabilitybackend.cli.runs import follow, issue, open_client
 from stabilitybackend.errors import BadRequest
+from stabilitybackend.schema.commands import CommandRequest
 
 __all__ = ["register"]
 
@@ -50,35 +52,31 @@ def roll_back(
     data_dir: DataDir = None,
 ) -> None:
     """Order the running job to go back to a checkpoint: the suggested one, or the one that is named."""
-    order: dict[str, Any] = {
-        "kind": "rollback",
-        "to_step": to_step,
-        "lr_scale": lr_scale,
-        "seed": seed,
-        "skip_batches": skip_batches,
-        "reason": reason,
-        "idempotency_key": uuid.uuid4().hex,
-    }
-    if accept_inside_incident:
-        order["accept_inside_incident"] = True
+    request = CommandRequest(
+        "rollback",
+        to_step=to_step,
+        lr_scale=lr_scale,
+        seed=seed,
+        skip_batches=skip_batches,
+        reason=reason,
+        accept_inside_incident=accept_inside_incident,
+        idempotency_key=uuid.uuid4().hex,
+    )
     with open_client(url, api_key, data_dir) as client:
         if to_step is None:
-            _take_suggestion(order, client.get(f"/api/v1/runs/{run_id}/rollback"), yes)
-        place = f"/api/v1/runs/{run_id}/commands"
-        command = client.post(place, order)
-        typer.echo(f"command {command['command_id']}: {command['state']}")
+            request = _take_suggestion(request, client.get(f"/api/v1/runs/{run_id}/rollback"), yes)
+        command = issue(client, run_id, request)
         if not wait:
             return
-        command = follow(client, f"{place}/{command['command_id']}", command, time.monotonic() + timeout_s)
-    if command["state"] == "done":
-        typer.echo(f"done: segment {command['segment']} goes on from step {command['first_step']}")
-        return
-    typer.echo(f"the rollback did not happen: {command['state']}", err=True)
-    raise typer.Exit(1)
+        command = follow(client, command, time.monotonic() + timeout_s)
+    if command.state != "done":
+        typer.echo(f"the rollback did not happen: {command.state}", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"done: segment {command.segment} goes on from step {command.first_step}")
 
 
-def _take_suggestion(order: dict[str, Any], offer: Mapping[str, Any], yes: bool) -> None:
-    """Show what the server suggests, ask, and put it into the order; what was given stays.
+def _take_suggestion(request: CommandRequest, offer: Mapping[str, Any], yes: bool) -> CommandRequest:
+    """Show what the server suggests, ask, and return the request for it; what was given stays.
 
     Raises:
         BadRequest: there is no checkpoint to suggest.
@@ -89,19 +87,23 @@ def _take_suggestion(order: dict[str, Any], offer: Mapping[str, Any], yes: bool)
         typer.echo(f"{mark}step {one['step']:>8}  {', '.join(filter(None, words))}".rstrip())
     if offer["to_step"] is None:
         raise BadRequest(f"no checkpoint is suggested: {offer['text']}", hint="name one with --to-step")
-    order["to_step"] = offer["to_step"]
-    for name in ("lr_scale", "skip_batches"):
-        order[name] = offer[name] if order[name] is None else order[name]
-    if offer["reseed"] and order["seed"] is None:
-        order["seed"] = secrets.randbelow(1 << 16)
+    reseeded = secrets.randbelow(1 << 16) if offer["reseed"] else None
+    request = replace(
+        request,
+        to_step=offer["to_step"],
+        lr_scale=offer["lr_scale"] if request.lr_scale is None else request.lr_scale,
+        skip_batches=offer["skip_batches"] if request.skip_batches is None else request.skip_batches,
+        seed=reseeded if request.seed is None else request.seed,
+    )
     typer.echo(offer["text"])
     changes = [
-        f"LR x {order['lr_scale']:g}" if order["lr_scale"] is not None else "",
-        f"seed {order['seed']}" if order["seed"] is not None else "",
-        f"skip {order['skip_batches']} batches" if order["skip_batches"] else "",
+        f"LR x {request.lr_scale:g}" if request.lr_scale is not None else "",
+        f"seed {request.seed}" if request.seed is not None else "",
+        f"skip {request.skip_batches} batches" if request.skip_batches else "",
     ]
-    what = ", ".join([f"Roll back to step {order['to_step']}", *filter(None, changes)])
+    what = ", ".join([f"Roll back to step {request.to_step}", *filter(None, changes)])
     if yes:
         typer.echo(what)
     else:
         typer.confirm(f"{what}?", abort=True)
+    return request

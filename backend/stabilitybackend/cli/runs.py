@@ -15,12 +15,11 @@ from rich.table import Column, Table
 from stabilitybackend.cli.api_client import ApiClient, server_url
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import Unavailable
+from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest, read_command
 from stabilitybackend.settings import Settings
 
-__all__ = ["follow", "open_client", "register"]
+__all__ = ["follow", "issue", "open_client", "register"]
 
-#: States in which a command stays (docs/api.md).
-_FINAL = ("done", "rejected", "failed", "expired")
 _POLL_S = 0.2
 _STATUS_STYLE = {"running": "green", "finished": "blue", "stalled": "yellow", "crashed": "red", "unreachable": "red"}
 
@@ -66,26 +65,32 @@ def list_runs(
         typer.echo(f"the newest {len(runs)} of {total} runs; all: stabilityboard runs --limit 0")
 
 
-def follow(client: ApiClient, place: str, command: dict[str, Any], deadline: float) -> dict[str, Any]:
-    """Print each new state of the command until it is final, and return it."""
+def issue(client: ApiClient, run_id: str, request: CommandRequest) -> Command:
+    """Send a command, say under which id it goes, and return it."""
+    command = read_command(client.post(f"/api/v1/runs/{run_id}/commands", request.given()))
+    typer.echo(f"command {command.command_id}: {command.state}")
+    return command
+
+
+def follow(client: ApiClient, command: Command, deadline: float) -> Command:
+    """Print each new state of the command until it stays in one, and return it."""
     shown = 0
     while True:
-        history = command.get("history") or []
-        for entry in history[shown:]:
-            who = "" if entry.get("rank") is None else f" rank {entry['rank']}"
-            at = "" if entry.get("step") is None else f" at step {entry['step']}"
-            detail = f": {entry['detail']}" if entry.get("detail") else ""
-            typer.echo(f"  {entry['state']}{who}{at}{detail}")
-        shown = max(shown, len(history))
-        if command["state"] in _FINAL:
+        for entry in command.history[shown:]:
+            who = "" if entry.rank is None else f" rank {entry.rank}"
+            at = "" if entry.step is None else f" at step {entry.step}"
+            detail = f": {entry.detail}" if entry.detail else ""
+            typer.echo(f"  {entry.state}{who}{at}{detail}")
+        shown = max(shown, len(command.history))
+        if command.state in END_STATES:
             return command
         if time.monotonic() > deadline:
             raise Unavailable(
-                f"command {command['command_id']} is still {command['state']}",
+                f"command {command.command_id} is still {command.state}",
                 hint="it goes on or expires by itself; see the run's page",
             )
         time.sleep(_POLL_S)
-        command = client.get(place)
+        command = read_command(client.get(f"/api/v1/runs/{command.run_id}/commands/{command.command_id}"))
 
 
 def open_client(url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:

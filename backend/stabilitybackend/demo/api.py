@@ -8,14 +8,13 @@ from typing import Any
 import httpx
 
 from stabilitybackend.errors import NotFound, StabilityBoardError, Unavailable
+from stabilitybackend.schema.commands import Command, CommandRequest, read_command
 
-__all__ = ["END_STATES", "BoardClient"]
+__all__ = ["BoardClient"]
 
 #: Longest wait for one answer, seconds. A busy two-core machine may need a few.
 _TIMEOUT_S = 10.0
 _POLL_S = 0.1
-#: States in which a command is over.
-END_STATES = frozenset({"done", "failed", "rejected", "expired"})
 
 
 class BoardClient:
@@ -67,9 +66,9 @@ class BoardClient:
         """Return the checkpoints of a run, newest first."""
         return self._list(run_id, "checkpoints")
 
-    def commands(self, run_id: str) -> list[dict[str, Any]]:
+    def commands(self, run_id: str) -> list[Command]:
         """Return the commands of a run, newest first."""
-        return self._list(run_id, "commands")
+        return [read_command(one) for one in self._list(run_id, "commands")]
 
     def segments(self, run_id: str) -> dict[str, Any]:
         """Return ``{"head", "segments"}`` of a run."""
@@ -80,13 +79,13 @@ class BoardClient:
         params = {"metric": metrics, "view": view}
         return list(self._call("GET", f"/api/v1/runs/{run_id}/series", params=params)["series"])
 
-    def order(self, run_id: str, command: dict[str, Any]) -> dict[str, Any]:
+    def issue(self, run_id: str, request: CommandRequest) -> Command:
         """Send a command and return it as the server took it."""
-        return self._call("POST", f"/api/v1/runs/{run_id}/commands", json=command)
+        return read_command(self._call("POST", f"/api/v1/runs/{run_id}/commands", json=request.given()))
 
-    def command(self, run_id: str, command_id: str) -> dict[str, Any]:
+    def command(self, run_id: str, command_id: str) -> Command:
         """Return one command with its history."""
-        return self._call("GET", f"/api/v1/runs/{run_id}/commands/{command_id}")
+        return read_command(self._call("GET", f"/api/v1/runs/{run_id}/commands/{command_id}"))
 
     def _list(self, run_id: str, what: str) -> list[dict[str, Any]]:
         try:

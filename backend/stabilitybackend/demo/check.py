@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
+from stabilitybackend.schema.commands import Command
+
 __all__ = ["check_lineage", "dead_peak", "healthy_after", "incident_facts", "ranks_that_acted"]
 
 #: Steps before the onset that say what a healthy loss is.
@@ -83,12 +85,12 @@ def healthy_after(effective: Iterable[Mapping[str, Any]], onset_step: int, steps
     return {"baseline": round(baseline, 4), "after": round(now, 4), "healthy": now <= _HEALTHY_RATIO * baseline}
 
 
-def ranks_that_acted(command: Mapping[str, Any]) -> dict[str, int]:
+def ranks_that_acted(command: Command) -> dict[str, int | None]:
     """Return the step boundary at which each rank acted on ``command``; ranks that did not are absent."""
     return {
-        rank: word["step"]
-        for rank, word in sorted(command["ranks"].items(), key=lambda item: int(item[0]))
-        if word["state"] in ("acted", "done")
+        rank: reported.step
+        for rank, reported in sorted(command.ranks.items(), key=lambda item: int(item[0]))
+        if reported.state in ("acted", "done")
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from stabilitybackend.demo.api import BoardClient
 from stabilitybackend.demo.check import incident_facts
+from stabilitybackend.schema.commands import END_STATES, CommandRequest
 
 __all__ = ["act_on_hang", "hang_problems"]
 
@@ -54,7 +55,7 @@ def act_on_hang(
     }
     say(verdict.get("text") or incident["text"])
     ordered = time.monotonic()
-    command = board.order(run_id, {"kind": "restart", "reason": f"demo: {incident['title']}"})
+    command = board.issue(run_id, CommandRequest("restart", reason=f"demo: {incident['title']}"))
     say("restart ordered: the agent ends the ranks, the launcher starts them again from the newest checkpoint")
 
     def again() -> bool:
@@ -62,8 +63,8 @@ def act_on_hang(
 
     wait(f"step {fault_step + STEPS_AFTER}", again)
     result["restart"] = {
-        "command_id": command["command_id"],
-        "state": wait("the end of the restart", lambda: _ended(board, run_id, command["command_id"])),
+        "command_id": command.command_id,
+        "state": wait("the end of the restart", lambda: _ended(board, run_id, command.command_id)),
         "seconds_until_past_the_hang": round(time.monotonic() - ordered, 1),
     }
 
@@ -85,5 +86,5 @@ def hang_problems(result: dict[str, Any], incidents: list[dict[str, Any]]) -> li
 
 
 def _ended(board: BoardClient, run_id: str, command_id: str) -> str | None:
-    state = str(board.command(run_id, command_id)["state"])
-    return state if state in ("done", "failed", "rejected", "expired") else None
+    state = board.command(run_id, command_id).state
+    return state if state in END_STATES else None

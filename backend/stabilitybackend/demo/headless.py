@@ -12,13 +12,14 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from stabilitybackend.demo.api import END_STATES, BoardClient
+from stabilitybackend.demo.api import BoardClient
 from stabilitybackend.demo.check import check_lineage, dead_peak, healthy_after, incident_facts, ranks_that_acted
 from stabilitybackend.demo.hang import act_on_hang, hang_problems
 from stabilitybackend.demo.job import RANKS, TrainingJob
 from stabilitybackend.demo.options import DemoOptions
 from stabilitybackend.demo.watch import Watch
 from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest
 
 __all__ = ["DemoFailed", "Plan", "run_headless"]
 
@@ -31,7 +32,7 @@ EXPECTED_KINDS = {
 #: What they report may well be true of the laptop that runs the demo beside other work.
 MACHINE_KINDS = frozenset({"throughput", "straggler"})
 #: What a person would add to the advice of each fault after a look at the charts: here the LR chart shows the cause.
-_CURES = {"lr_window": {"lr_scale": 0.05}}
+_CURED_LR_SCALE = {"lr_window": 0.05}
 #: How far the onset may lie from the step of the fault.
 ONSET_TOLERANCE_STEPS = 10
 #: Where the job dies and is started again, the trouble begins at the checkpoint that it resumes from: that lies up to
@@ -170,43 +171,42 @@ def _act_on_incident(plan: Plan, board: BoardClient, alive: Callable[[], bool], 
         raise DemoFailed(f"the incident suggests no checkpoint: {suggestion.get('text')}")
 
     ordered = time.monotonic()
-    order = {
-        "kind": "rollback",
-        "to_step": suggestion["to_step"],
-        "lr_scale": suggestion.get("lr_scale"),
-        "skip_batches": suggestion.get("skip_batches") or DEFAULT_SKIP_BATCHES,
-        "seed": plan.seed,
-        "reason": f"demo: {incident['title']}",
-        "idempotency_key": f"demo-{incident['incident_id']}",
-    }
-    order |= _CURES.get(plan.fault, {})
-    command = board.order(plan.run_id, order)
-    say(f"rollback to step {order['to_step']} ordered, skipping {order['skip_batches']} batches")
+    request = CommandRequest(
+        "rollback",
+        to_step=suggestion["to_step"],
+        lr_scale=_CURED_LR_SCALE.get(plan.fault, suggestion.get("lr_scale")),
+        skip_batches=suggestion.get("skip_batches") or DEFAULT_SKIP_BATCHES,
+        seed=plan.seed,
+        reason=f"demo: {incident['title']}",
+        idempotency_key=f"demo-{incident['incident_id']}",
+    )
+    command = board.issue(plan.run_id, request)
+    say(f"rollback to step {request.to_step} ordered, skipping {request.skip_batches} batches")
 
-    def ended() -> dict[str, Any] | None:
-        newest = board.command(plan.run_id, command["command_id"])
-        return newest if newest["state"] in END_STATES else None
+    def ended() -> Command | None:
+        newest = board.command(plan.run_id, command.command_id)
+        return newest if newest.state in END_STATES else None
 
     command = _wait_for("the rollback", ended, until=min(plan.deadline, ordered + 60), alive=alive)
     seconds = time.monotonic() - ordered
     plan.result["rollback"] = {
-        "command_id": command["command_id"],
-        "state": command["state"],
-        "to_step": command["to_step"],
-        "skip_batches": command["skip_batches"],
+        "command_id": command.command_id,
+        "state": command.state,
+        "to_step": command.to_step,
+        "skip_batches": command.skip_batches,
         "seconds_to_first_point": round(seconds, 3),
         "ranks": ranks_that_acted(command),
-        "segment": command["segment"],
+        "segment": command.segment,
     }
-    if command["state"] != "done":
-        raise DemoFailed(f"the rollback ended as {command['state']}: {command['history'][-1]['detail']}")
+    if command.state != "done":
+        raise DemoFailed(f"the rollback ended as {command.state}: {command.history[-1].detail}")
     say(f"rolled back; first new point after {seconds:.1f} s")
 
     def healthy_again() -> bool:
         segments = {segment["id"]: segment for segment in board.segments(plan.run_id)["segments"]}
-        return bool((segments[command["segment"]]["last_step"] or 0) >= target)
+        return bool((segments[command.segment]["last_step"] or 0) >= target)
 
-    target = max(command["to_step"] + HEALTHY_STEPS, incident["onset_step"] + HEALTHY_STEPS // 2)
+    target = max((command.to_step or 0) + HEALTHY_STEPS, incident["onset_step"] + HEALTHY_STEPS // 2)
     _wait_for(f"step {target}", healthy_again, until=plan.deadline, alive=alive)
 
 

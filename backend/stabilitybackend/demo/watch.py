@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from stabilitybackend.demo.api import END_STATES, BoardClient
+from stabilitybackend.demo.api import BoardClient
 from stabilitybackend.errors import StabilityBoardError
+from stabilitybackend.schema.commands import END_STATES
 
 __all__ = ["Watch", "progress_line"]
 
@@ -72,9 +73,9 @@ class Watch:
                 text += f"\n  {escape(suggestion['text'])}"
             self._say_once(incident["incident_id"], text)
         for command in reversed(self._board.commands(self._run_id)):
-            text = f"[cyan]{command['kind']}[/cyan] to step {command['to_step']}: {command['state']}"
-            if command["command_id"] not in self._seen or command["state"] in END_STATES:
-                self._say_once(command["command_id"], text)
+            text = f"[cyan]{command.kind}[/cyan] to step {command.to_step}: {command.state}"
+            if command.command_id not in self._seen or command.state in END_STATES:
+                self._say_once(command.command_id, text)
 
     def _say_once(self, name: str, text: str) -> None:
         if self._seen.get(name) != text:

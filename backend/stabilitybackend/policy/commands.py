@@ -1,28 +1,41 @@
-"""The life of a command: ordered, fenced, delivered, agreed by all ranks, acted on, seen in the data. Pure.
+"""The life of a command: issued, fenced, delivered, agreed by all ranks, acted on, seen in the data. Pure.
 
-A command is the dict of docs/api.md. Nothing here talks to anybody: time, ids and what is known of the job are
-handed in, and every method returns the commands that changed, for the worker to store, audit and deliver.
+Nothing here talks to anybody: time, ids and what is known of the job are handed in, and every method returns the
+commands that changed, for the worker to store, audit and deliver. The book alone changes a command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from stabilitybackend.errors import Conflict
 from stabilitybackend.policy.agent_orders import (
-    AGENT_KINDS,
     OURSELVES,
-    agent_order,
     answer_for,
     answered,
     check_free,
     comes_back,
     is_under_way,
+    new_dump,
+    new_restart,
     verdict,
 )
-from stabilitybackend.policy.orders import OPEN_STATES, JobView, Order, check_fields
-from stabilitybackend.policy.rollback_order import rollback_order
+from stabilitybackend.policy.orders import JobView, check_fields
+from stabilitybackend.policy.rollback_order import new_rollback
+from stabilitybackend.schema.commands import (
+    END_STATES,
+    KINDS,
+    NOT_CARRIED_OUT,
+    OPEN_STATES,
+    AgentCommand,
+    Command,
+    CommandRequest,
+    RankState,
+    Restart,
+    State,
+)
+from stabilitybackend.schema.events import CommandReport
 
 __all__ = ["MAX_ATTEMPTS", "CommandBook"]
 
@@ -32,13 +45,12 @@ MAX_ATTEMPTS = 3
 IGNORED_AFTER_STEPS = 5
 #: ... and so many seconds after it was ordered: an agent that was away for a moment still brings it in time.
 IGNORED_AFTER_S = 20.0
-#: Agents may still answer so long after an order's expiry (and the grace of a restart), seconds.
+#: Agents may still answer so long after a command's expiry (and the grace of a restart), seconds.
 ANSWER_S = 5.0
 #: Commands kept per run; the oldest ended ones go first.
 MAX_COMMANDS = 2_000
-#: History entries kept per command.
-MAX_HISTORY = 200
 
+#: What a rank reports of a boundary at which not all ranks stopped.
 _RETRY = frozenset({"missed", "aborted", "abort", "timeout"})
 
 
@@ -47,59 +59,68 @@ class CommandBook:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._commands: dict[str, dict[str, Any]] = {}
+        self._commands: dict[str, Command] = {}
         #: The newest restart, until its job is back: rows are looked at for it.
-        self._restart: str | None = None
-        #: Commands that a restart ended, until they are told.
-        self._ended: list[dict[str, Any]] = []
+        self._restart: Restart | None = None
+        #: Commands that a restart ended, until they are returned.
+        self._ended: list[Command] = []
 
-    def load(self, commands: Iterable[Mapping[str, Any]]) -> None:
-        """Take over what was stored, after a restart."""
-        for command in sorted(commands, key=lambda c: c["issued"]):
-            self._commands[command["command_id"]] = dict(command)
-            if command["kind"] == "restart" and is_under_way(command):
-                self._restart = command["command_id"]
+    def load(self, commands: Iterable[Command]) -> None:
+        """Take over what was stored, after a restart of the server."""
+        for command in sorted(commands, key=lambda c: c.issued):
+            self._commands[command.command_id] = command
+            if isinstance(command, Restart) and is_under_way(command):
+                self._restart = command
 
-    def all(self) -> list[dict[str, Any]]:
+    def all(self) -> list[Command]:
         """Return the commands, newest first."""
         return list(self._commands.values())[::-1]
 
-    def get(self, command_id: str) -> dict[str, Any] | None:
+    def get(self, command_id: str) -> Command | None:
         """Return one command, None where there is none."""
         return self._commands.get(command_id)
 
-    def waiting(self) -> list[dict[str, Any]]:
+    def waiting(self) -> list[Command]:
         """Return the commands that an agent which connects now has to know."""
-        return [c for c in self._commands.values() if c["state"] in OPEN_STATES]
+        return [c for c in self._commands.values() if c.state in OPEN_STATES]
 
-    def restart_under_way(self) -> dict[str, Any] | None:
+    def _waiting_for_ranks(self) -> list[Command]:
+        return [c for c in self.waiting() if KINDS[c.kind].by == "ranks"]
+
+    def _for_agents(self) -> Iterator[AgentCommand]:
+        return (c for c in self._commands.values() if isinstance(c, AgentCommand))
+
+    def restarts(self) -> list[Restart]:
+        """Return the restarts that ended the job, or may still, newest first."""
+        return [c for c in self.all() if isinstance(c, Restart) and c.state not in NOT_CARRIED_OUT]
+
+    def restart_under_way(self) -> Restart | None:
         """Return the restart whose job is not back yet, None where there is none."""
-        command = None if self._restart is None else self._commands.get(self._restart)
-        return command if command is not None and is_under_way(command) else None
+        return self._restart if self._restart is not None and is_under_way(self._restart) else None
 
     def restart_that_ends(self, node: str, started_ns: int) -> str | None:
         """Return the id of the restart that a process of ``node`` is to be ended by, None where there is none."""
         command = self.restart_under_way()
-        return command["command_id"] if command is not None and not comes_back(command, node, started_ns) else None
+        return command.command_id if command is not None and not comes_back(command, node, started_ns) else None
 
-    def find(self, idempotency_key: str | None) -> dict[str, Any] | None:
-        """Return the command that was ordered under this key before."""
+    def find(self, idempotency_key: str | None) -> Command | None:
+        """Return the command that was issued under this key before."""
         if idempotency_key is None:
             return None
-        return next((c for c in self._commands.values() if c.get("idempotency_key") == idempotency_key), None)
+        return next((c for c in self._commands.values() if c.idempotency_key == idempotency_key), None)
 
-    # --- ordering ------------------------------------------------------------------------------------------------
+    # --- a new one -----------------------------------------------------------------------------------------------
 
-    def order(
+    def issue(
         self,
-        order: Order,
+        request: CommandRequest,
         job: JobView,
         *,
         command_id: str,
         issuer: str,
         now: float,
         plan: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
+    ) -> Command:
         """Return the new command.
 
         Args:
@@ -110,215 +131,216 @@ class CommandBook:
             Conflict: two processes are one rank, another rollback or restart is under way, no agent could deliver this
                 one, or its checkpoint is from inside an open incident.
         """
-        check_fields(order)
+        check_fields(request)
         if job.agents == 0:
             raise Conflict(
                 "no agent of this run is connected, so nobody can deliver a command",
                 hint="is the job running, and can its nodes reach us? A finished job is restarted, not rolled back",
             )
-        if order.kind in AGENT_KINDS:
-            check_free(order, job, self._commands.values(), now)
-            if order.kind == "restart":
-                self._give_way(now)
-            return self._begin(agent_order(order, command_id, self._run_id, job, issuer=issuer, now=now, plan=plan))
-        if job.twins:
-            raise Conflict(f"ranks can't agree: {job.twins}", hint="each process of a job must be a rank of its own")
-        self._check_free(now)
-        return self._begin(rollback_order(order, command_id, self._run_id, job, issuer=issuer, now=now))
+        if KINDS[request.kind].by == "agents":
+            check_free(request.kind, job, self._commands.values(), now)
+        else:
+            if job.twins:
+                raise Conflict(
+                    f"ranks can't agree: {job.twins}", hint="each process of a job must be a rank of its own"
+                )
+            self._check_free(now)
+        if request.kind == "dump_stacks":
+            return self._begin(new_dump(request, command_id, self._run_id, job, issuer=issuer, now=now))
+        if request.kind == "rollback":
+            rollback = new_rollback(request, command_id, self._run_id, job, issuer=issuer, now=now)
+            return self._begin(rollback, ", ".join(rollback.unpromised or ()))
+        assert plan is not None
+        self._give_way(now)
+        self._restart = new_restart(request, command_id, self._run_id, job, plan, issuer=issuer, now=now)
+        return self._begin(self._restart)
 
-    def ask_agents(self, kind: str, command_id: str, job: JobView, reason: str, now: float) -> list[dict[str, Any]]:
-        """Return the new order of the server itself to the agents, nothing when it was given already."""
+    def ask_for_stacks(self, command_id: str, job: JobView, reason: str, now: float) -> list[Command]:
+        """Return the server's own command to look at all stacks, nothing when it was issued already."""
         if command_id in self._commands or job.agents == 0:
             return []
-        order = Order(kind=kind, reason=reason)
-        return [self._begin(agent_order(order, command_id, self._run_id, job, issuer=OURSELVES, now=now))]
+        request = CommandRequest("dump_stacks", reason=reason)
+        return [self._begin(new_dump(request, command_id, self._run_id, job, issuer=OURSELVES, now=now))]
 
-    def _begin(self, command: dict[str, Any]) -> dict[str, Any]:
-        by = f"ordered by {command['issuer']}"
-        if command.get("unpromised"):
-            by += f"; the job has not said that it can change {', '.join(command['unpromised'])}"
-        _note(command, "pending", command["issued"], by)
-        self._commands[command["command_id"]] = command
-        if command["kind"] == "restart":
-            self._restart = command["command_id"]
+    def _begin(self, command: Command, unpromised: str = "") -> Command:
+        by = f"ordered by {command.issuer}"
+        if unpromised:
+            by += f"; the job has not said that it can change {unpromised}"
+        command.note("pending", command.issued, by)
+        self._commands[command.command_id] = command
         self._forget_old()
         return command
 
     def _check_free(self, now: float) -> None:
         """Raise Conflict while a rollback or a restart is under way."""
         for busy in self._commands.values():
-            if busy["kind"] == "dump_stacks" or busy["state"] not in OPEN_STATES | {"acted"}:
+            if busy.kind == "dump_stacks" or busy.state in END_STATES:
                 continue
-            if busy["state"] == "acted" and now >= busy["expires"]:
+            if busy.state == "acted" and now >= busy.expires:
                 continue
-            what = f"rollback {busy['command_id']} to step {busy['to_step']}"
+            to_step = f" to step {busy.to_step}" if busy.kind == "rollback" else ""
             raise Conflict(
-                f"{what if busy['kind'] == 'rollback' else 'restart ' + busy['command_id']} is under way "
-                f"(state {busy['state']})",
+                f"{busy.kind} {busy.command_id}{to_step} is under way (state {busy.state})",
                 hint="wait until it is done, or until it expires",
             )
 
     def _give_way(self, now: float) -> None:
         """A restart begins: it ends what waits for ranks that will be gone."""
         for command in self._commands.values():
-            if command["kind"] == "restart" and command["state"] == "acted":
-                self._ended.append(_note(command, "failed", now, "no new row came before the next restart"))
-            elif command["kind"] not in AGENT_KINDS and command["state"] in OPEN_STATES:
+            if command.kind == "restart" and command.state == "acted":
+                text = "no new row came before the next restart"
+            elif KINDS[command.kind].by == "ranks" and command.state in OPEN_STATES:
                 text = "no rank answered, and the job is restarted; nothing was rolled back"
-                self._ended.append(_note(command, "failed", now, text))
+            else:
+                continue
+            self._ended += _noted(command, "failed", now, text)
 
     def _forget_old(self) -> None:
         for command_id, command in list(self._commands.items()):
             if len(self._commands) <= MAX_COMMANDS:
                 return
-            if command["state"] not in OPEN_STATES:
+            if command.state not in OPEN_STATES:
                 del self._commands[command_id]
 
     # --- what comes back -----------------------------------------------------------------------------------------
 
-    def delivered(self, command_id: str, now: float, detail: str) -> list[dict[str, Any]]:
+    def delivered(self, command_id: str, now: float, detail: str) -> list[Command]:
         """An agent took the command."""
         command = self._commands.get(command_id)
-        if command is None or command["state"] != "pending":
+        if command is None or command.state != "pending":
             return []
-        return [_note(command, "delivered", now, detail)]
+        return _noted(command, "delivered", now, detail)
 
     def on_event(
-        self, rank: int | None, step: int | None, data: Mapping[str, Any], time: float, *, node: str = ""
-    ) -> list[dict[str, Any]]:
-        """Take a ``command`` event of a rank (or of an agent, rank None); return what changed."""
-        command = self._commands.get(data["command_id"])
+        self, rank: int | None, step: int | None, report: CommandReport, time: float, *, node: str = ""
+    ) -> list[Command]:
+        """Take what a rank reports (or an agent, rank None); return what changed."""
+        command = self._commands.get(report.command_id)
         if command is None:
             return []
-        said, detail = data["state"], data.get("detail") or ""
-        if rank is None and command["kind"] in AGENT_KINDS and said != "delivered":
-            back = command["state"] == "failed" and bool(command["nodes"].get(node, {}).get("gone"))
-            if not answered(command, node, said, detail, time):
-                return []
-            _history(command, said, time, f"{node}: {detail}", None, step)
-            self._conclude(command, time, late=False, again=back)
-            return [command]
+        said, detail = report.state, report.detail or ""
         if rank is None:
-            return (
-                self.delivered(command["command_id"], time, detail or "delivered to an agent")
-                if said == "delivered"
-                else []
-            )
-        if (data.get("attempt") or command["attempt"]) != command["attempt"] and said != "acted":
+            if said == "delivered":
+                return self.delivered(command.command_id, time, detail or "delivered to an agent")
+            return self._on_agent(command, node, said, detail, time, step) if isinstance(command, AgentCommand) else []
+        if (report.attempt or command.attempt) != command.attempt and said != "acted":
             return []  # about a boundary that was given up
-        known = command["ranks"].get(str(rank))
-        if known is not None and known["state"] == said and known["step"] == step:
+        known = command.ranks.get(str(rank))
+        if known is not None and known.state == said and known.step == step:
             return []
-        command["ranks"][str(rank)] = {"state": said, "step": step, "time": time, "detail": detail}
-        if said == "acted" and isinstance(data.get("applied"), dict):
-            command["ranks"][str(rank)]["applied"] = data["applied"]
-        _history(command, said, time, detail, rank, step)
+        command.ranks[str(rank)] = RankState(said, step, time, detail, report.applied if said == "acted" else None)
+        command.add_line(said, time, detail, rank=rank, step=step)
         self._draw_conclusion(command, said, time, detail, rank)
         return [command]
 
-    def _conclude(self, command: dict[str, Any], time: float, *, late: bool, again: bool = False) -> bool:
-        """Close an order for agents when nobody else will answer; return whether it is closed now.
+    def _on_agent(
+        self, command: AgentCommand, node: str, said: str, detail: str, time: float, step: int | None
+    ) -> list[Command]:
+        known = command.nodes.get(node)
+        back = command.state == "failed" and known is not None and known.gone
+        if not answered(command, node, said, detail, time):
+            return []
+        command.add_line(said, time, f"{node}: {detail}", step=step)
+        self._conclude(command, time, late=False, again=back)
+        return [command]
+
+    def _conclude(self, command: AgentCommand, time: float, *, late: bool, again: bool = False) -> bool:
+        """Close a command for agents when nobody else will answer; return whether it is closed now.
 
         Args:
             again: it was closed for an agent that was gone and has answered after all.
         """
-        end = verdict(command, late=late) if again or command["state"] in OPEN_STATES else None
+        end = verdict(command, late=late) if again or command.state in OPEN_STATES else None
         if end is not None:
-            _note(command, end[0], time, end[1])
+            command.note(end[0], time, end[1])
         return end is not None
 
-    def agents_gone(self, gone: Mapping[str, float], now: float) -> list[dict[str, Any]]:
-        """Answer orders for agents that ended with them in their hands.
+    def agents_gone(self, gone: Mapping[str, float], now: float) -> list[Command]:
+        """Answer commands for agents that ended before they did.
 
         Args:
             gone: node -> when the connection of its last agent ended, unix seconds, of nodes that have none now.
         """
-        changed = []
-        for command in self.waiting():
-            said = answer_for(command, gone, now) if command["kind"] in AGENT_KINDS else {}
-            for node, detail in said.items():
-                _history(command, "failed", now, f"{node}: {detail}", None, None)
-            if said:
+        changed: list[Command] = []
+        for command in self._for_agents():
+            noted = answer_for(command, gone, now) if command.state in OPEN_STATES else {}
+            for node, detail in noted.items():
+                command.add_line("failed", now, f"{node}: {detail}")
+            if noted:
                 self._conclude(command, now, late=False)
                 changed.append(command)
         return changed
 
-    def _draw_conclusion(self, command: dict[str, Any], said: str, time: float, detail: str, rank: int) -> None:
-        states = [r["state"] for r in command["ranks"].values()]
+    def _draw_conclusion(self, command: Command, said: str, time: float, detail: str, rank: int) -> None:
+        size = command.world_size
         if said == "acted":
-            if states.count("acted") >= command["world_size"]:
-                _note(command, "acted", time, f"all {command['world_size']} ranks rolled back")
+            if _count(command, "acted") >= size:
+                command.note("acted", time, f"all {size} ranks rolled back")
         elif said == "failed":
-            _note(command, "failed", time, f"rank {rank}: {detail}")
-        elif command["state"] not in OPEN_STATES:
+            command.note("failed", time, f"rank {rank}: {detail}")
+        elif command.state not in OPEN_STATES:
             pass
         elif said == "rejected":
-            _note(command, "rejected", time, f"rank {rank}: {detail}")
-        elif said == "ready" and states.count("ready") >= command["world_size"]:
-            _note(command, "ready", time, f"all {command['world_size']} ranks stop at step {command['apply_at_step']}")
-        elif said in _RETRY:
-            command["retry"] = True
+            command.note("rejected", time, f"rank {rank}: {detail}")
+        elif said == "ready" and _count(command, "ready") >= size:
+            command.note("ready", time, f"all {size} ranks stop at step {command.apply_at_step}")
 
-    def retries(self, job: JobView, now: float) -> list[dict[str, Any]]:
+    def retries(self, job: JobView, now: float) -> list[Command]:
         """Return the commands that get a later boundary, or give up after MAX_ATTEMPTS."""
-        changed = []
+        changed: list[Command] = []
         for command in self.waiting():
-            if not command.pop("retry", False):
+            if not any(rank.state in _RETRY for rank in command.ranks.values()):
                 continue
-            if command["attempt"] >= MAX_ATTEMPTS:
-                changed.append(
-                    _note(command, "failed", now, f"{MAX_ATTEMPTS} times not all ranks reached the boundary in time")
-                )
+            if command.attempt >= MAX_ATTEMPTS:
+                text = f"{MAX_ATTEMPTS} times not all ranks reached the boundary in time"
+                changed += _noted(command, "failed", now, text)
                 continue
-            command["attempt"] += 1
-            command["apply_at_step"] = job.boundary(command["attempt"])
-            command["ranks"] = {}
-            changed.append(
-                _note(command, "delivered", now, f"attempt {command['attempt']}: boundary {command['apply_at_step']}")
-            )
+            command.attempt += 1
+            command.apply_at_step = job.boundary(command.attempt)
+            command.ranks = {}
+            text = f"attempt {command.attempt}: boundary {command.apply_at_step}"
+            changed += _noted(command, "delivered", now, text)
         return changed
 
-    def ignored(self, job: JobView, now: float) -> list[dict[str, Any]]:
-        """Close commands that the job went past without a word: it does not look for any."""
-        changed = []
-        for command in self.waiting():
-            if command["kind"] in AGENT_KINDS:
-                continue
-            past = (job.running_step or 0) - (command["apply_at_step"] or 0)
-            if not command["ranks"] and past > IGNORED_AFTER_STEPS and now - command["issued"] > IGNORED_AFTER_S:
+    def ignored(self, job: JobView, now: float) -> list[Command]:
+        """Close commands that the job went past without an answer: it does not look for any."""
+        changed: list[Command] = []
+        for command in self._waiting_for_ranks():
+            past = (job.running_step or 0) - (command.apply_at_step or 0)
+            if not command.ranks and past > IGNORED_AFTER_STEPS and now - command.issued > IGNORED_AFTER_S:
                 text = (
-                    f"the job went past step {command['apply_at_step']} without answering: it takes commands "
+                    f"the job went past step {command.apply_at_step} without answering: it takes commands "
                     "only where it steps with run.steps() and has a handler (@run.on_rollback); nothing was rolled back"
                 )
-                changed.append(_note(command, "failed", now, text))
+                changed += _noted(command, "failed", now, text)
         return changed
 
-    def job_over(self, why: str, now: float) -> list[dict[str, Any]]:
+    def job_over(self, why: str, now: float) -> list[Command]:
         """Close the open commands of a job that ended: nobody is left who could obey.
+
+        A restart ends the job, and agents may still answer, so theirs stay open.
 
         Args:
             why: how it ended, a sentence.
         """
-        changed = []
-        for command in self.waiting():
-            if command["kind"] in AGENT_KINDS:
-                continue  # a restart ends the job, and agents may still answer
-            acted = [rank for rank, word in command["ranks"].items() if word["state"] == "acted"]
+        changed: list[Command] = []
+        for command in self._waiting_for_ranks():
+            acted = [rank for rank, reported in command.ranks.items() if reported.state == "acted"]
             what = f"only ranks {', '.join(acted)} had gone back" if acted else "nothing was rolled back"
-            changed.append(_note(command, "failed", now, f"the job ended before all ranks could act; {what}. {why}"))
+            changed += _noted(command, "failed", now, f"the job ended before all ranks could act; {what}. {why}")
         return changed
 
-    def on_points(self, segment: int, segment_key: str, step: int, time: float) -> list[dict[str, Any]]:
+    def on_points(self, segment: int, segment_key: str, step: int, time: float) -> list[Command]:
         """The first point of ``segment`` is here: the command whose segment it is is done."""
         command = self._commands.get(segment_key)
-        if command is None or command["segment"] is not None:
+        if command is None or command.segment is not None:
             return []
-        command["segment"], command["first_step"] = segment, step
-        if command["state"] == "acted":
-            _note(command, "done", time, f"first new point at step {step}")
+        command.segment, command.first_step = segment, step
+        if command.state == "acted":
+            command.note("done", time, f"first new point at step {step}")
         return [command]
 
-    def on_row(self, node: str, started_ns: int, segment: int, step: int, time: float) -> list[dict[str, Any]]:
+    def on_row(self, node: str, started_ns: int, segment: int, step: int, time: float) -> list[Command]:
         """A rank logged a row: the restart that its process came up after is done.
 
         Args:
@@ -329,48 +351,43 @@ class CommandBook:
         if command is None or not comes_back(command, node, started_ns):
             return []
         self._restart = None
-        command["segment"], command["first_step"] = segment, step
-        return [_note(command, "done", time, f"first row of a new process at step {step} on {node}")]
+        command.segment, command.first_step = segment, step
+        return _noted(command, "done", time, f"first row of a new process at step {step} on {node}")
 
-    def settle(self, now: float) -> list[dict[str, Any]]:
+    def settle(self, now: float) -> list[Command]:
         """Close what is complete or too late; call it about once a second."""
         changed, self._ended = self._ended, []
         for command in self._commands.values():
-            if command["state"] == "acted" and command["segment"] is not None:
-                changed.append(_note(command, "done", now, f"first new point at step {command['first_step']}"))
-            elif command["kind"] in AGENT_KINDS:
-                late = now > command["expires"] + float(command.get("grace_s") or 0.0) + ANSWER_S
+            if command.state == "acted" and command.segment is not None:
+                changed += _noted(command, "done", now, f"first new point at step {command.first_step}")
+            elif isinstance(command, AgentCommand):
+                late = now > command.agents_end + ANSWER_S
                 if late and self._conclude(command, now, late=True):
                     changed.append(command)
-                if late and command["state"] == "failed" and command["command_id"] == self._restart:
+                if late and command.state == "failed" and command is self._restart:
                     self._restart = None  # a process that starts now is no doing of an agent that is long gone
-            elif command["state"] in OPEN_STATES and now > command["expires"]:
-                text = f"{len(command['ranks'])} of {command['world_size']} ranks answered; nothing was rolled back"
-                if command["segment"] is not None:
+            elif command.state in OPEN_STATES and now > command.expires:
+                text = f"{len(command.ranks)} of {command.world_size} ranks answered; nothing was rolled back"
+                if command.segment is not None:
                     text = "the steps went back, but not all ranks said that their state was restored (run.restored)"
-                changed.append(_note(command, "expired", now, text))
+                changed += _noted(command, "expired", now, text)
         return changed
 
-    def head_moved(self, head: int, head_key: str, now: float) -> list[dict[str, Any]]:
+    def head_moved(self, head: int, head_key: str, now: float) -> list[Command]:
         """The job went somewhere else: commands decided on the old segment no longer hold."""
-        changed = []
-        for command in self.waiting():
-            if (
-                command["kind"] not in AGENT_KINDS
-                and command["fence"]["segment"] != head
-                and command["command_id"] != head_key
-            ):
-                text = f"decided on segment {command['fence']['segment']}, but the job is in segment {head} now"
-                changed.append(_note(command, "rejected", now, text))
+        changed: list[Command] = []
+        for command in self._waiting_for_ranks():
+            if command.fence.segment != head and command.command_id != head_key:
+                text = f"decided on segment {command.fence.segment}, but the job is in segment {head} now"
+                changed += _noted(command, "rejected", now, text)
         return changed
 
 
-def _note(command: dict[str, Any], state: str, time: float, detail: str) -> dict[str, Any]:
-    command["state"] = state
-    _history(command, state, time, detail, None, None)
-    return command
+def _noted(command: Command, state: State, time: float, detail: str) -> list[Command]:
+    command.note(state, time, detail)
+    return [command]
 
 
-def _history(command: dict[str, Any], state: str, time: float, detail: str, rank: int | None, step: int | None) -> None:
-    command["history"].append({"state": state, "time": time, "detail": detail, "rank": rank, "step": step})
-    del command["history"][:-MAX_HISTORY]
+def _count(command: Command, state: str) -> int:
+    """Return how many ranks report ``state``."""
+    return sum(rank.state == state for rank in command.ranks.values())

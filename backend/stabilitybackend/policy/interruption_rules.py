@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stabilitybackend.policy.goodbyes import finished_first
+from stabilitybackend.schema.commands import Restart
 
 __all__ = ["Judgement", "Stop", "judge"]
 
@@ -63,7 +64,7 @@ class Stop:
     Args:
         deaths, hangs, lost, faults: incidents of kind process_death, hang, agent_lost and gpu_fault that belong to it.
         kernel: lines of kernel logs near it, ``{"node", "what", "time", "text", "pid"}``.
-        orders: orders to restart the job given while it stood.
+        restarts: ordered while it stood.
         hang_first: the job had stood for a while before its first process died: what died then was ended for it.
     """
 
@@ -72,7 +73,7 @@ class Stop:
     lost: list[Incident] = field(default_factory=list)
     faults: list[Incident] = field(default_factory=list)
     kernel: list[Mapping[str, Any]] = field(default_factory=list)
-    orders: list[Mapping[str, Any]] = field(default_factory=list)
+    restarts: list[Restart] = field(default_factory=list)
     hang_first: bool = False
 
     @property
@@ -115,9 +116,7 @@ def judge(stop: Stop) -> Judgement:
     found = next((found for rule in _RULES if (found := rule(stop)) is not None), _NOTHING)
     told = [*found.evidence, *(_line(i) for i in (*stop.faults, *stop.hangs, *stop.deaths, *stop.lost))]
     told += [f"kernel log of {line['node']}: {line['text']}" for line in stop.kernel]
-    told += [
-        f"restart ordered by {order.get('issuer') or 'somebody'}: {order.get('reason') or ''}" for order in stop.orders
-    ]
+    told += [f"restart ordered by {restart.issuer or 'somebody'}: {restart.reason}" for restart in stop.restarts]
     lines = [line[:_MAX_CHARS].rstrip() for line in dict.fromkeys(told) if line]
     return Judgement(found.category, found.confidence, found.unsure, lines[:MAX_EVIDENCE])
 
@@ -131,7 +130,7 @@ def _by_hand(stop: Stop) -> Judgement | None:
     interrupted = [i for i in stop.deaths if _exception(i)[0] == "KeyboardInterrupt" or _signal(i) == "SIGINT"]
     if interrupted:
         return Judgement("user_stop", "high")
-    if stop.orders:
+    if stop.restarts:
         return Judgement("user_stop", "high", "", ["a restart was ordered while the job ran"])
     return None
 

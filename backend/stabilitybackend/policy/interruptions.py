@@ -14,6 +14,7 @@ from typing import Any
 
 from stabilitybackend.policy.interruption_rules import Judgement, Stop, judge
 from stabilitybackend.policy.interruption_table import CATEGORIES, NOT_COUNTED, label_of
+from stabilitybackend.schema.commands import Restart
 
 __all__ = ["OPEN_COUNTS_S", "JobStory", "Stretch", "corrected", "interruptions_of", "summed", "with_time"]
 
@@ -67,14 +68,14 @@ class JobStory:
         incidents: in the shape of docs/api.md.
         kernel: lines of kernel logs, ``{"node", "what", "time", "text", "pid"}``; pid: of whom it speaks, None or
             absent where that is not known.
-        orders: commands of kind ``restart`` in the shape of docs/api.md.
+        restarts: those that people or we ordered.
         watched: an agent was there. Of an imported run nobody can say why its process was replaced.
     """
 
     stretches: Sequence[Stretch]
     incidents: Sequence[Mapping[str, Any]]
     kernel: Sequence[Mapping[str, Any]] = ()
-    orders: Sequence[Mapping[str, Any]] = ()
+    restarts: Sequence[Restart] = ()
     watched: bool = True
 
 
@@ -111,11 +112,11 @@ def interruptions_of(story: JobStory) -> list[dict[str, Any]]:
             if gap.after is not None and gap.before is not None and gap.before.ended <= _at(incident):
                 gap.stop.lost.append(incident)  # the node went silent, and the next thing is a new start
                 gap.times.append(_at(incident))
-    for order in story.orders:
-        gap = _gap_of(gaps, float(order["issued"]))
+    for restart in story.restarts:
+        gap = _gap_of(gaps, restart.issued)
         if gap.after is not None:
-            gap.stop.orders.append(order)
-            gap.times.append(float(order["issued"]))
+            gap.stop.restarts.append(restart)
+            gap.times.append(restart.issued)
     for gap in gaps:
         replaced = gap.before is not None and gap.after is not None and not gap.before.finished and story.watched
         if gap.times or replaced:

@@ -1,4 +1,4 @@
-"""What somebody asks of a job, what is known of the job then, and whether the two fit. Pure."""
+"""What is known of a job when a command is asked of it, and whether the two fit. Pure."""
 
 from __future__ import annotations
 
@@ -10,47 +10,18 @@ from typing import Any
 from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.policy.abilities import Handlers
 from stabilitybackend.policy.going_back import inside
+from stabilitybackend.schema.commands import KINDS, CommandRequest
 
-__all__ = ["OPEN_STATES", "JobView", "Order", "check_fields", "check_outside", "last_good", "usable_checkpoint"]
+__all__ = ["JobView", "check_fields", "check_outside", "last_good", "usable_checkpoint"]
 
-#: States in which a command may still be acted on.
-OPEN_STATES = frozenset({"pending", "delivered", "ready"})
 #: How far ahead the first common boundary lies, seconds of training: a command reaches the ranks in well under 0.2 s.
 MARGIN_S = 0.5
-MAX_EXPIRES_S = 86_400.0
-#: The same of a look at stacks, which takes seconds: one that nobody answers must not keep the next one waiting.
-MAX_DUMP_EXPIRES_S = 60.0
 MAX_REASON_CHARS = 2_000
 #: Longest time that ranks get to leave by themselves before they are killed, seconds.
 MAX_GRACE_S = 300.0
 #: Nodes that one restart may leave out, or keep.
 MAX_EXCLUDED = 256
 MAX_NODE_CHARS = 100
-
-#: Kind of order -> the fields that it takes beside reason, expires_s and idempotency_key.
-_FIELDS: Mapping[str, frozenset[str]] = {
-    "rollback": frozenset({"to_step", "lr_scale", "seed", "skip_batches"}),
-    "restart": frozenset({"to_step", "lr_scale", "skip_batches", "exclude_nodes", "keep_nodes", "grace_s"}),
-    "dump_stacks": frozenset(),
-}
-
-
-@dataclass(frozen=True)
-class Order:
-    """What somebody asks for; units and ranges as in docs/api.md. Fields that the kind does not take stay None."""
-
-    to_step: int | None = None
-    lr_scale: float | None = None
-    seed: int | None = None
-    skip_batches: int | None = None
-    reason: str = ""
-    expires_s: float | None = None
-    idempotency_key: str | None = None
-    kind: str = "rollback"
-    exclude_nodes: Sequence[str] | None = None
-    keep_nodes: Sequence[str] | None = None
-    grace_s: float | None = None
-    accept_inside_incident: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,42 +61,31 @@ class JobView:
         return self.running_step + ahead * (1 << (attempt - 1))
 
 
-def check_fields(order: Order) -> None:
+def check_fields(request: CommandRequest) -> None:
     """Raise BadRequest where a field is out of range, is missing, or does not belong to the kind."""
-    takes = _FIELDS.get(order.kind)
-    if takes is None:
-        raise BadRequest(
-            f"kind is {order.kind!r}, expected one of {', '.join(map(repr, _FIELDS))}",
-            hint="give one of these kinds",
-        )
-    every = sorted(frozenset[str]().union(*_FIELDS.values()))
-    foreign = [name for name in every if name not in takes and getattr(order, name) is not None]
+    kind = KINDS[request.kind]
+    foreign = [name for name in _ALL_FIELDS if name not in kind.takes and getattr(request, name) is not None]
     if foreign:
+        expected = ", ".join(sorted(kind.takes)) or "a reason"
         raise BadRequest(
-            f"{', '.join(foreign)} given for a {order.kind}, expected only {', '.join(sorted(takes)) or 'a reason'}",
-            hint="leave it out",
+            f"{', '.join(foreign)} given for a {request.kind}, expected only {expected}", hint="leave it out"
         )
-    if order.kind == "rollback" and order.to_step is None:
+    if request.kind == "rollback" and request.to_step is None:
         raise BadRequest("to_step is missing, expected the step of a checkpoint", hint="give a to_step")
-    if order.to_step is not None:
-        _check("to_step", order.to_step, 0, 2**53 - 1)
-    if order.lr_scale is not None and not (math.isfinite(order.lr_scale) and 0 < order.lr_scale <= 10):
+    if request.lr_scale is not None and not (math.isfinite(request.lr_scale) and 0 < request.lr_scale <= 10):
         raise BadRequest(
-            f"lr_scale is {order.lr_scale}, expected a factor in (0, 10]", hint="0.5 halves the learning rate"
+            f"lr_scale is {request.lr_scale}, expected a factor in (0, 10]", hint="0.5 halves the learning rate"
         )
-    if order.seed is not None:
-        _check("seed", order.seed, 0, 2**63 - 1)
-    if order.skip_batches is not None:
-        _check("skip_batches", order.skip_batches, 0, 10**9)
-    if order.expires_s is not None:
-        _check("expires_s", order.expires_s, 1, MAX_DUMP_EXPIRES_S if order.kind == "dump_stacks" else MAX_EXPIRES_S)
-    if order.grace_s is not None:
-        _check("grace_s", order.grace_s, 0, MAX_GRACE_S)
-    if len(order.reason) > MAX_REASON_CHARS:
+    _check("to_step", request.to_step, 0, 2**53 - 1)
+    _check("seed", request.seed, 0, 2**63 - 1)
+    _check("skip_batches", request.skip_batches, 0, 10**9)
+    _check("expires_s", request.expires_s, 1, kind.max_expires_s)
+    _check("grace_s", request.grace_s, 0, MAX_GRACE_S)
+    if len(request.reason) > MAX_REASON_CHARS:
         raise BadRequest(
-            f"reason has {len(order.reason)} characters, expected at most {MAX_REASON_CHARS}", hint="shorten it"
+            f"reason has {len(request.reason)} characters, expected at most {MAX_REASON_CHARS}", hint="shorten it"
         )
-    exclude, keep = order.exclude_nodes or (), order.keep_nodes or ()
+    exclude, keep = request.exclude_nodes or (), request.keep_nodes or ()
     _check_nodes("exclude_nodes", exclude)
     _check_nodes("keep_nodes", keep)
     both = sorted(set(exclude) & set(keep))
@@ -134,6 +94,10 @@ def check_fields(order: Order) -> None:
             f"{', '.join(both)} given in exclude_nodes and in keep_nodes, expected one of them",
             hint="leave the node out or keep it",
         )
+
+
+#: Every field that some kind takes.
+_ALL_FIELDS = sorted(frozenset[str]().union(*(kind.takes for kind in KINDS.values())))
 
 
 def usable_checkpoint(to_step: int, checkpoints: Sequence[Mapping[str, Any]]) -> str | None:
@@ -153,7 +117,7 @@ def usable_checkpoint(to_step: int, checkpoints: Sequence[Mapping[str, Any]]) ->
 
 
 def check_outside(
-    order: Order, checkpoints: Sequence[Mapping[str, Any]], spoiling: Sequence[Mapping[str, Any]]
+    request: CommandRequest, checkpoints: Sequence[Mapping[str, Any]], spoiling: Sequence[Mapping[str, Any]]
 ) -> None:
     """Raise Conflict where the named checkpoint is from inside an open incident, and that was not accepted.
 
@@ -161,14 +125,14 @@ def check_outside(
         checkpoints: Checkpoint dicts of docs/api.md.
         spoiling: the open incidents from whose onset on no checkpoint is good.
     """
-    if order.to_step is None or order.accept_inside_incident:
+    if request.to_step is None or request.accept_inside_incident:
         return
-    found = inside(order.to_step, spoiling)
+    found = inside(request.to_step, spoiling)
     if found is None:
         return
     raise Conflict(
-        f"the checkpoint of step {order.to_step} was {found['text']} (incident {found['incident_id']})",
-        hint=f"{last_good(checkpoints, spoiling)}; to go to step {order.to_step} all the same, say "
+        f"the checkpoint of step {request.to_step} was {found['text']} (incident {found['incident_id']})",
+        hint=f"{last_good(checkpoints, spoiling)}; to go to step {request.to_step} all the same, say "
         "accept_inside_incident (on the command line: --accept-inside-incident)",
         code="inside_incident",
     )
@@ -181,8 +145,8 @@ def last_good(checkpoints: Sequence[Mapping[str, Any]], spoiling: Sequence[Mappi
     return "no checkpoint is from before it" if good is None else f"the last good one is that of step {good}"
 
 
-def _check(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
+def _check(name: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and not low <= value <= high:
         raise BadRequest(f"{name} is {value}, expected {low} to {high:g}", hint=f"give a {name} in that range")
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from stabilitybackend.policy.going_back import inside, spoiling
 from stabilitybackend.policy.goodbyes import left_in_order
-from stabilitybackend.policy.orders import Order, check_outside, last_good, usable_checkpoint
+from stabilitybackend.policy.orders import check_outside, last_good, usable_checkpoint
+from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.kinds import kind_of
 
 __all__ = ["EXIT_CODES", "MAX_FRUITLESS", "JobFacts", "make_plan"]
@@ -72,15 +73,15 @@ class JobFacts:
     offer: Mapping[str, Any] = field(default_factory=dict)
 
 
-def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None) -> dict[str, Any]:
+def make_plan(run_id: str, job: JobFacts, now: float, request: CommandRequest | None = None) -> dict[str, Any]:
     """Return the plan in the shape of docs/restart.md.
 
     Args:
         now: unix seconds.
-        order: of people who want a restart whatever the plan would say; what they name counts.
+        request: of people who want a restart whatever the plan would say; what they name counts.
 
     Raises:
-        BadRequest: the order names a checkpoint that can't be used.
+        BadRequest: the request names a checkpoint that can't be used.
         Conflict: it names one from inside an open incident, and does not accept that.
     """
     stopping = _stopping(job.incidents)
@@ -88,18 +89,18 @@ def make_plan(run_id: str, job: JobFacts, now: float, order: Order | None = None
     standing = next((incident for incident in stopping if kind_of(incident["kind"]).status in _STANDING), None)
     verdict = _verdict(cause or {}) or _verdict(standing or {})
     hard, soft = _blamed(job.incidents, stopping)
-    named = set(order.exclude_nodes or ()) if order is not None else set[str]()
+    named = set(request.exclude_nodes or ()) if request is not None else set[str]()
     # Suspicion alone must not empty the job.
-    kept = set(order.keep_nodes or ()) if order is not None else set[str]()
+    kept = set(request.keep_nodes or ()) if request is not None else set[str]()
     hard, soft = hard - kept, soft - kept
     exclude = sorted(named | hard | (soft if set(job.nodes) - hard - named - soft else set()))
     action, why = _action(job, cause, standing, now)
-    if order is not None:
-        action, why = "relaunch", _sentence(order.reason) or ("" if cause is None else _why(cause, job))
+    if request is not None:
+        action, why = "relaunch", _sentence(request.reason) or ("" if cause is None else _why(cause, job))
     if action == "relaunch" and exclude:
         action = "relaunch_without"
     relaunch = action.startswith("relaunch")
-    start = _start_from(job, order) if relaunch else _Start()
+    start = _start_from(job, request) if relaunch else _Start()
     plan: dict[str, Any] = {
         "version": 1,
         "run_id": run_id,
@@ -221,18 +222,18 @@ def _sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) or not text else text + "."
 
 
-def _start_from(job: JobFacts, order: Order | None) -> _Start:
+def _start_from(job: JobFacts, request: CommandRequest | None) -> _Start:
     """Return where training goes on: what people named, else the rollback that is advised, else the newest.
 
     What died of its machine goes on where it was, also inside a spike that nobody is advised to go back for: most of
     them pass, and to throw steps away is for people to decide. But it says so.
     """
-    skip, scale = (None, None) if order is None else (order.skip_batches, order.lr_scale)
+    skip, scale = (None, None) if request is None else (request.skip_batches, request.lr_scale)
     spoiled = spoiling(job.incidents)
-    if order is not None and order.to_step is not None:
-        path = usable_checkpoint(order.to_step, job.checkpoints)
-        check_outside(order, job.checkpoints, spoiled)
-        step = order.to_step
+    if request is not None and request.to_step is not None:
+        path = usable_checkpoint(request.to_step, job.checkpoints)
+        check_outside(request, job.checkpoints, spoiled)
+        step = request.to_step
     else:
         usable = [c for c in job.checkpoints if c["available"] and not c["dead"]]
         advised = job.offer if any(_says_back(incident) for incident in spoiled) else {}

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from stabilitybackend.policy.orders import Order
 from stabilitybackend.routes.access import Reader, Worker
 from stabilitybackend.routes.answers import answer, answers
 from stabilitybackend.runs.planning import plan_of
+from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.plan import Plan
 
 __all__ = ["router"]
@@ -26,5 +26,5 @@ async def plan(
 ) -> Response:
     """Whether to start the job again, from where, and without which nodes."""
     state = await worker.ready()
-    order = Order(kind="restart") if ordered else None
-    return answer(plan_of(state, time.time(), order))
+    request = CommandRequest("restart") if ordered else None
+    return answer(plan_of(state, time.time(), request))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.schema.commands import Command
 
 __all__ = ["Changes"]
 
@@ -20,7 +21,7 @@ class Changes:
     #: Paths of the checkpoints that came, went or were written over.
     checkpoints: set[str] = field(default_factory=set)
     incidents: dict[str, dict[str, Any]] = field(default_factory=dict)
-    commands: dict[str, dict[str, Any]] = field(default_factory=dict)
+    commands: dict[str, Command] = field(default_factory=dict)
 
     def add(self, later: Changes, *, with_incidents: bool) -> None:
         """Take in what came after."""
@@ -35,9 +36,9 @@ class Changes:
         """Note changed incidents, newest state each."""
         self.incidents.update({i["incident_id"]: i for i in incidents if i is not None})
 
-    def add_commands(self, commands: Iterable[dict[str, Any]]) -> None:
+    def add_commands(self, commands: Iterable[Command]) -> None:
         """Note changed commands."""
-        self.commands.update({c["command_id"]: c for c in commands})
+        self.commands.update({c.command_id: c for c in commands})
 
     def __bool__(self) -> bool:
         return bool(self.placed or self.segments or self.checkpoints or self.incidents or self.commands)

@@ -13,8 +13,6 @@ from stabilitybackend.schema.kinds import kinds_where
 
 __all__ = ["Chronicle"]
 
-#: States of a command that moved nothing.
-NOT_HAPPENED = frozenset({"rejected", "failed", "expired"})
 #: How long a job ran is stored at most this often while nothing else changes, seconds.
 STORE_EVERY_S = 60.0
 
@@ -75,7 +73,7 @@ class Chronicle:
                 stretches,
                 state.incidents.of(stopping),
                 state.gpus.kernel_lines,
-                [c for c in state.commands.all() if c["kind"] == "restart" and c["state"] not in NOT_HAPPENED],
+                state.commands.restarts(),
                 state.stretches.watched,
             )
             found = interruptions_of(story)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+
+import msgspec
+
+from stabilitybackend.schema.commands import Command
+from stabilityclient.wire import CommandMessage
 
 __all__ = ["Delivery", "Send"]
 
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+#: Sends a command to one agent; raises when its connection is closed.
+Send = Callable[[CommandMessage], Awaitable[None]]
 _log = logging.getLogger(__name__)
 
 
@@ -26,12 +31,12 @@ class Delivery:
         self.agents: dict[str, Send] = {}
         self._run_id = run_id
 
-    async def hand_out(self, command: dict[str, Any]) -> int:
+    async def hand_out(self, command: Command) -> int:
         """Send a command to every agent and return how many it reached; one that is away gets it when it comes back."""
-        reached = 0
+        message, reached = CommandMessage(msgspec.to_builtins(command)), 0
         for agent, send in list(self.agents.items()):
             try:
-                await send(command)
+                await send(message)
                 reached += 1
             except Exception as error:
                 _log.warning("run %s: command not delivered to agent %s: %s", self._run_id, agent, error)

@@ -26,6 +26,7 @@ from stabilitybackend.runs.rest import TICK_S
 from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.waking import Waking
 from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.schema.commands import Command
 from stabilitybackend.schema.runs import StoringProblem
 from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
@@ -360,7 +361,7 @@ class RunManager:
 
     # --- the gateway's RunServices -------------------------------------------------------------------------------
 
-    async def agent_connected(self, hello: Hello, send: Send) -> list[dict[str, Any]]:
+    async def agent_connected(self, hello: Hello, send: Send) -> list[Command]:
         """Take a new agent in; return the commands that wait for it."""
         self._check_stays(hello.run_id)
         with redis_errors():

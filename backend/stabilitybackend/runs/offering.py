@@ -42,12 +42,12 @@ def checkpoints_of(
     ]
 
 
-def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *, for_order: bool) -> JobView:
-    """Return what an order is decided on.
+def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *, for_command: bool) -> JobView:
+    """Return what a command is decided on.
 
     Args:
         pace: the newest step that a rank is in, and the usual seconds a step. now: unix seconds.
-        for_order: a new order is decided on it: with the checkpoints and the starts of the ranks, which may be many.
+        for_command: a new command is decided on it: with checkpoints and the starts of the ranks, which may be many.
     """
     head = state.fold.tree[state.fold.tree.head]
     return JobView(
@@ -55,9 +55,9 @@ def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *
         world_size=state.world.size,
         head=head.id,
         head_key=head.key,
-        checkpoints=state.checkpoints() if for_order else [],
+        checkpoints=state.checkpoints() if for_command else [],
         agents=sum(1 for agent in state.agents.values() if agent["connected"]),
-        starts=newest_starts(state.agents.values()) if for_order else {},
+        starts=newest_starts(state.agents.values()) if for_command else {},
         spoiling=state.incidents.spoiling(),
         handler=state.handlers,
         twins=state.liveness.twins(now),

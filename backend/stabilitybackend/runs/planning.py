@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stabilitybackend.policy.orders import Order
 from stabilitybackend.policy.plan import MAX_FRUITLESS, JobFacts, make_plan
 from stabilitybackend.policy.way_back import way_back
+from stabilitybackend.schema.commands import CommandRequest
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -14,25 +14,24 @@ if TYPE_CHECKING:
 __all__ = ["plan_of"]
 
 
-def plan_of(state: RunState, now: float, order: Order | None = None) -> dict[str, Any]:
+def plan_of(state: RunState, now: float, request: CommandRequest | None = None) -> dict[str, Any]:
     """Return the plan of docs/restart.md; while a restart waits for its job, the one that was ordered.
 
     Not for ever: a job that came up so often since and never logged a row is judged like any other.
 
     Args:
         now: unix seconds.
-        order: of people who want a restart.
+        request: of people who want a restart.
 
     Raises:
-        BadRequest: the order names a checkpoint that can't be used.
+        BadRequest: the request names a checkpoint that can't be used.
         Conflict: it names one from inside an open incident, and does not accept that.
     """
     ordered = state.commands.restart_under_way()
-    if order is None and ordered is not None:
-        tries = sum(launch.started > float(ordered["issued"]) for launch in state.world.launches())
+    if request is None and ordered is not None:
+        tries = sum(launch.started > ordered.issued for launch in state.world.launches())
         if tries < MAX_FRUITLESS:
-            plan: dict[str, Any] = ordered["plan"]
-            return plan
+            return ordered.plan
     status, note = state.liveness.status(now)
     checkpoints = state.checkpoints()
     nodes = {agent["node"] for agent in state.agents.values() if agent.get("ranks")}
@@ -41,4 +40,4 @@ def plan_of(state: RunState, now: float, order: Order | None = None) -> dict[str
     # What a rollback's handler can't change is none of a new process's business: it has none yet.
     offer = way_back(incidents[::-1], checkpoints, state.view()["last_step"])
     job = JobFacts(status, note, incidents, checkpoints, nodes, fruitless, settled, offer)
-    return make_plan(state.run_id, job, now, order)
+    return make_plan(state.run_id, job, now, request)

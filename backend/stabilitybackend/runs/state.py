@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any
 
+import msgspec
+
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.detectors.registry import Settings
 from stabilitybackend.detectors.straggler import tells_own_work
@@ -23,7 +25,7 @@ from stabilitybackend.policy.abilities import Handlers
 from stabilitybackend.policy.commands import CommandBook
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.job_alert import alert_finding
-from stabilitybackend.policy.orders import JobView, Order
+from stabilitybackend.policy.orders import JobView
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.evidence import Evidence
 from stabilitybackend.runs.gpu_readings import GpuReadings
@@ -38,7 +40,8 @@ from stabilitybackend.runs.summary import RunSummary
 from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
 from stabilitybackend.runs.world import World
-from stabilitybackend.schema.events import read_event
+from stabilitybackend.schema.commands import Command, CommandRequest
+from stabilitybackend.schema.events import CommandReport, read_event
 from stabilitybackend.schema.health import read_health
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.slices import at_once
@@ -234,8 +237,8 @@ class RunState:
         elif event.type == "gpu_note":
             self._gpu_notes[event.source.node] = dict(event.data)
         elif event.type == "command" and not replayed:
-            node = event.source.node
-            changes.add_commands(self.commands.on_event(rank, event.step, event.data, event.time, node=node))
+            report = msgspec.convert(event.data, CommandReport)
+            changes.add_commands(self.commands.on_event(rank, event.step, report, event.time, node=event.source.node))
         changes.segments |= event.type == "command" and event.data.get("applied") is not None
         said = event.as_dict()
         if event.type in ("process_death", "exception") and not replayed:
@@ -354,17 +357,15 @@ class RunState:
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
-    def job(self, *, for_order: bool = True) -> JobView:
-        """Return what is known of the job now; only a new order needs its checkpoints and its ranks' starts."""
-        return job_of(self, self._pace.now(), self._clock(), for_order=for_order)
+    def job(self, *, for_command: bool = True) -> JobView:
+        """Return what is known of the job now; only a new command needs its checkpoints and its ranks' starts."""
+        return job_of(self, self._pace.now(), self._clock(), for_command=for_command)
 
-    def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
-        """Return the new command, or the one that was ordered under the same idempotency key."""
-        if (known := self.commands.find(order.idempotency_key)) is not None:
-            return known
+    def issue(self, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
+        """Return the new command."""
         now = self._clock()
-        plan = plan_of(self, now, order) if order.kind == "restart" else None
-        return self.commands.order(order, self.job(), command_id=command_id, issuer=issuer, now=now, plan=plan)
+        plan = plan_of(self, now, request) if request.kind == "restart" else None
+        return self.commands.issue(request, self.job(), command_id=command_id, issuer=issuer, now=now, plan=plan)
 
     def checkpoints(self, paths: Collection[str] | None = None) -> list[dict[str, Any]]:
         """Return the checkpoints in the shape of docs/api.md, newest first; only those of ``paths`` where given."""

@@ -1,12 +1,13 @@
-"""What time alone changes in one run: silence becomes a finding, orders expire, a job is over. In slices."""
+"""What time alone changes in one run: silence becomes a finding, commands expire, a job is over. In slices."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.world import left_nodes
+from stabilitybackend.schema.commands import Command
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -34,19 +35,19 @@ class Ticking:
         yield
         commands = state.commands
         for want in state.liveness.wants():
-            job = state.job(for_order=False)
-            changes.add_commands(commands.ask_agents("dump_stacks", want.request, job, want.reason, now))
+            job = state.job(for_command=False)
+            changes.add_commands(commands.ask_for_stacks(want.request, job, want.reason, now))
         changes.add_commands(commands.agents_gone(left_nodes(state.agents.values(), state.liveness.left_at), now))
         yield
         changes.add_commands(commands.settle(now))
-        job = state.job(for_order=False)
+        job = state.job(for_command=False)
         changes.add_commands(self._end_of_job(state, now))
         changes.add_commands(commands.retries(job, now))
         changes.add_commands(commands.ignored(job, now))
         yield
         return changes
 
-    def _end_of_job(self, state: RunState, now: float) -> list[dict[str, Any]]:
+    def _end_of_job(self, state: RunState, now: float) -> list[Command]:
         ended = state.liveness.ended(now)
         if ended is None:
             self._over_since = None

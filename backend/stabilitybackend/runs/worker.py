@@ -17,7 +17,6 @@ from redis.asyncio import Redis
 
 from stabilitybackend.errors import NotFound, Unavailable
 from stabilitybackend.liveness.limits import Limits
-from stabilitybackend.policy.orders import Order
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.agent_words import came, went
 from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
@@ -42,6 +41,7 @@ from stabilitybackend.runs.retelling import Retelling
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.taking import take
 from stabilitybackend.runs.undoing import undoable
+from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.slices import Slices
 from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
@@ -266,16 +266,16 @@ class RunWorker:
         for command in changes.commands.values():
             await self._deliver(command)
 
-    async def _deliver(self, command: dict[str, Any]) -> None:
+    async def _deliver(self, command: Command) -> None:
         """Hand a command to every agent of the run, and note that it was."""
         reached = await self._delivery.hand_out(command)
-        if reached and command["state"] == "pending":
-            changed = self.state.commands.delivered(command["command_id"], self._clock(), f"sent to {reached} agents")
-            await self._conclude(Changes(commands={one["command_id"]: one for one in changed}))
+        if reached and command.state == "pending":
+            self.state.commands.delivered(command.command_id, self._clock(), f"sent to {reached} agents")
+            await self._conclude(Changes(commands={command.command_id: command}))
 
     # --- agents and people ---------------------------------------------------------------------------------------
 
-    async def agent_connected(self, hello: Hello, send: Send) -> list[dict[str, Any]]:
+    async def agent_connected(self, hello: Hello, send: Send) -> list[Command]:
         """Note an agent; return the commands that wait for it."""
         state = await self.ready()
         self.rest.came()
@@ -300,15 +300,15 @@ class RunWorker:
             if (agent := word()) is not None:
                 self._health.put(agent)
 
-    async def order(self, order: Order, *, command_id: str, issuer: str) -> dict[str, Any]:
-        """Order a command, store it and send it on; return it."""
+    async def issue(self, request: CommandRequest, *, command_id: str, issuer: str) -> Command:
+        """Issue a command, store it and send it on; return it, or the one issued under the same idempotency key."""
         state = await self.ready()
         self.rest.came()
-        known = state.commands.find(order.idempotency_key)
+        known = state.commands.find(request.idempotency_key)
         if known is not None:
             return known
-        command = state.order(order, command_id=command_id, issuer=issuer)
-        await self._conclude(Changes(commands={command["command_id"]: command}))
+        command = state.issue(request, command_id=command_id, issuer=issuer)
+        await self._conclude(Changes(commands={command.command_id: command}))
         return command
 
     async def acknowledge(self, incident_id: str, who: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from msgspec import Meta
 from stabilitybackend.schema.reading import Misfit, fitted
 from stabilityclient.wire import MAX_STEP, EventBlock
 
-__all__ = ["EVENTS", "Finite", "Rank", "Whole", "read_event"]
+__all__ = ["EVENTS", "CommandReport", "Finite", "Rank", "Whole", "read_event"]
 
 #: A number that is one: NaN, the infinities and what no time and no counter can be are no facts.
 Finite = Annotated[float, Meta(ge=-1e18, le=1e18)]
@@ -64,7 +64,7 @@ class Alert(msgspec.Struct):
     severity: Literal["info", "warning", "critical"] = "warning"
 
 
-class CommandWord(msgspec.Struct):
+class CommandReport(msgspec.Struct):
     """``command``: how far a command is, by a rank or an agent."""
 
     command_id: str
@@ -239,7 +239,7 @@ EVENTS: dict[str, type[msgspec.Struct]] = {
     "checkpoint_gone": CheckpointNamed,
     "batch": BatchTaken,
     "alert": Alert,
-    "command": CommandWord,
+    "command": CommandReport,
     "handler": HandlerTold,
     "exception": ExceptionRaised,
     "left": RankLeft,

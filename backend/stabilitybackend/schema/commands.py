@@ -1,0 +1,301 @@
+"""What people ask of a job: the kinds of command, the request for one, and the command as it is stored, sent and shown.
+
+The JSON is that of docs/api.md, read as older servers wrote it. A command changes while it lives: only its
+``CommandBook`` (``policy/commands.py``) writes it, everybody else reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, get_args
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+__all__ = [
+    "END_STATES",
+    "KINDS",
+    "NOT_CARRIED_OUT",
+    "OPEN_STATES",
+    "AgentCommand",
+    "AnyCommand",
+    "Command",
+    "CommandKind",
+    "CommandRequest",
+    "Fence",
+    "HistoryEntry",
+    "Kind",
+    "NodeState",
+    "RankState",
+    "Restart",
+    "Rollback",
+    "StackDump",
+    "State",
+    "read_command",
+]
+
+Kind = Literal["rollback", "restart", "dump_stacks"]
+State = Literal["pending", "delivered", "ready", "acted", "done", "rejected", "failed", "expired"]
+
+#: States in which a command may still be acted on.
+OPEN_STATES: frozenset[State] = frozenset({"pending", "delivered", "ready"})
+#: States in which a command stays. One that is acted is in neither: it waits for the first new row.
+END_STATES: frozenset[State] = frozenset(get_args(State)) - OPEN_STATES - {"acted"}
+#: Of these, those in which the job was left as it was, or half of it.
+NOT_CARRIED_OUT: frozenset[State] = END_STATES - {"done"}
+
+#: Longest time that a command may wait for somebody to begin with it, seconds.
+MAX_EXPIRES_S = 86_400.0
+#: The same of a look at stacks, which takes seconds: one that nobody answers must not keep the next one waiting.
+MAX_DUMP_EXPIRES_S = 60.0
+#: Lines kept in the history of a command.
+MAX_HISTORY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CommandKind:
+    """What a kind of command is.
+
+    Args:
+        by: who carries it out. Ranks agree on a step boundary; agents need none, so they reach a job that hangs.
+        takes: the fields of a request beside ``reason``, ``expires_s`` and ``idempotency_key``.
+        expires_s: nobody may begin with it after so long, seconds, where the request names nothing else.
+        max_expires_s: the most that a request may name, seconds.
+        answered: of agents, the state once all of them have answered and one has done it.
+        unanswered: of agents, what is not known where one ended before it answered.
+    """
+
+    by: Literal["ranks", "agents"]
+    takes: frozenset[str]
+    expires_s: float
+    max_expires_s: float = MAX_EXPIRES_S
+    answered: State = "acted"
+    unanswered: str = ""
+
+
+#: The one table of kinds. A further kind is a line here, a Struct below, and what carries it out in the client.
+KINDS: Mapping[Kind, CommandKind] = {
+    # Long enough for a few slow steps, short enough that nobody is surprised by a rollback ordered before lunch.
+    "rollback": CommandKind("ranks", frozenset({"to_step", "lr_scale", "seed", "skip_batches"}), expires_s=600.0),
+    # It waits for ranks that leave by themselves.
+    "restart": CommandKind(
+        "agents",
+        frozenset({"to_step", "lr_scale", "skip_batches", "exclude_nodes", "keep_nodes", "grace_s"}),
+        expires_s=60.0,
+        unanswered="whether its ranks were ended is not known",
+    ),
+    # At most 3 s a node.
+    "dump_stacks": CommandKind(
+        "agents",
+        frozenset(),
+        expires_s=15.0,
+        max_expires_s=MAX_DUMP_EXPIRES_S,
+        answered="done",
+        unanswered="its stacks are missing",
+    ),
+}
+
+
+def _said(description: str, **limits: int) -> Mapping[str, object]:
+    """Return what FastAPI reads of a field: how the OpenAPI describes it, and that ``"5"`` is no 5."""
+    return {"description": description, "strict": True, **limits}
+
+
+#: "rollback 600, restart 60, ...".
+_EXPIRES = ", ".join(f"{kind} {facts.expires_s:g}" for kind, facts in KINDS.items())
+
+
+@dataclass(frozen=True)
+class CommandRequest:
+    """What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.policy.orders``."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    kind: Kind
+    to_step: int | None = field(
+        default=None, metadata=_said("step of a checkpoint: training goes on from the step after it")
+    )
+    lr_scale: float | None = field(default=None, metadata=_said("factor on the learning rate, (0, 10]"))
+    seed: int | None = field(default=None, metadata=_said("new seed of the data order"))
+    skip_batches: int | None = field(default=None, metadata=_said("global batches to skip after the checkpoint"))
+    exclude_nodes: list[str] | None = field(
+        default=None, metadata=_said("restart: nodes that the job shall come up without")
+    )
+    keep_nodes: list[str] | None = field(
+        default=None, metadata=_said("restart: nodes that the plan would leave out and shall not")
+    )
+    grace_s: float | None = field(
+        default=None, metadata=_said("restart: seconds from SIGTERM to SIGKILL, 10 if left out")
+    )
+    accept_inside_incident: bool = field(
+        default=False,
+        metadata=_said("rollback, restart: also go to a checkpoint that was saved inside an open incident"),
+    )
+    reason: str = field(default="", metadata=_said("why, for the record"))
+    expires_s: float | None = field(
+        default=None, metadata=_said(f"seconds after which nobody may begin with it; {_EXPIRES} if left out")
+    )
+    idempotency_key: str | None = field(
+        default=None, metadata=_said("the same key gives the same command again", max_length=200)
+    )
+
+    def given(self) -> dict[str, object]:
+        """Return the JSON of it: what differs from the defaults, so that a server of before knows all of it."""
+        values = {one.name: (getattr(self, one.name), one.default) for one in fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
+
+    def expires(self, now: float) -> float:
+        """Return when nobody may begin with it any more, unix seconds."""
+        return now + (KINDS[self.kind].expires_s if self.expires_s is None else self.expires_s)
+
+
+class Fence(Struct, omit_defaults=True):
+    """What a command was decided on: it does not hold for another segment, a restart not for later processes.
+
+    Attributes:
+        starts: of a restart, node -> newest start of its ranks, ns in hex: JavaScript would round the number.
+    """
+
+    segment: int
+    segment_key: str
+    starts: dict[str, str] = {}
+
+
+class RankState(Struct, omit_defaults=True):
+    """How far a command is at one rank.
+
+    Attributes:
+        state: as the rank reported it (docs/wire.md).
+        applied: once acted, what the job's handler says that it changed.
+    """
+
+    state: str
+    step: int | None
+    time: float
+    detail: str
+    applied: dict[str, Any] | None = None
+
+
+class NodeState(Struct, omit_defaults=True):
+    """How far a command is at one node's agent.
+
+    Attributes:
+        state: as the agent reported it.
+        gone: the agent ended and did not come back: the server answered for it.
+    """
+
+    state: str
+    time: float
+    detail: str
+    gone: bool = False
+
+
+class HistoryEntry(Struct):
+    """One line of a command's history; of a rank where one is named."""
+
+    state: str
+    time: float
+    detail: str
+    rank: int | None = None
+    step: int | None = None
+
+
+class Command(Struct, kw_only=True, tag_field="kind"):
+    """What was asked, what it was decided on, and how far it is. Which kind it is says the class."""
+
+    kind: ClassVar[Kind]
+
+    command_id: str
+    run_id: str
+    to_step: int | None = None
+    lr_scale: float | None = None
+    seed: int | None = None
+    skip_batches: int | None = None
+    reason: str
+    issuer: str
+    issued: float
+    expires: float
+    fence: Fence
+    state: State = "pending"
+    attempt: int = 1
+    apply_at_step: int | None = None
+    #: Ranks, or agents, that have to answer.
+    world_size: int
+    ranks: dict[str, RankState] = {}
+    history: list[HistoryEntry] = []
+    checkpoint: str | None = None
+    segment: int | None = None
+    first_step: int | None = None
+    idempotency_key: str | None = None
+
+    def note(self, state: State, time: float, detail: str) -> None:
+        """Enter ``state``, with a line in the history."""
+        self.state = state
+        self.add_line(state, time, detail)
+
+    def add_line(
+        self, state: str, time: float, detail: str, *, rank: int | None = None, step: int | None = None
+    ) -> None:
+        """Add a line to the history; the oldest ones beyond MAX_HISTORY go."""
+        self.history.append(HistoryEntry(state, time, detail, rank, step))
+        del self.history[:-MAX_HISTORY]
+
+
+class Rollback(Command, kw_only=True, tag="rollback"):
+    """Go back to a checkpoint, on all ranks at one step boundary.
+
+    Attributes:
+        unpromised: what was ordered although the job promises only the step; older servers did not say.
+    """
+
+    kind: ClassVar[Kind] = "rollback"
+    unpromised: list[str] | UnsetType = UNSET
+
+
+class AgentCommand(Command, kw_only=True):
+    """A command that agents carry out."""
+
+    nodes: dict[str, NodeState] = {}
+
+    @property
+    def agents_end(self) -> float:
+        """When agents that have begun with it in time must be through, unix seconds."""
+        return self.expires
+
+
+class StackDump(AgentCommand, kw_only=True, tag="dump_stacks"):
+    """Look closely at every rank."""
+
+    kind: ClassVar[Kind] = "dump_stacks"
+
+
+class Restart(AgentCommand, kw_only=True, tag="restart"):
+    """Write the plan (docs/restart.md), then end the ranks of the node.
+
+    Attributes:
+        grace_s: how long ranks get to leave by themselves before they are killed.
+    """
+
+    kind: ClassVar[Kind] = "restart"
+    plan: dict[str, Any]
+    grace_s: float
+
+    @property
+    def agents_end(self) -> float:
+        """When agents that have begun with it in time must be through, unix seconds."""
+        return self.expires + self.grace_s
+
+
+#: What ``kind`` tells apart in JSON.
+AnyCommand = Rollback | Restart | StackDump
+
+
+def read_command(data: object) -> Command:
+    """Return the command that parsed JSON holds; fields that nobody knows are passed over.
+
+    Raises:
+        msgspec.ValidationError: it is none of a kind that is known here.
+    """
+    command: AnyCommand = msgspec.convert(data, AnyCommand)
+    return command
