@@ -104,9 +104,36 @@ export interface ColdPoints {
   location: string;
 }
 
+/** What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.policy.orders``. */
+export interface CommandRequest {
+  kind: "rollback" | "restart" | "dump_stacks";
+  /** step of a checkpoint: training goes on from the step after it */
+  to_step?: number | null;
+  /** factor on the learning rate, (0, 10] */
+  lr_scale?: number | null;
+  /** new seed of the data order */
+  seed?: number | null;
+  /** global batches to skip after the checkpoint */
+  skip_batches?: number | null;
+  /** restart: nodes that the job shall come up without */
+  exclude_nodes?: string[] | null;
+  /** restart: nodes that the plan would leave out and shall not */
+  keep_nodes?: string[] | null;
+  /** restart: seconds from SIGTERM to SIGKILL, 10 if left out */
+  grace_s?: number | null;
+  /** rollback, restart: also go to a checkpoint that was saved inside an open incident */
+  accept_inside_incident?: boolean;
+  /** why, for the record */
+  reason?: string;
+  /** seconds after which nobody may begin with it; rollback 600, restart 60, dump_stacks 15 if left out */
+  expires_s?: number | null;
+  /** the same key gives the same command again */
+  idempotency_key?: string | null;
+}
+
 /** Newest first. */
 export interface Commands {
-  commands: Record<string, unknown>[];
+  commands: (Rollback | Restart | StackDump)[];
 }
 
 /**
@@ -216,6 +243,18 @@ export interface ExportProgress {
   rows: number;
   done: boolean;
   problems: string[];
+}
+
+/**
+ * What a command was decided on: it does not hold for another segment, a restart not for later processes.
+ *
+ * Attributes:
+ *     starts: of a restart, node -> newest start of its ranks, ns in hex: JavaScript would round the number.
+ */
+export interface Fence {
+  segment: number;
+  segment_key: string;
+  starts?: Record<string, string>;
 }
 
 /** A fault that the server remembers, whatever becomes of the run. */
@@ -337,6 +376,15 @@ export interface Gpus {
 export interface HealthAnswer {
   agents: AgentHealth[];
   waits_for: number[];
+}
+
+/** One line of a command's history; of a rank where one is named. */
+export interface HistoryEntry {
+  state: string;
+  time: number;
+  detail: string;
+  rank?: number | null;
+  step?: number | null;
 }
 
 /** Points of a run in Redis and in memory; ``bytes`` with what an entry costs in Redis. */
@@ -466,6 +514,20 @@ export interface Me {
   by: "key" | "local" | "session";
 }
 
+/**
+ * How far a command is at one node's agent.
+ *
+ * Attributes:
+ *     state: as the agent reported it.
+ *     gone: the agent ended and did not come back: the server answered for it.
+ */
+export interface NodeState {
+  state: string;
+  time: number;
+  detail: string;
+  gone?: boolean;
+}
+
 /** What is remembered of a GPU from other runs. */
 export interface Offences {
   runs: number;
@@ -512,34 +574,6 @@ export interface OfferedCheckpoint {
   inside: SpoiledBy | null;
   skip_batches: number | null;
   where: string;
-}
-
-/** What is asked of the job. Ranges are checked in ``stabilitybackend.policy.orders``. */
-export interface OrderBody {
-  /** 'rollback', 'restart' or 'dump_stacks' */
-  kind: string;
-  /** step of a checkpoint: training goes on from the step after it */
-  to_step?: number | null;
-  /** factor on the learning rate, (0, 10] */
-  lr_scale?: number | null;
-  /** new seed of the data order */
-  seed?: number | null;
-  /** global batches to skip after the checkpoint */
-  skip_batches?: number | null;
-  /** restart: nodes that the job shall come up without */
-  exclude_nodes?: string[] | null;
-  /** restart: nodes that the plan would leave out and shall not */
-  keep_nodes?: string[] | null;
-  /** restart: seconds from SIGTERM to SIGKILL, 10 if left out */
-  grace_s?: number | null;
-  /** rollback, restart: go to a checkpoint that was saved inside an open incident all the same */
-  accept_inside_incident?: boolean;
-  /** why, for the record */
-  reason?: string;
-  /** seconds after which nobody may begin with it; 600, restart 60, dump_stacks 15 if left out */
-  expires_s?: number | null;
-  /** the same key gives the same command again */
-  idempotency_key?: string | null;
 }
 
 /**
@@ -658,10 +692,59 @@ export interface RankStacks {
   not_kept: number;
 }
 
+/**
+ * How far a command is at one rank.
+ *
+ * Attributes:
+ *     state: as the rank reported it (docs/wire.md).
+ *     applied: once acted, what the job's handler says that it changed.
+ */
+export interface RankState {
+  state: string;
+  step: number | null;
+  time: number;
+  detail: string;
+  applied?: Record<string, unknown> | null;
+}
+
 /** Whether every live run is judged and stored, and else why not. */
 export interface Ready {
   status: "not ready" | "ready";
   reasons: ErrorFacts[];
+}
+
+/**
+ * Write the plan (docs/restart.md), then end the ranks of the node.
+ *
+ * Attributes:
+ *     grace_s: how long ranks get to leave by themselves before they are killed.
+ */
+export interface Restart {
+  kind: "restart";
+  command_id: string;
+  run_id: string;
+  to_step?: number | null;
+  lr_scale?: number | null;
+  seed?: number | null;
+  skip_batches?: number | null;
+  reason: string;
+  issuer: string;
+  issued: number;
+  expires: number;
+  fence: Fence;
+  state?: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
+  attempt?: number;
+  apply_at_step?: number | null;
+  world_size: number;
+  ranks?: Record<string, RankState>;
+  history?: HistoryEntry[];
+  checkpoint?: string | null;
+  segment?: number | null;
+  first_step?: number | null;
+  idempotency_key?: string | null;
+  nodes?: Record<string, NodeState>;
+  plan: Record<string, unknown>;
+  grace_s: number;
 }
 
 /** What was deleted, oldest first, or would be (``dry_run``). */
@@ -680,6 +763,38 @@ export interface RetainedRun {
   updated: number;
   deleted: boolean;
   problem: string | null;
+}
+
+/**
+ * Go back to a checkpoint, on all ranks at one step boundary.
+ *
+ * Attributes:
+ *     unpromised: what was ordered although the job promises only the step; older servers did not say.
+ */
+export interface Rollback {
+  kind: "rollback";
+  command_id: string;
+  run_id: string;
+  to_step?: number | null;
+  lr_scale?: number | null;
+  seed?: number | null;
+  skip_batches?: number | null;
+  reason: string;
+  issuer: string;
+  issued: number;
+  expires: number;
+  fence: Fence;
+  state?: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
+  attempt?: number;
+  apply_at_step?: number | null;
+  world_size: number;
+  ranks?: Record<string, RankState>;
+  history?: HistoryEntry[];
+  checkpoint?: string | null;
+  segment?: number | null;
+  first_step?: number | null;
+  idempotency_key?: string | null;
+  unpromised?: string[];
 }
 
 /**
@@ -1003,6 +1118,33 @@ export interface SpoolFacts {
   error?: string | null;
 }
 
+/** Look closely at every rank. */
+export interface StackDump {
+  kind: "dump_stacks";
+  command_id: string;
+  run_id: string;
+  to_step?: number | null;
+  lr_scale?: number | null;
+  seed?: number | null;
+  skip_batches?: number | null;
+  reason: string;
+  issuer: string;
+  issued: number;
+  expires: number;
+  fence: Fence;
+  state?: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
+  attempt?: number;
+  apply_at_step?: number | null;
+  world_size: number;
+  ranks?: Record<string, RankState>;
+  history?: HistoryEntry[];
+  checkpoint?: string | null;
+  segment?: number | null;
+  first_step?: number | null;
+  idempotency_key?: string | null;
+  nodes?: Record<string, NodeState>;
+}
+
 /** The newest 8 dumps, newest first. */
 export interface StackDumps {
   dumps: RankStacks[];
@@ -1167,9 +1309,9 @@ export interface Answers {
   "DELETE /api/v1/runs/{run_id}": Deleted;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/checkpoints": Checkpoints;
-  "POST /api/v1/runs/{run_id}/commands": Record<string, unknown>;
+  "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | StackDump;
   "GET /api/v1/runs/{run_id}/commands": Commands;
-  "GET /api/v1/runs/{run_id}/commands/{command_id}": Record<string, unknown>;
+  "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | StackDump;
   "POST /api/v1/runs/{run_id}/compact": Storage;
   "GET /api/v1/runs/{run_id}/detectors": RunDetectors;
   "PUT /api/v1/runs/{run_id}/detectors": RunDetectors;

@@ -31,7 +31,10 @@ def strict(kind: Any) -> Any:
             if field.default_factory is not NODEFAULT:
                 given["default_factory"] = field.default_factory
             fields.append((field.name, strict(field.type), msgspec.field(**given)))
-        return msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True, kw_only=True)
+        tag, tag_field = kind.__struct_config__.tag, kind.__struct_config__.tag_field
+        return msgspec.defstruct(
+            kind.__name__, fields, forbid_unknown_fields=True, kw_only=True, tag=tag, tag_field=tag_field
+        )
     inner, origin = get_args(kind), get_origin(kind)
     if not inner or origin is Literal:
         return kind
