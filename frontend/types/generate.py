@@ -69,7 +69,8 @@ def _answer(operation: Schema) -> str:
     """Return the type of the first answer that is no error; a file is ``Blob``."""
     status = min(status for status in operation["responses"] if status.startswith("2"))
     content = operation["responses"][status]["content"]
-    return _type(content["application/json"]["schema"]) if "application/json" in content else "Blob"
+    kind = _type(content["application/json"]["schema"]) if "application/json" in content else "Blob"
+    return kind.replace("|", "\\|")  # a bar ends a cell of the table
 
 
 def _members(schema: Schema) -> Iterator[str]:
