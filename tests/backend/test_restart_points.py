@@ -61,6 +61,36 @@ def told(run: RunWorker) -> tuple[Any, ...]:
     return facts(run.state.incidents.all()), run.segments(), points(run), numbers, run.state.checkpoints()
 
 
+async def test_a_run_is_written_down_more_often_while_a_restart_would_take_long(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restart_points, "FOLD_A_WRITE", 1e9)
+    monkeypatch.setattr(restart_points, "FOLD_A_WRITE_BEHIND", 0.0)
+    frames = as_frames(eventful_rows(declared=True), range(0, 1_000, FRAME_ROWS))
+    run = await stage.send(*frames[:9])
+    await written(stage, run)
+    await stage.send(*frames[9:26])
+    assert run._restart.written == 1
+
+    run._restart._share.unwritten_s = restart_points.AGAIN_S
+    await stage.send(*frames[26:38])
+
+    await written(stage, run, 2)
+
+
+async def test_what_a_restart_would_fold_again_is_counted_as_long_as_the_run_is_followed(stage: Stage) -> None:
+    run = await stage.send(Job().rows(range(1, EVERY_ROWS + 1)))
+    await written(stage, run)
+    share = run._restart._share
+    assert share.unwritten_s == 0
+
+    await stage.send(Job(start=2).rows(range(EVERY_ROWS + 1, EVERY_ROWS + 6)))
+    assert share.unwritten_s > 0
+    await stage.manager.stop()
+
+    assert share.unwritten_s == 0
+
+
 @pytest.mark.parametrize("declared", [True, False])
 async def test_restarts_at_many_moments_change_nothing_that_a_backtest_says(
     stage: Stage, folded: list[str], declared: bool

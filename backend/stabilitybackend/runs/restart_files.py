@@ -48,12 +48,14 @@ class RestartShare:
     Attributes:
         folder: of all runs' files; None writes none.
         folding_s: seconds that folding and judging took, by followed run: CPU time, where the machine has time for us.
+        unwritten_s: what of it no file holds yet, all runs together: a restart has to do it again.
         counts: ``written`` and ``failed`` writes; runs ``taken_up`` from their files, and those whose files were
             ``passed_over``.
     """
 
     folder: Path | None = None
     folding_s: dict[str, float] = field(default_factory=dict)
+    unwritten_s: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
 
     def run_ids(self) -> list[str]:

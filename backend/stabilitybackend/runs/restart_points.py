@@ -1,9 +1,10 @@
 """Writes down from time to time how far one run is folded, so that a restarted server judges it at once.
 
 What a restart has to fold again is what came since. So a run is written down every EVERY_ROWS rows or EVERY_S seconds,
-and never more often than its price allows: folding took FOLD_A_WRITE times as long since. With a usual run that is a
-millisecond for each 50 ms of folding; one with a huge state is written down less often by itself, and one whose state
-takes longer than MAX_STOP_S to copy only when a generation is sealed, where it is copied anyhow.
+and never more often than its price allows: folding took FOLD_A_WRITE times as long since, less while all runs together
+have much to fold again. With a usual run that is a millisecond for each 50 ms of folding; one with a huge state is
+written down less often by itself, and one whose state takes longer than MAX_STOP_S to copy only when a generation is
+sealed, where it is copied anyhow.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ __all__ = ["RestartPoints"]
 EVERY_ROWS = 256
 EVERY_S = 30.0
 #: Time of folding that has to lie between two writes, as a multiple of the CPU time of one: their share is at most 2 %.
-#: Halved it would halve what a restart folds again.
 FOLD_A_WRITE = 50.0
+#: The same while all runs together have more to fold again than AGAIN_S, seconds: a restart is to end within 5 s.
+FOLD_A_WRITE_BEHIND = 10.0
+AGAIN_S = 2.0
 #: What a write costs is the mean of so many: how many rows it holds differs.
 COSTS = 4
 #: A state that takes longer to copy is copied when a generation is sealed and never else: the event loop stands
@@ -69,6 +72,7 @@ class RestartPoints:
         self.written = self.failed = 0
         self._cpu, self._elapsed = cpu, elapsed
         self._share = share
+        self._folded_s = 0.0
         self._run_id = run_id
         self._files = RestartFiles(share.folder, run_id) if share.folder is not None else None
         self._clock = clock
@@ -86,7 +90,12 @@ class RestartPoints:
         self._stop_s = 0.0
         self._again_at = float("-inf")
         self._archived_to = ""
-        self._folded_s = 0.0
+        self._folded_again(0.0)
+
+    def _folded_again(self, seconds: float) -> None:
+        """Set what a restart would have to fold again of this run."""
+        self._share.unwritten_s += seconds - self._folded_s
+        self._folded_s = seconds
 
     # --- after a restart -----------------------------------------------------------------------------------------
 
@@ -143,7 +152,7 @@ class RestartPoints:
         begin = self._elapsed()
         found = fold()
         spent_s = self._elapsed() - begin
-        self._folded_s += spent_s
+        self._folded_again(self._folded_s + spent_s)
         self._share.folding_s[self._run_id] = self._share.folding_s.get(self._run_id, 0.0) + spent_s
         return found
 
@@ -166,7 +175,8 @@ class RestartPoints:
             return
         if store.open.order - self._order < EVERY_ROWS and 0 <= now - self._time < EVERY_S:
             return
-        if self._costs_s and self._folded_s < FOLD_A_WRITE * statistics.fmean(self._costs_s):
+        least = FOLD_A_WRITE if self._share.unwritten_s < AGAIN_S else FOLD_A_WRITE_BEHIND
+        if self._costs_s and self._folded_s < least * statistics.fmean(self._costs_s):
             return
         begin = self._cpu()
         if self._stop_s <= MAX_STOP_S:
@@ -179,7 +189,8 @@ class RestartPoints:
         else:
             return
         self._cut, self._newest = None, head.to_id
-        self._order, self._time, self._folded_s = store.open.order, now, 0.0
+        self._order, self._time = store.open.order, now
+        self._folded_again(0.0)
         stretches, self._at = self._since(store, last)
         archived_to = store.generations[0].from_id
         self._task = asyncio.create_task(
@@ -234,6 +245,7 @@ class RestartPoints:
         _log.warning("run %s: not written down, a restart will take longer: %s", self._run_id, error)
 
     async def stop(self) -> None:
-        """Wait for what is being written."""
+        """Wait for what is being written; the run is followed no longer."""
         if self._task is not None:
             await end(self._task)
+        self._folded_again(0.0)
