@@ -37,9 +37,9 @@ PATIENCE_S = 0.2
 #: Seconds between two searches for a whole record behind a damaged one: a search looks at each eighth byte of the
 #: chunk.
 SCAN_S = 2.0
-#: Seconds between two questions to the disk whether a chunk follows one that ends without its end mark: rare, and a
-#: hundred empty looks a second end there.
-NEXT_CHUNK_S = 0.05
+#: Seconds between two questions to the disk whether a chunk follows one that ends without its end mark: rare, and with
+#: 8 ranks four hundred empty looks a second end there.
+NEXT_CHUNK_S = 0.2
 
 _HEAD = struct.Struct("<II")
 _U32 = struct.Struct("<I")
