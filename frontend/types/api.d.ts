@@ -1309,9 +1309,9 @@ export interface Answers {
   "DELETE /api/v1/runs/{run_id}": Deleted;
   "POST /api/v1/runs/{run_id}/backtest": Trial;
   "GET /api/v1/runs/{run_id}/checkpoints": Checkpoints;
-  "POST /api/v1/runs/{run_id}/commands": Rollback \| Restart \| StackDump;
+  "POST /api/v1/runs/{run_id}/commands": Rollback | Restart | StackDump;
   "GET /api/v1/runs/{run_id}/commands": Commands;
-  "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback \| Restart \| StackDump;
+  "GET /api/v1/runs/{run_id}/commands/{command_id}": Rollback | Restart | StackDump;
   "POST /api/v1/runs/{run_id}/compact": Storage;
   "GET /api/v1/runs/{run_id}/detectors": RunDetectors;
   "PUT /api/v1/runs/{run_id}/detectors": RunDetectors;

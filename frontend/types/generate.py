@@ -49,11 +49,15 @@ def declarations(document: Schema) -> str:
     return "\n".join(parts) + answers + "}\n"
 
 
+#: A bar alone ends a cell of the table.
+BAR = r"\|"
+
+
 def with_calls(page: str, document: Schema) -> str:
     """Return a page with the table of calls between its marks: the call, what it answers, what it does."""
     before, _, rest = page.partition(_BEGIN)
     rows = "".join(
-        f"| `{method.upper()} {path}` | `{_answer(operation)}` | {_sentence(operation)} |\n"
+        f"| `{method.upper()} {path}` | `{_answer(operation).replace('|', BAR)}` | {_sentence(operation)} |\n"
         for path, operations in sorted(document["paths"].items())
         for method, operation in operations.items()
     )
@@ -69,8 +73,7 @@ def _answer(operation: Schema) -> str:
     """Return the type of the first answer that is no error; a file is ``Blob``."""
     status = min(status for status in operation["responses"] if status.startswith("2"))
     content = operation["responses"][status]["content"]
-    kind = _type(content["application/json"]["schema"]) if "application/json" in content else "Blob"
-    return kind.replace("|", "\\|")  # a bar ends a cell of the table
+    return _type(content["application/json"]["schema"]) if "application/json" in content else "Blob"
 
 
 def _members(schema: Schema) -> Iterator[str]:
