@@ -9,13 +9,11 @@ from typing import Any
 from stabilitybackend.backtest.curves import Curve, curves_of
 from stabilitybackend.backtest.run import backtest
 from stabilitybackend.backtest.sources import Log
+from stabilitybackend.detectors.contract import SEVERITIES
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.importers.troubles import Reading
 
-__all__ = ["SEVERITIES", "Filter", "Judged", "judge"]
-
-#: From the least to the worst.
-SEVERITIES = ("info", "warning", "critical")
+__all__ = ["Filter", "Judged", "judge"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from stabilitybackend.backtest.judged import Judged
+from stabilitybackend.detectors.contract import SEVERITIES
 
 __all__ = ["MAX_DRAWN", "page", "write_page"]
 
@@ -20,7 +21,6 @@ _KEYS = (
     "kind", "severity", "state", "title", "text", "metric", "dataset", "rank", "segment", "dead", "onset_step", "step",
     "peak_step", "recovered_step", "recovery", "score",
 )  # fmt: skip
-_WORST_FIRST = {"critical": 0, "warning": 1, "info": 2}
 
 
 def write_page(path: Path, logs: Sequence[Judged], settings: Mapping[str, Mapping[str, float]]) -> None:
@@ -52,7 +52,7 @@ def page(logs: Sequence[Judged], settings: Mapping[str, Mapping[str, float]]) ->
 
 
 def _facts(log: Judged) -> dict[str, Any]:
-    worst = sorted(log.incidents, key=lambda incident: (_WORST_FIRST[incident["severity"]], -incident["score"]))
+    worst = sorted(log.incidents, key=lambda incident: (-SEVERITIES.index(incident["severity"]), -incident["score"]))
     drawn = sorted(worst[:MAX_DRAWN], key=lambda incident: incident["onset_step"])
     return {
         "name": log.name,

@@ -68,10 +68,11 @@ def backtest_command(
     Leaves with 1 when a log could not be read at all; the others are judged.
     """
     # Here and not above: it loads NumPy and Polars, which no other command waits for.
-    from stabilitybackend.backtest.judged import SEVERITIES, Filter
+    from stabilitybackend.backtest.judged import Filter
     from stabilitybackend.backtest.page import write_page
     from stabilitybackend.backtest.settings import parse_only, parse_settings
     from stabilitybackend.cli import backtest_output as output
+    from stabilitybackend.detectors.contract import SEVERITIES
     from stabilitybackend.importers.names import parse_renames
 
     if listed:

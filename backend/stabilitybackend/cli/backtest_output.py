@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.backtest.judged import SEVERITIES, Judged
+from stabilitybackend.backtest.judged import Judged
 from stabilitybackend.backtest.settings import detector_list
+from stabilitybackend.detectors.contract import SEVERITIES
 
 __all__ = ["JSON_KEYS", "tell", "tell_detectors"]
 

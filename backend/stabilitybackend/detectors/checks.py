@@ -16,7 +16,7 @@ from dataclasses import asdict
 
 from . import curves
 from .bank import DetectorBank
-from .contract import Detector, Finding, Mark, Point, Row, SettingError
+from .contract import SEVERITIES, Detector, Finding, Mark, Point, Row, SettingError
 
 #: Points after which the memory of a detector is measured the second time.
 MANY_POINTS = 20_000
@@ -30,8 +30,6 @@ MAX_INFOS = 4
 SETTLED_POINTS = 3_000
 #: Largest finding as JSON, bytes.
 MAX_FINDING_BYTES = 16 * 1024
-#: Severities in their order.
-_SEVERITY = {"info": 0, "warning": 1, "critical": 2}
 
 Factory = Callable[[], Detector]
 Series = Sequence[Row | Mark]
@@ -181,7 +179,7 @@ def check_one_incident_per_event(make: Factory) -> None:
                 raise LawBroken(f"one incident per event: {len(of_key)} findings about {key}, expected news only")
             if len({(finding.kind, finding.onset_step, finding.step) for finding in of_key}) != 1:
                 raise LawBroken(f"one incident per event: kind, onset or first sight of {key} changed")
-            order = [_SEVERITY[finding.severity] for finding in of_key]
+            order = [SEVERITIES.index(finding.severity) for finding in of_key]
             if order != sorted(order):
                 raise LawBroken(f"one incident per event: the severity of {key} fell; it is the worst that there was")
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 if TYPE_CHECKING:
     from .context import Context
 
 __all__ = [
-    "SENSITIVITY", "Detector", "Finding", "Mark", "Parameter", "Point", "Recovery", "Row", "SettingError", "Severity",
-    "State",
+    "SENSITIVITY", "SEVERITIES", "Detector", "Finding", "Mark", "Parameter", "Point", "Recovery", "Row", "SettingError",
+    "Severity", "State",
 ]  # fmt: skip
 
 State = Literal["open", "recovered", "resolved"]
 Severity = Literal["info", "warning", "critical"]
 Recovery = Literal["fast", "slow", "none", "pending"]
+
+#: From the least to the worst.
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 class Point(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Parameter, Point, Severity
+from .contract import SENSITIVITY, SEVERITIES, Detector, Finding, Parameter, Point, Severity
 from .roles import GRAD_NORM, LOSS, dataset_of, role_of
 
 #: A value beyond this is an overflow whatever the logger made of it: the largest number of float32 and bfloat16 is
@@ -40,8 +40,6 @@ MAX_METRICS = 66
 MAX_NAMED = 16
 
 __all__ = ["OVERFLOW", "NonfiniteDetector"]
-
-_WORSE = {"info": 0, "warning": 1, "critical": 2}
 
 
 @dataclass(slots=True)
@@ -185,7 +183,7 @@ class NonfiniteDetector(Detector):
                 return found
             event = self._event = _Event(point.step, point.step, point.metric, said, point.step, severity)
             self._quiet = False
-        if _WORSE[severity] > _WORSE[event.severity]:
+        if SEVERITIES.index(severity) > SEVERITIES.index(event.severity):
             event.severity = severity
             news = True
         event.loss = event.loss or loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.detectors.contract import Finding, Severity
+from stabilitybackend.detectors.contract import SEVERITIES, Finding, Severity
 from stabilitybackend.gpus.signs import RECOVERY_ACTIONS, Sign
 from stabilitybackend.gpus.xids import CATALOG, Family, XidClass, xid_of
 
@@ -30,7 +30,6 @@ MAX_SIGNS = 24
 FOLLOWERS = frozenset({"recovery_action", "reset_required", "lost", "call_hangs"})
 _WARM = frozenset({"thermal", "power"})
 _MEMORY = frozenset({"hbm", "sram"})
-_SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 _NEEDS_RESET = frozenset({"reset", "reboot", "drain"})
 _ASKS: dict[XidClass, str] = {
     "application": "Start the job again; such an error comes from the program first and does not blame the GPU.",
@@ -110,7 +109,7 @@ class Fault:
     def root(self) -> Sign:
         """Return the sign that tells what it is: what the hardware says before what programs meet, what stops the job
         before what is only known, an Xid before other signs, the first before later ones."""
-        return min(self.signs.values(), key=lambda sign: (_depth(sign), -_SEVERITIES.index(sign.severity), sign.first))
+        return min(self.signs.values(), key=lambda sign: (_depth(sign), -SEVERITIES.index(sign.severity), sign.first))
 
     @property
     def family(self) -> Family:
@@ -145,7 +144,7 @@ class Fault:
     @property
     def gravity(self) -> Severity:
         """Return the gravest of its signs."""
-        gravest = max((sign.severity for sign in self.signs.values()), key=_SEVERITIES.index)
+        gravest = max((sign.severity for sign in self.signs.values()), key=SEVERITIES.index)
         return "warning" if self.suspected and gravest == "info" else gravest
 
     @property

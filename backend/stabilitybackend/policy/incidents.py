@@ -12,7 +12,7 @@ import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.contract import SEVERITIES, Finding
 from stabilitybackend.policy.advice import has_advice, suggest
 from stabilitybackend.policy.going_back import Usable, spoiling
 from stabilitybackend.schema.kinds import kind_of
@@ -23,9 +23,6 @@ MAX_INCIDENTS = 2_000
 MAX_EVIDENCE_ENTRIES = 64
 MAX_EVIDENCE_CHARS = 2_000
 MAX_EVIDENCE_DEPTH = 4
-
-#: From the least to the worst.
-_SEVERITY_ORDER = {"info": 0, "warning": 1, "critical": 2}
 
 __all__ = ["MAX_INCIDENTS", "IncidentBook"]
 
@@ -91,7 +88,7 @@ class IncidentBook:
 
     def worst(self) -> dict[str, Any] | None:
         """Return id, kind, severity and title of the worst open incident, the newest where several are as bad."""
-        worst = max(self._open_ones(), key=lambda i: (_SEVERITY_ORDER[i["severity"]], i["opened"]), default=None)
+        worst = max(self._open_ones(), key=lambda i: (SEVERITIES.index(i["severity"]), i["opened"]), default=None)
         return worst and {name: worst[name] for name in ("incident_id", "kind", "severity", "title")}
 
     def _open_ones(self) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.contract import SEVERITIES, Finding
 from stabilitybackend.lineage.changes import Event
 
 __all__ = ["alert_finding"]
@@ -17,7 +17,7 @@ def alert_finding(event: Event) -> Finding:
         key=f"alert:{step}:{title}",
         kind="alert",
         state="open",
-        severity=severity if severity in ("info", "warning", "critical") else "warning",
+        severity=severity if severity in SEVERITIES else "warning",
         title=title,
         text=str(event.data.get("text") or ""),
         onset_step=step,

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from stabilitybackend.backtest.run import Backtest, backtest
+from stabilitybackend.detectors.contract import SEVERITIES
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.errors import ArchiveError, Conflict, Unavailable
 from stabilitybackend.routes.access import Reader, Worker
@@ -139,7 +140,7 @@ def _judged(incidents: Iterable[dict[str, Any]], first: int | None) -> list[dict
 
 def _counts(incidents: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Return detector -> severity -> how many."""
-    counts = {name: {"info": 0, "warning": 0, "critical": 0} for name in DETECTORS}
+    counts: dict[str, dict[str, int]] = {name: dict.fromkeys(SEVERITIES, 0) for name in DETECTORS}
     for incident in incidents:
         counts[incident["evidence"]["detector"]][incident["severity"]] += 1
     return counts

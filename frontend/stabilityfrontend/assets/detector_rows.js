@@ -5,7 +5,6 @@
   const S = (window.stability = window.stability || {});
   /** Steps of the sensitivity that have a button; others are typed. */
   const STEPS = [[0, "off", "Finds nothing new"], [0.25, "¼", "Only events four times as high"], [0.5, "½", "Only events twice as high"], [1, "1", "As the published scores are made"], [2, "2", "Events half as high too"], [4, "4", "Events a quarter as high too"]];
-  const SEVERITIES = ["critical", "warning", "info"];
 
   /** `spike: sensitivity 0.5, candidate sigmas 9`. */
   S.settingWords = (name, values) =>
@@ -119,7 +118,7 @@
         if (counts.dataset.key !== key) {
           counts.dataset.key = key;
           const next = (then && then[detector.name]) || {};
-          const both = then && [own, next].some((one) => SEVERITIES.some((severity) => one[severity]));
+          const both = then && [own, next].some((one) => S.SEVERITIES.some((severity) => one[severity]));
           S.fill(counts, this.chips(own), both ? S.h("span", { class: "sub" }, "→") : null, both ? this.chips(next) : null);
         }
         element.classList.toggle("off", panel.value(panel.draft, detector, "sensitivity") === 0);
@@ -155,7 +154,7 @@
     }
 
     chips(counts) {
-      const shown = SEVERITIES.filter((severity) => counts[severity]);
+      const shown = S.SEVERITIES.filter((severity) => counts[severity]);
       if (!shown.length) return [S.h("span", { class: "sub" }, "none")];
       return shown.map((severity) => S.h("span", { class: `count ${severity}`, role: "img", "aria-label": `${S.count(counts[severity])} ${severity}`, title: `${S.count(counts[severity])} ${severity}` }, S.count(counts[severity])));
     }

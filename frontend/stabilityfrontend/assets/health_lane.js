@@ -21,7 +21,6 @@
 
   /** Of a fork that a new start of the job made. */
   const RESTART = { sign: "↻", short: "restart" };
-  const RANK = { critical: 2, warning: 1, info: 0 };
 
   const number = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
   const object = (value) => (value && typeof value === "object" ? value : {});
@@ -154,7 +153,7 @@
     }
 
     mark(mark, top) {
-      const worst = [...mark.events].sort((a, b) => RANK[b.tone] - RANK[a.tone] || b.open - a.open || (b.at || 0) - (a.at || 0))[0];
+      const worst = [...mark.events].sort((a, b) => S.SEVERITIES.indexOf(a.tone) - S.SEVERITIES.indexOf(b.tone) || b.open - a.open || (b.at || 0) - (a.at || 0))[0];
       const told = mark.events.slice(0, TOLD).map((one) => one.told);
       if (mark.events.length > TOLD) told.push(`and ${mark.events.length - TOLD} more`);
       const text = told.join("\n");

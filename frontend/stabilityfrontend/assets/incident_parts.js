@@ -2,7 +2,6 @@
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
-  const SEVERITIES = { critical: "critical", warning: "warning", info: "info" };
 
   /** A table that may be wider than its place: a shade at the edge shows that there is more. */
   S.wide = (table) => (table ? S.h("div", { class: "wide-table" }, table) : null);
@@ -53,7 +52,7 @@
       S.h(
         "div",
         { class: "incident-marks" },
-        S.h("span", { class: `pill ${open ? severity : "calm"}` }, open ? SEVERITIES[severity] || severity : stateWords(incident)),
+        S.h("span", { class: `pill ${open ? severity : "calm"}` }, open ? severity : stateWords(incident)),
         S.h("span", { class: "chip" }, [kind.sign, kind.label].filter(Boolean).join(" ")),
         open ? S.h("span", { class: "chip" }, "open") : null, // one that is over has lost the severity that it had
         incident.dead ? S.h("span", { class: "chip" }, "on a discarded branch") : null,

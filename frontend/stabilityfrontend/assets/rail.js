@@ -6,10 +6,9 @@
   const FEW = 6;
   const MOST = 200;
 
-  const GRAVITY = { critical: 0, warning: 1, info: 2 };
   /** Open ones first and the gravest of them on top, else the newest. */
   S.gravestFirst = (a, b) => {
-    const open = (one) => (one.state === "open" ? GRAVITY[S.severity(one)] : 3);
+    const open = (one) => (one.state === "open" ? S.SEVERITIES.indexOf(S.severity(one)) : 3);
     return open(a) - open(b) || b.opened - a.opened;
   };
 

@@ -114,8 +114,9 @@
     });
   };
 
-  const SEVERITY = { critical: "critical", warning: "warning", info: "info" };
-  S.severity = (incident) => SEVERITY[incident.severity] || "info";
+  /** From the worst to the least. */
+  S.SEVERITIES = ["critical", "warning", "info"];
+  S.severity = (incident) => (S.SEVERITIES.includes(incident.severity) ? incident.severity : "info");
 
   /** Whether an incident is about a stretch of steps: a sick GPU or a lost agent is a mark of the health lane alone. */
   S.hasBand = (incident) => S.kind(incident.kind).band && S.toldStep(incident.onset_step) !== null;
