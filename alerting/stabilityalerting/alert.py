@@ -51,6 +51,7 @@ class Alert:
         verdict: who is suspect (class, confidence, culprits, nodes, gpus, since), for programs, or None.
         label: the kind as people read it.
         about: what is ill: ``model``, ``data``, ``process`` or ``gpu``; ``user`` where the job itself raised it.
+        alarm: False for what is only worth knowing.
     """
 
     incident_id: str
@@ -74,6 +75,7 @@ class Alert:
     verdict: dict[str, Any] | None = None
     label: str = ""
     about: str = "model"
+    alarm: bool = True
 
     @property
     def of_machine(self) -> bool:
@@ -122,8 +124,9 @@ class Alert:
                 advice_line=_advice_line(suggestion),
                 verdict=_verdict(raw.get("evidence")),
                 label=str(raw.get("label") or raw["kind"]),
-                # Older servers did not say it. What a job raised then has to be told all the same.
-                about=str(raw.get("about") or ("user" if raw["kind"] == "alert" else "model")),
+                about=str(raw.get("about") or "model"),
+                # Older servers did not say it: there what the job raised itself was one whatever its severity.
+                alarm=bool(raw.get("alarm", raw["severity"] != "info" or raw["kind"] == "alert")),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadAlert(f"incident event can't be read: {type(error).__name__}: {error}") from error

@@ -57,13 +57,8 @@ def news(job: Job) -> str | None:
 
 
 def quiet(job: Job) -> str | None:
-    """Stop what is only worth knowing: ``info`` is shown on the page and wakes nobody.
-
-    What the job itself says with ``run.alert`` is meant to be heard: there the receiver's own bound decides.
-    """
-    if job.change == "resolved":
-        return None
-    return "only_known" if job.alert.severity == "info" and job.alert.about != "user" else None
+    """Stop what is only worth knowing: it is shown on the page and wakes nobody. The server says what that is."""
+    return None if job.change == "resolved" or job.alert.alarm else "only_known"
 
 
 def route(job: Job) -> str | None:

@@ -91,15 +91,15 @@ async def test_a_receiver_hears_only_of_what_is_grave_enough_and_then_also_of_it
 
 async def test_what_is_only_known_is_never_told_but_what_the_job_says_is(redis: Redis) -> None:
     sink = RecordingSink()
-    known = incident(1, 1, kind="level_shift", severity="info")
+    known = incident(1, 1, kind="level_shift", severity="info")  # as an older server sends it
     async with alerting(redis, [sink]) as service:
         await publish(
             redis,
             known,
             known | {"version": 2, "state": "resolved"},
-            incident(2, 1, kind="grad_norm", severity="info"),
-            incident(2, 2, kind="grad_norm", severity="warning"),
-            incident(3, 1, kind="alert", severity="info"),
+            incident(2, 1, kind="grad_norm", severity="info", alarm=False),
+            incident(2, 2, kind="grad_norm", severity="warning", alarm=True),
+            incident(3, 1, kind="of_a_plug_in", severity="info", alarm=True),
         )
         await settled(redis, "alerting:recording", 5)
         assert service.status()["counts"]["recording"] == {"only_known": 2, "never_told": 1, "sent": 2}

@@ -97,13 +97,13 @@ def test_a_fold_stays_as_people_left_it(scripts: Page) -> None:
 
 
 def test_what_is_only_known_stands_apart_and_is_not_counted(scripts: Page) -> None:
-    known = incident(incident_id="i-2", kind="level_shift", severity="info", title="The loss fell")
+    known = incident(incident_id="i-2", kind="level_shift", severity="info", alarm=False, title="The loss fell")
     words = draw(scripts, incident(), known)
     assert "Known or watched, no alarm" in words
     assert "The loss fell" not in words
     assert scripts.inner_text("#incidents-count") == "1 open"
     assert "Nothing has gone wrong so far." in draw(scripts, known)
-    said = incident(incident_id="i-3", kind="alert", severity="info", title="The job said so")
+    said = incident(incident_id="i-3", kind="alert", severity="info", alarm=True, title="The job said so")
     assert "The job said so" in draw(scripts, said)
 
 

@@ -57,7 +57,8 @@ def test_a_kind_that_the_table_lacks_is_called_by_its_name_and_claims_nothing() 
 def test_stored_incidents_carry_the_words_of_todays_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KINDS, "hang", kind_of("hang"))
     register(IncidentKind(name="hang", label="Stalled job", short="stalled job", about="process"))
-    old = {"incident_id": "i-1", "kind": "hang", "opened": 1.0, "state": "open", "dead": False, "evidence": {}}
+    old = {"incident_id": "i-1", "kind": "hang", "severity": "critical", "opened": 1.0, "state": "open", "dead": False}
+    old |= {"evidence": {}}
     book = IncidentBook("run-1")
     book.load([old, old | {"incident_id": "i-2", "kind": "of_tomorrow", "label": "Of yesterday"}])
     shown = [book.get("i-1"), book.get("i-2")]

@@ -46,7 +46,7 @@ class IncidentBook:
         self._incidents.clear()
         self._by_key.clear()
         for incident in sorted(incidents, key=lambda incident: (incident["opened"], incident["incident_id"])):
-            self._keep(_copied(incident) | _described(incident["kind"]))
+            self._keep(_copied(incident) | _described(incident["kind"], incident["severity"]))
 
     def all(self) -> list[dict[str, Any]]:
         """Return copies of all incidents, newest first."""
@@ -93,9 +93,7 @@ class IncidentBook:
 
     def _open_ones(self) -> Iterator[dict[str, Any]]:
         every = self._incidents.values()
-        return (
-            i for i in every if i["state"] == "open" and (i["severity"] != "info" or kind_of(i["kind"]).about == "user")
-        )
+        return (i for i in every if i["state"] == "open" and i["alarm"])
 
     def near(
         self, kinds: Container[str], first_step: float, last_step: float, since: float, until: float, *, but: str
@@ -139,7 +137,7 @@ class IncidentBook:
         closed = None if finding.state == "open" else new["evidence"].get("closed_step", finding.now_step)
         for name in _TAKEN_OVER:
             new[name] = getattr(finding, name)
-        new |= _described(finding.kind)
+        new |= _described(finding.kind, finding.severity)
         new["score"] = finding.score if math.isfinite(finding.score) else 0.0
         new["resolved"] = None if finding.state == "open" else (new["resolved"] or time)
         new["evidence"] = _clean(finding.evidence) | {
@@ -295,10 +293,10 @@ _TAKEN_OVER = (
 )
 
 
-def _described(kind: str) -> dict[str, Any]:
-    """Return what an incident says of its kind, for those who do not have the table."""
+def _described(kind: str, severity: str) -> dict[str, Any]:
+    """Return what an incident says of its kind, for those who do not have the table, and whether it is an alarm."""
     known = kind_of(kind)
-    return {"label": known.label, "about": known.about}
+    return {"label": known.label, "about": known.about, "alarm": severity != "info" or known.about == "user"}
 
 
 def _incident_id(run_id: str, finding: Finding, segment: int) -> str:

@@ -185,8 +185,8 @@
     return S.h("span", { class: "fact-chip", title: "Data sets whose losses moved, the one that carries most first" }, `data sets ${shown}`);
   };
 
-  /** Whether an incident is only worth knowing: shown quietly, never an alarm. What the job itself says is always heard. */
-  S.onlyKnown = (incident) => incident.severity === "info" && S.kind(incident.kind).about !== "user";
+  /** Whether an incident is only worth knowing: shown quietly, never an alarm. */
+  S.onlyKnown = (incident) => incident.alarm === false;
 
   /** What is known and no alarm, below the alarms and folded. */
   S.knownList = function (page, known) {
