@@ -973,7 +973,9 @@ export interface RunWithStoring {
  * Attributes:
  *     key: what the ranks call it.
  *     fork_step: the step of the parent that it goes on from, null for the first segment.
+ *     label: of its fork, ``R1`` a rollback, ``S1`` a restart from an earlier step; "" where the job did not go back.
  *     dead_after: points with a greater step are discarded (null: none; less than first_step: all of them).
+ *     kept, discarded: steps between its first and its last one that count, and that a fork cut off.
  *     on_head_path: it is part of the effective timeline.
  *     cause: ``resume``: a launch that did not go back.
  *     changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
@@ -985,9 +987,12 @@ export interface Segment {
   key: string;
   parent: number | null;
   fork_step: number | null;
+  label: string;
   first_step: number | null;
   last_step: number | null;
   dead_after: number | null;
+  kept: number;
+  discarded: number;
   on_head_path: boolean;
   cause: "command" | "declared" | "restart" | "resume" | "start";
   reason: string;

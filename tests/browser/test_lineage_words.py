@@ -27,7 +27,8 @@ FORKS = """([segments, booked]) => window.stability
 def segment(id_: int, fork: int | None, last: int | None, **more: Any) -> dict[str, Any]:
     """Build a segment as the API sends it."""
     parent = None if fork is None else 0
-    return {"id": id_, "parent": parent, "fork_step": fork, "last_step": last, "cause": "declared"} | more
+    label = "" if fork is None else f"R{id_}"
+    return {"id": id_, "parent": parent, "fork_step": fork, "label": label, "last_step": last} | more
 
 
 def test_what_a_fork_discarded_is_what_the_ledger_says(scripts: Page) -> None:
@@ -36,12 +37,8 @@ def test_what_a_fork_discarded_is_what_the_ledger_says(scripts: Page) -> None:
     assert scripts.evaluate(FORKS, [segments, booked]) == [["R1", 300, 49], ["R2", 400, 0]]
 
 
-def test_what_was_taken_back_is_no_fork_and_takes_no_number(scripts: Page) -> None:
-    segments = [
-        segment(0, None, 90),
-        segment(1, 29, None, cause="restart", undone=True),
-        segment(2, 50, 70, cause="restart"),
-    ]
+def test_what_has_no_label_is_no_fork(scripts: Page) -> None:
+    segments = [segment(0, None, 90), segment(1, 29, None, label="", undone=True), segment(2, 50, 70, label="S1")]
     assert scripts.evaluate(FORKS, [segments, [[2, {"steps_lost": 40}]]]) == [["S1", 50, 40]]
 
 

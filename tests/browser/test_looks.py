@@ -153,7 +153,7 @@ LINEAGE = """(count) => {
     segments.set(id, {
       id, parent: id ? id - 1 : null, fork_step: id ? 90 * id : null, dead_after: id < count ? 90 * id + 90 : null,
       on_head_path: true, cause: id ? "command" : "start", first_step: 90 * id + 1, last_step: 90 * id + 100,
-      reason: "", changes: {},
+      reason: "", changes: {}, label: id ? `R${id}` : "", kept: 90, discarded: id < count ? 10 : 0,
     });
   }
   const lost = { steps_lost: 10, last_dead_step: 100 };

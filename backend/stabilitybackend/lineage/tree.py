@@ -134,7 +134,8 @@ class SegmentTree:
 
     def news(self) -> list[dict[str, Any]]:
         """Return the segments of which something changed since the last call, in the shape of docs/api.md."""
-        told, self._news = [self._as_dict(self._segments[segment]) for segment in self._news], {}
+        labels = self._labels()
+        told, self._news = [self._as_dict(self._segments[segment], labels) for segment in self._news], {}
         return told
 
     def __iter__(self) -> Iterator[Segment]:
@@ -264,17 +265,35 @@ class SegmentTree:
 
     def as_dicts(self) -> list[dict[str, Any]]:
         """Return the segments in the shape of docs/api.md."""
-        return [self._as_dict(segment) for segment in self._segments]
+        labels = self._labels()
+        return [self._as_dict(segment, labels) for segment in self._segments]
 
-    def _as_dict(self, segment: Segment) -> dict[str, Any]:
+    def _labels(self) -> dict[int, str]:
+        """Return segment -> what people call its fork: R1, R2 ... a rollback, S1 ... a restart from an earlier step."""
+        counts = {"R": 0, "S": 0}
+        found = {}
+        for segment in self._segments:
+            if segment.went_back:
+                letter = "S" if segment.cause == "restart" else "R"
+                counts[letter] += 1
+                found[segment.id] = f"{letter}{counts[letter]}"
+        return found
+
+    def _as_dict(self, segment: Segment, labels: Mapping[int, str]) -> dict[str, Any]:
+        first, last, end = segment.first_step, segment.last_step, self.dead_after(segment.id)
+        steps = 0 if first is None or last is None else last - first + 1
+        discarded = 0 if not steps or end is None else min(steps, max(0, (last or 0) - end))
         return {
             "id": segment.id,
             "key": segment.key,
             "parent": segment.parent,
             "fork_step": None if segment.parent is None else segment.fork_step,
-            "first_step": segment.first_step,
-            "last_step": segment.last_step,
-            "dead_after": self.dead_after(segment.id),
+            "label": labels.get(segment.id, ""),
+            "first_step": first,
+            "last_step": last,
+            "dead_after": end,
+            "kept": steps - discarded,
+            "discarded": discarded,
             "on_head_path": segment.id in self._ends,
             "cause": segment.cause,
             "reason": segment.reason,

@@ -15,7 +15,9 @@ class Segment(msgspec.Struct):
     Attributes:
         key: what the ranks call it.
         fork_step: the step of the parent that it goes on from, null for the first segment.
+        label: of its fork, ``R1`` a rollback, ``S1`` a restart from an earlier step; "" where the job did not go back.
         dead_after: points with a greater step are discarded (null: none; less than first_step: all of them).
+        kept, discarded: steps between its first and its last one that count, and that a fork cut off.
         on_head_path: it is part of the effective timeline.
         cause: ``resume``: a launch that did not go back.
         changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
@@ -27,9 +29,12 @@ class Segment(msgspec.Struct):
     key: str
     parent: int | None
     fork_step: int | None
+    label: str
     first_step: int | None
     last_step: int | None
     dead_after: int | None
+    kept: int
+    discarded: int
     on_head_path: bool
     cause: Literal["start", "command", "declared", "restart", "resume"]
     reason: str

@@ -67,15 +67,12 @@
       const begun = isHead && page.lastStep() !== null && page.lastStep() > (segment.fork_step ?? -Infinity);
       const first = segment.first_step ?? (begun && segment.fork_step !== null ? segment.fork_step + 1 : null);
       const last = isHead && page.lastStep() !== null ? Math.max(page.lastStep(), segment.last_step ?? -1) : segment.last_step;
-      const dead = segment.on_head_path === false ? -1 : segment.dead_after;
-      const keptTo = dead === null || dead === undefined ? last : Math.min(dead, last);
-      const kept = first === null || keptTo < first ? 0 : keptTo - first + 1;
-      const gone = first === null || last === null ? 0 : last - first + 1 - kept;
-      const fork = forks.find((one) => one.segment.id === segment.id);
+      // The head grows with every point that comes, and nothing cuts it off.
+      const kept = !isHead ? segment.kept : first === null ? 0 : last - first + 1;
       // Levels count from what is shown; deeper than that nothing is gained by going further to the right.
       const level = depth.has(segment.parent) ? Math.min(DEEPEST, depth.get(segment.parent) + 1) : 0;
       depth.set(segment.id, level);
-      const name = fork ? `${fork.label} · ${CAUSES[segment.cause] || segment.cause}` : CAUSES[segment.cause] || `Segment ${segment.id}`;
+      const name = [segment.label, CAUSES[segment.cause] || segment.cause].filter(Boolean).join(" · ");
       rows.push(
         S.h(
           "div",
@@ -84,24 +81,24 @@
           S.h(
             "div",
             { class: "sub" },
-            first === null ? `from step ${S.count((segment.fork_step ?? -1) + 1)}, no point yet` : kept ? `${S.count(first)} → ${S.count(keptTo)}${isHead && page.run && page.run.status === "running" ? " live" : ""}` : "nothing kept",
+            first === null ? `from step ${S.count((segment.fork_step ?? -1) + 1)}, no point yet` : kept ? `${S.count(first)} → ${S.count(first + kept - 1)}${isHead && page.run && page.run.status === "running" ? " live" : ""}` : "nothing kept",
           ),
           segment.reason || segment.issuer || Object.keys(segment.changes || {}).length
             ? S.h("div", { class: "why" }, [segment.reason, S.changed(segment), segment.issuer ? `by ${segment.issuer}` : ""].filter(Boolean).join(" · "))
             : null,
           // The server refuses while another segment hangs from it.
           segment.cause === "restart" && !list.some((one) => one.parent === segment.id)
-            ? S.h("button", { type: "button", class: "link", data: { undo: segment.id }, on: { click: () => page.undo(segment, fork ? fork.label : "") } }, "Not a rollback …")
+            ? S.h("button", { type: "button", class: "link", data: { undo: segment.id }, on: { click: () => page.undo(segment, segment.label) } }, "Not a rollback …")
             : null,
         ),
       );
-      if (gone > 0) {
+      if (segment.discarded > 0) {
         rows.push(
           S.h(
             "div",
             { class: "segment discarded", style: { "--level": level } },
-            S.h("div", { class: "segment-head" }, S.h("span", {}, "discarded"), S.h("span", { class: "num" }, `−${S.count(gone)}`)),
-            S.h("div", { class: "sub" }, `${S.count(Math.max(first, (dead ?? last) + 1))} → ${S.count(last)}`),
+            S.h("div", { class: "segment-head" }, S.h("span", {}, "discarded"), S.h("span", { class: "num" }, `−${S.count(segment.discarded)}`)),
+            S.h("div", { class: "sub" }, `${S.count(first + kept)} → ${S.count(last)}`),
           ),
         );
       }

@@ -216,20 +216,13 @@
   /**
    * The forks of a run, oldest first: `{step, label, segment, discarded, deadEnd}`. `lost`: segment -> its Rollback of the
    * server's ledger, which says what a fork discarded; 0 and null of one that is not in it yet.
-   * A rollback is an `R`, a restart from an earlier step an `S`; one that somebody took back is none.
    */
   S.forks = function (segments, lost) {
-    const counts = { R: 0, S: 0 };
-    const forks = [];
-    for (const segment of [...segments.values()].sort((a, b) => a.id - b.id)) {
-      if (segment.fork_step === null || segment.fork_step === undefined || segment.parent === null || segment.parent === undefined) continue;
-      if (segment.undone || segment.cause === "resume") continue; // the job was started again and went on: no fork
-      const letter = segment.cause === "restart" ? "S" : "R";
-      counts[letter] += 1;
+    const forked = [...segments.values()].filter((segment) => segment.label).sort((a, b) => a.id - b.id);
+    return forked.map((segment) => {
       const booked = lost.get(segment.id);
-      forks.push({ step: segment.fork_step, label: `${letter}${counts[letter]}`, segment, deadEnd: booked ? booked.last_dead_step : null, discarded: booked ? booked.steps_lost : 0 });
-    }
-    return forks;
+      return { step: segment.fork_step, label: segment.label, segment, deadEnd: booked ? booked.last_dead_step : null, discarded: booked ? booked.steps_lost : 0 };
+    });
   };
 
   /** What was changed, in words: `LR × 0.5, seed 7, 40 batches skipped`; what is only `ordered`: `... skip 40 batches`. */
