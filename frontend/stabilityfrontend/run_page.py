@@ -32,6 +32,7 @@ class Kpi:
         metric: the metric whose newest value and sparkline it shows, or "" for a cell that is computed.
         unit: word behind the number.
         good: which way is better: ``down``, ``up`` or "" for neither.
+        median: the number is the median of the newest nine values: each one of them differs much from the next.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Kpi:
     metric: str = ""
     unit: str = ""
     good: str = ""
+    median: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,8 @@ class Panel:
 KPIS = (
     Kpi("loss", "Loss", "loss", good="down"),
     Kpi("grad", "Gradient norm", "grad_norm", good="down"),
-    Kpi("tokens", "Throughput", "tokens_per_s", "tokens/s", "up"),
-    Kpi("step-time", "Step time", "step_time_s", "s", "down"),
+    Kpi("tokens", "Throughput", "tokens_per_s", "tokens/s", "up", median=True),
+    Kpi("step-time", "Step time", "step_time_s", "s", "down", median=True),
     Kpi("ratio", "Image : text", "ratio/image_text"),
     Kpi("checkpoint", "Last checkpoint"),
     Kpi("incidents", "Open incidents"),
@@ -169,7 +171,7 @@ def _kpi(kpi: Kpi) -> html.Div:
         ],
         id=f"kpi-{kpi.id}",
         className="kpi",
-        **{"data-metric": kpi.metric, "data-good": kpi.good},
+        **{"data-metric": kpi.metric, "data-good": kpi.good, "data-median": "yes" if kpi.median else ""},
     )
 
 

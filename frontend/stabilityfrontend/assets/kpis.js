@@ -5,7 +5,6 @@
   /** Points behind a sparkline, and steps back for the comparison under the number. */
   const SPARK = 120;
   const BACK = 50;
-  const LOW_IS_GOOD = new Set(["grad", "step-time"]);
 
   function cell(id) {
     const element = S.byId(`kpi-${id}`);
@@ -47,8 +46,8 @@
     return median(values.slice(Math.max(0, to - 40), to));
   }
 
-  /** Redraw a cell that shows a metric. */
-  function metricCell(page, id, metric, fallsIsGood = LOW_IS_GOOD.has(id)) {
+  /** Redraw a cell that shows a metric; its `data-` attributes are of the table of cells in run_page.py. */
+  function metricCell(page, id, metric, fallsIsGood) {
     const parts = cell(id);
     if (!parts) return;
     const { steps, values } = page.store.tail(metric, SPARK);
@@ -61,7 +60,7 @@
       return tone("");
     }
     const now = values[values.length - 1];
-    const smooth = metric === "tokens_per_s" || metric === "step_time_s" ? median(values.slice(-9)) : now;
+    const smooth = parts.element.dataset.median ? median(values.slice(-9)) : now;
     S.text(parts.value, S.steady(Number.isFinite(now) ? smooth : now));
     const before = median(values.slice(-BACK - 10, -10));
     const incident = page.incidents().find((one) => one.state === "open" && !S.onlyKnown(one) && S.kind(one.kind).compared && (one.metric === metric || id === "grad" || id === "loss") && one.onset_step !== null);
@@ -144,10 +143,7 @@
   /** Bring the strip up to date. */
   S.drawKpis = function (page) {
     lossCell(page);
-    metricCell(page, "grad", "grad_norm");
-    metricCell(page, "tokens", "tokens_per_s");
-    metricCell(page, "step-time", "step_time_s");
-    metricCell(page, "ratio", "ratio/image_text");
+    for (const { id, dataset } of document.querySelectorAll("#kpis > [data-metric]:not([data-metric='']):not(#kpi-loss)")) metricCell(page, id.slice("kpi-".length), dataset.metric, dataset.good === "down");
     checkpointCell(page);
     incidentsCell(page);
     rollbacksCell(page);
