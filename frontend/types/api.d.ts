@@ -874,6 +874,7 @@ export interface RollbackCosts {
  *     latest: newest values of the first 200 metrics.
  *     open_incidents: without those of severity info, which wake nobody.
  *     note: a sentence about its status, "" where there is nothing to say.
+ *     note_incident: the open incident that it is about, where one stops the job.
  *     twins: two living processes are the same rank (two jobs under one run id); the note names them.
  *     loss_metric: the metric that is watched as the training loss, null where none is.
  *     unwatched: what to do about that, "" where a loss is watched.
@@ -890,6 +891,7 @@ export interface Run {
   logged: number | null;
   status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
   note: string;
+  note_incident: string | null;
   last_step: number | null;
   head: number;
   latest: Record<string, number | "-Infinity" | "Infinity" | "NaN">;
@@ -947,6 +949,7 @@ export interface RunWithStoring {
   logged: number | null;
   status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
   note: string;
+  note_incident: string | null;
   last_step: number | null;
   head: number;
   latest: Record<string, number | "-Infinity" | "Infinity" | "NaN">;

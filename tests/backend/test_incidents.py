@@ -334,6 +334,26 @@ def test_the_worst_open_incident_is_the_gravest_and_of_equals_the_newest() -> No
     assert (book.worst(), book.open_count()) == (named, 3)
 
 
+@pytest.mark.parametrize(
+    ("status", "open_", "named"),
+    [
+        ("stalled", ["agent_lost", "hang", "hang", "spike"], 2),
+        ("crashed", ["hang", "process_death"], 1),
+        ("unreachable", ["hang", "agent_lost"], 1),
+        ("crashed", ["agent_lost", "hang"], 1),  # what stops a job first where the status speaks of none of them
+        ("stalled", ["spike", "straggler", "gpu_fault"], None),
+    ],
+)
+def test_a_status_is_about_the_newest_incident_of_its_kind(status: str, open_: list[str], named: int | None) -> None:
+    book = IncidentBook("run")
+    found = [
+        apply(book, replace(hang(10 + at), kind=kind, key=f"{kind}:{at}", severity="warning"), time=float(at))
+        for at, kind in enumerate(open_)
+    ]
+    apply(book, replace(hang(90), key="over", state="resolved"), time=99.0)
+    assert book.stopper(status) == (None if named is None else found[named]["incident_id"])
+
+
 def test_what_is_over_or_only_worth_knowing_is_not_the_worst() -> None:
     book = IncidentBook("run")
     apply(book, spike(50, severity="info"))

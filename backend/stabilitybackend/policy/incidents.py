@@ -15,7 +15,7 @@ from typing import Any
 from stabilitybackend.detectors.contract import SEVERITIES, Finding
 from stabilitybackend.policy.advice import has_advice, suggest
 from stabilitybackend.policy.going_back import Usable, spoiling
-from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.kinds import KINDS, kind_of
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
 MAX_INCIDENTS = 2_000
@@ -90,6 +90,18 @@ class IncidentBook:
         """Return id, kind, severity and title of the worst open incident, the newest where several are as bad."""
         worst = max(self._open_ones(), key=lambda i: (SEVERITIES.index(i["severity"]), i["opened"]), default=None)
         return worst and {name: worst[name] for name in ("incident_id", "kind", "severity", "title")}
+
+    def stopper(self, status: str) -> str | None:
+        """Return the id of the open incident that stops the job, the newest of the kind that its status speaks of."""
+        every = ((incident, kind_of(incident["kind"])) for incident in self._incidents.values())
+        stops = [
+            (kind.status != status, list(KINDS).index(kind.name), -incident["opened"], incident["incident_id"])
+            for incident, kind in every
+            if kind.stops_job and incident["state"] == "open" and not incident["dead"]
+            # With most faults of a GPU the job goes on.
+            if kind.about != "gpu" or incident["severity"] == "critical"
+        ]
+        return min(stops)[-1] if stops else None
 
     def _open_ones(self) -> Iterator[dict[str, Any]]:
         every = self._incidents.values()

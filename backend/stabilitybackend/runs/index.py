@@ -20,7 +20,7 @@ BATCH = 200
 _EMPTY_VIEW: dict[str, Any] = {
     "began": None, "logged": None,
     "latest": {}, "last_step": None, "effective_points": 0, "dead_points": 0, "status": "unreachable",
-    "note": "no points yet", "head": 0, "world_size": 1,
+    "note": "no points yet", "note_incident": None, "head": 0, "world_size": 1,
     "world": {"now": 1, "before": None, "since_step": None, "gpus": None},
     "ranks": [], "metrics": [], "loss_metric": None, "unwatched": "", "open_incidents": 0,
     "worst_incident": None, "rollbacks": 0, "agents": 0,

@@ -387,6 +387,7 @@ class RunState:
             "logged": logged,
             "status": status,
             "note": " ".join(part for part in (note, self.unreadable.note) if part),
+            "note_incident": None if status in ("running", "finished") else self.incidents.stopper(status),
             "unreadable": self.unreadable.view(),
             "twins": bool(self.liveness.twins(now)),
             "head": tree.head,

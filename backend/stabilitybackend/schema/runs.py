@@ -85,6 +85,7 @@ class Run(msgspec.Struct):
         latest: newest values of the first 200 metrics.
         open_incidents: without those of severity info, which wake nobody.
         note: a sentence about its status, "" where there is nothing to say.
+        note_incident: the open incident that it is about, where one stops the job.
         twins: two living processes are the same rank (two jobs under one run id); the note names them.
         loss_metric: the metric that is watched as the training loss, null where none is.
         unwatched: what to do about that, "" where a loss is watched.
@@ -101,6 +102,7 @@ class Run(msgspec.Struct):
     logged: float | None
     status: RunStatus
     note: str
+    note_incident: str | None
     last_step: int | None
     head: int
     latest: dict[str, Number]

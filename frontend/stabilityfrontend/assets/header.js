@@ -73,34 +73,24 @@
     } else S.show(banner, false);
   };
 
-  /** The open incident that stops the job, or null: of several the newest of the kind that the status speaks of. */
-  S.stopper = function (status, incidents) {
-    const place = (one) => (S.kind(one.kind).status === status ? -1 : S.kindPlace(one.kind));
-    // With most faults of a GPU the job goes on.
-    const stops = incidents.filter((one) => one.state === "open" && !one.dead && S.kind(one.kind).stops_job && (S.kind(one.kind).about !== "gpu" || S.severity(one) === "critical"));
-    return stops.sort((a, b) => place(a) - place(b) || b.opened - a.opened)[0] || null;
-  };
-
   /** What stands under the header: `{words, tone, href}`; null while there is nothing that somebody has to know. */
-  S.noteOf = function (run, incidents) {
+  S.noteOf = function (run) {
     if (!run.note || (run.status === "running" && run.twins !== true)) return run.unwatched && run.status === "running" ? { words: run.unwatched, tone: "warning", href: null } : null;
     const doubles = run.twins === true; // two jobs share the run id: wrong however well it runs
     const well = run.status === "running" || run.status === "finished";
     if (well && !doubles) return null;
-    const stopper = well ? null : S.stopper(run.status, incidents);
     const tone = S.tone(run.status);
-    return { words: run.note, tone: doubles && tone !== "critical" ? "warning" : tone, href: stopper ? S.incidentHref(run.run_id, stopper.incident_id) : null };
+    return { words: run.note, tone: doubles && tone !== "critical" ? "warning" : tone, href: run.note_incident ? S.incidentHref(run.run_id, run.note_incident) : null };
   };
 
   /** The note in its place. */
   S.drawNote = function (page, run) {
     const place = S.byId("run-note");
-    const incidents = page.incidents();
-    const note = S.noteOf(run, incidents);
+    const note = S.noteOf(run);
     S.show(place, note !== null);
     if (!place || !note) return;
     S.cls(place, `note ${note.tone}`);
-    const stopper = note.href && S.stopper(run.status, incidents);
+    const stopper = page.incidents().find((one) => one.incident_id === run.note_incident);
     const key = `${note.href} ${stopper && stopper.version} ${note.words}`;
     if (place.dataset.key === key) {
       S.tickLasting(place, page.now());

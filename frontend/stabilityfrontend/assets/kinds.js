@@ -10,7 +10,4 @@
     const short = S.words(name);
     return { ...table[""], name, short, label: short.charAt(0).toUpperCase() + short.slice(1) };
   };
-
-  /** The place of a kind in the table: of what stops a job the first cause comes first. */
-  S.kindPlace = (name) => Object.keys(table).indexOf(name);
 })();
