@@ -125,7 +125,7 @@ class Settings:
         if not 0 <= self.cache_mib < float("inf"):
             raise _wrong("cache_mib", self.cache_mib, "MiB, 0 or more, for example 256")
         if self.retention_days is not None and not 1 <= self.retention_days < float("inf"):
-            raise _wrong("retention_days", self.retention_days, "days, 1 or more, or nothing to keep runs for ever")
+            raise _wrong("retention_days", self.retention_days, "days, 1 or more, or nothing to keep all runs")
         for name in ("hang_floor_s", "hang_ceiling_s", "agent_lost_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise _wrong(name, getattr(self, name), "seconds above 0")

@@ -88,7 +88,7 @@ class Identity:
                 )
             self.world_size = world_size
         elif self._guessed:
-            raise NotReadyError(f"no launcher told this process its rank: {_ASK}")
+            raise NotReadyError(f"no launcher gave this process a rank: {_ASK}")
         twin = self._twin()
         if twin is not None:
             raise NotReadyError(f"process {twin} of this node records rank {self.rank} of this run too: {_ASK}")

@@ -59,10 +59,10 @@ class Rollback:
             object.__setattr__(self, name, given[name])
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{name} can't be set: a Rollback says what was ordered")
+        raise AttributeError(f"{name} can't be set: a Rollback is what was commanded")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{name} can't be deleted: a Rollback says what was ordered")
+        raise AttributeError(f"{name} can't be deleted: a Rollback is what was commanded")
 
     def __repr__(self) -> str:
         return f"Rollback({', '.join(f'{name}={getattr(self, name)!r}' for name in sorted(self.__slots__))})"
@@ -181,7 +181,7 @@ def _stale(command: Mapping[str, Any], at: Situation) -> str:
     """Return why the command was decided on another segment than the one this rank is in, or nothing."""
     received = command.get("received")
     if received is not None and float(received) < at.segment_entered:
-        return "the job went on from another point since this was ordered"
+        return "the job went on from another point since the command was issued"
     fence = command.get("fence") or {}
     key = str(fence.get("segment_key") or "")
     # Before a rank named a segment, and where the server inferred one, there is no name to compare: the time above

@@ -59,7 +59,7 @@ TOTALS = (
         "(Wall time lost + downtime) x GPUs: those that agents report, at most one a rank; one a rank where no agent "
         "sees any.",
     ),
-    Total("data", "Batches skipped", "Sum of skip_batches of all rollbacks: data that the job was told to leave out."),
+    Total("data", "Batches skipped", "Sum of skip_batches of all rollbacks: data that the job skipped on command."),
 )
 
 

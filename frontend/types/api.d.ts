@@ -70,7 +70,7 @@ export interface BlindSpot {
 
 /** What a person says that an interruption was. */
 export interface CategoryBody {
-  /** a category of the table; null takes an earlier word back */
+  /** a category of the table; null undoes an earlier correction */
   category: string | null;
 }
 

@@ -86,7 +86,7 @@ def test_a_kernel_log_that_is_shut_is_a_note_with_what_to_do(
     monkeypatch.setenv("STABILITY_KMSG", str(tmp_path / "none"))
     found = results(data_dir=tmp_path, port=free_port)["kernel log"]
     assert (found.state, found.advice) == ("note", "give the container the host's /dev/kmsg")
-    assert "some Xids (79, 119) and kills for memory are not seen" in found.text
+    assert "some Xids (79, 119) and out-of-memory kills are not seen" in found.text
 
 
 _DOCTOR = """

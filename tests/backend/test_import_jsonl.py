@@ -172,7 +172,7 @@ def test_a_file_that_was_written_anew_is_refused(tmp_path: Path) -> None:
 
     write(file, *rows[:10], *({**row, "loss": 9.0} for row in rows[10:]), {"step": 20, "loss": 1.0})
 
-    with pytest.raises(BadRequest, match=r"log\.jsonl was written anew: its first 20 records"):
+    with pytest.raises(BadRequest, match=r"log\.jsonl was rewritten: its first 20 records"):
         run.take(file)
     assert len(run.line()) == 20
 

@@ -121,7 +121,7 @@ def test_a_restart_is_not_repeated_on_the_job_that_has_come_up_since(agents: Pat
             assert (state, job.ranks[0].poll()) == ("acted", None)
             assert detail == (
                 "the agent that began it ended in the middle; the plan is written, and no rank that it was decided on "
-                f"lives here any more; rank 0 (pid {job.ranks[0].pid}) started since"
+                f"is alive here; rank 0 (pid {job.ranks[0].pid}) started since"
             )
 
 

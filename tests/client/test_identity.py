@@ -133,7 +133,7 @@ def test_a_rank_that_became_one_of_two_after_init_is_ready_for_an_order_to_two(
 
 @pytest.mark.parametrize(
     ("environ", "twin", "why"),
-    [({"WORLD_SIZE": "2"}, None, "no launcher told"), ({}, 4711, "process 4711 of this node")],
+    [({"WORLD_SIZE": "2"}, None, "no launcher gave"), ({}, 4711, "process 4711 of this node")],
     ids=["guessed", "twin"],
 )
 def test_a_rank_that_is_a_guess_or_has_a_twin_refuses(

@@ -133,7 +133,7 @@ def test_an_agent_that_was_killed_after_the_plan_leaves_the_rest_to_the_next_one
     (tmp_path / "plan.json").write_text("{}")
     assert _carry_out(tmp_path, _command())[0] == "acted"
     assert there.wait(5) == -signal.SIGTERM
-    assert _carry_out(tmp_path, _command()) == ("acted", "no rank lives here any more; the plan is written")
+    assert _carry_out(tmp_path, _command()) == ("acted", "no rank is alive here; the plan is written")
 
 
 def _planned(folder: Path) -> dict[str, Any]:

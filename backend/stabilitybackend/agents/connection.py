@@ -257,8 +257,8 @@ class AgentConnection:
     def _name_spoilt(self, source: str, last: int) -> None:
         self._gateway.spoilt.say(
             logging.ERROR,
-            f"run {self._run_id}: all that {source} sends is taken for stored: {last} stands as its last number, which "
-            "no process reaches, so a foreign frame said it. Start the process again (a new start has numbers of its "
+            f"run {self._run_id}: all that {source} sends is taken for stored: {last} is its last number, which "
+            "no process reaches, so a foreign frame set it. Start the process again (a new start has numbers of its "
             "own), and give the agents other keys",
         )
 

@@ -86,7 +86,7 @@ def _check_points(block: PointsBlock) -> None:
                 f"metric name {name[:_SHOWN_CHARS]!r} has {len(name)} characters, expected 1 to {MAX_NAME_CHARS}"
             )
     if len(set(block.names)) != len(block.names):
-        raise BadRequest("a metric name stands twice in one block, expected each once")
+        raise BadRequest("a metric name is twice in one block, expected each once")
     if not block.steps:
         return
     steps = np.frombuffer(block.steps, "<i8")

@@ -79,7 +79,7 @@ def compact(run_id: _Run, url: Url = None, api_key: ApiKey = None, data_dir: Dat
 def delete(
     run_id: _Run,
     force: Annotated[
-        bool, typer.Option(help="Also while its job is live; an agent that goes on makes it anew.")
+        bool, typer.Option(help="Also while its job is live; an agent that goes on creates it again.")
     ] = False,
     yes: _Yes = False,
     url: Url = None,
@@ -99,7 +99,7 @@ def delete(
 
 @app.command()
 def retain(
-    days: Annotated[float, typer.Option(min=1, help="Delete runs of which nothing was heard for so many days.")],
+    days: Annotated[float, typer.Option(min=1, help="Delete runs that have not reported for so many days.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would go.")] = False,
     yes: _Yes = False,
     url: Url = None,
@@ -134,7 +134,7 @@ def _retain(client: ApiClient, days: float, *, dry_run: bool) -> list[dict[str, 
 
 
 def _show(runs: list[dict[str, Any]]) -> None:
-    table = Table(Column("run", no_wrap=True), "project", "name", "status", "last heard of")
+    table = Table(Column("run", no_wrap=True), "project", "name", "status", "last report")
     for run in runs:
         heard = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["updated"]))
         table.add_row(*(escape(str(run[name])) for name in ("run_id", "project", "name", "status")), heard)

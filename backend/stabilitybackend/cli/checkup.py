@@ -132,7 +132,7 @@ def _server(settings: Settings, url: str | None, api_key: str | None) -> Result:
     if blind:
         few = ", ".join(blind[:3]) + (f" and {len(blind) - 3} more" if len(blind) > 3 else "")
         text = f"{url} answers; running without a loss that is watched: {few}"
-        return Result("server", "note", text, "log the loss as 'loss', or under another name that the run's page tells")
+        return Result("server", "note", text, "log the loss as 'loss', or under another name that the run's page lists")
     return Result("server", "ok", f"{url} answers: {health.get('status')}, version {health.get('version')}")
 
 
@@ -149,15 +149,15 @@ def _kernel_log(settings: Settings) -> Result:
     log = KernelLog(environ=os.environ)
     log.close()
     if log.blind:
-        text = f"{log.blind}: some Xids (79, 119) and kills for memory are not seen"
+        text = f"{log.blind}: some Xids (79, 119) and out-of-memory kills are not seen"
         return Result("kernel log", "note", text, log.do)
     if not names_our_pids():
         text = f"{log.path} can be read, but its process ids are those of the host"
         advice = (
-            "kills for memory are then told by the control group; share the host's pid namespace to see the process"
+            "only the control group then shows out-of-memory kills; share the host's pid namespace to see the process"
         )
         return Result("kernel log", "note", text, advice)
-    return Result("kernel log", "ok", f"{log.path} can be read: Xids and kills for memory are seen")
+    return Result("kernel log", "ok", f"{log.path} can be read: Xids and out-of-memory kills are seen")
 
 
 def _demo(settings: Settings) -> Result:

@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
 def export_run(
     run_id: Annotated[str, typer.Argument(help="The run, see: stabilityboard runs")],
     to: Annotated[str, typer.Option("--to", metavar="FILE", help="FILE.parquet, FILE.jsonl, or - (standard output).")],
-    view: Annotated[str, typer.Option(help="all, or effective: without dead points.")] = "all",
+    view: Annotated[str, typer.Option(help="all, or effective: without discarded points.")] = "all",
     metric: Annotated[list[str] | None, typer.Option(help="Only this metric; repeat it for several.")] = None,
     file_format: Annotated[
         str | None, typer.Option("--format", help="jsonl or parquet. (default: by the end of FILE; jsonl for -)")
@@ -165,11 +165,11 @@ def download(
     except httpx.HTTPError as error:
         raise Unavailable(
             f"the export broke off after {size} bytes ({str(error) or type(error).__name__}); no file is left",
-            hint="the server's log says why; try again",
+            hint="see the server log and try again",
         ) from error
     facts = _facts(client, state)
     if facts and not facts["done"]:
-        raise Unavailable("the server did not finish the export; no file is left", hint="its log says why; try again")
+        raise Unavailable("the server did not finish the export; no file is left", hint="see its log and try again")
     return {**facts, "bytes": size}
 
 

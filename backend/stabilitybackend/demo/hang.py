@@ -78,7 +78,7 @@ def hang_problems(result: dict[str, Any], incidents: list[dict[str, Any]]) -> li
     if verdict["class"] != EXPECTED_CLASS or verdict["culprits"] != EXPECTED_CULPRITS:
         problems.append(f"the verdict is {verdict}, expected {EXPECTED_CLASS} of rank {EXPECTED_CULPRITS}")
     if hang["opened_after_s"] is None or hang["opened_after_s"] > VERDICT_WITHIN_S:
-        problems.append(f"the hang was told {hang['opened_after_s']} s after the last progress")
+        problems.append(f"the hang was reported {hang['opened_after_s']} s after the last progress")
     if result.get("restart", {}).get("state") != "done":
         problems.append(f"the restart ended as {result.get('restart', {}).get('state')}")
     still = [one["title"] for one in incidents if one["kind"] in ("hang", "process_death") and one["state"] == "open"]

@@ -115,7 +115,7 @@ def run_headless(options: DemoOptions, board: BoardClient, job: TrainingJob, run
     watch.close()
     with contextlib.suppress(DemoFailed):
         over = time.monotonic() + _LAST_WORD_S
-        _wait_for("the last word", lambda: (board.run(run_id) or {}).get("status") != "running", until=over)
+        _wait_for("the last change", lambda: (board.run(run_id) or {}).get("status") != "running", until=over)
     measured = job.log_calls()
     if measured is None:
         problems.append("the job left no measurement of its log calls: it did not end by itself")

@@ -99,7 +99,7 @@ def nasty(metric: str) -> Iterator[tuple[str, list[Row]]]:
     yield "all NaN", rows(metric, [math.nan] * count)
     yield "all infinite", rows(metric, [math.inf] * count)
     yield "now and then NaN", rows(metric, [math.nan if i % 7 == 3 else v for i, v in enumerate(usual)])
-    yield "1e308 for ever", rows(metric, [1e308] * count)
+    yield "1e308 without end", rows(metric, [1e308] * count)
     yield "1e308 of both signs", rows(metric, [1e308 if i % 2 else -1e308 for i in range(count)])
     yield "1e308 from the middle on", rows(metric, [v if i < 200 else 1e308 for i, v in enumerate(usual)])
     yield "one 1e308", rows(metric, [v if i != 200 else 1e308 for i, v in enumerate(usual)])
@@ -113,7 +113,7 @@ def nasty(metric: str) -> Iterator[tuple[str, list[Row]]]:
         swapped[i], swapped[i + 1] = swapped[i + 1], swapped[i]
     yield "out of order", swapped
     yield "one stray huge step", [*rows(metric, usual[:200]), Row(10**15, 1e9, {metric: 2.5}), *rows(metric, usual)]
-    yield "time stands still", [row._replace(time=0.0) for row in rows(metric, usual)]
+    yield "time does not advance", [row._replace(time=0.0) for row in rows(metric, usual)]
     yield "time runs backwards", [row._replace(time=1e9 - row.time) for row in rows(metric, usual)]
 
 

@@ -353,7 +353,7 @@ class DataMixDriftDetector(Detector):
         text += {
             "open": "",
             "recovered": f" It is back at its level since step {back}.",
-            "resolved": " It stands still: this is the usual level from here on.",
+            "resolved": " It is stable: this is the usual level from here on.",
         }[state]
         evidence: dict[str, Any] = {
             "level_before": event.before,

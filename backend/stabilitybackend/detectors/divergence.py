@@ -336,7 +336,7 @@ class DivergenceDetector(Detector):
         elif event.missing >= GONE_POINTS:
             text += " It is not finite any more."
         elif event.state == "resolved":
-            text += f" It stands still at {event.new_level:.4g} now, which is taken as its usual level."
+            text += f" It is flat at {event.new_level:.4g} now, which is taken as its usual level."
         else:
             text += " It has not come back so far: a slow climb seldom does."
         if event.explained_by:

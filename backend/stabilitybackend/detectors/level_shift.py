@@ -107,7 +107,7 @@ class LevelShiftDetector(Detector):
     parameters: ClassVar[dict[str, Parameter]] = {
         "sensitivity": SENSITIVITY,
         "min_shift": Parameter(
-            0.012, 0.001, 1.0, "fraction", "Smallest jump of the level that is told; higher is quieter."
+            0.012, 0.001, 1.0, "fraction", "Smallest jump of the level that is reported; higher is quieter."
         ),
         "sigmas": Parameter(
             4.0, 2.0, 50.0, "robust sigmas", "Smallest jump in the usual difference of two windows; higher is quieter."

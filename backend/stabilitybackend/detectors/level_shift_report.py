@@ -63,7 +63,7 @@ def finding_of(
     elif down:
         text += (
             " A sudden drop is usually learning: a step of the learning rate that is not logged, or understanding"
-            " after a plateau. This is no alarm; if the data began anew, look for repeated data."
+            " after a plateau. This is no alarm; if the data began again, look for repeated data."
         )
     elif state == "recovered" and event is not None:
         text = (

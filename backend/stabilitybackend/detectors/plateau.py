@@ -327,12 +327,12 @@ class PlateauDetector(Detector):
         if event.never:
             title = "Loss does not learn from the start"
             text = (
-                f"After {event.points} points the loss stands still at {event.level:.4g}; it began at"
+                f"After {event.points} points the loss is flat at {event.level:.4g}; it began at"
                 f" {self._entries[0]:.4g}.{hint}"
             )
         else:
-            title = f"Loss stands still since step {event.onset}"
-            text = f"The loss had fallen before, and stands at {event.level:.4g} since step {event.onset}.{hint}"
+            title = f"Loss is flat since step {event.onset}"
+            text = f"The loss had fallen before, and is flat at {event.level:.4g} since step {event.onset}.{hint}"
             if not self._largest_rate:
                 text += " The learning rate is not logged, so that a decayed one may be the reason."
         if event.explained_by:

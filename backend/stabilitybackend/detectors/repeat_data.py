@@ -360,7 +360,7 @@ class RepeatDataDetector(Detector):
         change = percent(drop.after, level)
         shown = f" ({change:+.1f} %)" if change is not None else ""
         text = f"The loss dropped from {level:.4g} to {drop.after:.4g}{shown} at step {drop.step} and stays there, as"
-        text += f" it does every {distance:.0f} steps, and does not fall in between: epochs over data known by heart."
+        text += f" it does every {distance:.0f} steps, and does not fall in between: epochs over memorised data."
         evidence = {
             "level_before": level,
             "level_after": drop.after,

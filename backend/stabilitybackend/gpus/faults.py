@@ -35,7 +35,7 @@ _ASKS: dict[XidClass, str] = {
     "application": "Start the job again; such an error comes from the program first and does not blame the GPU.",
     "reset": "The GPU has to be reset before it is used again.",
     "reboot": "The node has to be rebooted before the GPU is used again.",
-    "drain": "Take the GPU out of use and have it looked at.",
+    "drain": "Take the GPU out of use and have it inspected.",
     "watch": "Nothing stops; keep an eye on it.",
     "symptom": "It follows from another error or from the end of a process.",
 }

@@ -270,7 +270,7 @@ class GpuWatch:
             # A fault of GPUs that no agent ever counted is one of the node: any GPU that is there speaks for it.
             its = ident in fault.devices if counted else fault.node == self._devices[ident].node
             if its and not any(counted) and fault.last < since:
-                told += self._end(fault, "The GPU is there again, and the agent that started anew sees nothing wrong.")
+                told += self._end(fault, "The GPU is there again, and a new agent sees nothing wrong.")
         return told
 
     def _open(self) -> list[Fault]:

@@ -66,7 +66,7 @@ class RowCheck:
         before, self._before = self._before, None
         if before is not None and self.entry[1] != before[1]:
             raise BadRequest(
-                f"{self._name} was written anew: its first {before[0]} records are not those that were imported",
+                f"{self._name} was rewritten: its first {before[0]} records are not those that were imported",
                 hint="import it as another run: --run-id NEW; the first import stays as it is",
             )
 

@@ -134,7 +134,7 @@ def read_csv(
         reading.note(f"{path}: no times, so each row counts one second, up to when the file was last written")
     if len(set(columns)) < len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
-        reading.trouble(path, "line 1", f"the column {shown(twice)} stands twice; the last one is stored")
+        reading.trouble(path, "line 1", f"the column {shown(twice)} is there twice; the last one is stored")
 
 
 def _count_rows(path: Path) -> int:

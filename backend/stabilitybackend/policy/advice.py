@@ -212,7 +212,7 @@ def _way(case: Case, back: Target, lr_scale: float | None, again: int | None) ->
         text += f" Go on with the learning rate times {lr_scale:g}."
     if again is not None:
         text += f" The rollback to step {again} did not cure it: this one goes further back if it can, with a new seed."
-    return f"{text} {back.lost} steps are trained anew."
+    return f"{text} {back.lost} steps are trained again."
 
 
 def _no_checkpoint(case: Case) -> str:

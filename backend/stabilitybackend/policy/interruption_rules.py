@@ -286,9 +286,9 @@ _HANGS: Mapping[str, Judgement] = {
 _WORDS: tuple[tuple[re.Pattern[str], Judgement], ...] = (
     (
         _ECC,
-        Judgement("gpu_hbm3", "medium", "CUDA speaks of a memory error; the driver's own numbers did not reach us."),
+        Judgement("gpu_hbm3", "medium", "CUDA reports a memory error; the driver's own numbers did not arrive."),
     ),
-    (_GPU_GONE, Judgement("faulty_gpu", "low", "CUDA lost its device; the driver's own numbers did not reach us.")),
+    (_GPU_GONE, Judgement("faulty_gpu", "low", "CUDA lost its device; the driver's own numbers did not arrive.")),
     (_CUDA_OOM, Judgement("oom", "high", "")),
     (
         _NCCL_TIMEOUT,

@@ -225,7 +225,7 @@ def _interruption(gap: _Gap, story: JobStory) -> dict[str, Any]:
     judgement = judge(stop)
     evidence = list(judgement.evidence)
     if not evidence:
-        evidence.append("A new process took over, and nothing told why the one before had ended.")
+        evidence.append("A new process took over, and nothing shows why the one before had ended.")
     redone = 0 if before is None or after is None else max(0, before.last_step - after.first_step + 1)
     what = "death" if stop.deaths else "hang" if stop.hangs else "node_lost" if stop.lost else "restart"
     return _told(

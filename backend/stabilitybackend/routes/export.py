@@ -60,7 +60,7 @@ async def export(
     reader: Reader,
     worker: Worker,
     format: Literal["jsonl", "parquet"] = "jsonl",
-    view: Annotated[ExportView, Query(description="effective: without dead points")] = "all",
+    view: Annotated[ExportView, Query(description="effective: without discarded points")] = "all",
     metric: Annotated[list[str] | None, Query(description="metric names; repeat it; all without")] = None,
 ) -> Response:
     """The points of a run as one file, made while it is read."""

@@ -23,12 +23,12 @@ class CategoryBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    category: str | None = Field(description="a category of the table; null takes an earlier word back")
+    category: str | None = Field(description="a category of the table; null undoes an earlier correction")
 
 
 @router.get("/gpus", responses=answers(FleetGpus))
 async def gpus(manager: Manager, reader: Reader) -> Response:
-    """Every GPU of which a fault is remembered, newest fault first."""
+    """Every GPU with a known fault, newest fault first."""
     return answer(manager.fleet.gpus(reader.project))
 
 
@@ -52,7 +52,7 @@ async def interruptions(
 async def correct(
     incident_id: str, body: CategoryBody, commander: Commander, manager: Manager, worker: Worker
 ) -> Response:
-    """Say what an interruption really was; your name stands beside it."""
+    """Correct the category of an interruption; your name is kept with it."""
     await worker.tell_fleet()
     found = await manager.fleet.correct(worker.run_id, incident_id, body.category, commander.name)
     return answer(found)

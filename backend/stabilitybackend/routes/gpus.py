@@ -16,7 +16,7 @@ router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 
 @router.get("/{run_id}/gpus", responses=answers(Gpus))
 async def gpus(reader: Reader, manager: Manager, worker: Worker) -> Response:
-    """The GPUs of the run's nodes, by node and index, with their faults and what other runs remember of them."""
+    """The GPUs of the run's nodes, by node and index, with their faults in this run and in others."""
     offenders = manager.fleet.offenders
     found = gpus_view(
         worker.state.gpus,

@@ -27,7 +27,7 @@ router = APIRouter(tags=["server"])
 @router.head("/livez", include_in_schema=False)
 @router.get("/livez", responses=answers(Alive))
 async def livez() -> Response:
-    """Whether this process answers. One that does not should be started anew; nothing else should end it."""
+    """Whether this process answers. Restart one that does not; nothing else should end it."""
     return JSONResponse({"status": "ok"})
 
 

@@ -20,10 +20,10 @@ router = APIRouter(prefix="/api/v1", tags=["storage"])
 async def retain(
     request: Request,
     administrator: Administrator,
-    days: Annotated[float, Query(description="delete runs of which nothing was heard for so many days, >= 1")],
+    days: Annotated[float, Query(description="delete runs that have not reported for so many days, >= 1")],
     dry_run: Annotated[bool, Query(description="delete nothing, only say what would go")] = False,
 ) -> Response:
-    """Delete the runs that ended more than some days ago, for good."""
+    """Delete the runs that ended more than some days ago."""
     retention: Retention = request.app.state.retention
     who = administrator
     runs = await retention.apply(days, who=who.name, key_id=who.key_id, dry_run=dry_run, project=who.project)

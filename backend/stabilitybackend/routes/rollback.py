@@ -20,7 +20,7 @@ router = APIRouter(prefix="/api/v1/runs", tags=["commands"])
 async def rollback(
     reader: Reader,
     worker: Worker,
-    incident: Annotated[str | None, Query(description="the incident that one looks at; left out: the run")] = None,
+    incident: Annotated[str | None, Query(description="the incident to roll back for; left out: the run")] = None,
 ) -> Response:
-    """The rollback that is suggested now, and the checkpoints that are offered. Everybody shows this one."""
+    """The rollback that is suggested now, and the checkpoints that are offered; all pages show this one."""
     return answer(offer_of(await worker.ready(), incident))

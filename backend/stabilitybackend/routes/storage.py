@@ -35,7 +35,7 @@ async def delete(
     manager: Manager,
     force: Annotated[bool, Query(description="also while its job is live")] = False,
 ) -> Response:
-    """Remove the run for good."""
+    """Delete the run everywhere."""
     await manager.delete_run(run_id, force)
     await audit(request, administrator, "run.delete", run_id, "forced" if force else "")
     return answer({"deleted": run_id})

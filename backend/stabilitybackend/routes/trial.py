@@ -44,7 +44,7 @@ class TrialBody(SettingsBody):
 
 @router.post("/backtest", responses=answers(Trial))
 async def try_settings(body: TrialBody, request: Request, reader: Reader, worker: Worker) -> Response:
-    """Say what the detectors would have found in this run with these settings. Nothing is changed.
+    """Return what the detectors would have found in this run with these settings; nothing is changed.
 
     It takes some seconds for a long run; it stops when the connection is closed.
     """

@@ -301,7 +301,7 @@ class RunManager:
         if not force and (worker.has_agents or status in LIVE_STATES):
             raise Conflict(
                 f"run {run_id} is {status} and was not deleted",
-                hint="stop the job first, or force it (an agent that goes on makes the run anew)",
+                hint="stop the job first, or force it (an agent that goes on creates the run again)",
             )
         self._check_stays(run_id)
         self._leaving.add(run_id)

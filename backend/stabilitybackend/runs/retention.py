@@ -96,14 +96,14 @@ class Retention:
                 return {"problem": "an agent has just connected"}
             # Forced, because a run whose job vanished without a word stays "unreachable" for ever.
             await self._manager.delete_run(run_id, force=True)
-            await self._audit.add(who, key_id, "run.delete", run_id, f"nothing heard for more than {days:g} days")
+            await self._audit.add(who, key_id, "run.delete", run_id, f"no report for more than {days:g} days")
         except NotFound:
             return {"problem": "it was deleted by somebody else"}
         except StabilityBoardError as error:
             _log.warning("run %s: not deleted: %s", run_id, error.message)
             return {"problem": error.message}
         _log.warning(
-            "run %s (%s, %s) deleted by %s: nothing heard for more than %g days", run_id, run["name"], run["status"],
+            "run %s (%s, %s) deleted by %s: no report for more than %g days", run_id, run["name"], run["status"],
             who, days,
         )  # fmt: skip
         return {"deleted": True}

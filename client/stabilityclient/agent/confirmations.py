@@ -56,7 +56,7 @@ def begin_source(source: Source, said: int) -> str:
     if trouble:
         source.rewind(known + 1)
         trouble = (
-            f"{source.info.source}: the server says that it has all up to {trouble}: not believed, "
+            f"{source.info.source}: the server claims to have all up to {trouble}: not believed, "
             f"sending begins at {known + 1}"
         )
     source.high = max(source.high, known)
@@ -83,7 +83,7 @@ def clock_offset_s(server_time: float, now: float) -> tuple[float, str]:
     """Return the server's time minus ours, seconds, and what can't be about it: then 0 is taken."""
     if abs(server_time) < MAX_TIME_S:
         return server_time - now, ""
-    return 0.0, f"the server says that its time is {server_time} unix seconds: not believed, ours is taken"
+    return 0.0, f"the server's time is {server_time} unix seconds: not believed, ours is taken"
 
 
 def _written(source: Source) -> int:

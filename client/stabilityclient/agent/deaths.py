@@ -236,7 +236,7 @@ def _sentence(cause: str, exception: str, status: ExitStatus, oom: dict[str, Any
         return f"crashed with {named}" + (f": {first}" if first else " in native code")
     if cause == "exit_code":
         code = status.exit_code or 0
-        shell = f" (128 + {signal_name(code - 128)}: the end of a child, as shells tell it)" if 128 < code < 193 else ""
+        shell = f" (128 + {signal_name(code - 128)}: a child's end, as shells report it)" if 128 < code < 193 else ""
         return f"left with exit code {code} without finish(){shell}"
     guess = "killed from outside (kill -9, scheduler) or crashed in native code"
     return f"is gone without a trace: {guess}; which one is not known, because {status.why}"

@@ -101,7 +101,7 @@ def exit_status(fd: int | None, pid: int, ticks: int) -> ExitStatus:
         if found is not None:
             return found
     why = (
-        "no handle of it was there in time" if fd is None else "this kernel tells it to the parent only (Linux < 6.15)"
+        "no handle of it was there in time" if fd is None else "this kernel shows it to the parent only (Linux < 6.15)"
     )
     return ExitStatus(None, None, "none", why)
 

@@ -162,7 +162,7 @@ class KernelLog:
         elif isinstance(error, FileNotFoundError):
             self.do = "give the container the host's /dev/kmsg"
         else:
-            self.do = "look at the permissions of the file"
+            self.do = "check the permissions of the file"
 
 
 def names_our_pids() -> bool:

@@ -84,7 +84,7 @@ def _of_before(command: Mapping[str, Any], node: str, living: list[Source]) -> t
     meant = [source for source in living if known is not None and started_ns(source.info.source) <= int(str(known), 16)]
     if not meant:
         since = f"; {_named(living)} started since" if living else ""
-        return "acted", f"the plan is written, and no rank that it was decided on lives here any more{since}"
+        return "acted", f"the plan is written, and no rank that it was decided on is alive here{since}"
     if command.get("over"):
         live = "lives" if len(meant) == 1 else "live"
         return "failed", f"the plan is written, but {_named(meant)} of those that it was decided on {live}: not ended"
@@ -146,7 +146,7 @@ class Restart:
             # Without its plan the job would come up at the newest checkpoint, which may be the one to leave.
             return "failed", f"the plan can't be written ({error.strerror or error}): no rank was ended here"
         if not ranks:
-            return "acted", "no rank lives here any more; the plan is written"
+            return "acted", "no rank is alive here; the plan is written"
         grace_s = command.get("grace_s")
         grace_s = min(max(float(grace_s), 0.0), MAX_GRACE_S) if isinstance(grace_s, int | float) else GRACE_S
         command_id = str(command["command_id"])
@@ -234,7 +234,7 @@ class _Target:
     def why_alive(self) -> str:
         """Return what keeps it, for people."""
         pid = self.source.info.pid
-        who = f"rank {self.source.info.rank} (pid {pid}) still lives"
+        who = f"rank {self.source.info.rank} (pid {pid}) is still alive"
         if self._trouble:
             return f"{who}: {self._trouble}"
         stat = read_stat(pid)

@@ -97,7 +97,7 @@ class StackTaker:
         """Look at all ranks, tell it in ``stacks`` events, and return how that went. Takes 4.5 s at most."""
         looks = [_Look(source) for source in living_ranks(self._sources)]
         if not looks:
-            return "failed", "no rank lives on this node"
+            return "failed", "no rank is alive on this node"
         await self._sample(looks)
         standing = await self._ask_hearts(looks)
         await self._signal(standing)

@@ -115,7 +115,7 @@ class GpuMonitor:
                     self.tick()
                     self._failed = ""
                 except Exception as error:  # of values that no driver should give: the job's data is not to suffer
-                    self._failed = f"what NVML says can't be understood: {type(error).__name__}: {error}"[:300]
+                    self._failed = f"unexpected answer of NVML: {type(error).__name__}: {error}"[:300]
                 await asyncio.sleep(TICK_S)
         finally:
             self._poller.stop()
@@ -134,7 +134,7 @@ class GpuMonitor:
         """Return what of the GPUs can't be seen here: ``{"what","why","do"}`` each."""
         found = [{"what": what, "why": why, "do": _DO.get(what, "")} for what, why in self._blind.items()]
         if self._poll_guard.hanging is not None:
-            found.append({"what": "gpu", "why": self.reading["text"], "do": "look at the GPU; it may need a reset"})
+            found.append({"what": "gpu", "why": self.reading["text"], "do": "check the GPU; it may need a reset"})
         if self._failed:
             found.append({"what": "gpu", "why": self._failed, "do": "report it, with the driver's version"})
         if self._poller.listener_blind and self._look.visible:
