@@ -138,7 +138,7 @@ class Notice:
 
     Args:
         alert: the incident as it is.
-        change: what happened to it since the receiver was last told.
+        change: what happened to it since the receiver was last notified.
         url: page of the incident.
         plan: address of the run's plan, which says what a launcher should do.
     """

@@ -1,4 +1,4 @@
-"""Remembers in Redis what each receiver has been told of each incident, so that nobody is told twice."""
+"""Remembers in Redis what each receiver was sent of each incident, so that nothing is sent twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from .alert import Change, Notice
 from .sink import BeforeWrite
 
-#: How long the memory of an incident is kept after its last message, seconds: 30 days. A later change starts anew.
+#: How long the memory of an incident is kept after its last message, seconds: 30 days. A later change starts again.
 KEEP_S = 30 * 86_400
 
 __all__ = ["Ledger", "Record"]
@@ -26,8 +26,8 @@ class Record:
 
     Args:
         told: ``""`` nothing, ``open`` or ``over``.
-        severity: severity that was told last, ``""`` for none.
-        version: version of the incident that was told last.
+        severity: severity that was reported last, ``""`` for none.
+        version: version of the incident that was reported last.
         sending: change that is on its way: written right before the first byte leaves, cleared when the fate is known.
             Found after a crash it means that the message may have arrived.
         sending_version: version of the incident in that message.

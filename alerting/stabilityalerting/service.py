@@ -40,7 +40,7 @@ STREAMS_PER_READ = 512
 #: How often events that were handed out and never acknowledged are looked for, seconds: a lost answer of Redis takes
 #: its events with it.
 PENDING_EVERY_S = 15.0
-#: Where alerting never ran before, events older than this are not told, seconds.
+#: Where alerting never ran before, events older than this are not reported, seconds.
 LOOK_BACK_S = 600.0
 
 __all__ = ["AlertingService"]
@@ -161,7 +161,7 @@ class AlertingService:
                 _log.debug("alerting to %s: Redis is away: %s", courier.sink.name, error)
                 await _pause(stop, 0.5)
             except Exception:
-                # A fault of ours must not end the alerts of the other receivers, nor this one's for ever.
+                # A fault of ours must not end the alerts of the other receivers, nor all further ones of this one.
                 reader.forget()
                 _log.exception("alerting to %s failed and goes on", courier.sink.name)
                 await _pause(stop, self._patience.longest_s)

@@ -62,7 +62,7 @@ def quiet(job: Job) -> str | None:
 
 
 def route(job: Job) -> str | None:
-    """Stop what is too mild for the receiver. The end of what it was told is always told."""
+    """Stop what is too mild for the receiver. Who got the opening always gets the resolution."""
     if job.change == "resolved":
         return None
     mild = SEVERITIES.index(job.alert.severity) < SEVERITIES.index(job.sink.min_severity)

@@ -70,7 +70,7 @@ class CycleCollector:
         gc.set_threshold(*self._thresholds)
 
     async def follow(self, quiet: Callable[[], bool]) -> None:
-        """Tend it for ever; ``quiet`` says whether a pause of some tenths of a second keeps nobody waiting."""
+        """Tend it without end; ``quiet`` says whether a pause of some tenths of a second keeps nobody waiting."""
         while True:
             for _ in range(round(TEND_EVERY_S / LOOK_EVERY_S)):
                 await asyncio.sleep(LOOK_EVERY_S)

@@ -29,8 +29,8 @@ MAX_LOGIN_BYTES = 4096
 #: Seconds in which a body has to be here. A slow one holds a connection and nothing else.
 BODY_TIMEOUT_S = 20.0
 
-#: What browsers may keep. What the API says is for those who asked; a page is asked for anew, so that it fits its
-#: scripts; a script whose address has the time of its file never changes: seventy of them asked for anew took 150 ms.
+#: What browsers may keep. What the API says is for those who asked; a page is asked for again, so that it fits its
+#: scripts; a script whose address has the time of its file never changes: seventy of them asked for again took 150 ms.
 _NO_STORE, _NO_CACHE, _FOR_GOOD = b"no-store", b"no-cache", b"public, max-age=31536000, immutable"
 
 #: Calls with a body that need no key.

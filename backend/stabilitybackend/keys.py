@@ -19,7 +19,7 @@ __all__ = [
 
 #: Sorted set: run id by created time (unix seconds). The index of all runs.
 RUNS = "sb:runs"
-#: Sorted set: run id by the time of its last word (unix seconds), some seconds late at most.
+#: Sorted set: run id by the time of its last message (unix seconds), some seconds late at most.
 RUNS_HEARD = "sb:runs:heard"
 #: Sorted set: run id by the time at which an incident of it changed (unix seconds). Alerting reads these runs.
 RUNS_WITH_INCIDENTS = "sb:runs:incidents"

@@ -33,7 +33,7 @@ class Pulse:
         self._monotonic = monotonic
 
     async def follow(self) -> None:
-        """Beat for ever."""
+        """Beat without end."""
         while True:
             begin = self._monotonic()
             await asyncio.sleep(BEAT_S)

@@ -90,7 +90,7 @@ def make_watchful(redis: Redis) -> Redis:
     """Return a client of the same server that holds one connection and hides no loss of it.
 
     The usual clients try again at once, and so do not notice a server that was killed and came back within
-    milliseconds, without its newest words.
+    milliseconds, without its newest writes.
     """
     pool = redis.connection_pool
     options = {**pool.connection_kwargs, "retry": Retry(NoBackoff(), 0), "health_check_interval": 0}

@@ -80,7 +80,7 @@ class Settings:
         cache_mib: MiB of archived points that all runs together keep decoded in memory, >= 0
             (``STABILITY_CACHE_MIB``).
         retention_days: runs of which nothing was heard for so many days, >= 1, are deleted for good
-            (``STABILITY_RETENTION_DAYS``). None keeps them for ever.
+            (``STABILITY_RETENTION_DAYS``). None keeps them without end.
         hang_floor_s: seconds that a rank may always stand still, > 0 (``STABILITY_HANG_FLOOR_S``).
         hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor (``STABILITY_HANG_CEILING_S``).
         agent_lost_s: seconds that an agent may be silent, > 0 (``STABILITY_AGENT_LOST_S``).

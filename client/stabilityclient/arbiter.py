@@ -1,4 +1,4 @@
-"""Arbiters: the one place where the ranks of a job agree whether they act on a command. First decision stands.
+"""Arbiters: the one place where the ranks of a job agree whether they act on a command. The first decision counts.
 
 Contract (``Arbiter``), a double for tests (``MemoryArbiter``) and two real ones: a folder, where all ranks share a
 node, and torch's rendezvous store, where they don't. ``tests/client/test_arbiter_laws.py`` runs one set of laws over
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
             """Whether each of the ``world_size`` ranks gave its word."""
 
         def decide(self, decision: str) -> str:
-            """Propose ``commit`` or ``abort``; return the decision that stands, which may be the other one."""
+            """Propose ``commit`` or ``abort``; return the decision that counts, which may be the other one."""
 
         def decision(self) -> str | None:
-            """Return the decision that stands, None while there is none."""
+            """Return the decision that counts, None while there is none."""
 
 
 __all__ = [
@@ -63,7 +63,7 @@ def settle(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str:
-    """Wait at the boundary as a ready rank and return the decision that stands: all ranks get the same one."""
+    """Wait at the boundary as a ready rank and return the decision that counts: all ranks get the same one."""
     deadline = now() + wait_s
     while True:
         standing = arbiter.decision()

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Heart"]
 
-#: Seconds between beats. A slot whose beat stands still says that Python itself is held (see the design, hang).
+#: Seconds between beats. A slot whose beat does not move says that Python itself is held (see the design, hang).
 BEAT_S = 1.0
 #: Beats between two looks after the agent, for the first rank of the node.
 LOOK_BEATS = 2
-#: Looks in a row that find the server away before that is told: two or three reconnects are nobody's concern.
+#: Looks in a row that find the server away before that is reported: two or three reconnects are nobody's concern.
 AWAY_LOOKS = 10
 #: The same for the other ranks: they only matter when the first rank is gone.
 OTHER_LOOK_BEATS = 7

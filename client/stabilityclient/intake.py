@@ -30,7 +30,7 @@ class Intake:
     """The slower way of a row into the spool.
 
     Args:
-        spool, heart: of this process. guard: told of device values that can't be stored.
+        spool, heart (the heartbeat thread): of this process. guard: told of device values that can't be stored.
 
     Attributes:
         deferred: reads values that live on a device; None before the first one.

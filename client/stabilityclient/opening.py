@@ -1,4 +1,4 @@
-"""``init()``: checks the settings, makes the files, starts the heart and the agent, and returns the run."""
+"""``init()``: checks the settings, makes the files, starts the heartbeat thread and the agent, and returns the run."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
             try:
                 parts.sidecar.start()
             except NotReadyError as error:
-                guard.note("agent", str(error))  # the records stay in the spool; the heart tries again
+                guard.note("agent", str(error))  # the records stay in the spool; the heartbeat thread tries again
     parts.heart = Heart(
         parts.slot,
         parts.spool,

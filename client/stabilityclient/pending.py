@@ -1,7 +1,8 @@
 """Asks the interpreter to run something in its main thread: does Python still run there?
 
-The heart asks once a beat, with at most one request open: the interpreter's queue is short and others use it too
-(NVRx's progress watchdog). A main thread that is blocked, or in C, does not run it, though the heart beats on.
+The heartbeat thread asks once a beat, with at most one request open: the interpreter's queue is short and others use it
+too (NVRx's progress watchdog). A main thread that is blocked, or in C, does not run it, though the heartbeat thread
+beats on.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ class PendingCalls:
     """
 
     def __init__(self) -> None:
-        import ctypes  # here, in the heart's thread: it costs more than our whole import
+        import ctypes  # here, in the heartbeat thread: it costs more than our whole import
 
         self._counter = itertools.count()
         # Each next() takes one from the counter and gives 0, which means success to the interpreter.
         step = map(operator.mul, self._counter, itertools.repeat(0))
         callback = ctypes.PYFUNCTYPE(ctypes.c_int)(step.__next__)
-        # For ever: a request may still be open when the run, the module or the interpreter ends.
+        # Kept without end: a request may still be open when the run, the module or the interpreter ends.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(callback))
         self._function = ctypes.cast(callback, ctypes.c_void_p)
         self._add = ctypes.pythonapi.Py_AddPendingCall

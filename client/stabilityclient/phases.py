@@ -22,7 +22,7 @@ NAME_BYTES = 32
 
 _TABLE_AT = 1024
 _ENTRY_BYTES = 64
-# count, total seconds, longest seconds, count again: written last, so that a half-written entry can be told
+# count, total seconds, longest seconds, count again: written last, so that a half-written entry is recognised
 _NUMBERS = struct.Struct("<QddQ")
 
 

@@ -96,7 +96,7 @@ def _seconds(value: object) -> float:
 
 
 def _loaded(path: str, guard: Guard) -> dict[str, Any] | None:
-    """Return what stands in one file; one that is damaged takes no other's word away."""
+    """Return what is in one file; one that is damaged takes no other's word away."""
     try:
         return _load(path)
     except (OSError, ValueError, RecursionError) as error:
@@ -152,6 +152,6 @@ def mark_used(folder: str, started: float) -> None:
     try:
         before = _load(path) or {}
     except (ValueError, RecursionError):
-        before = {}  # damaged: written anew
+        before = {}  # damaged: written again
     if started > _seconds(before.get("started")):
         write_whole(path, json.dumps({"started": started}).encode())

@@ -4,7 +4,7 @@ The stacks of Python are in it: taken with the interpreter's lock they are safe,
 without it, can crash a process whose threads run.
 
 A thread of its own answers and nobody waits for it: the Flight Recorder asks the driver about events, and a sick driver
-may hold that call for ever. The heart must beat on.
+may hold that call without end. The heartbeat thread must beat on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OURS = "stability-"
 
 
 class Probe:
-    """The probe counter of one process. ``look`` is called by the heart, with each beat.
+    """The probe counter of one process. ``look`` is called by the heartbeat thread, with each beat.
 
     Args:
         counter: path of the counter file, made if it is not there.

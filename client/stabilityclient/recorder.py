@@ -14,7 +14,7 @@ __all__ = ["MAX_ACTIVE", "has_group", "read_recorder"]
 
 #: Longest dump that is parsed, bytes of JSON. An entry has about 500.
 MAX_DUMP_BYTES = 8 * 1024 * 1024
-#: Groups and active collectives in one answer, newest first; ranks of a group and sizes that are told.
+#: Groups and active collectives in one answer, newest first; ranks of a group and sizes that are reported.
 MAX_GROUPS = 64
 MAX_ACTIVE = 64
 MAX_RANKS = 4096

@@ -63,7 +63,7 @@ class Run:
         self._sort: Callable[[int, float, Mapping[str, Any]], None] = _ignore
         self._intake: Intake | None = None
         self._finished = False
-        #: Step of the newest log() and its unix seconds; the heart reads them.
+        #: Step of the newest log() and its unix seconds; the heartbeat thread reads them.
         self.logged_step = -1
         self.logged_at = 0.0
         self._went_back: int | None = None
@@ -102,7 +102,8 @@ class Run:
             else:
                 self._sort(step, now, metrics)
             if step != self.logged_step:
-                # The heart brings it to the slot within a second: a write here would be a quarter of the call.
+                # The heartbeat thread brings it to the slot within a second: a write here would be a quarter of the
+                # call.
                 self.logged_step = step
                 self.logged_at = now
         except Exception as error:

@@ -46,7 +46,7 @@ class Ranks:
     Attributes:
         rank: global rank. local_rank: rank on the node. world_size: ranks in the job.
         local_world_size: ranks on this node. generation: how often the launcher restarted the job.
-        guessed: nobody told the rank of a process that is one of several.
+        guessed: nobody gave the rank of a process that is one of several.
     """
 
     __slots__ = ("generation", "guessed", "local_rank", "local_world_size", "rank", "world_size")
@@ -68,7 +68,7 @@ class Ranks:
         )
 
     def take(self, rank: int, world_size: int, environ: Mapping[str, str]) -> None:
-        """Take what torch.distributed says; of a rank whose place on its node nobody told, the rank stands for it."""
+        """Take what torch.distributed says; of a rank whose place on its node nobody gave, the rank stands for it."""
         if not environ.get("LOCAL_RANK") and self.world_size == 1:
             self.local_rank = rank
         self.rank, self.world_size, self.guessed = rank, world_size, False

@@ -209,7 +209,7 @@ class Slot:
         return me == self.owner
 
     def write_probes(self) -> None:
-        """Publish what the heart finds out."""
+        """Publish what the heartbeat thread finds out."""
         _PROBES.pack_into(self._map, _PROBES_AT, self.pending, self.dump_signal, self.flags, self.probe, self._thread)
 
     def set_segment(self, key: str) -> None:

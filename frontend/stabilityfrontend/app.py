@@ -91,7 +91,8 @@ def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object]) -> list[str
             {"name": "robots", "content": "noindex"},
         ],
     )
-    # Pages call nothing in the server through Dash. Told that there is a socket for that, each would try it for ever.
+    # Pages call nothing in the server through Dash. Told that there is a socket for that, each would try it without
+    # end.
     pages.backend.websocket_capability = False
     register(pages, app)
     # Dash reads its set-up at the first request to one of its own paths; a first request for a run's page is not one.

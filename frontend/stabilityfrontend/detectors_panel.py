@@ -10,7 +10,7 @@ __all__ = ["badge", "opener", "panel"]
 
 
 def badge() -> html.Button:
-    """Return the mark in the top bar that stands there while detectors of the run are set otherwise than usual."""
+    """Return the mark in the top bar that is there while detectors of the run are set otherwise than usual."""
     return html.Button(id="detectors-badge", className="chip press", type="button", hidden=True)
 
 

@@ -47,7 +47,7 @@ __all__ = ["AgentConnection"]
 HELLO_TIMEOUT_S = 10.0
 #: Answers that may wait for Redis or for a slow agent on one connection; then nothing more is read from it.
 MAX_PENDING_ANSWERS = 16
-#: Seconds that a command or a last word to an agent may take. Answers to frames may take until the WebSocket's pings
+#: Seconds that a command or a last message to an agent may take. Answers to frames may take until the WebSocket's pings
 #: find that nobody reads: a timer for each would be a twentieth of what small frames cost.
 SEND_TIMEOUT_S = 10.0
 #: Commands kept for an agent whose Welcome is not out yet.
@@ -85,7 +85,8 @@ class AgentConnection:
         self._gateway.counts.connections += 1
         # Half-open: the agent came back before we noticed that it was gone. Closing may take long: nobody waits for it.
         closing = asyncio.create_task(older.close(_CLOSE_NORMAL, _TOOK_OVER)) if older is not None else None
-        # Whichever ends first ends the connection: a reader alone would wait for ever for room in the answers' queue.
+        # Whichever ends first ends the connection: a reader alone would wait without end for room in the answers'
+        # queue.
         parts = {asyncio.create_task(self._read_forever(hello)), asyncio.create_task(self._answer_forever())}
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -169,7 +170,7 @@ class AgentConnection:
         hello.project = hello.project or ours
         with contextlib.suppress(NotFound):  # a new run
             if await self._gateway.services.project(hello.run_id) != ours:
-                # Its project is not said: who may not see a run is not told of it either.
+                # Its project is not said: who may not see a run does not learn of it either.
                 raise Forbidden(f"the key is for the project {ours!r}, and run {hello.run_id} is of another one")
         if hello.project != ours:
             raise Forbidden(f"the key is for the project {ours!r}, and the run is of {hello.project!r}")

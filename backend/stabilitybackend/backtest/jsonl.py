@@ -98,7 +98,7 @@ class Lines:
                 raise broken
 
     def _too_long(self, file: BinaryIO) -> bytes:
-        """Pass over the rest of a line that is no row of metrics; return what stands in its place, and what follows."""
+        """Pass over the rest of a line that is no row of metrics; return what is in its place, and what follows."""
         while True:
             new, broken = _read(file)
             end = new.find(b"\n") + 1
@@ -185,7 +185,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _read(file: BinaryIO) -> tuple[bytes, Exception | None]:
-    """Return about CHUNK_BYTES, and why there is no more: a cut or damaged ``.gz`` still gives what stands before."""
+    """Return about CHUNK_BYTES, and why there is no more: a cut or damaged ``.gz`` still gives what is before."""
     parts: list[bytes] = []
     size = 0
     try:

@@ -1,6 +1,6 @@
 """uvicorn's HTTP/1.1 with bounds that it does not have: how large and how slow the head of a request may be.
 
-Its parser keeps a head of any size in memory, and waits for the end of it for ever.
+Its parser keeps a head of any size in memory, and waits for its end without limit.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        # An empty line before a request counts too: with one a second a connection would live for ever.
+        # An empty line before a request counts too: with one a second a connection would live without end.
         if self.cycle is None or self.cycle.response_complete:
             self._expect_head()
         if self._head_open:

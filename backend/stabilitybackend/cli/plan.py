@@ -1,4 +1,4 @@
-"""``stabilityboard plan``, ``restart`` and ``dump``: what launchers ask, and what people order at a job that stands."""
+"""``stabilityboard plan``, ``restart`` and ``dump``: what launchers ask, and what people order at a hung job."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class TrainingJob:
             # The server is beside the job: when it does not answer, it was killed together with the demo.
             "STABILITY_FINISH_S": "10",
             "STABILITY_DRAIN_S": "5",
-            "TORCH_FR_BUFFER_SIZE": "2000",  # so that a hang is told with the collective that ranks wait in
+            "TORCH_FR_BUFFER_SIZE": "2000",  # so that a hang is reported with the collective that ranks wait in
             "OMP_NUM_THREADS": "1",  # one core per rank; torchrun would say so too, with a warning
         }
         self.starts += 1

@@ -1,4 +1,4 @@
-"""What ``stabilityboard demo`` can be told, and what it needs to be there."""
+"""The options of ``stabilityboard demo``, and what it needs to be there."""
 
 from __future__ import annotations
 

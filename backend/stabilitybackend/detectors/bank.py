@@ -22,7 +22,7 @@ SNAPSHOT_EVERY_STEPS = 1_024
 MANY_ROWS = 16
 #: Roles of the metrics that detectors look up beside their own points.
 COMPANIONS = frozenset({LR, GRAD_NORM, BATCH_SIZE})
-#: So many rows in a row behind the newest step mean that the order began anew, not that they are late.
+#: So many rows in a row behind the newest step mean that the order began again, not that they are late.
 LATE_ROWS_ACCEPTED_AFTER = 32
 #: Metric names whose receivers are remembered; beyond that they are looked up each time.
 MAX_REMEMBERED_METRICS = 10_000

@@ -144,7 +144,7 @@ class RobustBaseline:
         self.points += len(values)
 
     def refresh(self) -> None:
-        """Take all medians anew, from the values of now, and the scale if it is 8 values old (32 in an old run).
+        """Take all medians again, from the values of now, and the scale if it is 8 values old (32 in an old run).
 
         At least one value must have been learnt.
         """

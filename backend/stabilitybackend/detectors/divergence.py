@@ -35,7 +35,7 @@ CRITICAL_FACTOR = LARGE_FACTOR
 CRITICAL_SIGMAS = 8.0
 #: Back when no more than this part of the climb is left.
 BACK_PART = 0.3
-#: Points since it was seen after which a loss that stands still is at a new level.
+#: Points since it was seen after which a loss that does not move is at a new level.
 SETTLED_POINTS = 128
 #: Largest change between the two halves of those points, fraction of the level.
 SETTLED_DRIFT = 0.004
@@ -43,7 +43,7 @@ SETTLED_DRIFT = 0.004
 LONGEST_CLAIM_POINTS = 1_024
 #: Points that are not finite, in a row, after which the event is over: the nonfinite detector speaks of it.
 GONE_POINTS = 32
-#: An open event is told again when its rise has grown by this factor.
+#: An open event is reported again when its rise has grown by this factor.
 NEWS_FACTOR = 2.0
 #: Within AGAIN_POINTS after an event the smallest climb is larger by this factor: the curve is known to wander.
 AGAIN_FACTOR = 2.0
@@ -85,7 +85,7 @@ class DivergenceDetector(Detector):
     them keep it), by 1.6 times any climb that the same curve took back before (so a loss that wanders stays silent),
     and by 1.2 times the fall just before it (so the way back from a drop stays silent). A rise within five points is
     left to the detectors of spikes and level shifts. A learning rate on its way back up explains a climb up to five
-    times as large. The event is back when 30 % of the climb are left, or resolved when the loss stands still for 128
+    times as large. The event is back when 30 % of the climb are left, or resolved when the loss does not move for 128
     points: it is measured from there then.
 
     Args:

@@ -91,7 +91,7 @@ class EpochDrops:
         return self._measure(after)
 
     def forget(self) -> None:
-        """Begin anew: something else explains what the loss did."""
+        """Begin again: something else explains what the loss did."""
         self._values, self._steps, self.drops, self.due = [], [], [], None
 
     def pattern(self) -> float | None:

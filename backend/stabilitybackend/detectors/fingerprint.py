@@ -117,7 +117,7 @@ def residuals(block: Sequence[float], before: float, after: float) -> list[float
 
 
 def correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return Pearson's r of two equally long series, 0.0 where one of them stands still.
+    """Return Pearson's r of two equally long series, 0.0 where one of them does not move.
 
     Example:
         >>> correlation([1, 2, 3], [2, 4, 6]), correlation([1, 1, 1], [1, 2, 3])

@@ -134,7 +134,7 @@ class GradNormDetector(Detector):
         return self._look(point.step, value) if 0 < value < OVERFLOW else []
 
     def _learn(self, step: int) -> list[Finding]:
-        """Learn the quiet values, set the quiet band anew and look for growth."""
+        """Learn the quiet values, set the quiet band again and look for growth."""
         baseline = self._baseline
         if self._block:
             baseline.learn_block([math.log(value) for value in self._block])
@@ -209,7 +209,7 @@ class GradNormDetector(Detector):
         self._event = event
         self._low, self._high = math.inf, -math.inf
         if known or again:
-            event.seen = -1  # followed to its end without a word
+            event.seen = -1  # followed to its end without a report
             return []
         self.context.claim(self._metric or GRAD_NORM, Claim(self.name, self._key(event), "grad_norm", onset))
         return [self._finding(event, step)]

@@ -36,7 +36,7 @@ MIN_DIFFERENCES = 12
 #: is seen whole at the next look.
 SIDE_BLOCKS = 2
 GAP_BLOCKS = 1
-#: Blocks that must stay on the new level before a jump is told: 32 points after the two that showed it.
+#: Blocks that must stay on the new level before a jump is reported: 32 points after the two that showed it.
 CONFIRM_BLOCKS = 3
 #: Each of them must keep this part of the jump, and their median that part.
 KEPT_PART = 0.35
@@ -51,7 +51,8 @@ OVER_OPPOSITE = 1.2
 #: single points differ by more than QUIET_PART of the way nobody can tell.
 JUMP_POINTS = 6
 QUIET_PART = 0.3
-#: A drop that nothing explains is told only from this fraction of the level on: smaller ones are of no use to anyone.
+#: A drop that nothing explains is reported only from this fraction of the level on: smaller ones are of no use to
+#: anyone.
 UNEXPLAINED_DROP = 0.05
 #: The run must have left its first level by this fraction before a drop is one: what comes first is learning.
 LEARNT_PART = 0.1
@@ -59,8 +60,8 @@ LEARNT_PART = 0.1
 OF_THE_FIRST_LEVEL = 0.0025
 #: An excuse this many points before the jump still explains it.
 EXCUSE_POINTS = 12
-#: Points between two known drops without an excuse; doubled with each one that was told: a staircase is told twice or
-#: thrice.
+#: Points between two known drops without an excuse; doubled with each one that was told: a staircase is reported twice
+#: or thrice.
 REST_POINTS = 256
 #: Points after which a new level is the usual one and the event is over.
 ACCEPTED_POINTS = 128
@@ -207,7 +208,7 @@ class LevelShiftDetector(Detector):
             self._measure()
 
     def _measure(self) -> None:
-        """Take the usual difference and its spread anew: it moves slowly."""
+        """Take the usual difference and its spread again: it moves slowly."""
         every = sorted(self._differences)
         recent = list(self._differences)[-RECENT_DIFFERENCES:]
         self._usual = median(recent)

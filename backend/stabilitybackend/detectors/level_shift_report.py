@@ -1,4 +1,4 @@
-"""What is told of a level shift: the words, the evidence, the key."""
+"""What is reported of a level shift: the words, the evidence, the key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def key_of(metric: str, jump: Jump) -> str:
 def finding_of(
     metric: str, jump: Jump, seen: int, now_step: int, event: ShiftEvent | None, explained: tuple[str, ...]
 ) -> Finding:
-    """Return what is to be told of a jump at step ``now_step``.
+    """Return what is to be reported of a jump at step ``now_step``.
 
     Args:
         event: the alarm; None for a jump that is known or harmless.

@@ -11,7 +11,7 @@ from .robust import MAD_TO_SIGMA, median
 LARGEST = 1e150
 #: Smallest sigma of all, so that it can be divided by.
 SMALLEST_SIGMA = 1e-12
-#: Percentages above are told as a factor, and factors from MOST_TIMES on not at all: the two numbers say it better.
+#: Percentages above are reported as a factor, and factors from MOST_TIMES on not at all: the two numbers say it better.
 MOST_PERCENT = 1_000.0
 MOST_TIMES = 10_000.0
 

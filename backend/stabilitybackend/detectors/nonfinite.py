@@ -75,8 +75,8 @@ class NonfiniteDetector(Detector):
     """Opens one incident at the first NaN or infinity, recovered once ten steps in a row are finite.
 
     Idea: a non-finite loss is never noise, so there is no threshold and no warm-up: it is critical at once. A
-    non-finite gradient norm or loss of one data set alone is told as ``info`` and is a warning from the third point in
-    a row on: mixed-precision loss scaling skips single steps as routine. A loss of exactly 0 beside a non-finite
+    non-finite gradient norm or loss of one data set alone is reported as ``info`` and is a warning from the third point
+    in a row on: mixed-precision loss scaling skips single steps as routine. A loss of exactly 0 beside a non-finite
     gradient norm is a lost loss as well: fp16 training of some libraries logs it so. One cause is one incident,
     whichever metrics it touches. What is non-finite now and then from the start of the run is a habit (a data set that
     was absent from a batch) and stays silent until it lasts four times longer than ever.

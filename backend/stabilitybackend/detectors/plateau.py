@@ -47,7 +47,7 @@ CONVERGED_PART = 0.05
 LR_FLOOR = 0.2
 #: The loss left its plateau when it fell by this fraction and by three sigmas of an entry.
 LEFT_PART = 0.02
-#: A loss this fraction above its best is not a plateau of learning but what an event left behind.
+#: A loss this fraction above its best is not a plateau of learning but what is left of an event.
 ABOVE_BEST = 0.1
 #: Numbers of classes whose logarithm is the loss of a model that knows nothing: binary, data sets of pictures,
 #: arithmetic tasks, bytes, powers of two, vocabularies of well known tokenizers.
@@ -59,7 +59,7 @@ KNOWN_CLASSES = (
 #: Largest distance of a level to such a logarithm, fraction of it.
 NEAR_CLASSES = 0.005
 #: A first level at least this high is no model that was trained before: fine-tuning starts flat, but low. Such a model
-#: that stands still above UNLEARNT_PART of its first level knows at most how frequent its classes are.
+#: that does not move above UNLEARNT_PART of its first level knows at most how frequent its classes are.
 UNTRAINED_LEVEL = 3.9
 UNLEARNT_PART = 0.7
 #: Noise of single points, fraction of the level, above which nothing is said about a loss that never fell.
@@ -89,9 +89,9 @@ class _Event:
 
 
 class PlateauDetector(Detector):
-    """Tells a loss that never falls from its first level, and one that learnt and then stands still.
+    """Tells a loss that never falls from its first level, and one that learnt and then does not move.
 
-    Idea: at most 64 medians stand for the whole run. *Never learns*: the loss stands still for 500 points since the
+    Idea: at most 64 medians stand for the whole run. *Never learns*: the loss does not move for 500 points since the
     first 128 (those of the warm-up of the learning rate do not count), and as high as an untrained model: at its first
     level, or above 70 % of a first level of 3.9 or more (such a model knows how frequent its classes are, and nothing
     else). That is a warning when the first level is above 3.9 or the level is ln(classes) of a common number of
@@ -238,7 +238,7 @@ class PlateauDetector(Detector):
         return max(robust_sigma(differences) / math.sqrt(2.0), 1e-9)
 
     def _never_learns(self, first: float) -> bool:
-        """Say whether the loss stands still since the beginning, after the warm-up and long enough, and high."""
+        """Say whether the loss does not move since the beginning, after the warm-up and long enough, and high."""
         if self._first_step > FIRST_POINT_INTERVALS * max(1.0, self.context.interval) or first <= 0:
             return False
         entries, per_entry = self._entries, self._each * ENTRY_POINTS
@@ -255,7 +255,7 @@ class PlateauDetector(Detector):
         return still and high and self._noise <= LARGEST_NOISE * first
 
     def _stopped(self, first: float) -> bool:
-        """Say whether the loss had fallen and then stood still over the newest quarter of the run."""
+        """Say whether the loss had fallen and then did not move over the newest quarter of the run."""
         entries = self._entries
         per_entry = self._each * ENTRY_POINTS
         part = FLAT_PART if self._largest_rate else FLAT_PART_BLIND

@@ -59,7 +59,7 @@ class RankTable:
         self.last: tuple[SlowRanks, int] | None = None
 
     def restart(self, width: int) -> None:
-        """Begin anew with windows of ``width`` steps, or at another step."""
+        """Begin again with windows of ``width`` steps, or at another step."""
         self.width = width
         self.ranks = {}
         self.done = {}

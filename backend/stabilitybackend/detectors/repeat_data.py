@@ -85,7 +85,7 @@ class RepeatDataDetector(Detector):
     is a fingerprint of the batch: when the residuals of the last 48 points agree (r > 0.8) with 48 others of the last
     2,048, twice at one lag, the order of the data repeats. (3) Abrupt lasting drops at equal distances, between which
     the loss does not fall, are the boundaries of epochs over the same data; the third one is an alarm. The same data
-    at the same steps after a rollback is a correct resume and not told.
+    at the same steps after a rollback is a correct resume and not reported.
 
     Args:
         min_drop: smallest amount by which the loss is too low after a fork, as a fraction of the level.
@@ -272,7 +272,7 @@ class RepeatDataDetector(Detector):
         return [] if again.merged else [self._again_finding(again, "recovered", step, step)]
 
     def _epoch(self, drop: Drop | None, step: int) -> list[Finding]:
-        """Take what the search for drops found: the third of a pattern, and what follows, is told."""
+        """Take what the search for drops found: the third of a pattern, and what follows, is reported."""
         found: list[Finding] = []
         if self._drop is not None:
             last, finding, points = self._drop

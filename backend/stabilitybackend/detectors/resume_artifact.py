@@ -101,7 +101,7 @@ class ResumeArtifactDetector(Detector):
     step. In the 50 points after it, three of five that lie 4 sigmas and 1 % above that level are an event (or twelve
     together by 2.4 sigmas), unless the branch that was left rose at the same steps (then the data did it), or another
     detector has the event. It names what differs: learning rate, gradient norm, shares of the data. A learning rate
-    that is twice or half of the one at the fork step without a word is told at once as a note (``info``), before the
+    that is twice or half of the one at the fork step, unannounced, is reported at once as a note (``info``), before the
     loss moves. What the rollback was told to change (seed, skipped batches) excuses a small rise. A step of the
     learning rate after a gap in the log counts as a resume without a mark.
 
@@ -202,7 +202,7 @@ class ResumeArtifactDetector(Detector):
     # --- what was before -----------------------------------------------------------------------------------------
 
     def _silent_restart(self, step: int, time: float) -> bool:
-        """Begin to watch when the learning rate steps after a gap: a resume that nobody told of."""
+        """Begin to watch when the learning rate steps after a gap: a resume that was not announced."""
         jump = self.context.excuses[-1]
         if jump.kind != "lr_jump" or len(self._ring) < LEAST_POINTS or not far(jump.after, jump.before):
             return False
@@ -255,7 +255,7 @@ class ResumeArtifactDetector(Detector):
         return found
 
     def _rate(self, watch: _Watch, step: int) -> list[Finding]:
-        """Tell of a learning rate that came back far from the one at the fork step, without a word."""
+        """Tell of a learning rate that came back far from the one at the fork step, unannounced."""
         if not far(self.context.lr.at(step), watch.before.lr * watch.before.lr_scale):
             return []
         self._event = event = _Event(watch.before.step, max(step, watch.before.step), watch, "info", loss=False)

@@ -6,8 +6,8 @@ from .contract import Severity
 
 __all__ = ["LEAST_LOST_S", "LEAST_S", "SlowStretch", "duration"]
 
-#: A slow stretch is told when it lasted so long and lost so much of the job's time, seconds: another program that takes
-#: the processor for a while, or a neighbour's checkpoint, is nobody's business.
+#: A slow stretch is reported when it lasted so long and lost so much of the job's time, seconds: another program that
+#: takes the processor for a while, or a neighbour's checkpoint, is nobody's business.
 LEAST_S, LEAST_LOST_S = 30.0, 10.0
 #: The same in slow blocks, where the points have no time of their own.
 LEAST_SLOW_BLOCKS = 8
@@ -19,9 +19,9 @@ class SlowStretch:
     Args:
         metric: that shows it.
         onset, onset_time: its first slow point.
-        seen: step at which it was confirmed; from ``told`` on, at which it was told.
+        seen: step at which it was confirmed; from ``told`` on, at which it was reported.
         level: the usual cost of a step.
-        least_s: how long it has to last to be told, seconds.
+        least_s: how long it has to last to be reported, seconds.
 
     Attributes:
         cost, blocks, lost_s: mean cost of its slow blocks, how many, and the job's time that they lost, seconds.
@@ -52,7 +52,7 @@ class SlowStretch:
         return self.cost / self.level - 1
 
     def lasts(self, time: float) -> bool:
-        """Return whether it has lasted long enough to be told at ``time``, unix seconds."""
+        """Return whether it has lasted long enough to be reported at ``time``, unix seconds."""
         lasted_s = time - self.onset_time
         return lasted_s >= self.least_s if lasted_s > 0 else self.blocks >= LEAST_SLOW_BLOCKS
 

@@ -69,7 +69,8 @@ class SpikeDetector(Detector):
     event is open. The event is ``pending`` until the median of five points is back (``fast`` within 10 points,
     otherwise ``slow``), or until it stays up for 100 points or does not fall over 50 (``none``, critical). When the
     loss settles, later spikes are measured from the new level, and the old event still recovers if the loss falls back
-    to where it came from. A rise up to 50 % that begins with a higher learning rate or batch size is told as ``info``.
+    to where it came from. A rise up to 50 % that begins with a higher learning rate or batch size is reported as
+    ``info``.
     The losses of data sets (``loss/<data set>``) are watched as well; what moves the loss too is one incident.
 
     Args:
@@ -238,7 +239,7 @@ class SpikeDetector(Detector):
         return [finding_of(event, step)]
 
     def _place(self, tracker: Tracker, event: SpikeEvent) -> None:
-        """Say whether a new event is told at once, later, or as a part of one that is told already."""
+        """Say whether a new event is reported at once, later, or as a part of one that is reported already."""
         together = TOGETHER_POINTS * tracker.interval
         others = [one for one in self._trackers.values() if one is not tracker]
         told = [one.event for one in others if one.event is not None and one.event.told]

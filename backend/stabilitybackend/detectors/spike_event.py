@@ -34,11 +34,11 @@ NEW_LEVEL_DRIFT = 0.03
 #: A loss that does not come back needs a decision when it stays this fraction above its level; less is another level.
 HIGH_RISE = 0.05
 #: After so many points with the verdict ``none`` the level of then is accepted however it moves: no event may hold the
-#: curve for ever.
+#: curve without end.
 LONGEST_POINTS = 512
 #: A late return counts while the slow median is above this fraction of the way from the old level to the new one.
 BACK_AT_ONCE = 0.5
-#: While an event is pending it is told again only when its peak has grown by this factor, so many times at most.
+#: While an event is pending it is reported again only when its peak has grown by this factor, so many times at most.
 PEAK_NEWS_FACTOR = 2.0
 PEAK_NEWS = 6
 #: Largest score, so that it is a number in JSON.
@@ -72,7 +72,7 @@ class SpikeEvent:
     moved: dict[str, tuple[int, float]] = field(default_factory=dict)
     #: False for an event that another one tells of, or that waits whether another one does.
     told: bool = True
-    #: Points at which an untold event is told, if nothing else tells of it by then; None for never.
+    #: Points at which an untold event is reported, if nothing else tells of it by then; None for never.
     tell_at: int | None = None
     recovery: Recovery = "pending"
     recovered_step: int | None = None

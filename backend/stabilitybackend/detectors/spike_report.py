@@ -1,4 +1,4 @@
-"""What is told of a spike: the words, the evidence, the key."""
+"""What is reported of a spike: the words, the evidence, the key."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _ending(event: SpikeEvent) -> str:
 
 
 def finding_of(event: SpikeEvent, now_step: int) -> Finding:
-    """Return what is to be told of an event at step ``now_step``."""
+    """Return what is to be reported of an event at step ``now_step``."""
     settled = event.new_level is not None
     resolved = event.resolved or (settled and event.severity == "info")
     state: State = "recovered" if event.is_over else "resolved" if resolved else "open"

@@ -34,7 +34,7 @@ OLD_POINTS = 2_048
 #: The quiet band: a little inside of what makes a suspect, because its middle is some points old.
 QUIET_SIGMAS = 3.25
 QUIET_RISE = 0.02
-#: Below the usual level by this many sigmas the middle is taken anew at once: a loss that dropped is no event.
+#: Below the usual level by this many sigmas the middle is taken again at once: a loss that dropped is no event.
 DROP_SIGMAS = 5.0
 #: Steps between two points from which on a point is more than one batch: lone outliers are not expected there.
 SPARSE_STEPS = 20.0
@@ -148,7 +148,7 @@ class Tracker:
         self.left_behind: SpikeEvent | None = None
 
     def flush(self, step: int) -> None:
-        """Learn the block, which ends at ``step``, and set the quiet band anew."""
+        """Learn the block, which ends at ``step``, and set the quiet band again."""
         self._learn_block(step)
         self.set_band()
 

@@ -43,7 +43,7 @@ MAX_NAMED = 16
 ACCEPT_WINDOWS = 64
 #: A rank that is slow again within so many windows continues its event: it comes and goes.
 AGAIN_WINDOWS = 64
-#: So many values in a row behind a rank's newest window mean that its steps began anew, not that they are late.
+#: So many values in a row behind a rank's newest window mean that its steps began again, not that they are late.
 LATE_ACCEPTED_AFTER = 32
 
 __all__ = ["StragglerDetector", "tells_own_work"]

@@ -42,7 +42,7 @@ EXCUSE_POINTS = 16
 #: After one that went by itself the next has to last so long, seconds: a machine that others use as well is slow again
 #: and again, and once is enough to know it.
 COOLDOWN_S = 300.0
-#: The lost time is told again after so many slow blocks.
+#: The lost time is reported again after so many slow blocks.
 NEWS_BLOCKS = (4, 8, 16)
 #: So many slow blocks in a row that last so long, seconds, are the new normal; so many do however short they are.
 ACCEPT_BLOCKS, ACCEPT_S, ACCEPT_ALWAYS = 32, 600.0, 256
@@ -82,8 +82,8 @@ class ThroughputDetector(Detector):
     (checkpoints, evaluations, a pause) never count. The usual cost is the median of the last 32 blocks.
     Two blocks in a row that are a fifth slower than usual (and 5 sigmas of blocks) are an event, if the speed was
     usual right before: a speed that wears off over many blocks is a new normal, as is a larger batch
-    (``batch_size``). It is told when it lasted 30 s and lost 10 s of the job's time, and after one that went by itself
-    when it lasted 300 s. Both metrics are one fact and belong to one incident; a tenth is a note (``info``). It
+    (``batch_size``). It is reported when it lasted 30 s and lost 10 s of the job's time, and after one that went by
+    itself when it lasted 300 s. Both metrics are one fact and belong to one incident; a tenth is a note (``info``). It
     recovers after two usual blocks; after 256 slow points and 10 minutes the new speed is accepted.
 
     Args:
@@ -122,7 +122,7 @@ class ThroughputDetector(Detector):
         self._event: SlowStretch | None = None
         #: (onset, blocks, rise) of the newest events that went by themselves.
         self._went: deque[tuple[int, int, float]] = deque(maxlen=REMEMBERED)
-        #: When the newest of these was over, or of those that were not told because of it, unix seconds.
+        #: When the newest of these was over, or of those that were not reported because of it, unix seconds.
         self._went_time = -math.inf
 
     def configured(self) -> None:

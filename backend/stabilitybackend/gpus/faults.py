@@ -19,10 +19,10 @@ GROUP_S = 60.0
 APPLICATION_REPEATS = 3
 #: ... and more than so many times as often as on any other GPU of the run: a bug meets many of them.
 APPLICATION_SHARE = 2
-#: Errors of the application on one GPU with less time between them are one failure, seconds: an illegal access is told
-#: once for each multiprocessor that met it. No job starts again within it.
+#: Errors of the application on one GPU with less time between them are one failure, seconds: an illegal access is
+#: reported once for each multiprocessor that met it. No job starts again within it.
 BURST_S = 10.0
-#: The first repeats are told one by one, then every tenth.
+#: The first repeats are reported one by one, then every tenth.
 NAMED_REPEATS = 4
 #: Signs kept of one fault; the root stays.
 MAX_SIGNS = 24
@@ -87,7 +87,7 @@ class Fault:
         devices: ident -> GPU, the first one first.
         signs: (ident, name of the sign) -> sign, in the order in which they were seen.
         first, last: unix seconds of the node.
-        onset_step, now_step: newest steps of the run when it was first and last told.
+        onset_step, now_step: newest steps of the run when it was first and last reported.
         over: why it is over, None while it is open.
         suspected: errors of the application came so often that the hardware is suspected.
         foreign: no rank of the job is on its GPUs, while ranks of the job are on others of its node: another job's.

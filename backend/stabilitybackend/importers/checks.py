@@ -1,4 +1,4 @@
-"""Notices that a file was written anew since it was imported: its first records are no longer those that are stored.
+"""Notices that a file was rewritten since it was imported: its first records are no longer those that are stored.
 
 Numbers alone can't tell: a file that was cut back and has grown again (a trainer that went back to a checkpoint) looks
 as if it had

@@ -1,8 +1,7 @@
 """Turns batches into wire frames whose numbers follow from the file alone, so that an import can be repeated.
 
-Record n of a file takes the numbers up to 2 n of its stream, the goodbye after record n the number 2 n + 1. So a file
-that
-has grown goes on where it was, and what the server holds is never sent again.
+Record n of a file takes the numbers up to 2 n of its stream, the clean exit after record n the number 2 n + 1. So a
+file that has grown goes on where it was, and what the server holds is never sent again.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class FrameMaker:
         self.already = 0
 
     def frames(self, batches: Iterable[Batch]) -> Iterator[Frame]:
-        """Yield the frames of all batches, and at the end the goodbye of each rank's newest process."""
+        """Yield the frames of all batches, and at the end the clean exit of each rank's newest process."""
         last: dict[int, Who] = {}
         for batch in (part for whole in batches for part in whole.parts(_most_rows(whole))):
             if batch.forks:

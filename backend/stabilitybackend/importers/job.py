@@ -151,7 +151,7 @@ class ImportJob:
         self._checks = stored_checks(stored)
         if stored is not None and "imported_from" not in stored:
             raise self._another_run()
-        self._check_run(self._checks)  # before the server is told a name and a config
+        self._check_run(self._checks)  # before the server gets a name and a config
         hello.config[CHECK_KEY] = self._checks
         await deliver(hello, self.frames, url, api_key, progress)
         left = self.checks

@@ -2,7 +2,7 @@
 
 A pure fold: the same frames in the same order give the same tree, after any restart. Segments come from three
 places: an ordered rollback and a rollback that the job declares arrive as ``segment`` events; a process that goes
-back without a word is recognised by its steps, once they go on from there (``sources.py``).
+back without any call is recognised by its steps, once they go on from there (``sources.py``).
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ class LineageFold:
         yield from self._place_held(state)
 
     def _regress(self, state: SourceState, first_step: int, created: float) -> Segment:
-        """Return the segment of a running loop whose steps went back without a word."""
+        """Return the segment of a running loop whose steps went back without any call."""
         origin = state.segment
         key, fork_step = self.tree.new_key(f"u-{state.source}-{first_step}"), self._fork_step(first_step, state)
         why = "the steps went back and went on from there"

@@ -12,7 +12,7 @@ from stabilityclient.wire import SourceInfo
 
 __all__ = ["WENT_BACK", "WENT_ON", "Relaunches"]
 
-#: Why a segment is there that a launch opened without a word.
+#: Why a segment is there that a launch opened without any call.
 WENT_BACK = "the job was started again and went on from an earlier step"
 WENT_ON = "the job was started again and went on"
 

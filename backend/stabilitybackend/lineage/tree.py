@@ -94,7 +94,7 @@ class SegmentTree:
         #: The path to the head, and segment -> last step of it there, None for no end.
         self._path = [PathRange(0, ROOT_FORK + 1, None)]
         self._ends: dict[int, int | None] = {0: None}
-        #: Segments of which something was not told to browsers yet, in the order in which it happened.
+        #: Segments of which something was not reported to browsers yet, in the order in which it happened.
         self._news: dict[int, None] = {}
 
     @property
@@ -129,7 +129,7 @@ class SegmentTree:
             self.touch(end.segment)
 
     def touch(self, segment: int) -> None:
-        """Note that something of a segment changed that browsers are told of."""
+        """Note that something of a segment changed that browsers show."""
         self._news[segment] = None
 
     def news(self) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ AFTER_LOOP = parts.AFTER_LOOP.decode()
 FACTOR = 5.0
 #: ... and never less than so many of the longest steps: a stall shorter than that is slow, not stuck.
 STEP_FACTOR = 2.0
-#: Where no phase is told, so many times the floor: nothing tells a save or a validation from a hang there.
+#: Where no phase is reported, so many times the floor: nothing tells a save or a validation from a hang there.
 UNNAMED_FACTOR = 3.0
 #: Budget of a long phase, or of a first step, that was not seen twice yet, seconds.
 LONG_FLOOR_S = 600.0

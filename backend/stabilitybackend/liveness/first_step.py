@@ -93,7 +93,7 @@ class FirstStep:
         if place != self._place:
             self._forget(place)
         if scene.unseen or scene.absent or scene.over:
-            return False  # who is not seen may be at work; who has not come is told when the budget is over
+            return False  # who is not seen may be at work; who has not come is reported when the budget is over
         self._used |= {watch.rank for watch in scene.visible if number(watch.proc.get("cpu")) >= USES_CPU}
         if self._stuck or self._rounds >= MAX_ROUNDS:
             return self._stuck

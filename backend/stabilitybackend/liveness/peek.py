@@ -51,7 +51,7 @@ class Peek:
         return request, self._asked_at
 
     def holds(self, scene: Scene, now: float) -> bool:
-        """Say whether a standstill is not to be told yet; asks for stacks where they would tell.
+        """Say whether a standstill is not to be reported yet; asks for stacks where they would tell.
 
         Args:
             scene: the job as it is seen.

@@ -125,7 +125,7 @@ class RankWatch:
     _beat_since: tuple[float, float] = (0.0, 0.0)
     _pending: int = -1
     _pending_since: tuple[float, float] = (0.0, 0.0)
-    #: Share of the newest words in which the main thread had run Python since the word before.
+    #: Share of the newest writes in which the main thread had run Python since the word before.
     _main_ran: float = 0.0
     _first_seen: float = 0.0
     _step_seen: float = 0.0
@@ -202,7 +202,7 @@ class RankWatch:
         if self.state not in (
             "finished",
             "left",
-        ):  # the last word; a slot that was read just before must not take it back
+        ):  # the last message; a slot that was read just before must not take it back
             self.state = _state(slot.get("state", "running"))
         step = int(min(max(number(slot.get("step"), -1), -1), MAX_STEP))
         phase = str(slot.get("phase") or "")[:MAX_NAME_CHARS]
@@ -213,7 +213,7 @@ class RankWatch:
         ):  # fmt: skip
             self.moved_at = now
             self.moves += not first
-            # It moved between the last word and this one; the node's own clock says when, if that is believable.
+            # It moved between the last message and this one; the node's own clock says when, if that is believable.
             ago = min(max(0.0, clock - max(step_start, phase_start)), passed_s) if step_start or phase_start else 0.0
             self._since = (now - ago, at - ago)
             self._stood_s = ago

@@ -1,6 +1,6 @@
 """Which ranks stand for longer than they may, and whether that is excused: a long phase, a slow rank, a silent teller.
 
-Not every rank tells each step: in many jobs only rank 0 logs, or the others log one step in fifty. What stands there is
+Not every rank tells each step: in many jobs only rank 0 logs, or the others log one step in fifty. What is there is
 their word and not the job: the others make steps meanwhile, which they can't while one of them hangs.
 """
 

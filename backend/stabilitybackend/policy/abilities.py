@@ -20,7 +20,7 @@ MAX_RANKS = 65_536
 
 @dataclass(slots=True)
 class Handlers:
-    """The newest word of each rank (the event ``handler``)."""
+    """The newest value of each rank (the event ``handler``)."""
 
     #: Rank -> what it can change; None: it has a handler and promised only the step.
     _can: dict[int, tuple[str, ...] | None] = field(default_factory=dict)

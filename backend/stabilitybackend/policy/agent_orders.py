@@ -45,7 +45,7 @@ GRACE_S = 10.0
 #: An agent whose connection ended is waited for so long, seconds: a rank starts another one within 2 to 8 s, which
 #: knows from its files what was in hand. After that its order has an answer: somebody waits for one.
 GONE_S = 10.0
-#: A rollback that no rank answered for so long does not keep a restart waiting, seconds: the job stands.
+#: A rollback that no rank answered for so long does not keep a restart waiting, seconds: the job hangs.
 UNANSWERED_AFTER_S = 20.0
 #: People may order so many dumps within DUMPS_WITHIN_S: each one interrupts the system calls of every rank.
 MAX_DUMPS = 6
@@ -145,7 +145,7 @@ def _is_acting(rollback: Command, now: float) -> bool:
 def answered(command: AgentCommand, node: str, state: str, detail: str, time: float) -> bool:
     """Note what the agent of a node reports; return whether that is news.
 
-    A node that has acted stays so: its agent may be started anew, get the command again, and refuse it because of the
+    A node that has acted stays so: its agent may be started again, get the command again, and refuse it because of the
     ranks that came up since. What was noted for a node whose agent was gone gives way to any report of its own.
     """
     known = command.nodes.get(node)

@@ -307,7 +307,7 @@ def _carried(
             excess = _excess(values, *calm, sign)
             if name in moved or excess >= MEAN_SIGMAS:
                 found[name] = max(0.0, excess) * calm[1] / math.sqrt(len(values)) * weight
-    # A spike is told by its first points, a slow drift by its newest.
+    # A spike is reported by its first points, a slow drift by its newest.
     chosen = max(early, late, key=lambda found: sum(found.values()))
     return {name: value for name, value in chosen.items() if value > 0}
 

@@ -135,7 +135,7 @@ class CommandBook:
         if job.agents == 0:
             raise Conflict(
                 "no agent of this run is connected, so nobody can deliver a command",
-                hint="is the job running, and can its nodes reach the server? A finished job is restarted, not rolled back",
+                hint="is the job running, and does it reach the server? A finished job is restarted, not rolled back",
             )
         if KINDS[request.kind].by == "agents":
             check_free(request.kind, job, self._commands.values(), now)

@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 __all__ = ["ReadingThreads", "Threads"]
 
 #: Charts that are read at the same time. They share one interpreter lock with the event loop: twelve charts in six
-#: threads took as long as in two, but each answer came later and the loop stood still for 34 ms instead of 13.
+#: threads took as long as in two, but each answer came later and the loop did not move for 34 ms instead of 13.
 MAX_AT_ONCE = 2
 
 T = TypeVar("T")

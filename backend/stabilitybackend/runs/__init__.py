@@ -1,1 +1,1 @@
-"""Runs: who follows which, one run as a fold over its frames, its points, what charts ask, what browsers are told."""
+"""Runs: who follows which, one run as a fold over its frames, its points, what charts ask, what browsers get."""

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 class PartsChanged(ArchiveError):
-    """Redis lists other parts than this process wrote: it lost its newest words, or an answer was lost on its way.
+    """Redis lists other parts than this process wrote: it lost its newest writes, or an answer was lost on its way.
 
     Nothing was changed. Whoever gets it takes the run up again from what Redis holds.
     """
@@ -129,7 +129,7 @@ class RunArchive:
     async def check_place(self) -> None:
         """Check that the files of the run are where they should be; a run without parts has none.
 
-        A disk that is not mounted is an empty folder. To go on would make the run anew with another lineage, or write
+        A disk that is not mounted is an empty folder. To go on would make the run again with another lineage, or write
         under the mount point.
 
         Raises:
@@ -212,7 +212,7 @@ class RunArchive:
 
     async def _commit(self, old: Sequence[Part], new: Sequence[Part], trim_to: str = "") -> None:
         async with self._redis.pipeline(transaction=True) as pipe:
-            # Watched: a Redis that restarted without its newest words may not lose what it has again in the stream,
+            # Watched: a Redis that restarted without its newest writes may not lose what it has again in the stream,
             # and another server, which takes our new files for garbage, may not have removed them.
             await pipe.watch(self._keys.parts, self._keys.garbage)
             found: Any = await pipe.hkeys(self._keys.parts)

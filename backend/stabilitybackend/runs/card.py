@@ -32,7 +32,7 @@ class RunCard:
 
     Attributes:
         updated: when the run's last frame came, unix seconds.
-        changed: a frame came, or where the points are, since it was told; another view is seen without it.
+        changed: a frame came, or where the points are, since it was reported; another view is seen without it.
     """
 
     def __init__(self, run_id: str, index: RunIndex, channel: Channel, overview: Channel) -> None:

@@ -17,15 +17,15 @@ from stabilitybackend.slices import at_once
 
 __all__ = ["COLUMNS", "HealthFeed"]
 
-#: Every agent is told whole at least once in so many looks: what a browser has wrong for any reason is right then.
+#: Every agent is reported whole at least once in so many looks: what a browser has wrong for any reason is right then.
 WHOLE_EVERY = 60
 #: A beat that has not moved for so long stands, seconds: it moves once a second and is looked at once a second.
 BEAT_STANDS_S = 3.0
-#: In a phase for so long the kernel's word for where the process waits is told, seconds; before it only flickers.
+#: In a phase for so long the kernel's word for where the process waits is reported, seconds; before it only flickers.
 WCHAN_AFTER_S = 3.0
 #: Agents whose columns are made in one go: a node has 8 ranks or so.
 AGENTS_AT_ONCE = 32
-#: Agents that are remembered; more, and all are told whole again.
+#: Agents that are remembered; more, and all are reported whole again.
 MAX_AGENTS = 4_096
 #: Unix seconds from which on a time is garbage: the year 5138.
 MAX_TIME = 1e11
@@ -46,7 +46,7 @@ _Columns = dict[str, list[Any]]
 
 
 class HealthFeed:
-    """Collects the newest word of each agent between two looks.
+    """Collects the newest value of each agent between two looks.
 
     Args:
         channel: of the run's browsers.
@@ -194,7 +194,8 @@ def _static(agent: Mapping[str, Any]) -> Any:
         agent.get("connected"),
         agent.get("gpu"),
         state.get("blind"),
-        # Free space changes with every chunk and is told with the next whole word; what was lost is told at once.
+        # Free space changes with every chunk and is reported with the next whole word; what was lost is reported at
+        # once.
         (spool.get("error"), spool.get("dropped")),
         bool(state.get("clock_step_s")),
         [[rank.get(name) for name in _STATIC_FIELDS] for rank in agent["ranks"]],

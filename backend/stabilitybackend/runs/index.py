@@ -140,7 +140,7 @@ class RunIndex:
         return newer + sum(1 for other in same if other >= run_id.encode())
 
     async def heard_since(self, time: float) -> list[str]:
-        """Return the ids of the runs heard of since ``time`` (unix seconds), heard of last first."""
+        """Return the ids of the runs heard of since ``time`` (unix seconds), last connected first."""
         return await self._since(RUNS_HEARD, time)
 
     async def with_incidents_since(self, time: float) -> list[str]:

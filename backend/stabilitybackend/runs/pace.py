@@ -13,7 +13,7 @@ __all__ = ["Pace"]
 STEP_TIMES_KEPT = 32
 #: Step times below which none is called usual.
 FEW_STEP_TIMES = 3
-#: A step is extrapolated at most this far past the last word of the job, seconds.
+#: A step is extrapolated at most this far past the last message of the job, seconds.
 MAX_EXTRAPOLATION_S = 2.0
 
 

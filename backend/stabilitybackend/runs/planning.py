@@ -17,7 +17,7 @@ __all__ = ["plan_of"]
 def plan_of(state: RunState, now: float, request: CommandRequest | None = None) -> dict[str, Any]:
     """Return the plan of docs/restart.md; while a restart waits for its job, the one that was ordered.
 
-    Not for ever: a job that came up so often since and never logged a row is judged like any other.
+    Not without end: a job that came up so often since and never logged a row is judged like any other.
 
     Args:
         now: unix seconds.

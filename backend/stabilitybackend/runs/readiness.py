@@ -36,12 +36,12 @@ class Readiness:
         self._caught_up.set()
 
     def fail(self) -> None:
-        """Note that it will never be: the worker ended on a mistake of ours. Whoever waits is told at once."""
+        """Note that it will never be: the worker ended on a mistake of ours. Whoever waits is notified at once."""
         self._failed = True
         self._caught_up.set()
 
     def lose(self) -> None:
-        """Note that the state is taken up anew."""
+        """Note that the state is taken up again."""
         self._caught_up.clear()
 
     def troubled(self, error: ArchiveError | None) -> None:

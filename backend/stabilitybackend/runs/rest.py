@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 __all__ = ["TICK_S", "Rest"]
 
-#: How often silence and expiry are judged and the run's summary is told, seconds.
+#: How often silence and expiry are judged and the run's summary is reported, seconds.
 TICK_S = 1.0
 #: The same where nobody is connected, nor has anybody said anything for ACTIVE_S: nothing is left to happen soon.
 IDLE_TICK_S = 5.0

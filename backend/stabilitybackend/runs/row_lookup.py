@@ -16,7 +16,7 @@ _LOOK_STEPS = 64
 _LOOK_FACTOR = 32
 #: Metrics looked at for a segment that has none of the usual ones: the first ones that the run logged.
 _MAX_METRICS = 200
-#: Log times remembered per run; beyond that they are looked up anew.
+#: Log times remembered per run; beyond that they are looked up again.
 _MAX_KNOWN = 20_000
 
 
@@ -54,7 +54,7 @@ class TimesFound:
     """Log times that were looked up for one run: a segment that nothing was added to since is not read again.
 
     Args:
-        metrics: by which time is told, where a segment has them: the first of them, of its lowest rank.
+        metrics: by which time is reported, where a segment has them: the first of them, of its lowest rank.
     """
 
     def __init__(self, metrics: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ class TimesFound:
         self._known: dict[tuple[int, int | None], tuple[int, float | None]] = {}
 
     def keys(self, store: RunStore, segments: Sequence[Segment]) -> dict[int, SeriesKey]:
-        """Return the series by which the time of each segment is told."""
+        """Return the series by which the time of each segment is reported."""
         for order, metric in enumerate(self._metrics):
             self._take(store, metric, order)
         if any(segment.last_step is not None and segment.id not in self._keys for segment in segments):

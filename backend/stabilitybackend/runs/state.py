@@ -86,7 +86,7 @@ class RunState:
         self._pace = Pace(clock)
         self._gpu_notes: dict[str, dict[str, Any]] = {}
         self._ticking = Ticking()
-        #: Whether incidents are judged anew from replayed frames (``runs/retelling.py``).
+        #: Whether incidents are judged again from replayed frames (``runs/retelling.py``).
         self.retelling = False
 
     @property
@@ -255,7 +255,7 @@ class RunState:
     # --- health and time -----------------------------------------------------------------------------------------
 
     def on_health(self, health: Health) -> dict[str, Any]:
-        """Take an agent's newest word; return its AgentHealth."""
+        """Take an agent's newest value; return its AgentHealth."""
         now = self._clock()
         for why in read_health(health):
             self.unreadable.field("health", why, health.agent)

@@ -1,7 +1,8 @@
 """Notices for all followed runs what only Redis can tell: frames that other processes stored, and that it was away.
 
 One connection waits on many streams at once, so that following a run costs none. Frames that this process stored
-itself are told to their worker at once (``RunWorker.arrived``); what is seen here is a hint as well: the worker reads.
+itself are reported to their worker at once (``RunWorker.arrived``); what is seen here is a hint as well: the worker
+reads.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["StreamWatch"]
 BLOCK_MS = 1_000
 #: Streams in one look; further ones take turns. Each may answer with one frame of up to 4 MiB.
 LOOK_RUNS = 128
-#: Pause after something was seen, seconds: a worker that has not read yet would be told again.
+#: Pause after something was seen, seconds: a worker that has not read yet would be woken again.
 PAUSE_S = 0.02
 #: Pause after Redis was away, seconds.
 AWAY_PAUSE_S = 0.2
@@ -53,7 +54,7 @@ class StreamWatch:
         self._logged = float("-inf")
 
     async def follow(self) -> None:
-        """Look for ever; cancel it to stop."""
+        """Look without end; cancel it to stop."""
         try:
             await self._look_for_ever()
         finally:

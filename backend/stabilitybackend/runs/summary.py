@@ -1,7 +1,7 @@
 """What the list of runs shows of a run's points: newest values, newest step, how many points live and are dead.
 
 It is asked for every second, of runs of any length. So it is kept up to date row by row, and reads the store only for
-what nobody can know otherwise: what was the newest value before a fork, and how many points a fork left behind.
+what nobody can know otherwise: what was the newest value before a fork, and how many points a fork discarded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["COUNTED", "MAX_LATEST", "RunSummary"]
 MAX_LATEST = 200
 #: The metric whose points are counted; where a run never logs it, the first one that it logged.
 COUNTED = "loss"
-#: Series that are counted anew in one go after a fork.
+#: Series that are counted again in one go after a fork.
 RECOUNTED_AT_ONCE = 256
 #: Whose a series is. The least one is shown where several have the newest step: rank 0, rank 1, ..., agents by node.
 _Who = tuple[bool, int, str]
@@ -68,7 +68,7 @@ class RunSummary:
         self._limits: dict[int, int | None] = {0: None}
         self._head = 0
         self._stale = False
-        #: Series whose effective points are to be counted anew: a fork of a large job concerns thousands of them.
+        #: Series whose effective points are to be counted again: a fork of a large job concerns thousands of them.
         self._recount: dict[tuple[int, _Who], None] = {}
         self._watching = Watching()
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["JOB_OVER_AFTER_S", "Ticking"]
 
-#: A job must be over so long before its open commands are closed, seconds: the last words of its ranks may still come.
+#: A job must be over so long before its open commands are closed, seconds: the last messages of its ranks may still
+#: come.
 JOB_OVER_AFTER_S = 5.0
 
 

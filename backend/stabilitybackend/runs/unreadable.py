@@ -64,7 +64,7 @@ class Unreadable:
 
     @property
     def note(self) -> str:
-        """Return what people are told, empty while nothing was passed over."""
+        """Return the text for people, empty while nothing was passed over."""
         if not self.passed_over:
             return ""
         what, why = next(iter(self._named))

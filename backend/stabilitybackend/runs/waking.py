@@ -1,4 +1,4 @@
-"""Takes up the runs that were under way when the server stopped: those heard of last first, a few at a time."""
+"""Takes up the runs that were under way when the server stopped: those last connected first, a few at a time."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def blind_ends(sources: list[Source]) -> list[BlindSpot]:
 
 
 def blind_signals(sources: list[Source], trouble: Callable[[Source], str]) -> list[BlindSpot]:
-    """Return which running ranks can't be made to write stacks; those without a readable slot are told as that."""
+    """Return which running ranks can't be made to write stacks; those without a readable slot are reported as that."""
     readable = [(source, source.slot) for source in sources if source.alive and source.slot and not source.trouble]
     running = [source for source, slot in readable if slot.state == STATE_RUNNING]  # who leaves takes the handler along
     troubles = [(source, why) for source in running if (why := trouble(source))]

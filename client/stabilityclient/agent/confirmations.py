@@ -22,7 +22,7 @@ def begin_sources(sources: Iterable[Source], hello: Hello, welcome: Welcome) -> 
     """Go to where sending begins with each source; return what can't be about the numbers of a Welcome, in words."""
     troubles = [begin_source(source, welcome.last_seq.get(source.info.source, 0)) for source in sources]
     named = {info.source for info in hello.sources}
-    foreign = sorted(set(welcome.last_seq) - named) if named else []  # who names none is told of the whole run
+    foreign = sorted(set(welcome.last_seq) - named) if named else []  # a Hello without names gets the whole run's
     if foreign:
         troubles.append(
             f"the server has numbers of {len(foreign)} sources that were not asked for, e.g. {foreign[0]!r:.140}: "

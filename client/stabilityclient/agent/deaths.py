@@ -37,7 +37,7 @@ class DeathWatch:
     Args:
         counters: kills for memory by control group.
         now: unix seconds. monotonic: monotonic seconds.
-        kernel_pids: whether process ids in the kernel's log are those that we see (not in most containers).
+        kernel_pids: whether process ids in the kernel's log are those that are visible (not in most containers).
 
     Attributes:
         trouble: why the ends of processes are seen late and without their status; empty when all is well.

@@ -133,7 +133,7 @@ def _from_zombie(fd: int | None, pid: int, ticks: int) -> ExitStatus | None:
     stat = read_stat(pid)
     if stat is None or stat.state not in "ZX" or ticks not in (0, stat.start_ticks):
         return None
-    # 0 is also what a process of another user shows: only who may trace it is told.
+    # 0 is also what a process of another user shows: only who may trace it sees more.
     return _decoded(stat.exit_code, "zombie") if stat.exit_code or _same_user(pid) else None
 
 

@@ -62,7 +62,7 @@ def frame_of(info: SourceInfo, records: list[Record]) -> Frame:
 
 
 def encoded_frame(info: SourceInfo, records: list[Record]) -> tuple[Frame, bytes]:
-    """Return the frame of some records and its bytes; an event that MessagePack can't hold is told as lost."""
+    """Return the frame of some records and its bytes; an event that MessagePack can't hold is reported as lost."""
     frame = frame_of(info, records)
     try:
         return frame, encode_message(frame)

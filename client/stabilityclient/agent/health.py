@@ -14,7 +14,7 @@ __all__ = ["MAX_HEALTH_RANKS", "ClockWatch", "living_ranks", "main_thread_pendin
 
 #: Ranks in one Health message: the newest start of each rank of the node. A node has 8 to 16 GPUs.
 MAX_HEALTH_RANKS = 256
-#: Smallest jump of the wall clock that is told, seconds: NTP slews by less.
+#: Smallest jump of the wall clock that is reported, seconds: NTP slews by less.
 CLOCK_STEP_S = 1.0
 
 

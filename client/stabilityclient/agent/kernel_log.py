@@ -18,7 +18,8 @@ __all__ = ["KMSG", "KernelLine", "KernelLog", "names_our_pids"]
 
 #: Where the kernel gives its log away record by record.
 KMSG = "/dev/kmsg"
-#: Bytes of one read: more than the longest record (8 KiB, CONSOLE_EXT_LOG_MAX), or the device answers EINVAL for ever.
+#: Bytes of one read: more than the longest record (8 KiB, CONSOLE_EXT_LOG_MAX), or the device answers EINVAL without
+#: end.
 READ_BYTES = 16 * 1024
 #: Reads and bytes of one look: a log that is written faster than we look holds nothing up; the rest is for the next.
 MAX_READS, MAX_BYTES = 2_000, 1024 * 1024
@@ -95,7 +96,7 @@ class KernelLog:
         return lines
 
     def close(self) -> None:
-        """Close the log; a later ``read`` opens it anew."""
+        """Close the log; a later ``read`` opens it again."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

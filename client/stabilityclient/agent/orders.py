@@ -1,6 +1,6 @@
 """Orders that the agent itself carries out: one at a time, each answered with a ``command`` event.
 
-They never reach the ranks' mailbox: a job that stands reads no mailbox.
+They never reach the ranks' mailbox: a hung job reads no mailbox.
 
 What is taken is written down before anything is done, and that it was begun before it is begun. So the agent that
 follows a killed one knows what was in hand, and ends it with an answer whatever the server says to it: somebody looks

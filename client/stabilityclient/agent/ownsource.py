@@ -26,8 +26,8 @@ MAX_WAITING_BYTES = 4 * 1024 * 1024
 class OwnSource:
     """Writes to ``sources/a<start in hex ns>-<pid>``.
 
-    Room for the first records is reserved by ``reserve``: what happens when the disk is full must be told too. Events
-    that find no room wait in memory for it, and are told with the time when they happened.
+    Room for the first records is reserved by ``reserve``: what happens when the disk is full must be reported too.
+    Events that find no room wait in memory for it, and are reported with the time when they happened.
 
     Args:
         run_folder: of the run on this node. node: its name. limit_bytes: of all spools of the run here.

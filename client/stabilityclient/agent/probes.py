@@ -45,7 +45,7 @@ class ProcStat(NamedTuple):
 
 
 def read_stat(pid: int, thread: int = 0) -> ProcStat | None:
-    """Return what stands there for a thread (0: the main one) of a process, None where there is none."""
+    """Return what is there for a thread (0: the main one) of a process, None where there is none."""
     try:
         with open(f"/proc/{pid}/task/{thread or pid}/stat", "rb") as file:
             fields = file.read(4096).rpartition(b")")[2].split()
@@ -153,7 +153,8 @@ class Prober:
 
         Args:
             pid: of the process. ticks: its start (0: do not compare), so that a later process of the same pid is none.
-            thread: native id of the thread that matters, 0 for the main one; when it has ended, the main one is told.
+            thread: native id of the thread that matters, 0 for the main one; when it has ended, the main one is
+            reported.
         """
         stat = read_stat(pid)
         if stat is None or ticks not in (0, stat.start_ticks):

@@ -114,7 +114,7 @@ class SpoolReader:
             if record is None:
                 break
             if isinstance(record, Lost) and record.last_seq >= seq:
-                # Part of a gap was reported before: the rest of it is still to be told.
+                # Part of a gap was reported before: the rest of it is still to be reported.
                 self._pushed = Lost(seq, record.last_seq, record.reason)
                 break
 

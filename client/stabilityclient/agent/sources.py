@@ -25,7 +25,7 @@ __all__ = ["Source", "Sources", "is_alive", "load_source", "read_source"]
 _DEAD_STATES = ("Z", "X")
 #: What the server takes as a source id: one that it refuses would keep the whole node out.
 _SOURCE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-#: A process in another container whose heart stands for so long is taken as gone, seconds.
+#: A process in another container whose heartbeat thread stands for so long is taken as gone, seconds.
 ELSEWHERE_S = 600.0
 #: Unix seconds beyond which a time is no time (year 5138).
 MAX_TIME_S = 1e11
@@ -107,7 +107,7 @@ class Source:
         """Read the slot and look whether the process lives."""
         if not self.is_rank or self.ended is not None:
             return  # nothing moves any more: a job that was restarted often leaves many
-        # In this order: a process that ended between the two looks is noticed with its last word.
+        # In this order: a process that ended between the two looks is noticed with its last message.
         self.alive = self.elsewhere or is_alive(self.info.pid, self.ticks)
         found = read_slot(str(self.folder / "slot"))
         if isinstance(found, SlotView):

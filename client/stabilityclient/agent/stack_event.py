@@ -47,7 +47,7 @@ def stack_events(request: str, ranks: Iterable[Mapping[str, Any]]) -> list[dict[
 
 
 def threads(text: str) -> list[str]:
-    """Return the parts of a text in faulthandler's format: what stands before the first thread, then each thread.
+    """Return the parts of a text in faulthandler's format: what is before the first thread, then each thread.
 
     They give the text again when they are joined, but for the addresses.
     """

@@ -1,9 +1,9 @@
-"""A close look at every rank of the node: first what costs the job nothing, last a signal, and only where it must be.
+"""A dump of every rank of the node: first what costs the job nothing, last a signal, and only where it must be.
 
-A heart that beats brings the stacks itself. The signal is for processes whose interpreter stands: ``faulthandler``
-reads the frames of all threads without the interpreter's lock, and while threads run that crashes the process (CPython
-3.11: after 2 to 118 dumps with six busy threads, never in 3,000 where all stood). It also interrupts system calls and
-lets pending calls run, so what is sampled after it says nothing about what was before.
+A heartbeat thread that beats brings the stacks itself. The signal is for processes whose interpreter is stuck:
+``faulthandler`` reads the frames of all threads without the interpreter's lock, and while threads run that crashes the
+process (CPython 3.11: after 2 to 118 dumps with six busy threads, never in 3,000 where all stood). It also interrupts
+system calls and lets pending calls run, so what is sampled after it says nothing about what was before.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ __all__ = ["MAX_STACK_CHARS", "StackTaker"]
 
 #: Seconds between the two samples of /proc and the slots.
 SAMPLE_S = 0.25
-#: Longest wait for the answers of the heart threads, seconds: they look once a second.
+#: Longest wait for the answers of the heartbeat threads, seconds: they look once a second.
 PROBE_S = 3.0
 #: Longest wait for the stacks after the signal, seconds.
 STACK_S = 1.0
 #: A file that has grown and then stays so for this long is complete, seconds: it is written without a pause.
 QUIET_S = 0.1
-#: A heart that has not beaten for so long will not answer either, seconds: something holds the interpreter's lock.
+#: A heartbeat thread that has not beaten for so long will not answer either, seconds: something holds the interpreter's
+#: lock.
 HEART_STANDS_S = 2.5
 #: Longest text of stacks, characters. The main thread stands last, so the beginning goes.
 MAX_STACK_CHARS = 60_000
@@ -67,7 +68,7 @@ class _Look:
 
     @property
     def stands_s(self) -> float:
-        """Return for how long the heart has not beaten, seconds."""
+        """Return for how long the heartbeat thread has not beaten, seconds."""
         return time.monotonic() - self.source.beat_at
 
 
@@ -111,7 +112,7 @@ class StackTaker:
         return "acted", f"stacks of {seen} of {len(looks)} ranks" + (f"; {'; '.join(missing[:3])}" if missing else "")
 
     def blind(self) -> list[BlindSpot]:
-        """Return which living ranks had no Flight Recorder at the newest look: what they wait in can't be told."""
+        """Return which living ranks had no Flight Recorder at the newest look: what they wait in is not known."""
         living = [(source, why) for source, why in self._no_recorder if source.alive]
         do = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 before init_process_group"
         return grouped("collectives", living, do)
@@ -136,7 +137,7 @@ class StackTaker:
             look.slot = _slot_facts(look.source)
 
     async def _ask_hearts(self, looks: list[_Look]) -> list[_Look]:
-        """Take what the hearts say; return the looks at ranks whose interpreter stands: only a signal helps there."""
+        """Take the heartbeat threads' answers; return the ranks whose interpreter is stuck: they need a signal."""
         wanted = -1
         try:
             add_to_mailbox(str(self._probe))
@@ -179,7 +180,7 @@ class StackTaker:
         look.answer = answer if answer.get("n") == wanted else {"why": missing}
         threads = look.answer.get("threads")
         look.stack = _cut(threads) if isinstance(threads, str) else None
-        # What the signal would have met: it is needed as soon as the interpreter stands.
+        # What the signal would have met: it is needed as soon as the interpreter is stuck.
         trouble = signal_trouble(look.source, self._descriptor(look.source))
         if look.stack is not None:
             look.stack_missing = trouble or None
@@ -221,7 +222,7 @@ class StackTaker:
 
 
 def _heart_trouble(look: _Look) -> str | None:
-    """Return why neither a heart nor a signal can bring anything; None when it is worth to ask."""
+    """Return why neither a heartbeat thread nor a signal can bring anything; None when it is worth to ask."""
     source = look.source
     if not source.alive:
         return "the process has ended"

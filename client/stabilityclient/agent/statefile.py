@@ -33,7 +33,7 @@ class StateFile:
         self.error = ""
 
     def read(self) -> dict[str, Any]:
-        """Return what stands there, {} where there is nothing that can be read."""
+        """Return what is there, {} where there is nothing that can be read."""
         return read_json(str(self._path))
 
     def write(self, value: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Carries frames to the gateway: at most 16 in flight, each confirmed, again after every kind of trouble, for ever.
+"""Carries frames to the gateway: at most 16 in flight, each confirmed, again after every kind of trouble, without end.
 
 The gateway's last numbers are the truth about what is stored. This side only rewinds its readers to them; so nothing
 is lost and nothing is stored twice, whichever side was killed when.

@@ -1,7 +1,7 @@
 """Calls of NVML that are watched: which one runs now, for which GPU, and since when.
 
-A sick GPU can hold a call for minutes or for ever (its system processor does not answer). pynvml calls through ctypes,
-which gives the GIL away, so only the thread that called waits; others ask here what it waits for.
+A sick GPU can hold a call for minutes or without end (its system processor does not answer). pynvml calls through
+ctypes, which gives the GIL away, so only the thread that called waits; others ask here what it waits for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Turns looks at one GPU into what is to be told: conditions that begin and end, and counters that grew.
+"""Turns looks at one GPU into what is to be reported: conditions that begin and end, and counters that grew.
 
-Facts and changes only; what they mean is the server's to decide. A condition that stood before the agent came is told
-once, a counter only for what was added while it looked.
+Facts and changes only; what they mean is the server's to decide. A condition that stood before the agent came is
+reported once, a counter only for what was added while it looked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stabilityclient.agent.gpu.looks import GpuFacts, GpuLook
 
 __all__ = ["Change", "GpuChanges"]
 
-#: Share of the time since the last look at lowered clocks from which it is told, and below which it is over.
+#: Share of the time since the last look at lowered clocks from which it is reported, and below which it is over.
 THROTTLED_SHARE = 0.05
 THROTTLED_OVER_SHARE = 0.025
 #: Looks in a row below THROTTLED_OVER_SHARE after which it is over: clocks go up and down by the second.
@@ -25,12 +25,14 @@ THROTTLED_OVER_LOOKS = 3
 COOLER_C = 3.0
 #: Seconds between two tellings of corrected memory errors, and of PCIe replays, of one GPU.
 COUNTER_QUIET_S = 600.0
-#: PCIe replays a minute from which they are told. Source: DCGM_LIMIT_MAX_PCIREPLAY_RATE (dcgm_gpu_hardware_limits.h).
+#: PCIe replays a minute from which they are reported. Source: DCGM_LIMIT_MAX_PCIREPLAY_RATE
+#: (dcgm_gpu_hardware_limits.h).
 REPLAYS_A_MINUTE = 8.0
 #: Slow looks kept for the NVLink rule, and how many of them must have seen new errors: single ones are daily business.
 #: Source: NVIDIA Resiliency Extension, NVLinkWindowHealthCheck (a port is bad with more than 15 of the last 30).
 LINK_WINDOWS, LINK_BAD_WINDOWS, LINK_GOOD_WINDOWS = 30, 15, 5
-#: What was not told for so long is told even in a storm, seconds: the one Xid that matters comes among thousands.
+#: What was not reported for so long is reported even in a storm, seconds: the one Xid that matters comes among
+#: thousands.
 NEWS_S = 60.0
 #: Different things of one GPU whose last telling is remembered; there are some 170 Xids.
 MAX_NEWS = 256
@@ -67,7 +69,7 @@ class Change(NamedTuple):
 
 
 class _Counter:
-    """A counter of the GPU: what was added since it was told."""
+    """A counter of the GPU: what was added since it was reported."""
 
     def __init__(self, value: float, now: float) -> None:
         self.value = value
@@ -78,7 +80,7 @@ class _Counter:
     def take(self, value: float) -> float:
         """Return what was added since the last value.
 
-        A counter that is lower in two looks began anew with its driver: all that it has is new. One that is lower in a
+        A counter that is lower in two looks began again with its driver: all that it has is new. One that is lower in a
         single look was read wrongly.
         """
         if value < self.value and not self._fell:
@@ -92,7 +94,7 @@ class _Counter:
 
 
 class GpuChanges:
-    """What is told of one GPU."""
+    """What is reported of one GPU."""
 
     def __init__(self) -> None:
         self._on: dict[str, tuple[float, Any]] = {}
@@ -109,7 +111,7 @@ class GpuChanges:
 
     @property
     def suppressed(self) -> int:
-        """Return how many changes were not told because there were too many."""
+        """Return how many changes were not reported because there were too many."""
         return self._budget.suppressed
 
     def look(self, gpu: GpuFacts, look: GpuLook) -> list[Change]:
@@ -137,7 +139,7 @@ class GpuChanges:
         return self._told
 
     def answers(self, now: float) -> list[Change]:
-        """Return what to tell of a GPU that said at last who it is: from now on it is told by its UUID."""
+        """Return what to tell of a GPU that said at last who it is: from now on it is reported by its UUID."""
         self._begin(now)
         self._latch("lost", False, {}, "", "answers again")
         return self._told
@@ -263,7 +265,7 @@ class GpuChanges:
         self._told = []
 
     def _is_news(self, name: str) -> bool:
-        """Whether this was not told for a while; then it takes nothing from what a storm may use."""
+        """Whether this was not reported for a while; then it takes nothing from what a storm may use."""
         last = self._last.get(name)
         if last is None and len(self._last) >= MAX_NEWS:
             oldest = min(self._last, key=lambda known: self._last[known])

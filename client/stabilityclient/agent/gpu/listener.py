@@ -18,7 +18,7 @@ __all__ = ["WAIT_S", "EventListener", "GpuEvent"]
 WAIT_S = 5.0
 #: Pause after an error, seconds: a set with a GPU that is lost answers at once, again and again.
 ERROR_PAUSE_S = 1.0
-#: Errors in a row after which the thread ends; it is started anew with the GPUs that still answer.
+#: Errors in a row after which the thread ends; it is started again with the GPUs that still answer.
 MAX_ERRORS = 3
 #: Events that nobody took yet.
 MAX_EVENTS = 1_000

@@ -29,7 +29,7 @@ class GpuFacts:
         uuid: ``GPU-...``; empty where even that can't be asked. name: of the product. bus_id: ``0000:05:00``.
         serial: of the board. memory_mib: in all.
         mig: UUIDs of its MIG instances, empty without MIG.
-        limit_c, memory_limit_c: temperatures from which the GPU or its memory is too hot; None: not told.
+        limit_c, memory_limit_c: temperatures from which the GPU or its memory is too hot; None: not reported.
     """
 
     index: int

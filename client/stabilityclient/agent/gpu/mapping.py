@@ -42,7 +42,7 @@ def _expected(gpus: Sequence[GpuFacts], local_rank: int | None, visible: str | N
     for name in names:
         gpu = _named(in_order, name)
         if gpu is None:
-            break  # CUDA too takes only what stands before the first name that is none
+            break  # CUDA too takes only what is before the first name that is none
         seen.append(gpu)
     if len(seen) == 1:
         return seen[0]  # each rank was given its own

@@ -26,7 +26,7 @@ TICK_S = 0.25
 #: A call that is older hangs, seconds; with a shorter poll it is as long as that, never below MIN_HANG_S.
 HANG_S = 10.0
 MIN_HANG_S = 1.0
-#: An inventory is told when it stayed the same for so long: ranks come one after the other at a start, seconds.
+#: An inventory is reported when it stayed the same for so long: ranks come one after the other at a start, seconds.
 INVENTORY_SETTLES_S = 1.0
 #: Inventories a minute in the long run, and at once.
 INVENTORIES_A_MINUTE, INVENTORIES_AT_ONCE = 6.0, 4.0
@@ -36,7 +36,7 @@ PIDS_WANTED_S = 120.0
 MAX_REMEMBERED = 256
 
 #: What calls may take beyond that, seconds: the wait for events waits, and without persistence mode nvmlInit starts
-#: each GPU of the node anew.
+#: each GPU of the node again.
 _MAY_TAKE_S = {"nvmlEventSetWait_v2": WAIT_S, "nvmlInit": 30.0}
 #: What people can do about what can't be seen.
 _DO = {
@@ -153,7 +153,7 @@ class GpuMonitor:
         return None if gpu is None else {"index": gpu.index, "uuid": gpu.uuid}
 
     def kernel(self, lines: Iterable[KernelLine]) -> None:
-        """Take new lines of the kernel's log: an Xid of a known GPU is that GPU's, all else is told as it is."""
+        """Take new lines of the kernel's log: an Xid of a known GPU is that GPU's, all else is reported as it is."""
         now = self._now()
         for line in lines:
             gpu = self._on_bus(line.bus_id) if line.what == "xid" else None

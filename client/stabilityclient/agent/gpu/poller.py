@@ -102,7 +102,7 @@ class GpuPoller:
         self._reader.close()
 
     def _listen(self, look: NodeLook, dear: bool) -> None:
-        """Have a listener where events can come: at first, after NVML was opened anew, after it ended in trouble."""
+        """Have a listener where events can come: at first, after NVML was opened again, after it ended in trouble."""
         if not look.visible or self._reader.watch is None:
             return
         before = self._listener

@@ -63,7 +63,7 @@ class GpuReader:
         return list(self._devices.values())
 
     def look(self, dear: bool, processes: bool = False) -> NodeLook:
-        """Return what the GPUs say now. Blocks for as long as the driver takes; a sick GPU can take for ever.
+        """Return what the GPUs say now. Blocks for as long as the driver takes; a sick GPU can take without end.
 
         Args:
             dear: also what takes long: memory errors, links, the recovery action. processes: also who computes where.
@@ -85,7 +85,7 @@ class GpuReader:
         )
 
     def close(self) -> None:
-        """Shut NVML down; the next look opens it anew."""
+        """Shut NVML down; the next look opens it again."""
         if self._open and self.watch is not None:
             self._open = False
             try:

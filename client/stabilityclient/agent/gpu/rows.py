@@ -25,7 +25,7 @@ def row_of(gpu: GpuFacts, look: GpuLook, times: dict[str, tuple[float, float]]) 
 
     Args:
         times: last value and sum of each time counter, ns; kept here from look to look. A counter that went back
-            (its driver was loaded anew) goes on from the sum that it had.
+            (its driver was loaded again) goes on from the sum that it had.
     """
     if not look.values:
         return {}

@@ -1,4 +1,4 @@
-"""Xids from two sources, told once: NVML's event set, and the lines of the kernel's log."""
+"""Xids from two sources, reported once: NVML's event set, and the lines of the kernel's log."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ class XidFold:
             self._waiting[gpu, xid] = (now, ToldXid(gpu, facts, line.text))
 
     def due(self, now: float) -> list[ToldXid]:
-        """Return those that are to be told now, in the order in which they came."""
+        """Return those that are to be reported now, in the order in which they came."""
         ready = [key for key, (at, _) in self._waiting.items() if at <= now]
         return [self._waiting.pop(key)[1] for key in ready]
 
     def _new(self, gpu: str, xid: int, now: float) -> int | None:
-        """Return how often this one came since it was last told; None: it was told a moment ago."""
+        """Return how often this one came since it was last reported; None: it was reported a moment ago."""
         seen = self._seen.get((gpu, xid))
         if seen is not None and now - seen.at < SAME_S:
             seen.repeats += 1
