@@ -87,7 +87,7 @@ class Ledger:
         """Give a function that stores a record and does not wait for the answer.
 
         The mark and the message should leave together: a kill between the two is the one moment in which a message to a
-        receiver that is not idempotent can be lost. So the command goes out on a connection that stands already, the
+        receiver that is not idempotent can be lost. So the command goes out on a connection that is open already, the
         message follows in the next turn of the event loop, and the answer is read afterwards. Whether the mark was
         stored matters only after a crash: whoever lives on writes what became of the message.
         """

@@ -53,7 +53,7 @@ class AlertingService:
     """Tells the receivers what opens, gets critical and ends.
 
     Each receiver has a consumer group of its own on each stream. An event is acknowledged when its message has
-    arrived or never will, so what a killed process left is done by the next one; the ledger keeps it from being told
+    arrived or never will, so what a killed process left is done by the next one; the ledger keeps it from being sent
     twice (see ``Courier``). One process at a time sends, under a lease; others wait. Several processes may run, for
     the next one to take over.
 

@@ -53,7 +53,7 @@ class Sink(ABC):
 
         Args:
             notice: what to tell.
-            before_write: awaited once, after the connection stands and before the message's body leaves.
+            before_write: awaited once, after the connection is open and before the message's body leaves.
 
         Raises:
             SendError: the receiver did not take it. No secret is in its text.

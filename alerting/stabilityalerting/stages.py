@@ -36,7 +36,7 @@ Stage = Callable[[Job], str | None]
 
 
 def dedupe(job: Job) -> str | None:
-    """Stop an event that the receiver was told of, or that an event told later has overtaken."""
+    """Stop an event that the receiver got, or that a later sent one has overtaken."""
     return "told_already" if job.alert.version <= job.record.version else None
 
 

@@ -72,7 +72,7 @@ __all__ = ["create_app"]
 MIB = 1024 * 1024
 #: Redis connections for storing frames (one writer) and for what comes before: keys, and an agent's numbers.
 DOOR_CONNECTIONS = 8
-#: Redis connections of alerting: each receiver waits on one and notes what it told on another.
+#: Redis connections of alerting: each receiver waits on one and notes what it sent on another.
 ALARM_CONNECTIONS = 16
 
 _log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """What was done to the server and its runs, by whom and when; only ever appended to.
 
-What people do to one run (commands, settings) stands with the run (``RunKeys.command_audit``) and goes with it. Here is
-what outlives a run: its removal, keys, logins.
+What people do to one run (commands, settings) is stored with the run (``RunKeys.command_audit``) and goes with it. Here
+is what outlives a run: its removal, keys, logins.
 """
 
 from __future__ import annotations

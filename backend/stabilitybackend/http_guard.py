@@ -1,4 +1,4 @@
-"""Stands before every route: host, origin and size of a request are checked, and each answer gets its headers.
+"""Wraps every route: host, origin and size of a request are checked, and each answer gets its headers.
 
 It lies around the whole application, so that answers to defects of ours carry the headers too, and nothing of a
 request is kept in memory before it is known that it may come.
@@ -24,7 +24,7 @@ __all__ = ["MAX_BODY_BYTES", "MAX_LOGIN_BYTES", "HttpGuard", "security_headers"]
 
 #: Longest body of a request, bytes. Data comes over the agents' WebSocket: what is sent here are settings and orders.
 MAX_BODY_BYTES = 1024 * 1024
-#: Longest body of a request that nobody's key stands behind yet, bytes: a key is 55 characters.
+#: Longest body of a request without a known key, bytes: a key is 55 characters.
 MAX_LOGIN_BYTES = 4096
 #: Seconds in which a body has to be here. A slow one holds a connection and nothing else.
 BODY_TIMEOUT_S = 20.0
@@ -47,7 +47,7 @@ def security_headers(script_hashes: Iterable[str]) -> list[tuple[bytes, bytes]]:
     data to another host.
 
     Args:
-        script_hashes: ``'sha256-...'`` of each script that stands in a page.
+        script_hashes: ``'sha256-...'`` of each inline script of a page.
     """
     policy = {
         "default-src": "'none'",

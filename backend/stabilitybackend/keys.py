@@ -35,7 +35,7 @@ AUDIT = "sb:audit"
 FLEET_GPU_FAULTS = "sb:fleet:gpu_faults"
 #: Hash: run id -> its interruptions and the times in which it ran, as JSON. Stays when the run goes.
 FLEET_INTERRUPTIONS = "sb:fleet:interruptions"
-#: Hash: run id -> what people said of its interruptions, as JSON.
+#: Hash: run id -> people's corrections of its interruptions, as JSON.
 FLEET_CATEGORIES = "sb:fleet:categories"
 #: A stream that nobody writes: who waits on it notices that Redis goes away.
 QUIET = "sb:quiet"
@@ -86,7 +86,7 @@ class RunKeys:
 
     @property
     def undone(self) -> str:
-        """Set: keys of inferred segments that somebody said are none."""
+        """Set: keys of inferred segments that somebody undid."""
         return self._key("undone")
 
     @property

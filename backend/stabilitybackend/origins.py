@@ -1,7 +1,7 @@
 """Which host names are ours, and which pages may call: asked first, of every request and every WebSocket.
 
 A page of another site can make a person's browser call us. Two things give it away. A name that was made to resolve
-to our address (DNS rebinding) stands in ``Host``; so a name must be one that we know. A page that calls across sites
+to our address (DNS rebinding) is in ``Host``; so a name must be one that we know. A page that calls across sites
 is named in ``Origin``; so that must be a page of ours. What is promised: docs/security.md.
 """
 

@@ -122,7 +122,7 @@ async def check_server(redis: Redis, url: str) -> str:
             hint="start it, correct --redis-url, or leave --redis-url out to use the embedded server",
             code="redis_away",
         ) from error
-    except (TypeError, ValueError) as error:  # redis-py hands what stands behind the URL's "?" to its connections
+    except (TypeError, ValueError) as error:  # redis-py hands what follows the URL's "?" to its connections
         raise RedisStartError(
             f"Redis at {place} can't be used with the options behind the '?' of its URL: {error}",
             hint="leave them out of --redis-url, or correct them",

@@ -79,7 +79,7 @@ class Settings:
             older is archived.
         cache_mib: MiB of archived points that all runs together keep decoded in memory, >= 0
             (``STABILITY_CACHE_MIB``).
-        retention_days: runs of which nothing was heard for so many days, >= 1, are deleted for good
+        retention_days: runs that have not reported for so many days, >= 1, are deleted
             (``STABILITY_RETENTION_DAYS``). None keeps them without end.
         hang_floor_s: seconds that a rank may always stand still, > 0 (``STABILITY_HANG_FLOOR_S``).
         hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor (``STABILITY_HANG_CEILING_S``).

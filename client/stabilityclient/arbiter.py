@@ -117,7 +117,7 @@ class FileArbiter:
         try:
             os.close(os.open(os.path.join(self._folder, f"ready.{rank}"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         except FileExistsError:
-            pass  # said already
+            pass  # proposed already
 
     def all_ready(self, world_size: int) -> bool:
         try:

@@ -76,7 +76,7 @@ class Identity:
         """Look again; ``world_size`` is right afterwards.
 
         Raises:
-            NotReadyError: this process is not who it said it was, or another says the same. It must not act.
+            NotReadyError: this process is not the rank that it was, or another is the same. It must not act.
         """
         told = torch_identity()
         if told is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Intake"]
 
-#: Refusals told in one message.
+#: Refusals named in one message.
 MAX_REFUSED_SHOWN = 4
 #: Seconds that a rollback, finish() and exit wait for values that still live on a device.
 DEVICE_WAIT_S = 5.0
@@ -30,7 +30,7 @@ class Intake:
     """The slower way of a row into the spool.
 
     Args:
-        spool, heart (the heartbeat thread): of this process. guard: told of device values that can't be stored.
+        spool, heart (the heartbeat thread): of this process. guard: counts device values that can't be stored.
 
     Attributes:
         deferred: reads values that live on a device; None before the first one.

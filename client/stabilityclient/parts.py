@@ -45,7 +45,7 @@ class Parts:
             self.slot.show(b"", time(), 0.0)
 
     def leave(self, step: int) -> None:
-        """The loop of steps() ends before ``step``. What comes next, a last save say, is no step that stands."""
+        """The loop of steps() ends before ``step``. What comes next, a last save say, is no stalled step."""
         self.heart.stepping = False
         self.boundary.leave(step)
         if self.slot.top is None:

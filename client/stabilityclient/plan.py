@@ -1,6 +1,6 @@
 """The plan for a job that comes up again: from which checkpoint, what to leave out, who was suspect (docs/restart.md).
 
-The node's agent writes it before it ends the ranks; the job reads it when it starts. A plan stands until a process that
+The node's agent writes it before it ends the ranks; the job reads it when it starts. A plan holds until a process that
 started after it has saved a checkpoint: a job that dies on its way there is sent back to the same place, not to the
 checkpoints that the plan passed over. Then the agent notes in ``plan.used`` when that process started, and older plans
 are not given out any more. Nobody marks anything while reading, so all ranks of a node read the same.

@@ -39,7 +39,7 @@ class Probe:
     Args:
         counter: path of the counter file, made if it is not there.
         answer: path of ``probe.json``.
-        slot: told the number that was answered, and whether there is a Flight Recorder.
+        slot: gets the number that was answered, and whether there is a Flight Recorder.
 
     Raises:
         OSError: the counter can't be made or mapped.

@@ -40,7 +40,7 @@ class Restoring:
         self._noted: tuple[Mapping[str, Any], int] | None = None
 
     def named(self, can: Iterable[str] | None) -> list[str] | None:
-        """Return what ``can`` names, in the order of CHANGES; None where nothing, or nothing usable, was said."""
+        """Return what ``can`` names, in the order of CHANGES; None where nothing, or nothing usable, was given."""
         if can is None:
             return None
         try:

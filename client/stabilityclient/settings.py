@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEFAULT_URL", "Ranks", "Settings", "node_name", "resolve"]
 
-#: Where `stabilityboard up` listens unless told otherwise.
+#: Where `stabilityboard up` listens by default.
 DEFAULT_URL = "http://127.0.0.1:8080"
 #: Folder for spools, relative to the working directory, unless STABILITY_DIR or dir= says otherwise.
 DEFAULT_DIR = ".stability"
@@ -254,7 +254,7 @@ def _checked_id(setting: str, given: object) -> str:
 
 
 def _shared_id(settings: Settings, environ: Mapping[str, str]) -> str:
-    """Return an id on which all ranks agree without talking: from what the launcher told each of them."""
+    """Return an id on which all ranks agree without talking: from what the launcher gave each of them."""
     import hashlib
 
     elastic = environ.get("TORCHELASTIC_RUN_ID", "none")

@@ -269,7 +269,7 @@ class SpoolWriter:
         self._pos = (end + 7) & -8
 
     def _enter(self, names: tuple[str, ...]) -> tuple[Callable[..., bytes], int, int]:
-        """Return the packing of a set whose schema stands in the current chunk, with room for one row.
+        """Return the packing of a set whose schema is in the current chunk, with room for one row.
 
         Raises:
             _NoRoom: the disk or the quota is full.

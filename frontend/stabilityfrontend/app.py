@@ -84,14 +84,14 @@ def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object]) -> list[str
         add_log_handler=False,
         suppress_callback_exceptions=True,
         index_string=index,
-        # It stands in the page's head already.
+        # It is in the page's head already.
         assets_ignore=r"^early\.js$",
         meta_tags=[
             {"name": "viewport", "content": "width=device-width, initial-scale=1"},
             {"name": "robots", "content": "noindex"},
         ],
     )
-    # Pages call nothing in the server through Dash. Told that there is a socket for that, each would try it without
+    # Pages call nothing in the server through Dash. With a socket for that, each would try it without
     # end.
     pages.backend.websocket_capability = False
     register(pages, app)
@@ -142,7 +142,7 @@ def _close_callback_doors(pages: Dash, app: FastAPI) -> None:
 
 
 def _script_hashes(page: str) -> list[str]:
-    """Return ``'sha256-...'`` of each script of ours that stands in a page."""
+    """Return ``'sha256-...'`` of each inline script of a page."""
     texts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     return [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts]
 

@@ -35,6 +35,6 @@ def segmented(id_: str, label: str, options: list[tuple[str, str]]) -> html.Div:
 
 
 def panel_head(title: str, *parts: Any, title_id: str = "") -> html.Div:
-    """Return the head of a panel: its title, then whatever else stands in that line."""
+    """Return the head of a panel: its title, then whatever else is in that line."""
     heading = html.H2(title, id=title_id) if title_id else html.H2(title)
     return html.Div([heading, *parts], className="panel-head")

@@ -89,7 +89,7 @@ def first_requests() -> dict[str, Any]:
     """Return what the page's head asks the server for before its scripts are there (``assets/early.js``).
 
     The large chart's own metric is not known yet: whichever of the usual names the run has is in the answer. What the
-    strip and the panels show follows as soon as the run has said which metrics it logs.
+    strip and the panels show follows as soon as the metrics of the run are known.
     """
     patterns = [name for panel in PANELS for name in panel.metrics] + [kpi.metric for kpi in KPIS if kpi.metric]
     fine = [*LOSSES, "grad_norm"]

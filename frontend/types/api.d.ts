@@ -327,7 +327,7 @@ export interface Gpu {
  *
  * Attributes:
  *     what: the first sign, e.g. xid, ecc_uncorrected, lost.
- *     incident_id: null for a symptom that stands alone.
+ *     incident_id: null for a symptom alone.
  */
 export interface GpuFault {
   time: number;
@@ -804,7 +804,7 @@ export interface Rollback {
  *     changes: what was ordered, or declared by the job. applied: what the job says that it did, null for nothing.
  *     downtime_s: null when the job ended without a new row.
  *     batches_skipped: null where some were ordered and the job reported nothing.
- *     undone: a person said that the steps were no rollback: listed, and not counted.
+ *     undone: a person undid the segment: listed, and not counted.
  */
 export interface RollbackCost {
   segment: number;
@@ -867,7 +867,7 @@ export interface RollbackCosts {
  *
  * Attributes:
  *     config: what the job said of itself.
- *     created, updated: when the server heard of it first and last.
+ *     created, updated: when it first and last reported.
  *     began, logged: when its ranks logged first and last, by the clock of the log; null without points.
  *     last_step: newest step of the effective timeline.
  *     head: id of the newest segment of the effective timeline.
@@ -983,7 +983,7 @@ export interface RunWithStoring {
  *     cause: ``resume``: a launch that did not go back.
  *     changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
  *     points: values stored in it.
- *     undone: a person said that this inferred segment is no rollback.
+ *     undone: a person undid this inferred segment.
  */
 export interface Segment {
   id: number;
@@ -1091,7 +1091,7 @@ export interface ServerHealth {
   uptime_s: number;
 }
 
-/** Who said that an interruption was something else than the rules say. */
+/** Who corrected the category of an interruption. */
 export interface SetBy {
   who: string;
   time: number;

@@ -207,7 +207,7 @@ def test_a_trainer_state_of_a_run_that_went_back_is_refused_as_written_anew(tmp_
     run = ImportedRun()
     run.take(write_state(tmp_path, history(20)))
     again = [*history(20)[:9], *({**entry, "loss": 7.0} for entry in history(20)[9:19]), *history(20)[19:]]
-    with pytest.raises(BadRequest, match="was written anew"):
+    with pytest.raises(BadRequest, match="was rewritten"):
         run.take(write_state(tmp_path, again))
 
 

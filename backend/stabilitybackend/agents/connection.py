@@ -170,7 +170,7 @@ class AgentConnection:
         hello.project = hello.project or ours
         with contextlib.suppress(NotFound):  # a new run
             if await self._gateway.services.project(hello.run_id) != ours:
-                # Its project is not said: who may not see a run does not learn of it either.
+                # The project is not named: who may not see a run does not learn of it either.
                 raise Forbidden(f"the key is for the project {ours!r}, and run {hello.run_id} is of another one")
         if hello.project != ours:
             raise Forbidden(f"the key is for the project {ours!r}, and the run is of {hello.project!r}")

@@ -20,7 +20,7 @@ __all__ = ["MAX_RECORDS", "MAX_SEQ", "check_frame", "check_source"]
 #: Largest sequence number: what Lua inside Redis still counts exactly.
 MAX_SEQ = 2**53 - 1
 #: Records that one source can have, and that one event can say to be lost: 10,000 a second for three years. A number
-#: beyond it is no count of anything, and whoever said it would have all that the source sends later taken for stored.
+#: beyond it is no count of anything, and whoever sent it would have all that the source sends later taken for stored.
 MAX_RECORDS = 10**12
 #: Largest rank, as agents take it.
 MAX_RANK = 2**31 - 1

@@ -29,7 +29,7 @@ __all__ = [
 
 #: One block. ``first`` and ``last`` are the values of the first and the last row, finite or not; min, max and sum are
 #: over the finite values only (NaN, step -1 and sum 0.0 where there are none) and ``count`` counts these. Where the
-#: extreme stands more than once its first step is named. ``nan_step``, ``pinf_step``, ``ninf_step``: the first such
+#: extreme is there more than once its first step is named. ``nan_step``, ``pinf_step``, ``ninf_step``: the first such
 #: step, -1 for none. Times: unix seconds at first_step and last_step. The sum is a float sum: two ways of grouping the
 #: same rows agree to rounding, and it overflows as floats do.
 AGG = np.dtype(
@@ -230,7 +230,7 @@ def _put_extreme(
     tops = extreme.reduceat(values, starts)
     where = np.flatnonzero(values == np.repeat(tops, sizes))
     at = where[np.searchsorted(where, starts)]
-    # Not `tops`: among -0.0 and 0.0, which are equal, the value is the one that stands at the named step.
+    # Not `tops`: among -0.0 and 0.0, which are equal, the value is the one at the named step.
     none = aggs["count"] == 0
     aggs[name] = np.where(none, np.nan, values[at])
     aggs[step_name] = np.where(none, -1, steps[at])

@@ -23,7 +23,7 @@ def compact(
 ) -> Part:
     """Write one part with everything that adjacent parts hold, and return it. The old files stay: they are listed.
 
-    Where a step stands in several parts the last one counts; a series' aggregates are made again from its rows, and of
+    If a step is in several parts the last one counts; a series' aggregates are made again from its rows, and of
     the states only the last is kept. One series at a time is in memory.
 
     Args:

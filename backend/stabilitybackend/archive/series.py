@@ -34,7 +34,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Rows of one series, steps strictly rising unless said otherwise. The arrays are shared: nobody writes to them.
+    """Rows of one series, steps strictly rising unless noted otherwise. The arrays are shared: nobody writes to them.
 
     Attributes:
         steps: int64[n], 0 to 2**53 - 1.
@@ -66,7 +66,7 @@ Rows.EMPTY = Rows(np.empty(0, np.int64), np.empty(0, np.float64), np.empty(0, np
 def join_rows(parts: Sequence[Rows]) -> Rows:
     """Return the rows of all parts in one, steps strictly rising.
 
-    Where a step stands more than once the row that comes last stands: the later part, and within a part the later
+    If a step is there more than once the last row counts: the later part, and within a part the later
     row. That is what a training loop means when it logs a step again. The parts themselves may be in any order.
     A single part is returned as it is, so it has to be rising already.
     """

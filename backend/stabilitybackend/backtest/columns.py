@@ -63,7 +63,7 @@ def columns_of(
 
     Args:
         source: names the file in what is noted. numbers: of the lines, for messages.
-        step_key: where the step stands.
+        step_key: name of the step's column.
         plain: whether all values are floats.
     """
     count = len(rows)

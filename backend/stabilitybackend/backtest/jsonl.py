@@ -29,7 +29,7 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 #: Keys that hold the step, where the user names none: the first one of them that the file has in a row.
 STEP_KEYS = ("step", "_step", "global_step", "iteration")
 #: How Python's json writes the numbers that JSON does not have. Replaced as bytes, which is ten times as fast as a
-#: pattern; where such a text stands in a string the piece is no JSON any more, and is read line by line.
+#: pattern; if such a text is in a string the piece is no JSON any more, and is read line by line.
 _BARE = tuple((colon + word, colon + b'"' + word + b'"') for colon in (b":", b": ")
               for word in (b"NaN", b"Infinity", b"-Infinity"))  # fmt: skip
 _BOM = b"\xef\xbb\xbf"
@@ -65,7 +65,7 @@ class Lines:
             with _open(self.path) as file:
                 first = msgspec.json.decode(file.readline(MAX_LINE_BYTES))
         except (OSError, EOFError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
-            return False  # what is wrong with it is said when it is read
+            return False  # what is wrong with it is reported when it is read
         return isinstance(first, dict) and isinstance(first.get("export"), dict)
 
     def pieces(self) -> Iterator[tuple[int, list[dict[str, Any]]] | list[Line]]:
@@ -159,7 +159,7 @@ def read_rows(lines: Lines, step_key: str | None = None) -> Iterator[Rows]:
     """Yield the rows of a file as columns, consecutive rows with the same keys together.
 
     Args:
-        step_key: where the step stands; None: the first of STEP_KEYS that a row has, and then that one.
+        step_key: name of the step's column; None: the first of STEP_KEYS that a row has, and then that one.
     """
     for piece in lines.pieces():
         if isinstance(piece, tuple):

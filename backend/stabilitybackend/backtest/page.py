@@ -29,7 +29,7 @@ def write_page(path: Path, logs: Sequence[Judged], settings: Mapping[str, Mappin
 
 
 def page(logs: Sequence[Judged], settings: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the page as HTML, about 5 MB: plotly.js stands in it.
+    """Return the page as HTML, about 5 MB: plotly.js is in it.
 
     Args:
         settings: that the logs were judged with, shown beside them.

@@ -54,7 +54,7 @@ def backtest(
         frames: of one run, in the order in which they were sent.
         settings: detector -> parameter -> value; what is not named has its default.
         run_id: goes into the incidents and their ids.
-        undone: keys of inferred segments that somebody said are none.
+        undone: keys of inferred segments that somebody undid.
 
     Raises:
         SettingError: a setting is unknown or out of range.

@@ -35,7 +35,7 @@ class Log:
     Attributes:
         name: for people: the path as given, or the one of the run in the folder that was given.
         plan: the files and what they are; the kind ``jsonl`` is JSON lines that are no export of ours.
-        step_key: where the step stands; None: the usual keys.
+        step_key: name of the step's column; None: the usual keys.
         renames: name in the log -> name that it is judged as; empty: the usual other spellings.
         reading: what could not be read and what was decided, complete after the last frame.
     """
@@ -84,7 +84,7 @@ def read_files(
 
     Args:
         paths: JSON lines (also ``.gz``), TensorBoard folders, our exports, or anything else that the import reads.
-        step_key: where the step stands; None: the usual keys.
+        step_key: name of the step's column; None: the usual keys.
         renames: name in the log -> name that it is judged as; None: the usual other spellings.
 
     Raises:

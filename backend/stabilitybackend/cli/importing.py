@@ -75,7 +75,7 @@ def import_paths(
     settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
     target = server_url(url, os.environ, settings.data_dir)
     with ApiClient(target, api_key) as client:
-        client.get("/healthz")  # a server that is away is said at once, and not after a minute of trying
+        client.get("/healthz")  # a server that is away is reported at once, not after a minute of trying
     good = True
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with Progress(*_COLUMNS, console=console, transient=True) as progress:

@@ -1,4 +1,4 @@
-"""Runs an ASGI app on uvicorn, the one way that this product serves: port bound first, URL told, stopped cleanly."""
+"""Runs an ASGI app on uvicorn, the one way that this product serves: port bound first, URL printed, stopped cleanly."""
 
 from __future__ import annotations
 

@@ -52,14 +52,14 @@ class BoardClient:
         return True
 
     def run(self, run_id: str) -> dict[str, Any] | None:
-        """Return the run, or None while the server has not heard of it."""
+        """Return the run, or None while the server does not know it."""
         try:
             return self._call("GET", f"/api/v1/runs/{run_id}")
         except NotFound:
             return None
 
     def incidents(self, run_id: str) -> list[dict[str, Any]]:
-        """Return the incidents of a run, newest first; none while the server has not heard of it."""
+        """Return the incidents of a run, newest first; none while the server does not know it."""
         return self._list(run_id, "incidents")
 
     def checkpoints(self, run_id: str) -> list[dict[str, Any]]:

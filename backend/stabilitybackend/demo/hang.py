@@ -12,7 +12,7 @@ from stabilitybackend.schema.commands import END_STATES, CommandRequest
 
 __all__ = ["act_on_hang", "hang_problems"]
 
-#: What has to be said of it: which rank, and what it waits for.
+#: What the incident has to name: which rank, and what it waits for.
 EXPECTED_CLASS = "data_loader"
 EXPECTED_CULPRITS = [1]
 #: Steps past the hang that the restarted job has to come to.
@@ -29,7 +29,7 @@ Wait = Callable[[str, Callable[[], Any]], Any]
 def act_on_hang(
     run_id: str, fault_step: int, board: BoardClient, wait: Wait, result: dict[str, Any], say: Callable[[str], None]
 ) -> None:
-    """Play the person's part in a hang, and note in ``result`` what was said and what came of it.
+    """Play the person's part in a hang, and note in ``result`` what was reported and what came of it.
 
     Raises:
         StabilityBoardError: a step of it did not happen in time.
@@ -70,7 +70,7 @@ def act_on_hang(
 
 
 def hang_problems(result: dict[str, Any], incidents: list[dict[str, Any]]) -> list[str]:
-    """Return what is wrong with what was said of the hang."""
+    """Return what is wrong with the incident of the hang."""
     hang = result.get("hang")
     if hang is None:
         return []

@@ -210,7 +210,7 @@ class DetectorBank:
     def mark(self, mark: Mark) -> list[Finding]:
         """Tell the context and every detector that something happened to the run; return what changed.
 
-        The state before it is saved: a run that goes back to the same step once more must not have heard of it.
+        The state before it is saved: a run that goes back to the same step once more must not know of it.
         """
         if self._in_order and self.last_step != BEFORE_FIRST_STEP and not self._just_marked:
             self._save(mark.step)

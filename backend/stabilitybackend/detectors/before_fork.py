@@ -77,7 +77,7 @@ class BeforeFork:
 
     @property
     def lr_scale(self) -> float:
-        """By what the learning rate was declared to be multiplied, 1 where nothing was said."""
+        """By what the learning rate was declared to be multiplied, 1 where nothing was declared."""
         scale = self.changes.get("lr_scale")
         return float(scale) if isinstance(scale, int | float) and 0 < scale < math.inf else 1.0
 

@@ -54,7 +54,7 @@ class Mark(NamedTuple):
         step: the first step that it concerns; for a fork ``fork_step + 1``.
         time: unix seconds.
         text: one plain clause, e.g. ``the run went back to step 100 (rollback)``.
-        data: facts. A fork has ``fork_step``, ``cause``, ``reason``, ``changes`` (what the order or the job said that
+        data: facts. A fork has ``fork_step``, ``cause``, ``reason``, ``changes`` (what the command or the job said that
             it changed), ``last_step`` (how far the branch that was left had come) and ``left_behind``: metric ->
             list of (step, value), the first points after ``fork_step`` of that branch, for ``loss`` and the losses of
             data sets.

@@ -27,7 +27,7 @@ GOES_ON = 0.25
 #: Drops in a row that make a pattern: equal distances within this fraction, each at least this part of the one before.
 #: The drops of a learning rate that is cut again and again become smaller.
 PATTERN_DROPS, DISTANCE, SHRINKS = 3, 0.15, 0.8
-#: Between the last two drops the loss did not fall by more than this part of a drop: the data is known by heart, while
+#: Between the last two drops the loss did not fall by more than this part of a drop: the data is memorised, while
 #: the model moves on.
 FALLS = 0.1
 

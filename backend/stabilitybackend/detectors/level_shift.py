@@ -60,8 +60,8 @@ LEARNT_PART = 0.1
 OF_THE_FIRST_LEVEL = 0.0025
 #: An excuse this many points before the jump still explains it.
 EXCUSE_POINTS = 12
-#: Points between two known drops without an excuse; doubled with each one that was told: a staircase is reported twice
-#: or thrice.
+#: Points between two known drops without an excuse; doubled with each one that was reported: a staircase is reported
+#: twice or thrice.
 REST_POINTS = 256
 #: Points after which a new level is the usual one and the event is over.
 ACCEPTED_POINTS = 128
@@ -306,7 +306,7 @@ class LevelShiftDetector(Detector):
         )[-4:]
 
     def _drop(self, jump: Jump, step: int, explained: tuple[str, ...]) -> list[Finding]:
-        """Tell a known drop, unless it is the beginning of learning or one step of a staircase that was told."""
+        """Tell a known drop, unless it is the beginning of learning or one step of a staircase that was reported."""
         large = jump.before - jump.after > UNEXPLAINED_DROP * abs(jump.before)
         learnt = jump.before < (1 - LEARNT_PART) * self._first_level
         if self._rest_points or not (explained or (large and learnt)):

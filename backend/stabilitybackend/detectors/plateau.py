@@ -27,7 +27,7 @@ FLAT_PART_BLIND = 0.5
 MIN_FLAT_ENTRIES = 8
 #: The fall within that part above which the loss still improves, fraction of the level.
 STILL_FALLS = 0.003
-#: What noise may hide of it at most (two standard deviations), or nothing is said.
+#: What noise may hide of it at most (two standard deviations), or nothing is reported.
 LARGEST_BOUND = 0.025
 BOUND_SIGMAS = 2.0
 #: A flat part longer than this part of the run says nothing about a run that had learnt before.
@@ -62,7 +62,7 @@ NEAR_CLASSES = 0.005
 #: that does not move above UNLEARNT_PART of its first level knows at most how frequent its classes are.
 UNTRAINED_LEVEL = 3.9
 UNLEARNT_PART = 0.7
-#: Noise of single points, fraction of the level, above which nothing is said about a loss that never fell.
+#: Noise of single points, fraction of the level, above which nothing is reported about a loss that never fell.
 LARGEST_NOISE = 0.1
 #: A first point later than this many usual distances means that the run begins in the middle of a training.
 FIRST_POINT_INTERVALS = 3

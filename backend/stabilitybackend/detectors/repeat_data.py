@@ -38,7 +38,7 @@ SEARCH_BLOCKS = 3
 CONFIRM_SEARCHES = 2
 #: A drop at an epoch's boundary is closed after so many points.
 DROP_POINTS = 16
-#: Such drops that are warnings; a run with more epochs has been told.
+#: Such drops that are warnings; of a run with more epochs people know by then.
 MOST_DROPS = 8
 
 __all__ = ["RepeatDataDetector"]

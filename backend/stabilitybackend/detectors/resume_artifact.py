@@ -102,7 +102,7 @@ class ResumeArtifactDetector(Detector):
     together by 2.4 sigmas), unless the branch that was left rose at the same steps (then the data did it), or another
     detector has the event. It names what differs: learning rate, gradient norm, shares of the data. A learning rate
     that is twice or half of the one at the fork step, unannounced, is reported at once as a note (``info``), before the
-    loss moves. What the rollback was told to change (seed, skipped batches) excuses a small rise. A step of the
+    loss moves. What the rollback was meant to change (seed, skipped batches) explains a small rise. A step of the
     learning rate after a gap in the log counts as a resume without a mark.
 
     Args:

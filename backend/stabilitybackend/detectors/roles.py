@@ -22,7 +22,7 @@ VAL_LOSS = "val_loss"
 SPEED = "tokens_per_s"
 STEP_TIME = "step_time_s"
 
-#: Our name -> how others spell it, as it stands in their files. Where a log has several, the first of them is the one
+#: Our name -> how others spell it, as it is in their files. Where a log has several, the first of them is the one
 #: that an import renames. PyTorch Lightning, Hugging Face, Megatron-LM, torchtitan, Composer, NeMo, OLMo, DeepSpeed.
 OTHERS: dict[str, tuple[str, ...]] = {
     LOSS: (

@@ -10,7 +10,7 @@ from .robust import median
 
 #: Points that are judged as one, by the mean of their middle half.
 BLOCK_POINTS = 16
-#: Blocks that the usual level is taken from, and how many must be known before anything is said.
+#: Blocks that the usual level is taken from, and how many must be known before anything is reported.
 USUAL_BLOCKS = 16
 LEAST_BLOCKS = 3
 #: The usual level is measured once in so many blocks, and whenever a block may be away from it.

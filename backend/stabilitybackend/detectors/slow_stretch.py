@@ -26,7 +26,7 @@ class SlowStretch:
     Attributes:
         cost, blocks, lost_s: mean cost of its slow blocks, how many, and the job's time that they lost, seconds.
         also: other metrics that show it. earlier: onsets of events like it that went by themselves.
-        told, sudden: whether somebody heard of it; whether it was slow enough for an alarm from the first blocks on.
+        told, sudden: whether it was reported; whether it was slow enough for an alarm from the first blocks on.
     """
 
     __slots__ = (

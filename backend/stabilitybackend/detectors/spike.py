@@ -153,7 +153,7 @@ class SpikeDetector(Detector):
         return found + self._open(tracker, proof, step)
 
     def _lone_proof(self, tracker: Tracker) -> Proof | None:
-        """Return the proof of a point that stands alone: the gradient norm jumped with it."""
+        """Return the proof of a single point: the gradient norm jumped with it."""
         newest = tracker.suspects[-1]
         if tracker.interval < LONE_STEPS or newest.sigmas < LONE_SIGMAS * tracker.demand or newest.rise < LONE_RISE:
             return None

@@ -94,7 +94,7 @@ class SpikeEvent:
 
     @property
     def score(self) -> float:
-        """How high the peak stands above the level, robust sigmas."""
+        """How high the peak is above the level, robust sigmas."""
         return min(self.peak / self.scale - self.level / self.scale, LARGEST_SCORE)
 
     @property

@@ -19,7 +19,7 @@ WARM_UP_POINTS = 40
 FIRST_POINTS = 5
 #: A huge rise while the scale is unknown: above this many times the highest value so far.
 WARM_UP_FACTOR = 1.5
-#: A point below both of these is no suspect whatever stands beside it: robust sigmas, and fraction of the level.
+#: A point below both of these is no suspect whatever is beside it: robust sigmas, and fraction of the level.
 SUSPECT_SIGMAS = LEVELS[0]
 SUSPECT_RISE = 0.03
 #: A rise below this fraction of the loss at the run's start is noise of a loss that is nearly 0.

@@ -273,7 +273,7 @@ class StragglerDetector(Detector):
             if metric not in same.metrics:
                 same.metrics.append(metric)
             return []
-        if table.event is not None:  # one more slow rank while others are: told with the next news
+        if table.event is not None:  # one more slow rank while others are: reported with the next update
             table.event.ranks.update(fresh)
             return [self._finding(table.event, "open", step, None)] if len(table.event.ranks) <= MAX_NAMED else []
         if table.last and table.judged - table.last[1] <= AGAIN_WINDOWS and set(fresh) <= set(table.last[0].ranks):

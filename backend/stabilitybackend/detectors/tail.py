@@ -19,7 +19,7 @@ __all__ = ["LEVELS", "OutlierTail"]
 
 
 class OutlierTail:
-    """Counts points that stood high alone, by height, and says how high is rare enough.
+    """Counts single high points, by height, and says how high is rare enough.
 
     Two of three points above a height of which the run shows the share ``p`` are chance in about ``2 p * p`` of all
     points. A detector that asks for the height with a small enough ``p`` keeps its rate of false alarms whatever the

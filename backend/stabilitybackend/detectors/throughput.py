@@ -21,7 +21,7 @@ _NAMES = {SPEED: "Tokens per second fell", STEP_TIME: "The time of a step rose"}
 BLOCK_POINTS = 8
 #: Slow blocks in a row that make an event. One alone is a checkpoint that takes long, or a neighbour on the network.
 CONFIRM_BLOCKS = 2
-#: Blocks that the usual speed is taken from, and how many must be known before anything is said.
+#: Blocks that the usual speed is taken from, and how many must be known before anything is reported.
 USUAL_BLOCKS = 32
 LEAST_BLOCKS = 4
 #: Points after a start or a fork that are not judged: compilation, caches, connections.
@@ -229,7 +229,7 @@ class ThroughputDetector(Detector):
         return self._tell(event, step, time)
 
     def _tell(self, event: SlowStretch, step: int, time: float) -> list[Finding]:
-        """Tell an event as soon as it lasted and cost enough, and again what is new of one that was told."""
+        """Tell an event as soon as it lasted and cost enough, and again what is new of one that was reported."""
         if not event.told:
             if not event.lasts(time) or event.lost_s < LEAST_LOST_S:
                 return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: How far back counts, points. Whoever was told of a climb that went back by itself does not want the next one.
+#: How far back counts, points. After a report of a climb that recovered by itself nobody wants the next one.
 AGAIN_POINTS = 4_096
 #: Taken back: the next one begins below this part of the last one.
 TAKEN_BACK_PART = 0.5
@@ -13,7 +13,7 @@ __all__ = ["AGAIN_POINTS", "Wander"]
 
 
 class Wander:
-    """The newest rise that was told, and the largest one that the curve took back.
+    """The newest rise that was reported, and the largest one that the curve took back.
 
     Example:
         >>> wander = Wander()
@@ -34,7 +34,7 @@ class Wander:
         self._taken_back = 0.0
 
     def told(self, low: float, high: float) -> None:
-        """Note a rise that was told, or how high it has become."""
+        """Note a rise that was reported, or how high it has become."""
         self._low, self._high, self._points = low, high, 0
 
     def passed(self, points: int) -> None:

@@ -47,7 +47,8 @@ class Device:
 
     Args:
         uuid: "" where the node could not tell any more. ranks: of the job that use it.
-        missing: its agent does not count it (any more); None: no agent ever did, only the kernel's log told of it.
+        missing: its agent does not count it (any more); None: no agent ever did, it is known from the kernel's log
+        only.
     """
 
     node: str

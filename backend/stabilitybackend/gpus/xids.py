@@ -127,7 +127,7 @@ def _rows() -> tuple[Xid, ...]:
 
 
 _TABLE = {row.number: row for row in _rows()}
-#: What is said of a number that the table does not have.
+#: Text for a number that the table does not have.
 UNKNOWN_XID = Xid(0, "an error that our table does not have", "watch", "gpu", "see NVIDIA's catalog")
 
 

@@ -41,7 +41,7 @@ MAX_TIME = 1e20
 
 
 class NotAStep(ValueError):
-    """What stands where the step or the rank belongs is none; the text says what was found."""
+    """What is where the step or the rank belongs is none; the text names it."""
 
 
 def as_step(value: Any) -> int:

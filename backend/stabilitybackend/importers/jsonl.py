@@ -63,7 +63,7 @@ def read_jsonl(
 
     Args:
         number: of the file in its run. rank: of rows without one. prefix: put before every name.
-        step_key: where the step stands; None: the first of STEP_KEYS that the first line has.
+        step_key: name of the step's column; None: the first of STEP_KEYS that the first line has.
     """
     header = export_header(path)
     lineage = None if header is None else Lineage(header)

@@ -53,7 +53,7 @@ class Lineage:
         while self._untold and self._untold[0] <= segment:
             due.append(self._forks[self._untold.pop(0)])
         if told and segment in self._forks and who.rank is not None:
-            due.append(self._forks[segment])  # another rank told it: this one joins
+            due.append(self._forks[segment])  # another rank reported it: this one joins
         return due
 
     def rest(self) -> list[Fork]:

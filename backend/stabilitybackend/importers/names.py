@@ -1,7 +1,8 @@
 """What the metrics of a foreign file are called here: kept as they are, but for what is asked or obvious.
 
 Our detectors and pages look at ``loss``, ``grad_norm`` and ``lr``. Where a file has no metric of such a name, the first
-known other spelling takes its place, and that is said. The spellings are those of live runs (``detectors/roles.py``).
+known other spelling takes its place, and that is reported. The spellings are those of live runs
+(``detectors/roles.py``).
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def arrange(folders: Sequence[tuple[Sequence[Path], int, str]], reading: Reading
 
     Args:
         folders: (event files, rank, prefix) of each folder.
-        reading: told where two writers were at work in one folder; the second then is a rank of its own.
+        reading: notes where two writers were at work in one folder; the second then is a rank of its own.
     """
     found: list[EventFile] = []
     for paths, rank, prefix in folders:
@@ -182,7 +182,7 @@ class _File:
         yield from self._groups.add(self._who, self._last, names, self._step, self._time, values)
 
     def _start(self, event: Any) -> Iterator[Batch]:
-        """The job said that it starts again at ``event.step``: what stands from there on is dead."""
+        """The job said that it starts again at ``event.step``: what is there from that step on is dead."""
         rank = self._file.rank
         gone = [key for key, high in self._folder.high.items() if key[0] == rank and high >= event.step]
         if not gone:
@@ -215,7 +215,7 @@ def _span(path: Path) -> tuple[float, float, set[str]]:
     for record in read_records(path, Reading()):
         try:
             event = event_of(record.data)
-        except Exception:  # told when the file is read
+        except Exception:  # reported when the file is read
             continue
         if event.summary.value:
             first, last = min(first, event.wall_time), max(last, event.wall_time)

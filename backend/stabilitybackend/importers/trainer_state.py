@@ -46,7 +46,7 @@ def read_trainer_state(
 
     Args:
         number: of the file in its run. rank: whose entries these are. prefix: put before every name.
-        step_key: where the step stands; None: ``step``.
+        step_key: name of the step's column; None: ``step``.
 
     Raises:
         BadRequest: see ``trainer_state``.

@@ -32,7 +32,7 @@ _BLOCK_BYTES = 32 * 1024
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 #: Longest message, bytes; W&B's own limit is lower.
 MAX_MESSAGE_BYTES = 256 << 20
-#: Records looked at for the run's name: it stands in the second one.
+#: Records looked at for the run's name: it is in the second one.
 _LOOK_RECORDS = 50
 #: What W&B adds to each row. The step is its count of log calls.
 _STEP, _TIME, _OWN = "_step", "_timestamp", "_"

@@ -26,7 +26,7 @@ __all__ = ["MAX_HELD_ROWS", "LineageFold"]
 
 #: Rows held while it is open whether a low step is a rollback; more than that are released as strays.
 MAX_HELD_ROWS = 1_000
-#: A rank that logs rarely and never said that it went back follows the head after this long, seconds of log time.
+#: A rank that logs rarely and never reported that it went back follows the head after this long, seconds of log time.
 FOLLOW_HEAD_AFTER_S = 5.0
 #: Sources remembered per run (every restart adds one a rank); beyond it the oldest that is not its rank's newest is
 #: forgotten.
@@ -37,7 +37,7 @@ class LineageFold:
     """State of the fold for one run; feed it every frame of the run's stream, in order.
 
     Args:
-        undone: keys of inferred segments that somebody said are none. Their steps become strays.
+        undone: keys of inferred segments that somebody undid. Their steps become strays.
     """
 
     def __init__(self, undone: Collection[str] = ()) -> None:

@@ -216,7 +216,7 @@ class Launches:
         return launch.distance(start, other) < launch.distance(other)
 
     def firm(self, source: str) -> None:
-        """Note that a row of ``source`` is known: its launch stands."""
+        """Note that a row of ``source`` is known: its launch is certain."""
         launch = self._of[source]
         if source not in launch.firm:
             self._launches.remove(launch)

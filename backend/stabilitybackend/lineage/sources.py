@@ -63,8 +63,8 @@ class SourceState:
         last_step: the newest step, None before the first.
         fresh: True until its first points are placed.
         tentative: low steps that are not placed yet.
-        stray_until: steps up to this one that lie before the marks are strays: somebody said that they are no rollback.
-        number: counts the sources of the run in the order in which they were first heard of.
+        stray_until: steps up to this one that lie before the marks are strays: somebody undid their segment.
+        number: counts the sources of the run in the order in which they first appeared.
     """
 
     source: str

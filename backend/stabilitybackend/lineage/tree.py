@@ -28,10 +28,10 @@ class Segment:
         command_id: the command that ordered it, else None.
         issuer: who asked, where known.
         changes: what else changed (lr_scale, seed, skip_batches, ...): what was ordered, or what the job declared.
-        applied: what the job says that it did change, None where it told nothing.
+        applied: what the job reports as changed, None where it reported nothing.
         created: log time of the record that opened it, unix seconds.
         entered: rank -> source id that brought the rank into this segment.
-        undone: somebody said that this inferred segment is none: it holds no points and is never the head.
+        undone: somebody undid this inferred segment: it holds no points and is never the head.
         first_step, last_step: smallest and greatest step seen, None before the first point.
         points: values stored in it, dead ones too.
     """
@@ -54,7 +54,7 @@ class Segment:
     applied: dict[str, Any] | None = None
 
     def told(self, applied: Mapping[str, Any]) -> None:
-        """A rank says what it changed; where ranks differ, that stands in the place of the value."""
+        """A rank says what it changed; where ranks differ, the value says that."""
         known = self.applied
         differing = {name for name in applied if known is not None and known.get(name, applied[name]) != applied[name]}
         self.applied = {**applied, **(known or {}), **dict.fromkeys(differing, "differs between ranks")}

@@ -10,7 +10,7 @@ Rules (docs/liveness.md), ``longest`` being the longest time that was seen:
   7,200 s;
 * a declared length is respected: 1.5 x of it, whatever was learned.
 
-What was longer than its budget was told as a hang. It is learned so far only that the budget doubles: a job whose
+What was longer than its budget was reported as a hang. It is learned so far only that the budget doubles: a job whose
 phases really grow is understood after some alarms, and one hang of an hour does not hide the next one.
 """
 
@@ -45,7 +45,7 @@ LONG_SEEN_FLOOR_S = 120.0
 LONG_CEILING_S = 7_200.0
 #: A declared phase may take this many times what it declared.
 DECLARED_FACTOR = 1.5
-#: What was told as a hang raises its budget at most by this factor.
+#: What was reported as a hang raises its budget at most by this factor.
 HANG_RAISES = 2.0
 #: The same phase on many ranks at one time is one observation: they begin and end together, seconds.
 SAME_TIME_S = 5.0
@@ -113,7 +113,7 @@ class Budgets:
             expect_s: the length that the job declared, 0 for none.
             limits: floor and ceiling.
             first_step_done: whether the process has finished a step.
-            stand_s: the longest that this rank stood without a phase.
+            stand_s: the longest stall of this rank without a phase.
         """
         usual = self._usual(phase, limits, stand_s)
         if expect_s > 0:
@@ -171,7 +171,7 @@ class Budgets:
             self._waits_s.append(took_s / rows)
 
     def learn_stand(self, seen: Seen, took_s: float, now: float, limits: Limits, *, sparse: bool) -> None:
-        """Take how long a rank stood without a phase.
+        """Take how long a rank was stalled without a phase.
 
         Args:
             seen: what is known of that rank. took_s: seconds. now: unix seconds. limits: floor and ceiling.

@@ -6,7 +6,7 @@ from __future__ import annotations
 MAX_RANKS = 64
 #: A restart overlaps for a moment; two that both live for longer than this are two jobs, seconds.
 OVERLAP_S = 5.0
-#: Told until so long after both were last seen, seconds.
+#: Reported until so long after both were last seen, seconds.
 FORGET_S = 10.0
 
 __all__ = ["Doubles"]

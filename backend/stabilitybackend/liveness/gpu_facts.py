@@ -35,7 +35,7 @@ def broken_gpus(ranks: Iterable[RankWatch], faults: Iterable[Mapping[str, Any]])
 
 
 def _is_on(watch: RankWatch, fault: Mapping[str, Any]) -> bool:
-    """Say whether a rank is on the GPU: by its UUID, else by its place on the node, else by what the inventory said."""
+    """Say whether a rank is on the GPU: by its UUID, else by its place on the node, else by the inventory."""
     gpu = watch.gpu or {}
     if fault["uuid"] and gpu.get("uuid"):
         return bool(fault["uuid"] == gpu["uuid"])

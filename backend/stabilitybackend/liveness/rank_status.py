@@ -19,7 +19,7 @@ __all__ = ["STATUSES", "Overdue", "RankStatuses", "judge_ranks"]
 #: agent is away or silent. unread: its slot can't be read. behind: by steps. waits: past its budget, for another rank.
 #: long: in a phase that may be long.
 STATUSES = ("dead", "over", "unheard", "unread", "behind", "waits", "long", "finished", "running")
-#: A rank that an open verdict names, or for which others may wait, is in trouble when it stood for so long, seconds.
+#: A rank that an open verdict names, or for which others may wait, is in trouble when it stalled for so long, seconds.
 STANDS_S = 5.0
 #: Ranks are sampled once a second, not in one moment: so much may lie between two samples, seconds.
 SAMPLES_S = 1.5

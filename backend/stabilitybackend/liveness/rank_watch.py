@@ -1,4 +1,4 @@
-"""What is known of one rank's process from its slot: is it moving, and for how long has it stood."""
+"""What is known of one rank's process from its slot: is it moving, and for how long has it been stalled."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ class RankWatch:
 
     rank: int
     source: str
-    #: The longest that this rank stood without a phase, over its processes.
+    #: The longest stall of this rank without a phase, over its processes.
     stands: Seen = field(default_factory=Seen)
-    #: It does not tell each step: the others made several while it stood (``standing.py``).
+    #: It does not tell each step: the others made several while it was stalled (``standing.py``).
     sparse: bool = False
-    #: It told no step though the others made several: where it is in a step only its phase says (``standing.py``).
+    #: It reported no step though the others made several: where it is in a step only its phase says (``standing.py``).
     stepless: bool = False
     #: How often it was seen to move.
     moves: int = 0
@@ -165,7 +165,7 @@ class RankWatch:
 
     @property
     def lively(self) -> bool:
-        """Whether the main thread has run Python again and again of late, though it told no progress.
+        """Whether the main thread has run Python again and again of late, though it reported no progress.
 
         One that waits for a batch or a rank that never comes does not, or once in 5 s: torch's loaders look after their
         workers so often.
@@ -324,7 +324,7 @@ class RankWatch:
         self.first_step_done = True
 
     def unseen(self) -> None:
-        """Forget where the slot was seen: nobody has looked since. What the process said and how fast it is stays."""
+        """Forget where the slot was seen: nobody has looked since. What the process reported and its pace stay."""
         self.agent, self.phase, self.expect_s, self.trouble = "", "", 0.0, ""
         self.seen_at = self.moved_at = self._step_start = self._phase_start = self._stood_s = 0.0
         self._beat, self._pending, self._at, self._learned_at = -1, -1, 0.0, 0.0

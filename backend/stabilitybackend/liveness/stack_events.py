@@ -45,7 +45,7 @@ def ranks_of(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _joined(threads: list[Any], places: list[Any]) -> str:
-    """Return the text of some threads; of one that is too long the end, where the main thread stands."""
+    """Return the text of some threads; of one that is too long the end, where the main thread is."""
     parts: list[str] = []
     room = MAX_CHARS
     for place in reversed(places[-MAX_CHARS:]):
@@ -68,7 +68,7 @@ class _Groups:
         self._room = MAX_EVENT_MEMBERS
 
     def of(self, places: list[Any]) -> list[Any]:
-        """Return some groups with their members; one that is not in the table but stands here itself is left so."""
+        """Return some groups with their members; one that is not in the table but is here itself is left so."""
         found = []
         for place in places[:MAX_GROUPS]:
             if type(place) is not int:

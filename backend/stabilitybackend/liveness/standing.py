@@ -14,7 +14,8 @@ from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.suspicion import furthest_back
 
-#: So often the others' newest step may grow while a rank stands that tells each step: ranks are a step or two apart.
+#: So often the others' newest step may grow while a rank is stalled that reports each step: ranks are a step or two
+#: apart.
 PASSED_AFTER = 3
 #: Moves of a rank that does not tell each step below which its own pace is not known.
 FEW_MOVES = 8
@@ -53,7 +54,7 @@ def budget_of(watch: RankWatch, budgets: Budgets, limits: Limits) -> float:
 
 
 def has_pace(watch: RankWatch) -> bool:
-    """Say whether a rank's own pace is known: not of one that tells no steps, or told a few at its start."""
+    """Say whether a rank's own pace is known: not of one that reports no steps, or a few at its start."""
     return watch.in_long_phase or not watch.sparse or watch.moves >= FEW_MOVES
 
 
@@ -132,7 +133,7 @@ class Standing:
                 continue
             elif stood > budget_s and watch.seen_at - excused_until > budget_s:
                 overdue.append(watch)
-                watch.sparse = False  # longer than its own pace: where it stands counts
+                watch.sparse = False  # longer than its own pace: where it is counts
             elif stood > budget_s:
                 self.waiting.add(watch.source)
         if overdue and not excused:

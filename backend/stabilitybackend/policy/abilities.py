@@ -1,4 +1,4 @@
-"""What the ranks of a job said that their rollback handlers can change beside the step. Pure."""
+"""What the ranks' rollback handlers can change beside the step. Pure."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ EARLIER_POINTS = 8
 LATER_POINTS = 8
 #: Points that a contribution is the mean of: the first ones from the first move on, or the newest.
 SINCE_POINTS = 16
-#: Fewest points before the onset from which anything is said about a series.
+#: Fewest points before the onset from which anything is reported about a series.
 MIN_BASELINE = 4
 #: Robust sigmas beyond which a point is outside the usual range when the next one confirms it, and alone.
 CONFIRMED_SIGMAS = 5.0

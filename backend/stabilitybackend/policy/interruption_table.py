@@ -18,7 +18,7 @@ class Category(NamedTuple):
 
     Args:
         key: the word in the API. label: for people, as in the published table.
-        visible: ``direct``: we see it happen; ``indirect``: we see what follows; ``no``: only people know.
+        visible: ``direct``: it is seen itself; ``indirect``: what follows is seen; ``no``: only people know.
         sees: what a client sees of it, and what not.
         published: count in the published table, None for rows of our own.
     """

@@ -1,4 +1,4 @@
-"""Turns what the job itself said with ``run.alert`` into a finding. Pure."""
+"""Turns an alert of the job (``run.alert``) into a finding. Pure."""
 
 from __future__ import annotations
 

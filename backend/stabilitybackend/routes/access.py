@@ -63,7 +63,7 @@ def _manager(connection: HTTPConnection) -> RunManager:
 async def check_run(connection: HTTPConnection, manager: Annotated[RunManager, Depends(_manager)]) -> None:
     """Refuse a call about a run of a foreign project, before anything of the run is read.
 
-    It stands before every route, so that none with a run in its path can forget it.
+    It is before every route, so that none with a run in its path can forget it.
     """
     run_id = connection.path_params.get("run_id")
     if run_id is not None:

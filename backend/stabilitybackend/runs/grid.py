@@ -31,7 +31,7 @@ __all__ = [
 ONE_BLOCK = 62
 #: Fewest points a bounded line may ask for: first, last, one minimum and one maximum.
 MIN_POINTS = 4
-#: Fields of an aggregate that are points of their own: (where it stands, its value or the field with it).
+#: Fields of an aggregate that are points of their own: (where it is, its value or the field with it).
 _ODD = (("nan_step", np.nan), ("pinf_step", np.inf), ("ninf_step", -np.inf))
 
 

@@ -19,7 +19,7 @@ __all__ = ["COLUMNS", "HealthFeed"]
 
 #: Every agent is reported whole at least once in so many looks: what a browser has wrong for any reason is right then.
 WHOLE_EVERY = 60
-#: A beat that has not moved for so long stands, seconds: it moves once a second and is looked at once a second.
+#: A beat that has not moved for so long is missing, seconds: it moves once a second and is looked at once a second.
 BEAT_STANDS_S = 3.0
 #: In a phase for so long the kernel's word for where the process waits is reported, seconds; before it only flickers.
 WCHAN_AFTER_S = 3.0
@@ -55,7 +55,7 @@ class HealthFeed:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._due: dict[str, dict[str, Any]] = {}
-        #: What was told of each agent: what hardly ever changes, and its columns.
+        #: What was sent of each agent: what hardly ever changes, and its columns.
         self._told: dict[str, tuple[Any, _Columns]] = {}
         #: Of each agent and source the last beat, and when it was first seen on the agent's clock.
         self._beats: dict[str, dict[str, tuple[Any, float]]] = {}
@@ -130,7 +130,7 @@ class HealthFeed:
     def _judged_anew(
         self, spoke: Collection[str], judged: RankStatuses, words: dict[str, int]
     ) -> Iterator[dict[str, Any]]:
-        """Yield News of the agents that said nothing since the last call and whose ranks are judged otherwise now."""
+        """Yield News of the agents silent since the last call and whose ranks are judged otherwise now."""
         for name, (_, columns) in self._told.items():
             if name in spoke or name not in self._sources:
                 continue

@@ -169,7 +169,7 @@ class HotSeries:
     def rows(self, first: int | None = None, last: int | None = None) -> Rows:
         """Return the rows of ``first <= step <= last``, steps strictly rising.
 
-        Where a step was logged more than once the value logged last stands: that is what a training loop means when
+        If a step was logged more than once the last value counts: that is what a training loop means when
         it logs again.
         """
         if len(self._parts) == 1 and self._parts[0].rising:

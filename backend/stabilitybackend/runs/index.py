@@ -140,7 +140,7 @@ class RunIndex:
         return newer + sum(1 for other in same if other >= run_id.encode())
 
     async def heard_since(self, time: float) -> list[str]:
-        """Return the ids of the runs heard of since ``time`` (unix seconds), last connected first."""
+        """Return the ids of the runs that reported since ``time`` (unix seconds), newest first."""
         return await self._since(RUNS_HEARD, time)
 
     async def with_incidents_since(self, time: float) -> list[str]:
@@ -152,7 +152,7 @@ class RunIndex:
         return [run_id.decode() for run_id in found]
 
     async def complete(self) -> None:
-        """Note when runs were heard of, and their incidents changed, that an older version stored without it."""
+        """Note when runs last reported, and their incidents changed, that an older version stored without it."""
         known = set(await self.heard_since(float("-inf")))
         missing = [run_id for run_id in await self.ids() if run_id not in known]
         for run in await self.stored_all(missing):

@@ -40,7 +40,7 @@ CHUNK_BYTES = 1 << 20
 def parquet_export(export: Export, folder: Path | None = None) -> Generator[bytes, None, None]:
     """Yield the file in chunks while a thread makes it, into a temporary file.
 
-    The file stands between the two because Polars writes in the threads that read charts and archive as well: two
+    There is a file between the two because Polars writes in the threads that read charts and archive as well: two
     people with slow lines would otherwise hold all of them on a machine with two cores.
 
     Args:

@@ -43,7 +43,7 @@ class PastFrames:
         parts: the archived ones, oldest first.
         newest: messages that were still in Redis, oldest first.
         values: values in all of them, about: a row of twelve metrics has twelve.
-        undone: keys of inferred segments that somebody said are none.
+        undone: keys of inferred segments that somebody undid.
     """
 
     run_id: str

@@ -9,7 +9,7 @@ __all__ = ["TICK_S", "Rest"]
 
 #: How often silence and expiry are judged and the run's summary is reported, seconds.
 TICK_S = 1.0
-#: The same where nobody is connected, nor has anybody said anything for ACTIVE_S: nothing is left to happen soon.
+#: The same where nobody is connected, nor has anything been reported for ACTIVE_S: nothing is left to happen soon.
 IDLE_TICK_S = 5.0
 ACTIVE_S = 60.0
 #: The stream is read at least this often, seconds.
@@ -43,7 +43,7 @@ class Rest:
         self._news.set()
 
     def active(self) -> None:
-        """Note that somebody said something."""
+        """Note that something was reported."""
         self._active_at = self._clock()
 
     def came(self) -> None:

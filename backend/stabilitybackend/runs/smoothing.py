@@ -107,7 +107,7 @@ def smooth_line(
     """Return the average at the drawn steps of each piece of one line (a metric of one rank); None for strays.
 
     The same as over all finite rows from the run's first step on, to about 1e-14: of a long past only the part that
-    still counts is read. NaN stands before the first finite row.
+    still counts is read. NaN is before the first finite row.
 
     Args:
         store: all of the run, also where only new points are drawn.

@@ -59,7 +59,7 @@ class RunState:
     Args:
         run_id: its id.
         clock: unix seconds now.
-        undone: keys of inferred segments that somebody said are none.
+        undone: keys of inferred segments that somebody undid.
     """
 
     def __init__(self, run_id: str, clock: Callable[[], float], undone: Collection[str] = ()) -> None:
@@ -106,7 +106,7 @@ class RunState:
 
         Args:
             replayed: the frame's incidents and commands are stored already (the server was restarted): state is
-                rebuilt, nothing is said twice.
+                rebuilt, nothing is reported twice.
         """
         changes = Changes()
         self.world.seen(frame.source)

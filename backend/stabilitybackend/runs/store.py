@@ -57,7 +57,7 @@ class StoreView:
     """Some series of a run as they were at one moment. Made on the event loop, read in any thread.
 
     Args:
-        sources: series -> where its rows are, oldest first: of a step that stands twice the newest value counts.
+        sources: series -> where its rows are, oldest first: of a step that is there twice the newest value counts.
         recent: the hot generations of that moment, for ``since``.
 
     Attributes:
@@ -90,7 +90,7 @@ class StoreView:
         )
 
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows:
-        """Return the rows of ``first <= step <= last``, steps strictly rising; the newest value of a step stands."""
+        """Return the rows of ``first <= step <= last``, steps strictly rising; the newest value of a step counts."""
         found = []
         for source in self._sources.get(key, ()):
             if (last is None or source.extent.first_step <= last) and (

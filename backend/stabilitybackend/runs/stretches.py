@@ -18,7 +18,7 @@ class Stretches:
     """The starts of one job, by the log times of its lowest rank.
 
     Attributes:
-        watched: an agent has told of itself: the job ran under our eyes and was not imported.
+        watched: an agent has reported: the job ran live and was not imported.
         span: when ranks logged first and last, by the log's own clock, unix seconds; None before the first row.
     """
 
@@ -54,7 +54,7 @@ class Stretches:
             del self._known[min(self._known, key=lambda source: self._known[source][0])]
 
     def finished(self, source: str) -> None:
-        """Take note that a process said that it was done."""
+        """Note that a process reported that it was done."""
         self._finished[source] = None
         while len(self._finished) > MAX_STRETCHES:
             del self._finished[next(iter(self._finished))]

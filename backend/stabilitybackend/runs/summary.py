@@ -279,7 +279,7 @@ def _end(limits: Mapping[int, int | None], segment: int) -> float:
 
 
 def _newest_row(steps: NDArray[np.int64], limit: int | None) -> int | None:
-    """Return the index of the greatest step <= limit, the last one where it stands twice; None where there is none."""
+    """Return the index of the greatest step <= limit, the last one of equal ones; None where there is none."""
     if limit is not None:
         inside = np.flatnonzero(steps <= limit)
         if not len(inside):

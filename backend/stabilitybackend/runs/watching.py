@@ -1,4 +1,4 @@
-"""Which metric of a run is watched as its loss, and what is said where none is."""
+"""Which metric of a run is watched as its loss, and the text where none is."""
 
 from __future__ import annotations
 

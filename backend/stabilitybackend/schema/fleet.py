@@ -12,7 +12,7 @@ _Visible = Literal["direct", "indirect", "no"]
 
 
 class SetBy(msgspec.Struct):
-    """Who said that an interruption was something else than the rules say."""
+    """Who corrected the category of an interruption."""
 
     who: str
     time: float

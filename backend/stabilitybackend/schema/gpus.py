@@ -18,7 +18,7 @@ class GpuFault(msgspec.Struct):
 
     Attributes:
         what: the first sign, e.g. xid, ecc_uncorrected, lost.
-        incident_id: null for a symptom that stands alone.
+        incident_id: null for a symptom alone.
     """
 
     time: float

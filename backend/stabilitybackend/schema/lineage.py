@@ -22,7 +22,7 @@ class Segment(msgspec.Struct):
         cause: ``resume``: a launch that did not go back.
         changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
         points: values stored in it.
-        undone: a person said that this inferred segment is no rollback.
+        undone: a person undid this inferred segment.
     """
 
     id: int

@@ -16,7 +16,7 @@ class RollbackCost(msgspec.Struct):
         changes: what was ordered, or declared by the job. applied: what the job says that it did, null for nothing.
         downtime_s: null when the job ended without a new row.
         batches_skipped: null where some were ordered and the job reported nothing.
-        undone: a person said that the steps were no rollback: listed, and not counted.
+        undone: a person undid the segment: listed, and not counted.
     """
 
     segment: int

@@ -78,7 +78,7 @@ class Run(msgspec.Struct):
 
     Attributes:
         config: what the job said of itself.
-        created, updated: when the server heard of it first and last.
+        created, updated: when it first and last reported.
         began, logged: when its ranks logged first and last, by the clock of the log; null without points.
         last_step: newest step of the effective timeline.
         head: id of the newest segment of the effective timeline.

@@ -39,7 +39,7 @@ class CheckpointWatch:
             return False
         known = self._watched.get(path)
         if known is not None and known[0] == event.step:
-            return False  # another rank said it before
+            return False  # another rank reported it before
         self._watched.pop(path, None)
         self._watched[path] = (event.step, self._exists(path))
         while len(self._watched) > MAX_WATCHED:

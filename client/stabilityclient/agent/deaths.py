@@ -131,7 +131,7 @@ class DeathWatch:
         if status.how != "none" and status.signal != signal.SIGKILL:
             return None  # what was killed for memory was a child, if anything
         if status.how == "none" and slot is not None and slot.state != STATE_RUNNING:
-            return None  # it still said how it left: nobody who is killed for memory does
+            return None  # it still reported how it left: nobody who is killed for memory does
         when, text = self._oom_lines.get(pid, (0.0, ""))
         if text and self._now() - when <= KERNEL_LINE_S:
             self._counters.kill_of(pid)  # the same kill: it explains no other death

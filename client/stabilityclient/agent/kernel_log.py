@@ -23,7 +23,7 @@ KMSG = "/dev/kmsg"
 READ_BYTES = 16 * 1024
 #: Reads and bytes of one look: a log that is written faster than we look holds nothing up; the rest is for the next.
 MAX_READS, MAX_BYTES = 2_000, 1024 * 1024
-#: Lines that matter of one look; of further ones those that say what none before them said, as many again, and the rest
+#: Lines that matter of one look; of further ones those that differ from all before them, as many again, and the rest
 #: is counted in ``dropped``: a dying disk or a bad kernel writes thousands a second, and the cause is one among them.
 MAX_LINES = 200
 #: Bytes of an unfinished line from a file that is no kernel log.

@@ -52,7 +52,7 @@ class Orders:
     Args:
         handlers: kind to what carries it out.
         say: tells the server: ``say(command, state, detail)``.
-        before: ``state()`` of an earlier life, or anything that stood in its place.
+        before: ``state()`` of an earlier life, or anything that was in its place.
         remember: writes ``state()`` down; called before something is done that depends on it.
         now: unix seconds.
     """

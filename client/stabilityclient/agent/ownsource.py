@@ -107,7 +107,7 @@ class OwnSource:
         return len(self._waiting)
 
     def confirmed(self, read: Source | None) -> bool:
-        """Say whether all that was told is confirmed; ``read`` is this source as it is delivered, None before that.
+        """Say whether all that was reported is confirmed; ``read`` is this source as it is delivered, None before that.
 
         What is appended after the reader's last look is no record that it knows of.
         """

@@ -70,7 +70,7 @@ class Source:
         self.alive = True
         self.slot: SlotView | None = None
         self.trouble: str | None = None
-        #: Why no signal brings this process's stacks, as it said at its start.
+        #: Why no signal brings this process's stacks, as it reported at its start.
         self.no_dumps: str | None = None
         #: It runs in another container, whose process ids are not ours: its slot alone says whether it lives.
         self.elsewhere = False

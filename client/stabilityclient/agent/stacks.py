@@ -2,8 +2,8 @@
 
 A heartbeat thread that beats brings the stacks itself. The signal is for processes whose interpreter is stuck:
 ``faulthandler`` reads the frames of all threads without the interpreter's lock, and while threads run that crashes the
-process (CPython 3.11: after 2 to 118 dumps with six busy threads, never in 3,000 where all stood). It also interrupts
-system calls and lets pending calls run, so what is sampled after it says nothing about what was before.
+process (CPython 3.11: after 2 to 118 dumps with six busy threads, never in 3,000 where all were blocked). It also
+interrupts system calls and lets pending calls run, so what is sampled after it says nothing about what was before.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QUIET_S = 0.1
 #: A heartbeat thread that has not beaten for so long will not answer either, seconds: something holds the interpreter's
 #: lock.
 HEART_STANDS_S = 2.5
-#: Longest text of stacks, characters. The main thread stands last, so the beginning goes.
+#: Longest text of stacks, characters. The main thread comes last, so the beginning goes.
 MAX_STACK_CHARS = 60_000
 #: Bytes read of what a dump appended: 100 threads (faulthandler's own limit) of 100 frames.
 MAX_STACK_BYTES = 2 * 1024 * 1024

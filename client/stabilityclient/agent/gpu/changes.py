@@ -1,6 +1,6 @@
 """Turns looks at one GPU into what is to be reported: conditions that begin and end, and counters that grew.
 
-Facts and changes only; what they mean is the server's to decide. A condition that stood before the agent came is
+Facts and changes only; what they mean is the server's to decide. A condition from before the agent came is
 reported once, a counter only for what was added while it looked.
 """
 
@@ -139,7 +139,7 @@ class GpuChanges:
         return self._told
 
     def answers(self, now: float) -> list[Change]:
-        """Return what to tell of a GPU that said at last who it is: from now on it is reported by its UUID."""
+        """Return what to report of a GPU whose identity is known at last: from now on it is reported by its UUID."""
         self._begin(now)
         self._latch("lost", False, {}, "", "answers again")
         return self._told
@@ -309,7 +309,7 @@ class GpuChanges:
         *,
         name: str = "",
     ) -> None:
-        """Tell when a condition begins, changes its ``value``, or ends; it stays as told where there is no budget."""
+        """Tell when a condition begins, changes its ``value``, or ends; without a budget it stays as reported."""
         name = name or what
         before = self._on.get(name)
         if on and (before is None or before[1] != value):

@@ -53,7 +53,7 @@ class Fault:
     """Why a GPU does not answer.
 
     Args:
-        what: ``lost`` or ``reset_required``. call: of NVML that said so. text: NVML's words.
+        what: ``lost`` or ``reset_required``. call: of NVML that returned it. text: NVML's text.
     """
 
     what: str
@@ -63,7 +63,7 @@ class Fault:
 
 @dataclass(slots=True)
 class GpuLook:
-    """What one GPU said in one look.
+    """What one GPU answered in one look.
 
     Args:
         time: monotonic seconds at the end of the look. dear: whether the slow questions were asked too.

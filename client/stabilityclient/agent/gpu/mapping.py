@@ -1,4 +1,4 @@
-"""Which rank computes on which GPU: what NVML sees, else what the rank was told, else its place on the node."""
+"""Which rank computes on which GPU: what NVML sees, else what its launcher set, else its place on the node."""
 
 from __future__ import annotations
 

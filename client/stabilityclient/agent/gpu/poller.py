@@ -31,7 +31,7 @@ class GpuPoller:
         poll_s: seconds between two cheap looks. load: returns pynvml. now: monotonic seconds.
 
     Attributes:
-        looks: what was seen. events: what NVML told. Both are taken by the agent's loop.
+        looks: what was seen. events: what NVML reported. Both are taken by the agent's loop.
         wants_pids: whether the next looks ask which processes compute on each GPU.
     """
 

@@ -139,7 +139,7 @@ class GpuReader:
             devices[facts.key] = Device(watch, None, facts, fault, self._now)
         named = {facts.index for facts in self._known.values() if facts.uuid}
         for key in [key for key, facts in self._known.items() if not facts.uuid and facts.index in named]:
-            del self._known[key]  # it said who it is since
+            del self._known[key]  # its identity is known since
             devices.pop(key, None)
         self._devices, self._count = devices, count
 
