@@ -92,8 +92,6 @@ def test_a_kernel_log_that_is_shut_is_a_note_with_what_to_do(
 _DOCTOR = """
 import sys
 from stabilityclient.agent.gpu.checkup import check_gpus
-
-pytestmark = pytest.mark.both_redis
 print(*check_gpus(timeout_s=float(sys.argv[1])), sep="|")
 """
 
