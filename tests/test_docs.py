@@ -130,8 +130,20 @@ def test_each_word_of_the_glossary_is_used_and_its_code_is_there() -> None:
 
     assert len(rows) > 30
     assert [word for word, _ in rows if not re.search(rf"\b{word}", text)] == []
-    packages = [REPOSITORY / "client", REPOSITORY / "backend", REPOSITORY / "alerting"]
-    assert [place for _, place in rows if not any(list(package.rglob(place)) for package in packages)] == []
+    assert [place for _, place in rows if not is_there(place)] == []
+
+
+def test_the_files_that_the_architecture_walks_through_are_there() -> None:
+    page = (REPOSITORY / "docs" / "architecture.md").read_text()
+    named = re.findall(r"`([\w/]+\.(?:py|lua))`", page)
+
+    assert len(named) > 20
+    assert [place for place in named if not is_there(place)] == []
+
+
+def is_there(place: str) -> bool:
+    """Whether a product file or folder has this end of a path."""
+    return any(any((REPOSITORY / package).rglob(place.removeprefix(f"{package}/"))) for package in _PEOPLE)
 
 
 def test_the_example_of_the_readme_uses_the_client_as_it_is() -> None:
