@@ -18,11 +18,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
 from stabilitybackend.keys import API_KEYS, API_KEYS_USED
 from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.schema.server import Me
 from stabilitybackend.sessions import Sessions, session_of
 from stabilitybackend.settings import Settings
 from stabilitybackend.tasks import SingleFlight
@@ -117,10 +119,10 @@ class Identity:
         """Return whether the runs of ``project`` are any business of this identity."""
         return self.project is None or self.project == project
 
-    def as_json(self) -> dict[str, object]:
+    def shown(self) -> Me:
         """Return the answer of ``GET /api/v1/me``."""
-        how = "session" if self.session else "local" if self.key_id is None else "key"
-        return {"name": self.name, "scopes": sorted(self.scopes), "project": self.project, "by": how}
+        shown = Me(self.name, sorted(self.scopes), self.project, "local" if self.key_id is None else "key")
+        return replace(shown, by="session") if self.session else shown
 
 
 #: Who calls on loopback while no key exists.

@@ -163,7 +163,14 @@ export interface Deleted {
   deleted: string;
 }
 
-/** A change of a run's settings: the whole set. ``position``: the first stream id that it holds for. */
+/**
+ * A change of a run's settings: the whole set of overrides, not only what is new in it.
+ *
+ * Attributes:
+ *     position: the first stream id that it holds for.
+ *     settings: of those that differ from their default on purpose.
+ *     who: name of the key, or of the machine's own user.
+ */
 export interface DetectorChange {
   position: string;
   settings: Record<string, Record<string, number>>;
@@ -231,18 +238,19 @@ export interface ErrorFacts {
 }
 
 /**
- * How far an export is.
+ * How far an export is; read from another thread.
  *
  * Attributes:
- *     total: points that it will hold, about. points, rows: written so far.
+ *     total: points that it will hold, about (a step that was logged twice counts twice).
+ *     points: written so far. rows: lines or rows written so far. done: the last byte was made.
  *     problems: what could not be read, and where.
  */
 export interface ExportProgress {
-  total: number;
-  points: number;
-  rows: number;
-  done: boolean;
-  problems: string[];
+  total?: number;
+  points?: number;
+  rows?: number;
+  done?: boolean;
+  problems?: string[];
 }
 
 /**
@@ -761,8 +769,8 @@ export interface RetainedRun {
   name: string;
   status: string;
   updated: number;
-  deleted: boolean;
-  problem: string | null;
+  deleted?: boolean;
+  problem?: string | null;
 }
 
 /**

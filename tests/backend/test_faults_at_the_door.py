@@ -102,7 +102,7 @@ class _Run:
                 state.checkpoints(),
                 state.fold.tree.as_dicts(),
                 [state.agent_view(agent) for agent in state.agents.values()],
-                [dump.as_dict() for dump in state.liveness.dumps.held()],
+                [dump.shown() for dump in state.liveness.dumps.held()],
                 gpus_view(state.gpus, state.incidents.of({"gpu_fault"}), lambda uuid: []),
                 plan_of(state, 2_000.0),
                 ledger_of(state, 2_000.0)(),

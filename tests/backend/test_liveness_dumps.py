@@ -103,14 +103,14 @@ def test_ranks_with_one_stack_are_one_group_and_who_does_something_else_is_odd()
     taken(book, 7, None, stack_missing="the process has no handler for signal 40")
     found = book.get("d-1")
     assert found is not None
-    assert [(g["ranks"], g["nodes"], g["where"], g["what"], g["odd"]) for g in found["groups"]] == [
+    assert [(g.ranks, g.nodes, g.where, g.what, g.odd) for g in found.groups] == [
         ([0, 1, 2, 3, 4, 6], ["n0", "n1"], "collective", "all_reduce", False),
         ([5], ["n1"], "user", "", True),
     ]
-    assert found["complete"]
-    assert found["ranks"]["7"]["missing"] == "the process has no handler for signal 40"
-    assert found["ranks"]["5"]["slot"] == {"phase": "backward", "step": 9}
-    assert found["groups"][1]["text"] == MINE
+    assert found.complete
+    assert found.ranks["7"].missing == "the process has no handler for signal 40"
+    assert found.ranks["5"].slot == {"phase": "backward", "step": 9}
+    assert found.groups[1].text == MINE
 
 
 def test_two_ranks_in_different_places_are_told_apart_by_who_waits() -> None:
@@ -119,7 +119,7 @@ def test_two_ranks_in_different_places_are_told_apart_by_who_waits() -> None:
     taken(book, 1, WAITS)
     found = book.get("d-1")
     assert found is not None
-    assert [(group["ranks"], group["odd"]) for group in found["groups"]] == [([0], True), ([1], False)]
+    assert [(group.ranks, group.odd) for group in found.groups] == [([0], True), ([1], False)]
 
 
 def big_answer(rank: int, everyone: list[int]) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def test_recorders_that_say_nonsense_harm_nothing(said: object) -> None:
     taken(book, 0, WAITS, collectives=said, proc=[], slot=7, stack_missing={})
     found = book.get("d-1")
     assert found is not None
-    assert found["ranks"]["0"]["pid"] == 100
+    assert found.ranks["0"].pid == 100
 
 
 async def test_dumps_are_served_and_an_unknown_one_is_a_404_that_says_what_to_do(
@@ -233,7 +233,7 @@ async def test_dumps_are_served_and_an_unknown_one_is_a_404_that_says_what_to_do
             await agent.ask(job.event("stacks", 3, **said))
             got = server.wait_for("/runs/run-1/stacks", lambda answer: len(answer["dumps"]) == 1, "the dump")
         assert got["dumps"][0] == server.client.get("/api/v1/runs/run-1/stacks/d-1").json()
-        assert [group["where"] for group in got["dumps"][0]["groups"]] == ["collective"]
+        assert [group.where for group in got["dumps"][0]["groups"]] == ["collective"]
         missing = server.client.get("/api/v1/runs/run-1/stacks/none")
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
 
@@ -249,4 +249,4 @@ def test_which_ranks_should_answer_is_asked_once_a_dump_and_not_at_each_answer()
         book.take({"request": "d-1", "rank": rank, "stack": stack((RUN, "train"))}, "n0", 1.0, running)
     found = book.get("d-1")
     assert found is not None
-    assert (len(asked), found["complete"]) == (1, True)
+    assert (len(asked), found.complete) == (1, True)

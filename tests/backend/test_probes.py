@@ -177,7 +177,7 @@ async def test_a_server_is_ready_when_every_live_run_is_judged_those_heard_of_la
     await stage.restart()
     await stage.manager.start()
     (reason,) = reasons(stage.manager, storing)
-    assert (reason["code"], "3 of 3" in reason["message"]) == ("restoring", True)
+    assert (reason.code, "3 of 3" in reason.message) == ("restoring", True)
     await stage.until(lambda: not reasons(stage.manager, storing), "all runs are judged")
     assert list(stage.manager._workers) == ["run-c", "run-a", "run-b"]
 
@@ -189,7 +189,7 @@ async def test_an_archive_that_cannot_be_written_makes_the_server_not_ready_unti
     stage.folder.write_text("a file where a folder is needed")
     await stage.send(*rows(Job(), 1, 300))
     await stage.until(
-        lambda: [one["code"] for one in reasons(stage.manager, storing)] == ["archive"], "the archive is named"
+        lambda: [one.code for one in reasons(stage.manager, storing)] == ["archive"], "the archive is named"
     )
     stage.folder.unlink()
     stage.now += 60.0

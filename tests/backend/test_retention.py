@@ -86,7 +86,7 @@ async def test_runs_that_ended_before_the_day_asked_for_go_and_younger_ones_stay
         await stage.run(name, *_ended(), day=day)
     stage.now = 40.0
     found = await stage.retention.apply(19.0, who="ada")
-    assert [(run["run_id"], run["status"], run["deleted"]) for run in found] == [
+    assert [(run.run_id, run.status, run.deleted) for run in found] == [
         ("old", "finished", True), ("middle", "finished", True),
     ]  # fmt: skip
     assert await stage.left() == ["young"]
@@ -112,14 +112,14 @@ async def test_a_dry_run_names_the_runs_and_touches_none(stage: Stage) -> None:
     await stage.run("old", *_ended(), day=1.0)
     stage.now = 40.0
     found = await stage.retention.apply(30.0, who="ada", dry_run=True)
-    assert [(run["run_id"], run["deleted"], run["problem"]) for run in found] == [("old", False, None)]
+    assert [(run.run_id, run.deleted, run.problem) for run in found] == [("old", False, None)]
     assert await stage.left() == ["old"]
 
 
 async def test_a_run_whose_job_vanished_without_a_word_goes_too(stage: Stage) -> None:
     await stage.run("gone", Job().rows(range(1, 21)), day=1.0)
     stage.now = 40.0
-    assert [run["deleted"] for run in await stage.retention.apply(30.0, who="ada")] == [True]
+    assert [run.deleted for run in await stage.retention.apply(30.0, who="ada")] == [True]
 
 
 async def test_a_run_with_an_agent_stays_however_long_it_is_silent(stage: Stage) -> None:
@@ -130,7 +130,7 @@ async def test_a_run_with_an_agent_stays_however_long_it_is_silent(stage: Stage)
     await (await stage.manager.get("hangs")).agent_connected(Hello("hangs", "a1", "n0", "0.1.0"), send)
     stage.now = 40.0
     found = await stage.retention.apply(30.0, who="ada")
-    assert [run["deleted"] for run in found] in ([], [False])
+    assert [run.deleted for run in found] in ([], [False])
     assert await stage.left() == ["hangs"]
 
 
@@ -177,11 +177,11 @@ async def test_the_command_shows_merges_and_deletes_a_run(redis_url: str, tmp_pa
             await agent.hello("run-1", sources=[Job().info])
             for frame in _ended(200):
                 await agent.ask(frame)
-            server.wait_for("/runs/run-1", lambda run: run["status"] == "finished", "the run is over")
+            server.wait_for("/runs/run-1", lambda run: run.status == "finished", "the run is over")
             refused = program("archive", "delete", "run-1", "--yes", "--url", server.url)
         assert refused[0] == 1
         assert "was not deleted" in refused[2]
-        server.wait_for("/runs/run-1", lambda run: run["agents"] == 0, "its agent is gone")
+        server.wait_for("/runs/run-1", lambda run: run.agents == 0, "its agent is gone")
         code, shown, _ = program("archive", "compact", "run-1", "--url", server.url)
         assert (code, "run-1: 0 parts" in shown) == (0, True)
         code, shown, _ = program("archive", "status", "--url", server.url)

@@ -65,23 +65,23 @@ def of_older(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_a_stored_dump_of_an_older_agent_still_shows_its_stacks() -> None:
     found = of_older([old_event(rank) for rank in range(4)])
-    assert [(group["ranks"], group["where"], group["what"], group["odd"]) for group in found["groups"]] == [
+    assert [(group.ranks, group.where, group.what, group.odd) for group in found.groups] == [
         ([0, 2], "collective", "all_reduce #10 of default_pg", False),
         ([1], "data", "", True),
     ]
-    assert [group["text"] for group in found["groups"]] == [_LOADER + _WAITS, _LOADS]
-    assert found["ranks"]["3"]["missing"] == "the process is stopped (state T)"
-    assert (found["complete"], found["collectives"][0]["missing"]) == (True, [1])
+    assert [group.text for group in found.groups] == [_LOADER + _WAITS, _LOADS]
+    assert found.ranks["3"].missing == "the process is stopped (state T)"
+    assert (found.complete, found.collectives[0].missing) == (True, [1])
 
 
 def test_one_event_for_the_node_makes_the_same_dump_but_for_the_threads_addresses() -> None:
     every = [old_event(rank) for rank in range(4)]
     old, new = of_older(every), of_older(stack_events("d1", every))
     for found in (old, new):
-        for group in found["groups"]:
-            group["text"] = group["text"].replace("00007f1810bff6c", "").replace("00007f27f8cd2b8", "")
-            group["text"] = group["text"].replace("00007f1822836b8", "")
-        del found["bytes"]
+        for group in found.groups:
+            group.text = group.text.replace("00007f1810bff6c", "").replace("00007f27f8cd2b8", "")
+            group.text = group.text.replace("00007f1822836b8", "")
+        found.bytes = 0
     assert new == old
 
 
@@ -139,4 +139,4 @@ def test_an_event_of_any_content_is_read_without_harm(threads: Any, groups: Any,
     book.take({"request": "d1", "threads": threads, "pgs": groups, "ranks": [rank, known]}, "n0", 1.0)
     found = book.get("d1")
     assert found is not None
-    assert list(found["ranks"]) == ["0", "1"]
+    assert list(found.ranks) == ["0", "1"]

@@ -83,7 +83,7 @@ class Stage:
 
         def done() -> bool:
             facts = worker.storage()
-            return self.begun >= parts and facts["hot"]["bytes"] <= WINDOW_BYTES and facts["state"] == "ok"
+            return self.begun >= parts and facts.hot.bytes <= WINDOW_BYTES and facts.state == "ok"
 
         await self.until(done, f"{parts} parts are written")
 

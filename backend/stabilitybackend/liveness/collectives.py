@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from stabilitybackend.liveness.naming import name_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, number
+from stabilitybackend.schema.ranks import StuckCollective
 from stabilitybackend.slices import at_once
 
 #: Process groups and active collectives read of one rank: a rank of a 4D parallel job is in about ten.
@@ -98,16 +99,9 @@ class Collective:
         """``all_reduce #1841 of default_pg``."""
         return f"{self.op or 'collective'} #{self.number}" + (f" of {self.group.name}" if self.group.name else "")
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it in the shape of docs/api.md."""
-        return {
-            "pg": self.group.name,
-            "seq": self.number,
-            "op": self.op,
-            "joined": self.joined,
-            "missing": self.missing,
-            "unknown": self.unknown,
-        }
+    def shown(self) -> StuckCollective:
+        """Return it as the API has it."""
+        return StuckCollective(self.group.name, self.number, self.op, self.joined, self.missing, self.unknown)
 
 
 @dataclass(slots=True)

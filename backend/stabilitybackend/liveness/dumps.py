@@ -12,7 +12,8 @@ from typing import Any
 from stabilitybackend.liveness.collectives import Group, Recorder, Wavefront, finding_wavefront, read
 from stabilitybackend.liveness.rank_watch import MAX_RANK, number
 from stabilitybackend.liveness.stack_events import ranks_of
-from stabilitybackend.liveness.stack_text import Frame, Where, classify, collective_of, main_thread
+from stabilitybackend.liveness.stack_text import Frame, classify, collective_of, main_thread
+from stabilitybackend.schema.ranks import DumpedRank, RankStacks, StackFrame, StackGroup, Where
 from stabilitybackend.slices import at_once
 
 #: Dumps kept per run, newest ones ...
@@ -181,44 +182,38 @@ class Dump:
             {rank: look.recorder for rank, look in self.looks.items() if look.recorder is not None}
         )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it in the shape of docs/api.md (Dump)."""
+    def shown(self) -> RankStacks:
+        """Return it as the API has it."""
         front, odd = self.wavefront(), set(self.odd())
         groups = []
         for stack, ranks in self.groups():
             in_ = Counter(one.name for one in (front.waiting(rank) for rank in ranks) if one is not None)
             called = collective_of(stack.frames) if stack.where == "collective" else ""
             groups.append(
-                {
-                    "ranks": ranks,
-                    "nodes": sorted({self.looks[rank].node for rank in ranks}),
-                    "where": stack.where,
-                    "what": in_.most_common(1)[0][0] if in_ else called,
-                    "frames": [frame._asdict() for frame in stack.frames],
-                    "text": stack.text,
-                    "odd": bool(odd.intersection(ranks)),
-                }
+                StackGroup(
+                    ranks=ranks,
+                    nodes=sorted({self.looks[rank].node for rank in ranks}),
+                    where=stack.where,
+                    what=in_.most_common(1)[0][0] if in_ else called,
+                    frames=[StackFrame(*frame) for frame in stack.frames],
+                    text=stack.text,
+                    odd=bool(odd.intersection(ranks)),
+                )
             )
-        return {
-            "request": self.request,
-            "reason": self.reason,
-            "time": self.time,
-            "complete": self.complete,
-            "ranks": {
-                str(rank): {
-                    "node": look.node,
-                    "pid": look.pid,
-                    "proc": _object(look.proc),
-                    "slot": _object(look.slot),
-                    "missing": look.missing or None,
-                }
+        return RankStacks(
+            request=self.request,
+            reason=self.reason,
+            time=self.time,
+            complete=self.complete,
+            ranks={
+                str(rank): DumpedRank(look.node, look.pid, _object(look.proc), _object(look.slot), look.missing or None)
                 for rank, look in sorted(self.looks.items())
             },
-            "groups": groups,
-            "collectives": [one.as_dict() for one in front.stuck],
-            "bytes": self.bytes,
-            "not_kept": self.not_kept,
-        }
+            groups=groups,
+            collectives=[one.shown() for one in front.stuck],
+            bytes=self.bytes,
+            not_kept=self.not_kept,
+        )
 
 
 class DumpBook:
@@ -280,10 +275,10 @@ class DumpBook:
         """Return those that somebody has answered, newest first."""
         return [dump for dump in list(self._dumps.values())[::-1] if dump.looks]
 
-    def get(self, request: str) -> dict[str, Any] | None:
-        """Return one dump, or None."""
-        dump = self._dumps.get(request)
-        return None if dump is None or not dump.looks else dump.as_dict()
+    def get(self, request: str) -> RankStacks | None:
+        """Return one dump as the API has it, None where nobody has answered it."""
+        dump = self.dump(request)
+        return None if dump is None else dump.shown()
 
     def dump(self, request: str) -> Dump | None:
         """Return one dump as it is held, None where nobody has answered it."""

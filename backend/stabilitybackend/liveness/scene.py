@@ -12,7 +12,7 @@ from stabilitybackend.liveness.collectives import Wavefront
 from stabilitybackend.liveness.dumps import Dump
 from stabilitybackend.liveness.gpu_facts import BrokenGpu
 from stabilitybackend.liveness.rank_watch import RankWatch, number, start_of
-from stabilitybackend.liveness.stack_text import Where
+from stabilitybackend.schema.ranks import Where
 
 #: The pending calls are asked for once a beat; a main thread that ran one so lately runs Python, seconds. A busy
 #: machine makes beats late.

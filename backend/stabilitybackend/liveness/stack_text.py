@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from stabilitybackend.liveness.budgets import is_long
+from stabilitybackend.schema.ranks import Where
 
 #: Frames kept of the main thread, innermost ones; faulthandler writes at most 100.
 MAX_FRAMES = 64
@@ -21,8 +22,6 @@ MAX_FILE_CHARS = 200
 MAX_FUNCTION_CHARS = 100
 #: Frames, from the innermost, in which the reason for the standstill is looked for.
 DEPTH = 24
-
-Where = Literal["data", "collective", "checkpoint", "user", "native", "idle", "unknown"]
 
 _THREAD = re.compile(
     r"^(Current thread|Thread) 0x[0-9a-fA-F]+(?: \[.*\])? \(most recent call first\):[ \t\r]*$", re.MULTILINE
@@ -79,7 +78,7 @@ _SAVES_OR_VALIDATES = frozenset({"eval", "evaluate", "evaluation", "save", "vali
 _LOOP = frozenset({"finetune", "fit", "pretrain", "train"})
 _IN_A_STEP = frozenset({"activation", "backward", "forward", "gradient", "recompute"})
 
-__all__ = ["Frame", "Where", "calls_of", "classify", "collective_of", "in_long_work", "main_thread", "own_call"]
+__all__ = ["Frame", "calls_of", "classify", "collective_of", "in_long_work", "main_thread", "own_call"]
 
 
 class Frame(NamedTuple):

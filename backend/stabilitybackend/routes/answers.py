@@ -11,7 +11,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import msgspec
-import orjson
 from fastapi import Response
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
@@ -56,9 +55,9 @@ def answers(kind: Any, *statuses: int, media_types: Sequence[str] = (JSON,)) -> 
     return {**dict.fromkeys(statuses or (200,), one), "default": DeclaredBody(ErrorAnswer, JSON)}
 
 
-def answer(content: Any, status: int = 200, option: int = orjson.OPT_SERIALIZE_NUMPY) -> Response:
-    """Return ``content`` as JSON: dicts, numpy arrays, Structs. NaN becomes null: see ``schema.numbers``."""
-    return Response(orjson.dumps(content, msgspec.to_builtins, option), status, media_type=JSON)
+def answer(content: Any, status: int = 200) -> Response:
+    """Return ``content`` as JSON: Structs and builtins. NaN becomes null: see ``schema.numbers``."""
+    return Response(msgspec.json.encode(content), status, media_type=JSON)
 
 
 def declared(routes: Sequence[BaseRoute]) -> Iterator[Declared]:

@@ -6,11 +6,12 @@ import asyncio
 from functools import partial
 from typing import Annotated
 
+import orjson
 from fastapi import APIRouter, Query, Response
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.routes.access import Manager, Reader, check_project
-from stabilitybackend.routes.answers import answer, answers
+from stabilitybackend.routes.answers import JSON, answers
 from stabilitybackend.routes.reading import Threads
 from stabilitybackend.runs.compare import MAX_RUNS, Align, ComparedRun, compare, parse_forks
 from stabilitybackend.runs.lineage_view import LineageView
@@ -48,7 +49,7 @@ async def compared(
     workers = await asyncio.gather(*(manager.get(name) for name in names))
     runs = [_compared(worker, request, at) for worker, at in zip(workers, forks, strict=True)]
     found = await asyncio.gather(*(threads.run(partial(compare, one, request, align)) for one in runs))
-    return answer({"align": align, "runs": found})
+    return Response(orjson.dumps({"align": align, "runs": found}, option=orjson.OPT_SERIALIZE_NUMPY), media_type=JSON)
 
 
 def _compared(worker: RunWorker, request: SeriesRequest, fork: int | None) -> ComparedRun:

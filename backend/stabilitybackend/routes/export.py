@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from stabilitybackend.errors import NotFound
 from stabilitybackend.routes.access import Reader, Worker
 from stabilitybackend.routes.answers import answer, answers
-from stabilitybackend.runs.export import Export, ExportView, Progress
+from stabilitybackend.runs.export import Export, ExportView
 from stabilitybackend.runs.jsonl_export import jsonl_export
 from stabilitybackend.runs.lineage_view import LineageView
 from stabilitybackend.runs.parquet_export import parquet_export
@@ -114,12 +114,12 @@ async def progress(request: Request, export_id: str, reader: Reader) -> Response
     found = _remembered(request).get(export_id)
     if found is None:
         raise NotFound(f"there is no export {export_id!r}", hint="only the newest ones of this server are remembered")
-    return answer(found.as_dict())
+    return answer(found)
 
 
-def _remembered(request: Request) -> OrderedDict[str, Progress]:
+def _remembered(request: Request) -> OrderedDict[str, ExportProgress]:
     state: Any = request.app.state
     if not hasattr(state, "exports"):
         state.exports = OrderedDict()
-    exports: OrderedDict[str, Progress] = state.exports
+    exports: OrderedDict[str, ExportProgress] = state.exports
     return exports

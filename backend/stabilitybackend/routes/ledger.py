@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-import orjson
 from fastapi import APIRouter, Response
 
 from stabilitybackend.routes.access import Reader, Worker
@@ -22,4 +21,4 @@ router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 async def ledger(reader: Reader, worker: Worker) -> Response:
     """What each rollback cost, and how much of the run's time was worth it."""
     found = await asyncio.to_thread(ledger_of(worker.state, time.time()))
-    return answer(found, option=orjson.OPT_NON_STR_KEYS)
+    return answer(found)

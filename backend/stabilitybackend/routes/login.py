@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator
 from stabilitybackend.errors import Unauthorized
 from stabilitybackend.routes.access import Administrator, Caller, audit
-from stabilitybackend.routes.answers import answers
+from stabilitybackend.routes.answers import answer, answers
 from stabilitybackend.schema.server import Audit, LoggedOut, Me
 from stabilitybackend.sessions import Sessions, login_cookie, logout_cookies, session_of
 
@@ -42,7 +40,9 @@ async def login(body: Login, request: Request) -> Response:
     await audit(request, identity, "login")
     secure = state.origins.is_https(request.scope["headers"], request.scope["scheme"])
     cookie = login_cookie(text, request.headers, secure=secure)
-    return JSONResponse(identity.as_json(), headers={"set-cookie": cookie})
+    response = answer(identity.shown())
+    response.headers["set-cookie"] = cookie
+    return response
 
 
 @router.post("/logout", responses=answers(LoggedOut))
@@ -59,16 +59,16 @@ async def logout(request: Request) -> Response:
         await sessions.close(text)
         if identity is not None and identity.session:
             await audit(request, identity, "logout")
-    answer = JSONResponse({})
+    response = answer(LoggedOut())
     for cookie in logout_cookies(request.headers):
-        answer.headers.append("set-cookie", cookie)
-    return answer
+        response.headers.append("set-cookie", cookie)
+    return response
 
 
 @router.get("/me", responses=answers(Me))
 async def me(caller: Caller) -> Response:
     """Say who makes this call, and what that may do."""
-    return JSONResponse(caller.as_json())
+    return answer(caller.shown())
 
 
 @router.get("/audit", responses=answers(Audit))
@@ -80,4 +80,4 @@ async def audit_log(
     """What was done to runs, keys and sessions, by whom and when, newest first."""
     log: AuditLog = request.app.state.audit
     administrator.require_all_projects()
-    return JSONResponse({"entries": [msgspec.to_builtins(entry) for entry in await log.newest(count)]})
+    return answer(Audit(await log.newest(count)))

@@ -27,4 +27,4 @@ async def retain(
     retention: Retention = request.app.state.retention
     who = administrator
     runs = await retention.apply(days, who=who.name, key_id=who.key_id, dry_run=dry_run, project=who.project)
-    return answer({"days": days, "dry_run": dry_run, "runs": runs})
+    return answer(Retained(days, dry_run, runs))

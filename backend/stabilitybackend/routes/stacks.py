@@ -20,8 +20,7 @@ router = APIRouter(prefix="/api/v1/runs/{run_id}/stacks", tags=["runs"])
 async def stacks(reader: Reader, worker: Worker) -> Response:
     """The newest dumps of the run, newest first."""
     state = await worker.ready()
-    dumps = [dump.as_dict() for dump in state.liveness.dumps.held()]
-    return await asyncio.to_thread(answer, {"dumps": dumps})
+    return await asyncio.to_thread(answer, StackDumps([dump.shown() for dump in state.liveness.dumps.held()]))
 
 
 @router.get("/{request}", responses=answers(RankStacks))

@@ -38,4 +38,4 @@ async def delete(
     """Delete the run everywhere."""
     await manager.delete_run(run_id, force)
     await audit(request, administrator, "run.delete", run_id, "forced" if force else "")
-    return answer({"deleted": run_id})
+    return answer(Deleted(run_id))

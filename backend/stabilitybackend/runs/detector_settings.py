@@ -12,10 +12,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
-import orjson
+import msgspec
+from msgspec.structs import replace
 from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
@@ -25,8 +25,9 @@ from stabilitybackend.detectors.registry import DETECTORS, Settings, check_setti
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.live import Channel, stream_order
+from stabilitybackend.schema.detectors import DetectorChange, RunDetectors
 
-__all__ = ["MAX_CHANGES", "Change", "DetectorSettings", "checked"]
+__all__ = ["MAX_CHANGES", "DetectorSettings", "checked"]
 
 #: Changes kept of a run, newest ones. Frames older than the oldest of them are folded again with the defaults.
 MAX_CHANGES = 100
@@ -38,27 +39,6 @@ _log = logging.getLogger(__name__)
 
 class _Configurable(Protocol):
     def configure_detectors(self, settings: Settings) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One change: the whole set of overrides, not only what is new in it.
-
-    Args:
-        position: the first stream id that it holds for.
-        settings: detector -> parameter -> value, of those that differ from their default on purpose.
-        who: name of the key, or of the machine's own user.
-        time: unix seconds.
-    """
-
-    position: str
-    settings: dict[str, dict[str, float]]
-    who: str
-    time: float
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what is stored and shown."""
-        return {"position": self.position, "settings": self.settings, "who": self.who, "time": self.time}
 
 
 class DetectorSettings:
@@ -86,9 +66,9 @@ class DetectorSettings:
         self._patiently = patiently
         self._channel = channel
         self._clock = clock
-        self._changes: list[Change] = []
+        self._changes: list[DetectorChange] = []
         #: On their way to Redis: they hold already, and must not be missing from what is read meanwhile.
-        self._pending: list[Change] = []
+        self._pending: list[DetectorChange] = []
         self._storing = asyncio.Lock()
         #: The state that is being folded, and how many changes it has behind it.
         self._state: _Configurable | None = None
@@ -97,7 +77,7 @@ class DetectorSettings:
     async def load(self) -> None:
         """Take up what is stored. What this version does not know any more, or not so, is left out."""
         async with self._storing:
-            stored: list[Change] = await self._patiently(self._stored)
+            stored: list[DetectorChange] = await self._patiently(self._stored)
             changes = [*stored, *(change for change in self._pending if change not in stored)]
             # Two servers may store at once; which of two at one position came later is Redis' word.
             self._changes = sorted(changes, key=lambda change: stream_order(change.position))
@@ -109,12 +89,12 @@ class DetectorSettings:
             if await self._stored() != self._changes:
                 await self.load()
 
-    async def _stored(self) -> list[Change]:
+    async def _stored(self) -> list[DetectorChange]:
         found: Any = await self._redis.lrange(self._keys.detector_settings, 0, -1)
-        changes: list[Change] = []
+        changes: list[DetectorChange] = []
         for data in found:
-            one = orjson.loads(data)
-            change = Change(str(one["position"]), self._usable(one["settings"]), str(one["who"]), float(one["time"]))
+            one = msgspec.json.decode(data, type=DetectorChange)
+            change = replace(one, settings=self._usable(one.settings))
             if change not in changes[-1:]:  # stored twice when an answer of Redis was lost
                 changes.append(change)
         return changes
@@ -148,7 +128,7 @@ class DetectorSettings:
         if self._applied > before:
             state.configure_detectors(self._changes[self._applied - 1].settings)
 
-    async def replace(self, settings: object, who: str, cursor: str) -> dict[str, Any]:
+    async def replace(self, settings: object, who: str, cursor: str) -> RunDetectors:
         """Put ``settings`` in the place of all overrides, for what comes after ``cursor``; store it and tell browsers.
 
         Args:
@@ -162,11 +142,11 @@ class DetectorSettings:
         Raises:
             BadRequest: a name is unknown or a number is out of range; nothing changed.
         """
-        change = Change(_after(cursor), checked(settings), who, self._clock())
+        change = DetectorChange(_after(cursor), checked(settings), who, self._clock())
         # At once, and stored after: frames that come meanwhile are folded with it already, as they will be again.
         self._changes.append(change)
         self._pending.append(change)
-        data = orjson.dumps(change.as_json())
+        data = msgspec.json.encode(change)
 
         async def store() -> None:
             pipe: Pipeline = self._redis.pipeline(transaction=True)
@@ -193,9 +173,9 @@ class DetectorSettings:
         """The overrides that hold for what comes next."""
         return self._changes[-1].settings if self._changes else {}
 
-    def shown(self) -> dict[str, Any]:
-        """Return the settings in the shape of docs/api.md."""
-        return {"settings": self.now, "changes": [change.as_json() for change in reversed(self._changes)]}
+    def shown(self) -> RunDetectors:
+        """Return what is set now, and the changes that led to it."""
+        return RunDetectors(self.now, self._changes[::-1])
 
 
 def checked(settings: object) -> dict[str, dict[str, float]]:

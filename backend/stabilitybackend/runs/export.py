@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -17,8 +17,9 @@ from stabilitybackend.archive.aggregates import row_counts
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.errors import NotFound
 from stabilitybackend.runs.lineage_view import LineageView
+from stabilitybackend.schema.series import ExportProgress
 
-__all__ = ["EXPORT_VERSION", "PIECE_ROWS", "Export", "ExportView", "Piece", "Progress"]
+__all__ = ["EXPORT_VERSION", "PIECE_ROWS", "Export", "ExportView", "Piece"]
 
 #: Written into every export; grows when a reader of this version could not read the next.
 EXPORT_VERSION = 1
@@ -52,29 +53,6 @@ class _Store(Protocol):
     def extent(self, key: SeriesKey) -> Extent | None: ...
     def rows(self, key: SeriesKey, first: int | None = None, last: int | None = None) -> Rows: ...
     def aggregates(self, key: SeriesKey, first: int, last: int, level: int) -> NDArray[Any]: ...
-
-
-@dataclass
-class Progress:
-    """How far an export is; read from another thread.
-
-    Attributes:
-        total: points that it will hold, about (a step that was logged twice counts twice). points: written so far.
-        rows: lines or rows written so far. done: the last byte was made. problems: what could not be read and where.
-    """
-
-    total: int = 0
-    points: int = 0
-    rows: int = 0
-    done: bool = False
-    problems: list[str] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return {
-            "total": self.total, "points": self.points, "rows": self.rows, "done": self.done,
-            "problems": self.problems,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +123,7 @@ class Export:
             "segments": [{name: segment.get(name) for name in _SEGMENT_FIELDS} for segment in told],
         }
         self._keys: dict[int, list[SeriesKey]] = {}
-        self.progress = Progress()
+        self.progress = ExportProgress()
         for metric in self.metrics:
             for key in store.keys(metric):
                 extent = store.extent(key)

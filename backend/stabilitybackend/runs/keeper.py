@@ -16,6 +16,7 @@ from stabilitybackend.runs.journal import Journal
 from stabilitybackend.runs.live import stream_order
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.store import RunStore, series_of
+from stabilitybackend.schema.server import ColdPoints, HotPoints, Storage
 from stabilitybackend.tasks import end
 
 __all__ = ["FRAME_OVERHEAD_BYTES", "WindowKeeper"]
@@ -310,25 +311,25 @@ class WindowKeeper:
 
     # --- what people ask -----------------------------------------------------------------------------------------
 
-    def facts(self, store: RunStore) -> dict[str, Any]:
-        """Return the storage facts of docs/api.md."""
+    def facts(self, store: RunStore) -> Storage:
+        """Return where the run's points are."""
         hot = store.hot_bytes + self._ahead
         full = hot >= FULL_AT_WINDOWS * self.limit_bytes
         busy = self.changing.locked()
         problem = self.problem or (next((e.message for e in store.unreadable.values()), ""))
-        return {
-            "hot": {
-                "bytes": hot,
-                "limit_bytes": self.limit_bytes,
-                "frames": sum(generation.frames for generation in store.generations),
-                "values": sum(generation.values for generation in store.generations),
-            },
-            "cold": {
-                "parts": len(store.parts),
-                "rows": sum(reader.part.rows for reader in store.parts),
-                "bytes": sum(reader.part.bytes for reader in store.parts),
-                "location": self._archive.place,
-            },
-            "state": "failed" if problem else "behind" if full else "archiving" if busy else "ok",
-            "problem": problem or None,
-        }
+        return Storage(
+            hot=HotPoints(
+                bytes=hot,
+                limit_bytes=self.limit_bytes,
+                frames=sum(generation.frames for generation in store.generations),
+                values=sum(generation.values for generation in store.generations),
+            ),
+            cold=ColdPoints(
+                parts=len(store.parts),
+                rows=sum(reader.part.rows for reader in store.parts),
+                bytes=sum(reader.part.bytes for reader in store.parts),
+                location=self._archive.place,
+            ),
+            state="failed" if problem else "behind" if full else "archiving" if busy else "ok",
+            problem=problem or None,
+        )

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
+import msgspec
 import orjson
 
 __all__ = ["Channel", "Subscriber", "stream_order"]
@@ -59,7 +60,7 @@ class Channel:
         """Send ``message`` to every subscriber; with a cursor it can be caught up with later."""
         if not cursor and not self._subscribers:
             return
-        data = orjson.dumps(message)
+        data = orjson.dumps(message, msgspec.to_builtins)
         if cursor:
             self._recent.append((cursor, data))
             self._recent_bytes += len(data)

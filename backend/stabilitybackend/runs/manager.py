@@ -28,6 +28,7 @@ from stabilitybackend.runs.waking import Waking
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.schema.runs import StoringProblem
+from stabilitybackend.schema.server import Storage
 from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
 
@@ -263,11 +264,11 @@ class RunManager:
 
     # --- storage -------------------------------------------------------------------------------------------------
 
-    async def storage(self, run_id: str) -> dict[str, Any]:
-        """Return where a run's points are, in the shape of docs/api.md."""
+    async def storage(self, run_id: str) -> Storage:
+        """Return where a run's points are."""
         return (await self.get(run_id)).storage()
 
-    async def compact_run(self, run_id: str) -> dict[str, Any]:
+    async def compact_run(self, run_id: str) -> Storage:
         """Archive what is stored of a run that is not live, merge its small parts; return the storage facts after it.
 
         Raises:

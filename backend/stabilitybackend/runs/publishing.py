@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import msgspec
-
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.gpu_readings import gpu_parts
@@ -41,7 +39,7 @@ def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) ->
     for incident in changes.incidents.values():
         channel.publish({"type": "incident", "incident": incident}, cursor)
     for command in changes.commands.values():
-        channel.publish({"type": "command", "command": msgspec.to_builtins(command)}, cursor)
+        channel.publish({"type": "command", "command": command}, cursor)
 
 
 def _points(placed: list[Placed], cursor: str) -> dict[str, Any]:

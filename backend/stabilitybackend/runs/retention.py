@@ -12,6 +12,7 @@ from stabilitybackend.errors import BadRequest, NotFound, StabilityBoardError
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.schema.server import RetainedRun
 
 __all__ = ["MIN_DAYS", "Retention"]
 
@@ -48,7 +49,7 @@ class Retention:
 
     async def apply(
         self, days: float, *, who: str, key_id: str | None = None, dry_run: bool = False, project: str | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[RetainedRun]:
         """Delete the runs that ended more than ``days`` ago; return them, oldest first.
 
         Args:
@@ -56,9 +57,6 @@ class Retention:
             who: who asks, for the audit log. key_id: their key, if they have one.
             dry_run: delete nothing, only say what would go.
             project: only runs of this project; None for all.
-
-        Returns:
-            ``{"run_id", "project", "name", "status", "updated", "deleted": bool, "problem": str | None}`` each.
 
         Raises:
             BadRequest: ``days`` is too small.
@@ -73,10 +71,11 @@ class Retention:
                 if project is None or run["project"] == project
             ]
         for run in over:
-            entry = {name: run[name] for name in ("run_id", "project", "name", "status", "updated")}
-            found.append(entry | {"deleted": False, "problem": None})
+            entry = RetainedRun(run["run_id"], run["project"], run["name"], run["status"], run["updated"])
             if not dry_run:
-                found[-1] |= await self._delete(run, days, who, key_id)
+                entry.problem = await self._delete(entry, days, who, key_id)
+                entry.deleted = entry.problem is None
+            found.append(entry)
         return found
 
     async def _over(self, before: float) -> AsyncIterator[dict[str, Any]]:
@@ -89,24 +88,25 @@ class Retention:
                 if run["updated"] < before and not self._manager.has_agents(run_id):
                     yield run
 
-    async def _delete(self, run: dict[str, Any], days: float, who: str, key_id: str | None) -> dict[str, Any]:
-        run_id = run["run_id"]
+    async def _delete(self, run: RetainedRun, days: float, who: str, key_id: str | None) -> str | None:
+        """Delete a run; return why that was not possible, None where it was."""
+        run_id = run.run_id
         try:
             if (await self._manager.get(run_id)).has_agents:
-                return {"problem": "an agent has just connected"}
+                return "an agent has just connected"
             # Forced, because a run whose job vanished without a word stays "unreachable" for ever.
             await self._manager.delete_run(run_id, force=True)
             await self._audit.add(who, key_id, "run.delete", run_id, f"no report for more than {days:g} days")
         except NotFound:
-            return {"problem": "it was deleted by somebody else"}
+            return "it was deleted by somebody else"
         except StabilityBoardError as error:
             _log.warning("run %s: not deleted: %s", run_id, error.message)
-            return {"problem": error.message}
+            return error.message
         _log.warning(
-            "run %s (%s, %s) deleted by %s: no report for more than %g days", run_id, run["name"], run["status"],
+            "run %s (%s, %s) deleted by %s: no report for more than %g days", run_id, run.name, run.status,
             who, days,
         )  # fmt: skip
-        return {"deleted": True}
+        return None
 
     async def follow(self, days: float) -> None:
         """Act on the setting for ever; cancel it to stop."""

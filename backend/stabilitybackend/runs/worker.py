@@ -42,6 +42,7 @@ from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.taking import take
 from stabilitybackend.runs.undoing import undoable
 from stabilitybackend.schema.commands import Command, CommandRequest
+from stabilitybackend.schema.server import Storage
 from stabilitybackend.slices import Slices
 from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
@@ -357,8 +358,8 @@ class RunWorker:
         """Wait for room in the window; raise Unavailable when there is none for some seconds."""
         await self._keeper.room()
 
-    def storage(self) -> dict[str, Any]:
-        """Return where the run's points are, in the shape of docs/api.md."""
+    def storage(self) -> Storage:
+        """Return where the run's points are."""
         return self._keeper.facts(self.state.store)
 
     async def flush(self) -> None:

@@ -54,8 +54,14 @@ class Detectors(msgspec.Struct):
     detectors: list[DetectorInfo]
 
 
-class DetectorChange(msgspec.Struct):
-    """A change of a run's settings: the whole set. ``position``: the first stream id that it holds for."""
+class DetectorChange(msgspec.Struct, frozen=True):
+    """A change of a run's settings: the whole set of overrides, not only what is new in it.
+
+    Attributes:
+        position: the first stream id that it holds for.
+        settings: of those that differ from their default on purpose.
+        who: name of the key, or of the machine's own user.
+    """
 
     position: str
     settings: _Overrides

@@ -10,12 +10,16 @@ from msgspec import UNSET, UnsetType
 from stabilitybackend.schema.events import GpuNote
 from stabilitybackend.schema.health import AgentState, RankWord
 
-__all__ = ["AgentHealth", "HealthAnswer", "RankHealth", "RankStacks", "RankStatus", "StackDumps"]
+__all__ = ["AgentHealth", "HealthAnswer", "RankHealth", "RankStacks", "RankStatus", "StackDumps", "Where"]
 
 #: Worst first. dead: gone. over: past its budget, and the others wait for it. unheard: its agent is away or silent.
 #: unread: its slot can't be read. behind: by steps. waits: past its budget, for another rank. long: in a phase that may
 #: be long.
 RankStatus = Literal["dead", "over", "unheard", "unread", "behind", "waits", "long", "finished", "running"]
+
+
+#: Where the main thread of a rank is, by its stack.
+Where = Literal["data", "collective", "checkpoint", "user", "native", "idle", "unknown"]
 
 
 class RankHealth(RankWord, kw_only=True):
@@ -89,7 +93,7 @@ class StackGroup(msgspec.Struct):
 
     ranks: list[int]
     nodes: list[str]
-    where: Literal["data", "collective", "checkpoint", "user", "native", "idle", "unknown"]
+    where: Where
     what: str
     frames: list[StackFrame]
     text: str

@@ -83,15 +83,16 @@ class Comparison(msgspec.Struct):
 
 
 class ExportProgress(msgspec.Struct):
-    """How far an export is.
+    """How far an export is; read from another thread.
 
     Attributes:
-        total: points that it will hold, about. points, rows: written so far.
+        total: points that it will hold, about (a step that was logged twice counts twice).
+        points: written so far. rows: lines or rows written so far. done: the last byte was made.
         problems: what could not be read, and where.
     """
 
-    total: int
-    points: int
-    rows: int
-    done: bool
-    problems: list[str]
+    total: int = 0
+    points: int = 0
+    rows: int = 0
+    done: bool = False
+    problems: list[str] = []

@@ -7,8 +7,8 @@ from typing import Literal
 import msgspec
 
 __all__ = [
-    "Alive", "Audit", "AuditEntry", "Deleted", "ErrorAnswer", "ErrorFacts", "LoggedOut", "Me", "Ready",
-    "Retained", "RetainedRun", "ServerHealth", "Storage",
+    "Alive", "Audit", "AuditEntry", "ColdPoints", "Deleted", "ErrorAnswer", "ErrorFacts", "HotPoints", "LoggedOut",
+    "Me", "Ready", "Retained", "RetainedRun", "ServerHealth", "Storage",
 ]  # fmt: skip
 
 
@@ -138,8 +138,8 @@ class RetainedRun(msgspec.Struct):
     name: str
     status: str
     updated: float
-    deleted: bool
-    problem: str | None
+    deleted: bool = False
+    problem: str | None = None
 
 
 class Retained(msgspec.Struct):
