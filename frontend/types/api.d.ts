@@ -988,7 +988,6 @@ export interface RunWithStoring {
  *     dead_after: points with a greater step are discarded (null: none; less than first_step: all of them).
  *     kept, discarded: steps between its first and its last one that count, and that a fork cut off.
  *     on_head_path: it is part of the effective timeline.
- *     cause: ``resume``: a launch that did not go back.
  *     changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
  *     points: values stored in it.
  *     undone: a person undid this inferred segment.

@@ -145,11 +145,11 @@ async def test_only_the_newest_changes_are_kept_and_all_are_in_the_audit(stage: 
     worker = await stage.send(*rows(Job(), 1, 40))
     for at in range(MAX_CHANGES + 5):
         await worker.detectors.replace({"spike": {"sensitivity": 0.5 + at / 1000}}, "ada", worker.cursor)
-    changes = worker.detectors.shown()["changes"]
+    changes = worker.detectors.shown().changes
     await stage.restart()
     again = await stage.manager.get("run-1")
-    assert again.detectors.shown()["changes"] == changes
-    assert (len(changes), changes[0]["settings"]) == (MAX_CHANGES, {"spike": {"sensitivity": 0.604}})
+    assert again.detectors.shown().changes == changes
+    assert (len(changes), changes[0].settings) == (MAX_CHANGES, {"spike": {"sensitivity": 0.604}})
     audit: Any = await stage.redis.xrange(KEYS.command_audit)
     assert [orjson.loads(fields[b"d"])["who"] for _, fields in audit] == ["ada"] * (MAX_CHANGES + 5)
 
@@ -172,7 +172,7 @@ async def test_of_two_servers_the_last_word_stands_and_the_other_takes_it_up_whe
     await there.detectors.replace({"spike": {"sensitivity": 2.0}}, "bob", there.cursor)
     await worker.detectors.refresh()
     assert worker.detectors.now == {"spike": {"sensitivity": 2.0}}
-    assert [change["who"] for change in worker.detectors.shown()["changes"]] == ["bob", "ada"]
+    assert [change.who for change in worker.detectors.shown().changes] == ["bob", "ada"]
     await other.stop()
 
 

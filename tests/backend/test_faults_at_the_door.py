@@ -100,7 +100,7 @@ class _Run:
                 state.incidents.all(),
                 msgspec.to_builtins(state.commands.all()),
                 state.checkpoints(),
-                state.fold.tree.as_dicts(),
+                state.fold.tree.shown(),
                 [state.agent_view(agent) for agent in state.agents.values()],
                 [dump.shown() for dump in state.liveness.dumps.held()],
                 gpus_view(state.gpus, state.incidents.of({"gpu_fault"}), lambda uuid: []),

@@ -44,15 +44,15 @@ def test_the_path_that_is_kept_is_the_path_that_a_walk_finds(moves: list[tuple[s
         else:
             segment = tree.fork(origin, step, key=f"k{number}", cause="declared", created=0.0)
             tree.head = segment.id if what == "lead" else tree.head
-        told |= {one["id"]: one for one in tree.news()}
+        told |= {one.id: one for one in tree.news()}
         path = walked(tree)
         limits = {part.segment: part.last for part in path}
         assert list(tree.path()) == path
         assert [tree.dead_after(s.id) for s in tree] == [limits.get(s.id, s.fork_step) for s in tree]
         assert [tree.is_ancestor(s.id, tree.head) for s in tree] == [s.id in limits for s in tree]
-        assert sorted(told.values(), key=lambda one: one["id"]) == [
-            one for one in tree.as_dicts() if one["id"] in told
-        ], "what browsers were told of a segment is what it is now"
+        assert sorted(told.values(), key=lambda one: one.id) == [one for one in tree.shown() if one.id in told], (
+            "what browsers were told of a segment is what it is now"
+        )
 
 
 @dataclass

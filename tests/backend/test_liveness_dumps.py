@@ -233,7 +233,7 @@ async def test_dumps_are_served_and_an_unknown_one_is_a_404_that_says_what_to_do
             await agent.ask(job.event("stacks", 3, **said))
             got = server.wait_for("/runs/run-1/stacks", lambda answer: len(answer["dumps"]) == 1, "the dump")
         assert got["dumps"][0] == server.client.get("/api/v1/runs/run-1/stacks/d-1").json()
-        assert [group.where for group in got["dumps"][0]["groups"]] == ["collective"]
+        assert [group["where"] for group in got["dumps"][0]["groups"]] == ["collective"]
         missing = server.client.get("/api/v1/runs/run-1/stacks/none")
         assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
 

@@ -177,11 +177,11 @@ async def test_the_command_shows_merges_and_deletes_a_run(redis_url: str, tmp_pa
             await agent.hello("run-1", sources=[Job().info])
             for frame in _ended(200):
                 await agent.ask(frame)
-            server.wait_for("/runs/run-1", lambda run: run.status == "finished", "the run is over")
+            server.wait_for("/runs/run-1", lambda run: run["status"] == "finished", "the run is over")
             refused = program("archive", "delete", "run-1", "--yes", "--url", server.url)
         assert refused[0] == 1
         assert "was not deleted" in refused[2]
-        server.wait_for("/runs/run-1", lambda run: run.agents == 0, "its agent is gone")
+        server.wait_for("/runs/run-1", lambda run: run["agents"] == 0, "its agent is gone")
         code, shown, _ = program("archive", "compact", "run-1", "--url", server.url)
         assert (code, "run-1: 0 parts" in shown) == (0, True)
         code, shown, _ = program("archive", "status", "--url", server.url)

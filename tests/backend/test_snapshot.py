@@ -55,7 +55,7 @@ class _Fold:
         state = self.state
         tick = state.tick()
         return {
-            "segments": state.fold.tree.as_dicts(),
+            "segments": state.fold.tree.shown(),
             "head": state.fold.tree.head,
             "pending": [_plain(p) for p in state.fold.pending()],
             "incidents": state.incidents.all(),

@@ -95,7 +95,7 @@ def export_of(
     """Return the export of a run that only lives in this process."""
     run = {"run_id": run_id, "name": "n", "project": "p", "config": {"lr": 1.0}, "metrics": store.metrics()}
     return Export(
-        store.view(), LineageView.of(fold), run, fold.tree.as_dicts(),
+        store.view(), LineageView.of(fold), run, fold.tree.shown(),
         view=view, metrics=metrics, cursor="1-0", now=1e9, refresh=refresh,
     )  # fmt: skip
 

@@ -20,6 +20,7 @@ from stabilitybackend.lineage.launches import Launch
 from stabilitybackend.lineage.relaunches import WENT_BACK, WENT_ON, Relaunches
 from stabilitybackend.lineage.sources import SourceState, Tentative
 from stabilitybackend.lineage.tree import Segment, SegmentTree
+from stabilitybackend.schema.lineage import Cause
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["MAX_HELD_ROWS", "LineageFold"]
@@ -234,9 +235,11 @@ class LineageFold:
         """A launch begins a segment of its own at ``first_step``; its other ranks come along."""
         origin, fork_step = self._relaunches.origin(launch), self._fork_step(first_step, state)
         back = self.tree.reaches_past(origin, fork_step)
-        cause, reason = ("restart", WENT_BACK) if back else ("resume", WENT_ON)
+        cause: Cause = "restart" if back else "resume"
         key = self.tree.new_key(f"u-{state.source}-{first_step}")
-        target = self.tree.fork(origin, fork_step, key=key, cause=cause, created=time, reason=reason)
+        target = self.tree.fork(
+            origin, fork_step, key=key, cause=cause, created=time, reason=WENT_BACK if back else WENT_ON
+        )
         target.undone = key in self.undone
         launch.segment = target.id
         if target.undone:
@@ -378,10 +381,11 @@ class LineageFold:
                 self._enter(state, known)
                 return
         origin = state.segment
-        cause = data.get("cause")
-        told = cause if cause in ("restart", "resume") else "declared"  # an export tells what was inferred live
+        cause: Cause = "command" if data.get("command_id") else "declared"
+        if cause == "declared" and data.get("cause") in ("restart", "resume"):
+            cause = data["cause"]  # an export tells what was inferred live
         segment = self.tree.fork(
-            origin, data["to_step"], key=key, cause="command" if data.get("command_id") else told, created=block.time,
+            origin, data["to_step"], key=key, cause=cause, created=block.time,
             reason=data.get("reason") or "", command_id=data.get("command_id"), issuer=data.get("issuer"),
             changes=data.get("changes") or {}, applied=data.get("applied"),
         )  # fmt: skip

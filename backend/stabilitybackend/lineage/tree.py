@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stabilitybackend.schema.lineage import Cause, Segments
+from stabilitybackend.schema.lineage import Segment as ShownSegment
 from stabilityclient.wire import EventBlock
 
 __all__ = ["ROOT_FORK", "PathRange", "Segment", "SegmentTree"]
@@ -40,7 +42,7 @@ class Segment:
     key: str
     parent: int | None
     fork_step: int
-    cause: str
+    cause: Cause
     reason: str = ""
     command_id: str | None = None
     issuer: str | None = None
@@ -132,10 +134,10 @@ class SegmentTree:
         """Note that something of a segment changed that browsers show."""
         self._news[segment] = None
 
-    def news(self) -> list[dict[str, Any]]:
-        """Return the segments of which something changed since the last call, in the shape of docs/api.md."""
+    def news(self) -> list[ShownSegment]:
+        """Return the segments of which something changed since the last call, as the API has them."""
         labels = self._labels()
-        told, self._news = [self._as_dict(self._segments[segment], labels) for segment in self._news], {}
+        told, self._news = [self._shown(self._segments[segment], labels) for segment in self._news], {}
         return told
 
     def __iter__(self) -> Iterator[Segment]:
@@ -164,7 +166,7 @@ class SegmentTree:
         names = (key, *(f"{key}.{count}" for count in range(2, len(self._segments) + 2)))
         return next(name for name in names if name not in self._by_key)
 
-    def fork(self, origin: int, to_step: int, *, key: str, cause: str, created: float, **facts: Any) -> Segment:
+    def fork(self, origin: int, to_step: int, *, key: str, cause: Cause, created: float, **facts: Any) -> Segment:
         """Add a segment that starts from the state after ``to_step`` on the path of ``origin``.
 
         The parent is the segment of that path which holds ``to_step``, so that a rollback past an earlier fork hangs
@@ -259,14 +261,14 @@ class SegmentTree:
         limit = self.dead_after(segment)
         return limit is not None and step > limit
 
-    def view(self) -> dict[str, Any]:
-        """Return the lineage in the shape of docs/api.md."""
-        return {"head": self._head, "segments": self.as_dicts()}
+    def view(self) -> Segments:
+        """Return the lineage as the API has it."""
+        return Segments(self._head, self.shown())
 
-    def as_dicts(self) -> list[dict[str, Any]]:
-        """Return the segments in the shape of docs/api.md."""
+    def shown(self) -> list[ShownSegment]:
+        """Return the segments as the API has them."""
         labels = self._labels()
-        return [self._as_dict(segment, labels) for segment in self._segments]
+        return [self._shown(segment, labels) for segment in self._segments]
 
     def _labels(self) -> dict[int, str]:
         """Return segment -> what people call its fork: R1, R2 ... a rollback, S1 ... a restart from an earlier step."""
@@ -279,30 +281,30 @@ class SegmentTree:
                 found[segment.id] = f"{letter}{counts[letter]}"
         return found
 
-    def _as_dict(self, segment: Segment, labels: Mapping[int, str]) -> dict[str, Any]:
+    def _shown(self, segment: Segment, labels: Mapping[int, str]) -> ShownSegment:
         first, last, end = segment.first_step, segment.last_step, self.dead_after(segment.id)
         steps = 0 if first is None or last is None else last - first + 1
         discarded = 0 if not steps or end is None else min(steps, max(0, (last or 0) - end))
-        return {
-            "id": segment.id,
-            "key": segment.key,
-            "parent": segment.parent,
-            "fork_step": None if segment.parent is None else segment.fork_step,
-            "label": labels.get(segment.id, ""),
-            "first_step": first,
-            "last_step": last,
-            "dead_after": end,
-            "kept": steps - discarded,
-            "discarded": discarded,
-            "on_head_path": segment.id in self._ends,
-            "cause": segment.cause,
-            "reason": segment.reason,
-            "command_id": segment.command_id,
-            "issuer": segment.issuer,
-            "changes": segment.changes,
-            "applied": segment.applied,
-            "created": segment.created,
-            "ranks": sorted(segment.entered),
-            "undone": segment.undone,
-            "points": segment.points,
-        }
+        return ShownSegment(
+            id=segment.id,
+            key=segment.key,
+            parent=segment.parent,
+            fork_step=None if segment.parent is None else segment.fork_step,
+            label=labels.get(segment.id, ""),
+            first_step=first,
+            last_step=last,
+            dead_after=end,
+            kept=steps - discarded,
+            discarded=discarded,
+            on_head_path=segment.id in self._ends,
+            cause=segment.cause,
+            reason=segment.reason,
+            command_id=segment.command_id,
+            issuer=segment.issuer,
+            changes=segment.changes,
+            applied=segment.applied,
+            created=segment.created,
+            ranks=sorted(segment.entered),
+            points=segment.points,
+            undone=segment.undone,
+        )

@@ -67,7 +67,7 @@ async def export(
     state, cursor = worker.state, worker.cursor
     stored, lineage = state.store.view(metric), LineageView.of(state.fold)
     settings: Settings = request.app.state.settings
-    run, segments = dict(worker.run()), worker.segments()["segments"]
+    run, segments = dict(worker.run()), worker.segments().segments
 
     loop = asyncio.get_running_loop()
 

@@ -17,6 +17,7 @@ from stabilitybackend.archive.aggregates import row_counts
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.errors import NotFound
 from stabilitybackend.runs.lineage_view import LineageView
+from stabilitybackend.schema.lineage import Segment
 from stabilitybackend.schema.series import ExportProgress
 
 __all__ = ["EXPORT_VERSION", "PIECE_ROWS", "Export", "ExportView", "Piece"]
@@ -72,7 +73,7 @@ class Export:
         store: all points, immutable.
         lineage: of the same moment.
         run: the Run of docs/api.md.
-        segments: its segments, docs/api.md.
+        segments: its segments.
         view: effective leaves dead points out.
         metrics: only these; empty for all.
         cursor: stream id up to which the run is exported. now: unix seconds.
@@ -87,7 +88,7 @@ class Export:
         store: _Store,
         lineage: LineageView,
         run: Mapping[str, Any],
-        segments: Sequence[Mapping[str, Any]],
+        segments: Sequence[Segment],
         *,
         view: ExportView,
         metrics: Collection[str],
@@ -109,7 +110,7 @@ class Export:
                 hint="without --metric all of them are exported",
             )
         self.metrics = [metric for metric in store.metrics() if not metrics or metric in metrics]
-        told = [s for s in segments if not s["undone"] and (not self._effective or s["on_head_path"])]
+        told = [s for s in segments if not s.undone and (not self._effective or s.on_head_path)]
         #: What the file says about the run; the import makes the same segments of it.
         self.header: dict[str, Any] = {
             "version": EXPORT_VERSION,
@@ -120,7 +121,7 @@ class Export:
             "view": view,
             "cursor": cursor,
             "exported": now,
-            "segments": [{name: segment.get(name) for name in _SEGMENT_FIELDS} for segment in told],
+            "segments": [{name: getattr(segment, name) for name in _SEGMENT_FIELDS} for segment in told],
         }
         self._keys: dict[int, list[SeriesKey]] = {}
         self.progress = ExportProgress()

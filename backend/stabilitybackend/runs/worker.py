@@ -42,6 +42,7 @@ from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.taking import take
 from stabilitybackend.runs.undoing import undoable
 from stabilitybackend.schema.commands import Command, CommandRequest
+from stabilitybackend.schema.lineage import Segments
 from stabilitybackend.schema.server import Storage
 from stabilitybackend.slices import Slices
 from stabilitybackend.tasks import end
@@ -325,7 +326,7 @@ class RunWorker:
         await self._conclude(Changes(incidents={incident_id: incident}))
         return incident
 
-    async def undo_segment(self, segment: int, who: str) -> dict[str, Any]:
+    async def undo_segment(self, segment: int, who: str) -> Segments:
         """Take back a segment that was inferred from steps alone: they were no rollback. Return the segments.
 
         The lineage is a fold over what is stored, so the run is folded again without it.
@@ -382,8 +383,8 @@ class RunWorker:
                 await self._archive.delete()
                 await self._restart.forget()
 
-    def segments(self) -> dict[str, Any]:
-        """Return the lineage in the shape of docs/api.md."""
+    def segments(self) -> Segments:
+        """Return the lineage as the API has it."""
         return self.state.fold.tree.view()
 
     def run(self) -> dict[str, Any]:

@@ -6,7 +6,11 @@ from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Checkpoint", "Checkpoints", "Offer", "OfferedCheckpoint", "Segment", "Segments", "SpoiledBy"]
+__all__ = ["Cause", "Checkpoint", "Checkpoints", "Offer", "OfferedCheckpoint", "Segment", "Segments", "SpoiledBy"]
+
+
+#: Why a segment began. ``resume``: a launch that did not go back.
+Cause = Literal["start", "command", "declared", "restart", "resume"]
 
 
 class Segment(msgspec.Struct):
@@ -19,7 +23,6 @@ class Segment(msgspec.Struct):
         dead_after: points with a greater step are discarded (null: none; less than first_step: all of them).
         kept, discarded: steps between its first and its last one that count, and that a fork cut off.
         on_head_path: it is part of the effective timeline.
-        cause: ``resume``: a launch that did not go back.
         changes: what else was ordered, or declared by the job. applied: what the job says that it changed.
         points: values stored in it.
         undone: a person undid this inferred segment.
@@ -36,7 +39,7 @@ class Segment(msgspec.Struct):
     kept: int
     discarded: int
     on_head_path: bool
-    cause: Literal["start", "command", "declared", "restart", "resume"]
+    cause: Cause
     reason: str
     command_id: str | None
     issuer: str | None
