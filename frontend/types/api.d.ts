@@ -57,8 +57,8 @@ export interface AuditEntry {
   who: string;
   key_id: string | null;
   action: string;
-  target?: string;
-  detail?: string;
+  target: string;
+  detail: string;
 }
 
 /** What can't be seen on a node. */
@@ -246,11 +246,11 @@ export interface ErrorFacts {
  *     problems: what could not be read, and where.
  */
 export interface ExportProgress {
-  total?: number;
-  points?: number;
-  rows?: number;
-  done?: boolean;
-  problems?: string[];
+  total: number;
+  points: number;
+  rows: number;
+  done: boolean;
+  problems: string[];
 }
 
 /**
@@ -353,8 +353,8 @@ export interface GpuFault {
 
 /** ``gpu_note``: the node's GPUs in one line. */
 export interface GpuNote {
-  visible?: boolean;
-  text?: string;
+  visible: boolean;
+  text: string;
 }
 
 /** The node's GPUs in one line, and when they were last looked at. */
@@ -391,8 +391,8 @@ export interface HistoryEntry {
   state: string;
   time: number;
   detail: string;
-  rank?: number | null;
-  step?: number | null;
+  rank: number | null;
+  step: number | null;
 }
 
 /** Points of a run in Redis and in memory; ``bytes`` with what an entry costs in Redis. */
@@ -731,26 +731,26 @@ export interface Restart {
   kind: "restart";
   command_id: string;
   run_id: string;
-  to_step?: number | null;
-  lr_scale?: number | null;
-  seed?: number | null;
-  skip_batches?: number | null;
+  to_step: number | null;
+  lr_scale: number | null;
+  seed: number | null;
+  skip_batches: number | null;
   reason: string;
   issuer: string;
   issued: number;
   expires: number;
   fence: Fence;
-  state?: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
-  attempt?: number;
-  apply_at_step?: number | null;
+  state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
+  attempt: number;
+  apply_at_step: number | null;
   world_size: number;
-  ranks?: Record<string, RankState>;
-  history?: HistoryEntry[];
-  checkpoint?: string | null;
-  segment?: number | null;
-  first_step?: number | null;
-  idempotency_key?: string | null;
-  nodes?: Record<string, NodeState>;
+  ranks: Record<string, RankState>;
+  history: HistoryEntry[];
+  checkpoint: string | null;
+  segment: number | null;
+  first_step: number | null;
+  idempotency_key: string | null;
+  nodes: Record<string, NodeState>;
   plan: Record<string, unknown>;
   grace_s: number;
 }
@@ -769,8 +769,8 @@ export interface RetainedRun {
   name: string;
   status: string;
   updated: number;
-  deleted?: boolean;
-  problem?: string | null;
+  deleted: boolean;
+  problem: string | null;
 }
 
 /**
@@ -783,25 +783,25 @@ export interface Rollback {
   kind: "rollback";
   command_id: string;
   run_id: string;
-  to_step?: number | null;
-  lr_scale?: number | null;
-  seed?: number | null;
-  skip_batches?: number | null;
+  to_step: number | null;
+  lr_scale: number | null;
+  seed: number | null;
+  skip_batches: number | null;
   reason: string;
   issuer: string;
   issued: number;
   expires: number;
   fence: Fence;
-  state?: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
-  attempt?: number;
-  apply_at_step?: number | null;
+  state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
+  attempt: number;
+  apply_at_step: number | null;
   world_size: number;
-  ranks?: Record<string, RankState>;
-  history?: HistoryEntry[];
-  checkpoint?: string | null;
-  segment?: number | null;
-  first_step?: number | null;
-  idempotency_key?: string | null;
+  ranks: Record<string, RankState>;
+  history: HistoryEntry[];
+  checkpoint: string | null;
+  segment: number | null;
+  first_step: number | null;
+  idempotency_key: string | null;
   unpromised?: string[];
 }
 
@@ -1074,19 +1074,19 @@ export interface ServedKind {
   name: string;
   label: string;
   short: string;
-  about?: "data" | "gpu" | "model" | "process" | "user";
-  sign?: string;
-  band?: boolean;
-  stops_job?: boolean;
-  status?: string;
-  blames?: "" | "known" | "suspect";
-  curable?: boolean;
-  damaging?: boolean;
-  by_dataset?: boolean;
-  compared?: boolean;
-  since?: string;
-  nearby?: string;
-  advice?: string;
+  about: "data" | "gpu" | "model" | "process" | "user";
+  sign: string;
+  band: boolean;
+  stops_job: boolean;
+  status: string;
+  blames: "" | "known" | "suspect";
+  curable: boolean;
+  damaging: boolean;
+  by_dataset: boolean;
+  compared: boolean;
+  since: string;
+  nearby: string;
+  advice: string;
   of_machine: boolean;
 }
 
@@ -1138,26 +1138,26 @@ export interface StackDump {
   kind: "dump_stacks";
   command_id: string;
   run_id: string;
-  to_step?: number | null;
-  lr_scale?: number | null;
-  seed?: number | null;
-  skip_batches?: number | null;
+  to_step: number | null;
+  lr_scale: number | null;
+  seed: number | null;
+  skip_batches: number | null;
   reason: string;
   issuer: string;
   issued: number;
   expires: number;
   fence: Fence;
-  state?: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
-  attempt?: number;
-  apply_at_step?: number | null;
+  state: "acted" | "delivered" | "done" | "expired" | "failed" | "pending" | "ready" | "rejected";
+  attempt: number;
+  apply_at_step: number | null;
   world_size: number;
-  ranks?: Record<string, RankState>;
-  history?: HistoryEntry[];
-  checkpoint?: string | null;
-  segment?: number | null;
-  first_step?: number | null;
-  idempotency_key?: string | null;
-  nodes?: Record<string, NodeState>;
+  ranks: Record<string, RankState>;
+  history: HistoryEntry[];
+  checkpoint: string | null;
+  segment: number | null;
+  first_step: number | null;
+  idempotency_key: string | null;
+  nodes: Record<string, NodeState>;
 }
 
 /** The newest 8 dumps, newest first. */

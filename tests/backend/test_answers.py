@@ -59,9 +59,13 @@ def test_the_typescript_declarations_and_the_table_of_calls_are_made_from_the_sc
 
 class Point(msgspec.Struct):
     x: int
+    y: int = 0
 
 
-@pytest.mark.parametrize(("body", "lies"), [({"x": 1}, 0), ({"x": 1, "y": 2}, 1), ({}, 1), ({"x": None}, 1)])
+@pytest.mark.parametrize(
+    ("body", "lies"), [({"x": 1, "y": 2}, 0), ({"x": 1, "y": 2, "z": 3}, 1), ({"y": 2}, 1), ({"x": 1}, 1),
+                       ({"x": None, "y": 2}, 1)]
+)  # fmt: skip
 async def test_an_answer_with_a_field_too_many_or_too_few_is_noticed(body: dict[str, Any], lies: int) -> None:
     app = FastAPI()
     app.get("/point", responses=answers(Point))(lambda: answer(body))

@@ -13,7 +13,7 @@ from msgspec import NODEFAULT
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stabilitybackend.routes.answers import JSON, DeclaredBody, declared
+from stabilitybackend.routes.answers import JSON, DeclaredBody, always_there, declared
 from stabilitybackend.schema.server import ErrorAnswer
 
 __all__ = ["AnswersChecked", "strict"]
@@ -21,15 +21,13 @@ __all__ = ["AnswersChecked", "strict"]
 
 @functools.cache
 def strict(kind: Any) -> Any:
-    """Return a type whose Structs refuse fields that they do not know."""
+    """Return a type whose Structs refuse fields that they do not know, and miss those that are always there."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        fields = []
+        fields, there = [], always_there(kind)
         for field in msgspec.structs.fields(kind):
             given: dict[str, Any] = {"name": field.encode_name}
-            if field.default is not NODEFAULT:
-                given["default"] = field.default
-            if field.default_factory is not NODEFAULT:
-                given["default_factory"] = field.default_factory
+            if field.encode_name not in there:
+                given["default"] = None if field.default is NODEFAULT else field.default
             fields.append((field.name, strict(field.type), msgspec.field(**given)))
         tag, tag_field = kind.__struct_config__.tag, kind.__struct_config__.tag_field
         return msgspec.defstruct(

@@ -6,18 +6,20 @@ and turn NaN into null in silence, so routes hand over bytes and ``responses`` o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import Response
 from fastapi.routing import APIRoute
+from msgspec import UNSET, inspect
 from starlette.routing import BaseRoute
 
+from stabilitybackend.schema import health
 from stabilitybackend.schema.server import ErrorAnswer
 
-__all__ = ["JSON", "Declared", "DeclaredBody", "answer", "answers", "complete", "declared"]
+__all__ = ["JSON", "Declared", "DeclaredBody", "always_there", "answer", "answers", "complete", "declared"]
 
 JSON = "application/json"
 _REF = "#/components/schemas/{name}"
@@ -72,11 +74,47 @@ def declared(routes: Sequence[BaseRoute]) -> Iterator[Declared]:
                     yield Declared(method, route.path_format, str(status), one)
 
 
+def always_there(kind: type[msgspec.Struct]) -> frozenset[str]:
+    """Return the fields of a Struct that no answer leaves out.
+
+    Those with a default are told all the same. But what agents send is passed on as it came: it may lack any of them.
+    """
+    fields = msgspec.structs.fields(kind)
+    if kind.__struct_config__.omit_defaults:
+        return frozenset(one.encode_name for one in fields if one.required)
+    as_sent = {
+        one.name for base in kind.__mro__ if base.__module__ == health.__name__ for one in msgspec.structs.fields(base)
+    }
+    return frozenset(
+        one.encode_name for one in fields if one.required or not (one.default is UNSET or one.name in as_sent)
+    )
+
+
+def _structs(kinds: Iterable[Any]) -> set[type[msgspec.Struct]]:
+    """Return the Structs that types consist of."""
+    found, ahead = set(), list(kinds)
+    while ahead:
+        one = ahead.pop()
+        if isinstance(one, inspect.StructType):
+            if one.cls in found:
+                continue
+            found.add(one.cls)
+            ahead += [field.type for field in one.fields]
+        names = ("type", "item_type", "key_type", "value_type", "types", "item_types")
+        for inner in (getattr(one, name, ()) for name in names):
+            ahead += inner if isinstance(inner, tuple) else (inner,)
+    return found
+
+
 def complete(document: dict[str, Any], routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """Write into an OpenAPI document what the routes declare; return it."""
     found = list(declared(routes))
     kinds = list({id(one.answer.kind): one.answer.kind for one in found if one.answer.kind is not None}.values())
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
+    for struct in _structs(inspect.multi_type_info(kinds)):
+        schema = components[struct.__name__]
+        there = {*schema["required"], *always_there(struct)}
+        schema["required"] = [name for name in schema["properties"] if name in there]
     by_kind = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
     for method, path, status, one in found:
         content = document["paths"][path][method.lower()]["responses"][status]["content"]
