@@ -93,14 +93,14 @@ async def test_a_segment_that_was_only_inferred_is_taken_back_after_it_was_archi
     job = Job()
     worker = await stage.send(*rows(job, 1, 200), *rows(job, 150, 190), *rows(job, 201, 700))
     await stage.archived(worker, 2)
-    assert len(worker.segments()["segments"]) == 2
+    assert len(worker.segments().segments) == 2
     await worker.undo_segment(1, "me")
     expected = {(0, False, s): job.value(s) for s in range(1, 701)}
     assert {at: v for at, v in points(worker).items() if not at[1]} == expected
     await stage.restart()
     again = await stage.manager.get("run-1")
     assert {at: v for at, v in points(again).items() if not at[1]} == expected
-    assert again.segments()["head"] == 0
+    assert again.segments().head == 0
     assert {s for (_, stray, s) in points(again) if stray} == set(range(150, 191))
 
 

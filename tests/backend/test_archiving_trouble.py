@@ -104,7 +104,7 @@ async def test_two_who_merge_at_once_double_nothing(stage: Stage, gate: _Gate) -
     both = [asyncio.create_task(stage.manager.compact_run("run-1")) for _ in range(2)]
     await stage.until(gate.waits.is_set, "a part is being written")
     gate.open()
-    assert [facts["cold"]["parts"] for facts in await asyncio.gather(*both)] == [1, 1]
+    assert [facts.cold.parts for facts in await asyncio.gather(*both)] == [1, 1]
     await _assert_whole(stage, worker, 400)
 
 
@@ -268,7 +268,7 @@ async def test_a_redis_that_comes_back_without_its_newest_words_loses_and_double
     worker = await stage.send(*lost)  # the agent has them still, and sends them again
     last = 500 if archived else 140
     await stage.until(lambda: worker.readiness.reached and len(points(worker)) == last, "all is there")
-    assert len(worker.segments()["segments"]) == 1
+    assert len(worker.segments().segments) == 1
     if archived:
         await stage.archived(worker, 1)
     await _assert_whole(stage, worker, last)

@@ -94,11 +94,11 @@ class _Run:
 
     @staticmethod
     def _shown(state: RunState) -> None:
-        orjson.dumps(
+        msgspec.json.encode(
             [
                 state.view(),
                 state.incidents.all(),
-                msgspec.to_builtins(state.commands.all()),
+                state.commands.all(),
                 state.checkpoints(),
                 state.fold.tree.shown(),
                 [state.agent_view(agent) for agent in state.agents.values()],
@@ -107,8 +107,7 @@ class _Run:
                 plan_of(state, 2_000.0),
                 ledger_of(state, 2_000.0)(),
                 state.stretches.all(),
-            ],
-            option=orjson.OPT_NON_STR_KEYS,
+            ]
         )
 
 
