@@ -83,6 +83,22 @@ def test_links_of_a_page_lead_somewhere(page: str) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", _PAGES)
+def test_links_to_a_heading_find_it(page: str) -> None:
+    links = re.findall(r"\]\(((?!https?://)[^)#\s]*)#([^)\s]+)\)", (REPOSITORY / page).read_text())
+    targets = [(REPOSITORY / page).parent / path if path else REPOSITORY / page for path, _ in links]
+
+    broken = [heading for (_, heading), target in zip(links, targets, strict=True) if heading not in headings(target)]
+
+    assert broken == []
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", sorted(set(_PAGES) - _UNWRAPPED))
 def test_lines_of_a_page_end_within_the_columns(page: str) -> None:
     lines = (REPOSITORY / page).read_text().splitlines()
