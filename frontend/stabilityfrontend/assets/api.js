@@ -21,13 +21,15 @@
     // What the page's head asked for is on its way already.
     let response = method === "GET" ? await S.early.take(path) : null;
     try {
-      response = response || await fetch(`/api/v1${path}`, {
-        method,
-        credentials: "same-origin",
-        headers: body === undefined ? {} : { "Content-Type": "application/json" },
-        body: body === undefined ? undefined : JSON.stringify(body),
-        signal: signal || AbortSignal.timeout(TIMEOUT_MS),
-      });
+      response =
+        response ||
+        (await fetch(`/api/v1${path}`, {
+          method,
+          credentials: "same-origin",
+          headers: body === undefined ? {} : { "Content-Type": "application/json" },
+          body: body === undefined ? undefined : JSON.stringify(body),
+          signal: signal || AbortSignal.timeout(TIMEOUT_MS),
+        }));
     } catch (error) {
       throw new ApiError(0, "away", "No answer from the server.", "Its data is kept; this page tries again by itself.");
     }
@@ -53,7 +55,12 @@
    * `complete` false: only what came after the `cursor` that was given; `level` above 0: fewer points than there are.
    */
   function series(id, metrics, options) {
-    const answers = S.seriesPaths(id, metrics, options).map(async ({ names, path }) => ({ complete: true, problems: [], ...(await call("GET", path)), names }));
+    const answers = S.seriesPaths(id, metrics, options).map(async ({ names, path }) => ({
+      complete: true,
+      problems: [],
+      ...(await call("GET", path)),
+      names,
+    }));
     return Promise.all(answers);
   }
 
@@ -77,7 +84,10 @@
       const found = { runs: [], total: 0 };
       let next = null;
       do {
-        const answer = await call("GET", next ? `/runs?limit=${RUNS_A_PAGE}&cursor=${encodeURIComponent(next)}` : "/runs");
+        const answer = await call(
+          "GET",
+          next ? `/runs?limit=${RUNS_A_PAGE}&cursor=${encodeURIComponent(next)}` : "/runs",
+        );
         found.runs.push(...answer.runs);
         found.total = Math.max(answer.total || 0, found.runs.length);
         next = answer.next || null;
@@ -91,14 +101,17 @@
     incidents: (id) => call("GET", `${run(id)}/incidents`),
     incident: (id, incident) => call("GET", `${run(id)}/incidents/${encodeURIComponent(incident)}`),
     /** A dump that may be gone: of all that are kept, for whose address has no answer is an error in the browser's console. */
-    heldStacks: async (id, request) => ((await call("GET", `${run(id)}/stacks`)).dumps || []).find((dump) => dump.request === request) || null,
+    heldStacks: async (id, request) =>
+      ((await call("GET", `${run(id)}/stacks`)).dumps || []).find((dump) => dump.request === request) || null,
     stacks: (id, request) => optional(`${run(id)}/stacks/${encodeURIComponent(request)}`),
     plan: (id) => optional(`${run(id)}/plan?ordered=true`),
     /** The rollback that the server suggests, and the checkpoints that it offers. */
-    wayBack: (id, incident) => call("GET", `${run(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
+    wayBack: (id, incident) =>
+      call("GET", `${run(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
     gpus: () => optional("/gpus"),
     interruptions: (query) => call("GET", `/interruptions${query ? `?${query}` : ""}`),
-    setCategory: (id, incident, category) => call("PUT", `${run(id)}/incidents/${encodeURIComponent(incident)}/category`, { category }),
+    setCategory: (id, incident, category) =>
+      call("PUT", `${run(id)}/incidents/${encodeURIComponent(incident)}/category`, { category }),
     checkpoints: (id) => call("GET", `${run(id)}/checkpoints`),
     health: (id) => call("GET", `${run(id)}/health`),
     gpusOf: (id) => optional(`${run(id)}/gpus`),

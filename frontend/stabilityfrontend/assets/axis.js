@@ -24,7 +24,15 @@
     forkAt: (fork) => fork.step,
     number: Number,
     layout(range, px) {
-      return { type: "linear", range, ...numbers(fitting(S.ticks(range, Math.max(2, Math.floor(px / LABEL_PX)), true), range, px).filter((one) => one.value >= 0)) };
+      return {
+        type: "linear",
+        range,
+        ...numbers(
+          fitting(S.ticks(range, Math.max(2, Math.floor(px / LABEL_PX)), true), range, px).filter(
+            (one) => one.value >= 0,
+          ),
+        ),
+      };
     },
   };
 
@@ -65,8 +73,20 @@
       },
       layout(range, px) {
         const count = Math.max(2, Math.floor(px / LABEL_PX));
-        if (clock) return { type: "date", range, ...numbers(fitting(S.clockTicks(range, count), range, px)), hoverformat: "%b %-d, %H:%M:%S", unifiedhovertitle: { text: "%{x|%b %-d, %H:%M:%S}" } };
-        return { type: "linear", range, ...numbers(fitting(S.ticks(range, count), range, px)), unifiedhovertitle: { text: `${S.plotlyText(x)} %{x:.5~g}` } };
+        if (clock)
+          return {
+            type: "date",
+            range,
+            ...numbers(fitting(S.clockTicks(range, count), range, px)),
+            hoverformat: "%b %-d, %H:%M:%S",
+            unifiedhovertitle: { text: "%{x|%b %-d, %H:%M:%S}" },
+          };
+        return {
+          type: "linear",
+          range,
+          ...numbers(fitting(S.ticks(range, count), range, px)),
+          unifiedhovertitle: { text: `${S.plotlyText(x)} %{x:.5~g}` },
+        };
       },
     };
   };

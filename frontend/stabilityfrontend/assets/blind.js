@@ -34,21 +34,60 @@
     const now = page.now();
     for (const agent of page.health.nodes()) {
       for (const one of agent.blind) put(one.what, one.why || "its agent does not say why", one.do, agent.node);
-      if (agent.spool.error) put("spool", agent.spool.error, "free or repair the disk of STABILITY_DIR; training goes on without it", agent.node);
-      else if (agent.spool.dropped) put("spool", "the spool was full: records were lost", "give STABILITY_DIR more room, or find out why the server is away", agent.node);
-      if (Math.abs(agent.clockStep) > 1) put("clock", `the node's clock jumped by ${S.value(agent.clockStep)} s`, "look at its time service; times of this node may be off", agent.node);
+      if (agent.spool.error)
+        put(
+          "spool",
+          agent.spool.error,
+          "free or repair the disk of STABILITY_DIR; training goes on without it",
+          agent.node,
+        );
+      else if (agent.spool.dropped)
+        put(
+          "spool",
+          "the spool was full: records were lost",
+          "give STABILITY_DIR more room, or find out why the server is away",
+          agent.node,
+        );
+      if (Math.abs(agent.clockStep) > 1)
+        put(
+          "clock",
+          `the node's clock jumped by ${S.value(agent.clockStep)} s`,
+          "look at its time service; times of this node may be off",
+          agent.node,
+        );
       const alive = agent.ranks.some((slot) => slot && slot.alive && slot.state === "running");
-      if (alive && now - agent.time > SILENT_S) put("agent", agent.connected ? "its connection is open and nothing comes" : "its connection is closed", "its ranks may well train on: look at the node and at agent.log in its run folder", agent.node);
+      if (alive && now - agent.time > SILENT_S)
+        put(
+          "agent",
+          agent.connected ? "its connection is open and nothing comes" : "its connection is closed",
+          "its ranks may well train on: look at the node and at agent.log in its run folder",
+          agent.node,
+        );
       for (const slot of agent.ranks) {
         if (!slot) continue;
-        if (slot.trouble) put("slot", slot.trouble, "install one version of stabilityclient on all nodes; the rank itself is not affected", `rank ${slot.rank} on ${agent.node}`);
-        if (slot.dropped) put("dropped", "a rank could not write all that it logged", "its disk or its agent was too slow: look at the spool's size and the node's disk", `rank ${slot.rank} on ${agent.node} (${S.count(slot.dropped)})`);
+        if (slot.trouble)
+          put(
+            "slot",
+            slot.trouble,
+            "install one version of stabilityclient on all nodes; the rank itself is not affected",
+            `rank ${slot.rank} on ${agent.node}`,
+          );
+        if (slot.dropped)
+          put(
+            "dropped",
+            "a rank could not write all that it logged",
+            "its disk or its agent was too slow: look at the spool's size and the node's disk",
+            `rank ${slot.rank} on ${agent.node} (${S.count(slot.dropped)})`,
+          );
       }
     }
     return found;
   }
 
-  const names = (where) => (where.length > NAMED ? `${where.slice(0, NAMED).join(", ")} and ${S.count(where.length - NAMED)} more` : where.join(", "));
+  const names = (where) =>
+    where.length > NAMED
+      ? `${where.slice(0, NAMED).join(", ")} and ${S.count(where.length - NAMED)} more`
+      : where.join(", ");
 
   /** Bring the lines up to date; what somebody opened stays open. */
   S.drawBlind = function (page) {
@@ -70,7 +109,19 @@
           "details",
           { data: { what } },
           S.h("summary", {}, head),
-          [...reasons].map(([why, { todo, where: nodes }]) => S.h("div", { class: "blind-why" }, S.h("p", {}, `Because ${S.sentence(why).replace(/^[A-Z](?=[a-z]+[\s,.])/, (letter) => letter.toLowerCase())}`), todo ? S.h("p", {}, S.h("b", {}, "To do: "), S.sentence(todo)) : null, S.h("p", { class: "sub" }, names(nodes)))),
+          [...reasons].map(([why, { todo, where: nodes }]) =>
+            S.h(
+              "div",
+              { class: "blind-why" },
+              S.h(
+                "p",
+                {},
+                `Because ${S.sentence(why).replace(/^[A-Z](?=[a-z]+[\s,.])/, (letter) => letter.toLowerCase())}`,
+              ),
+              todo ? S.h("p", {}, S.h("b", {}, "To do: "), S.sentence(todo)) : null,
+              S.h("p", { class: "sub" }, names(nodes)),
+            ),
+          ),
         );
       }),
     );

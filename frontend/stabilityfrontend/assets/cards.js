@@ -16,7 +16,14 @@
       this.added = new Map();
       // Charts that the address asks for; each opens when its metric is known.
       this.wanted = new Set(new URLSearchParams(location.search).getAll("chart").slice(0, ADDED));
-      this.search = S.h("input", { type: "search", class: "field", placeholder: "Search metrics", "aria-label": "Search metrics", autocomplete: "off", id: "all-filter" });
+      this.search = S.h("input", {
+        type: "search",
+        class: "field",
+        placeholder: "Search metrics",
+        "aria-label": "Search metrics",
+        autocomplete: "off",
+        id: "all-filter",
+      });
       this.search.addEventListener("input", () => {
         this.setOpen(true);
         this.list();
@@ -47,7 +54,10 @@
       const words = this.search.value.trim().toLowerCase().split(/\s+/).filter(Boolean);
       const fitting = metrics.filter((name) => words.every((word) => name.toLowerCase().includes(word)));
       const shown = fitting.slice(0, this.limit);
-      S.text(S.byId("all-note"), `${S.plural(metrics.length, "metric")}${words.length ? `, ${S.count(fitting.length)} fit` : ""}${fitting.length > shown.length ? `, the first ${shown.length} shown` : ""}`);
+      S.text(
+        S.byId("all-note"),
+        `${S.plural(metrics.length, "metric")}${words.length ? `, ${S.count(fitting.length)} fit` : ""}${fitting.length > shown.length ? `, the first ${shown.length} shown` : ""}`,
+      );
       if (!this.open) return;
       const place = S.byId("all-metrics");
       const keep = new Set(shown);
@@ -57,8 +67,19 @@
         this.cards.delete(name);
       }
       for (const name of shown) if (!this.cards.has(name)) this.cards.set(name, this.make(name));
-      S.fill(place, shown.map((name) => this.cards.get(name).element));
-      if (!shown.length) S.fill(place, S.h("div", { class: "nothing" }, metrics.length ? "No metric has these words in its name." : "No metric yet."));
+      S.fill(
+        place,
+        shown.map((name) => this.cards.get(name).element),
+      );
+      if (!shown.length)
+        S.fill(
+          place,
+          S.h(
+            "div",
+            { class: "nothing" },
+            metrics.length ? "No metric has these words in its name." : "No metric yet.",
+          ),
+        );
     }
 
     make(name) {
@@ -66,7 +87,14 @@
       const spark = S.h("div", { class: "card-spark" });
       const element = S.h(
         "button",
-        { type: "button", class: "card", title: `${name}: open or close its chart`, "aria-pressed": String(this.added.has(name)), data: { metric: name }, on: { click: () => this.promote(name) } },
+        {
+          type: "button",
+          class: "card",
+          title: `${name}: open or close its chart`,
+          "aria-pressed": String(this.added.has(name)),
+          data: { metric: name },
+          on: { click: () => this.promote(name) },
+        },
         S.h("span", { class: "card-name" }, name),
         value,
         spark,
@@ -106,12 +134,41 @@
       this.wanted.delete(name);
       const element = S.h("div", { class: "chart small" });
       const legend = S.h("div", { class: "legend" });
-      const close = S.h("button", { type: "button", class: "icon-button tiny", "aria-label": `Close the chart of ${name}`, on: { click: () => this.promote(name) } }, "×");
-      const section = S.h("section", { class: "panel added", data: { added: name } }, S.h("div", { class: "panel-head small" }, S.h("h3", { title: name }, name), S.h("span", { class: "grow" }), legend, close), element);
+      const close = S.h(
+        "button",
+        {
+          type: "button",
+          class: "icon-button tiny",
+          "aria-label": `Close the chart of ${name}`,
+          on: { click: () => this.promote(name) },
+        },
+        "×",
+      );
+      const section = S.h(
+        "section",
+        { class: "panel added", data: { added: name } },
+        S.h(
+          "div",
+          { class: "panel-head small" },
+          S.h("h3", { title: name }, name),
+          S.h("span", { class: "grow" }),
+          legend,
+          close,
+        ),
+        element,
+      );
       this.added.set(name, section);
       S.byId("panels").append(section);
       S.fitPanels(this.page.root);
-      this.page.board.add(S.panelChart(element, legend, { id: `added ${name}`, metrics: [name], per_rank: true, log: false }, this.config, this.page));
+      this.page.board.add(
+        S.panelChart(
+          element,
+          legend,
+          { id: `added ${name}`, metrics: [name], per_rank: true, log: false },
+          this.config,
+          this.page,
+        ),
+      );
       this.page.store.pin([name]);
       if (this.page.charted) this.page.feed.fetchWanted([name]);
       this.pressed(name, true);

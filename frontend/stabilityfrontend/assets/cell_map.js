@@ -4,7 +4,17 @@
   "use strict";
   const S = (window.stability = window.stability || {});
   /** `[width, height]` of a cell, the largest that fits is taken. */
-  const SIZES = [[58, 30], [44, 26], [32, 22], [24, 17], [19, 14], [15, 11], [12, 9], [10, 8], [8, 7]];
+  const SIZES = [
+    [58, 30],
+    [44, 26],
+    [32, 22],
+    [24, 17],
+    [19, 14],
+    [15, 11],
+    [12, 9],
+    [10, 8],
+    [8, 7],
+  ];
   /** Height that a wall may take before its cells shrink, pixels; on a tall window this share of it. */
   const TALL = 470;
   const TALL_SHARE = 0.45;
@@ -26,7 +36,8 @@
   };
   /** White or black, whichever is read on a colour. */
   S.inkOn = function (color) {
-    if (!inks.has(color)) inks.set(color, /^#[0-9a-f]{6}$/i.test(color) ? (dark(color) ? "#ffffff" : "#0a0d12") : color);
+    if (!inks.has(color))
+      inks.set(color, /^#[0-9a-f]{6}$/i.test(color) ? (dark(color) ? "#ffffff" : "#0a0d12") : color);
     return inks.get(color);
   };
 
@@ -80,7 +91,8 @@
 
   /** Whether two cells of one place look the same. */
   function alike(one, other, { w }) {
-    if (one.fill !== other.fill || one.mark !== other.mark || one.hollow !== other.hollow || one.ring !== other.ring) return false;
+    if (one.fill !== other.fill || one.mark !== other.mark || one.hollow !== other.hollow || one.ring !== other.ring)
+      return false;
     return (w < WORDS_PX || one.text === other.text) && (w < LETTER_PX || one.letter === other.letter);
   }
 
@@ -91,7 +103,12 @@
      */
     constructor(element, { label, describe, name, small }) {
       Object.assign(this, { element, describe, name, small });
-      this.canvas = S.h("canvas", { tabindex: "0", role: "application", "aria-label": label, "aria-roledescription": "map of cells" });
+      this.canvas = S.h("canvas", {
+        tabindex: "0",
+        role: "application",
+        "aria-label": label,
+        "aria-roledescription": "map of cells",
+      });
       this.tip = S.h("div", { class: "tip cell-tip", hidden: true });
       this.said = S.h("div", { class: "unseen", role: "status", "aria-live": "polite" });
       S.fill(element, this.canvas, this.tip, this.said);
@@ -159,7 +176,14 @@
       if (!groups || width < 60) return;
       const ratio = window.devicePixelRatio || 1;
       const highest = width < NARROW ? TALL_NARROW : Math.max(TALL, Math.round(TALL_SHARE * window.innerHeight));
-      const shape = JSON.stringify([width, highest, ratio, this.font, colors.text, groups.map((group) => [group.label, group.cells.length])]);
+      const shape = JSON.stringify([
+        width,
+        highest,
+        ratio,
+        this.font,
+        colors.text,
+        groups.map((group) => [group.label, group.cells.length]),
+      ]);
       const context = canvas.getContext("2d");
       const whole = shape !== this.shape;
       if (whole) {
@@ -201,7 +225,9 @@
       if (!changed.length) return;
       // A ring reaches into the gap, where a neighbour that is drawn again would cut it.
       changed.push(...ringed);
-      if (!whole) for (const { x, y } of changed) context.clearRect(x - GAP + 0.5, y - GAP + 0.5, fit.w + 2 * GAP - 1, fit.h + 2 * GAP - 1);
+      if (!whole)
+        for (const { x, y } of changed)
+          context.clearRect(x - GAP + 0.5, y - GAP + 0.5, fit.w + 2 * GAP - 1, fit.h + 2 * GAP - 1);
       for (const cell of changed) this.cell(context, cell, cell.x, cell.y, fit);
       for (const cell of changed) {
         // On small cells a ring that is wider than its half of the gap would hide what it is around.
@@ -219,7 +245,11 @@
       context.textAlign = "right";
       context.textBaseline = "middle";
       const most = Math.floor((fit.space - 8) / 6.2);
-      context.fillText(group.label.length > most ? `…${group.label.slice(1 - most)}` : group.label, left + fit.space - 7, top + fit.h / 2 + 0.5);
+      context.fillText(
+        group.label.length > most ? `…${group.label.slice(1 - most)}` : group.label,
+        left + fit.space - 7,
+        top + fit.h / 2 + 0.5,
+      );
     }
 
     cell(context, cell, x, y, { w, h }) {
@@ -295,11 +325,17 @@
     }
 
     onKey(event) {
-      const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.fitted ? this.fitted.across : 1, ArrowUp: this.fitted ? -this.fitted.across : -1 };
+      const steps = {
+        ArrowRight: 1,
+        ArrowLeft: -1,
+        ArrowDown: this.fitted ? this.fitted.across : 1,
+        ArrowUp: this.fitted ? -this.fitted.across : -1,
+      };
       if (event.key in steps) {
         this.point(Math.max(0, Math.min(this.cells.length - 1, this.at < 0 ? 0 : this.at + steps[event.key])));
         if (this.at >= 0) S.text(this.said, this.name(this.cells[this.at]));
-      } else if (event.key === "Home" || event.key === "End") this.point(event.key === "Home" ? 0 : this.cells.length - 1);
+      } else if (event.key === "Home" || event.key === "End")
+        this.point(event.key === "Home" ? 0 : this.cells.length - 1);
       else if (event.key === "Escape") {
         this.pinned = false;
         this.point(-1);
@@ -326,7 +362,14 @@
       S.patch(
         this.tip,
         S.h("b", { class: `cell-tip-title ${tone || ""}` }, title),
-        S.h("dl", {}, lines.filter(([, words]) => words !== null && words !== "").map(([name, words]) => [S.h("dt", {}, name), S.h("dd", {}, words)]).flat()),
+        S.h(
+          "dl",
+          {},
+          lines
+            .filter(([, words]) => words !== null && words !== "")
+            .map(([name, words]) => [S.h("dt", {}, name), S.h("dd", {}, words)])
+            .flat(),
+        ),
         link ? S.h("a", { href: link.href }, link.text) : null,
       );
       const { w, h } = this.fitted;

@@ -156,7 +156,9 @@
       }
       if (drawn.length) this.record(drawn);
       hook.frames += drawn.length ? 1 : 0;
-      const rests = waiting.filter((chart) => chart.dirty).map((chart) => chart.drawn + this.pace(chart) - performance.now());
+      const rests = waiting
+        .filter((chart) => chart.dirty)
+        .map((chart) => chart.drawn + this.pace(chart) - performance.now());
       if (rests.some((rest) => rest < SOON_MS)) {
         requestAnimationFrame(() => this.frame());
         return;
@@ -208,7 +210,8 @@
       if (!chart.born) this.listen(chart);
       if (chart.sketch) chart.sketch.remove();
       chart.sketch = null;
-      if (hovered !== null && hovered !== undefined) window.Plotly.Fx.hover(element, { xval: hovered }, Object.keys(element._fullLayout._plots));
+      if (hovered !== null && hovered !== undefined)
+        window.Plotly.Fx.hover(element, { xval: hovered }, Object.keys(element._fullLayout._plots));
     }
 
     listen(chart) {

@@ -8,7 +8,8 @@
   const NODES = 64;
   S.commandEnded = (command) => ENDED.has(command.state);
   /** Whether a node has done what an order of agents asks for. */
-  S.commandLooked = (command) => Object.values(S.record(command.nodes)).some((word) => S.record(word).state === "acted");
+  S.commandLooked = (command) =>
+    Object.values(S.record(command.nodes)).some((word) => S.record(word).state === "acted");
   S.commandFailed = (command) => BAD.has(command.state);
 
   const ORDER = ["pending", "delivered", "ready", "acted", "done"];
@@ -36,8 +37,19 @@
       { key: "pending", label: "Ordered", done: true },
       { key: "delivered", label: "Delivered to the node", done: reached >= 1 || ready > 0 },
       { key: "ready", label: `Ranks ready: ${ready} of ${size}`, done: ready >= size || reached >= 3 },
-      { key: "acted", label: `Ranks acted: ${done} of ${size}${boundary === null || boundary === undefined || (ENDED.has(command.state) && !done) ? "" : `, at the boundary before step ${S.count(boundary)}`}`, done: done >= size || reached >= 4 },
-      { key: "done", label: command.first_step === null || command.first_step === undefined ? "First new point" : `First new point: step ${S.count(command.first_step)}`, done: command.state === "done" },
+      {
+        key: "acted",
+        label: `Ranks acted: ${done} of ${size}${boundary === null || boundary === undefined || (ENDED.has(command.state) && !done) ? "" : `, at the boundary before step ${S.count(boundary)}`}`,
+        done: done >= size || reached >= 4,
+      },
+      {
+        key: "done",
+        label:
+          command.first_step === null || command.first_step === undefined
+            ? "First new point"
+            : `First new point: step ${S.count(command.first_step)}`,
+        done: command.state === "done",
+      },
     ];
     let active = !ENDED.has(command.state);
     let failed = BAD.has(command.state);
@@ -63,7 +75,8 @@
     if (command.state === "rejected") return `The job refused. ${why}`.trim();
     if (command.state === "expired") return `No rank took it up in time, so it will not happen any more. ${why}`.trim();
     // Ranks that went back while others did not are no longer one job.
-    if (acted) return `${S.plural(acted, "rank")} of ${command.world_size || "?"} went back, the others did not. ${why} Look at the job: its ranks may stand at different steps.`;
+    if (acted)
+      return `${S.plural(acted, "rank")} of ${command.world_size || "?"} went back, the others did not. ${why} Look at the job: its ranks may stand at different steps.`;
     return `Not carried out. ${why} Training goes on as before.`;
   };
 
@@ -75,7 +88,10 @@
       S.commandStages(command).map((stage) =>
         S.h(
           "li",
-          { class: `${stage.done ? "done" : ""}${stage.active ? " active" : ""}${stage.failed ? " failed" : ""}`, data: { stage: stage.key } },
+          {
+            class: `${stage.done ? "done" : ""}${stage.active ? " active" : ""}${stage.failed ? " failed" : ""}`,
+            data: { stage: stage.key },
+          },
           S.h("i", {}),
           S.h("span", {}, stage.label),
           S.h("span", { class: "grow" }),
@@ -85,7 +101,14 @@
     );
   };
 
-  const NODE_STATES = { pending: "ordered", delivered: "delivered", acted: "done", done: "done", failed: "failed", rejected: "refused" };
+  const NODE_STATES = {
+    pending: "ordered",
+    delivered: "delivered",
+    acted: "done",
+    done: "done",
+    failed: "failed",
+    rejected: "refused",
+  };
 
   /** What each node answered to an order that agents carry out, not ranks. */
   S.nodeList = function (command) {
@@ -97,7 +120,18 @@
       S.h("li", { class: "done" }, S.h("i", {}), S.h("span", {}, "Ordered")),
       nodes.map(([node, word]) => {
         const { state, time, detail } = S.record(word);
-        return S.h("li", { class: look[state] || "active" }, S.h("i", {}), S.h("span", {}, `${node}: ${S.str(detail) || NODE_STATES[state] || S.str(state)}`), S.h("span", { class: "grow" }), S.h("span", { class: "num" }, S.finite(time) === null ? "" : `+${Math.max(0, time - command.issued).toFixed(1)} s`));
+        return S.h(
+          "li",
+          { class: look[state] || "active" },
+          S.h("i", {}),
+          S.h("span", {}, `${node}: ${S.str(detail) || NODE_STATES[state] || S.str(state)}`),
+          S.h("span", { class: "grow" }),
+          S.h(
+            "span",
+            { class: "num" },
+            S.finite(time) === null ? "" : `+${Math.max(0, time - command.issued).toFixed(1)} s`,
+          ),
+        );
       }),
     );
   };
@@ -107,15 +141,24 @@
     const restart = command.kind === "restart";
     const nodes = Object.entries(S.record(command.nodes)).map(([node, word]) => [node, S.record(word)]);
     const acted = nodes.filter(([, word]) => word.state === "acted").length;
-    const refused = nodes.filter(([, word]) => word.state === "failed").slice(0, 4).map(([node, word]) => ` ${node}: ${S.sentence(S.str(word.detail) || "it did not work")}`).join("");
+    const refused = nodes
+      .filter(([, word]) => word.state === "failed")
+      .slice(0, 4)
+      .map(([node, word]) => ` ${node}: ${S.sentence(S.str(word.detail) || "it did not work")}`)
+      .join("");
     const answered = `${acted} of ${S.plural(command.world_size || nodes.length || 1, "node")}`;
     if (BAD.has(command.state)) {
       const last = [...S.list(command.history)].reverse().find((entry) => S.record(entry).detail);
       return `${restart ? "Restart" : "Stacks"}: ${refused.trim() || S.sentence(last ? S.str(last.detail) : "nobody answered in time")}`;
     }
-    if (!restart) return command.state === "done" ? `Stacks collected on ${answered}.${refused}` : `Stacks are being collected: ${answered}.${refused}`;
-    if (command.state === "done") return `The job runs again${S.finite(command.first_step) === null ? "" : `, from step ${S.count(command.first_step)}`}.${refused}`;
-    if (command.state === "acted") return `The job's processes are ended on ${answered}. Waiting for its launcher to start it again.${refused}`;
+    if (!restart)
+      return command.state === "done"
+        ? `Stacks collected on ${answered}.${refused}`
+        : `Stacks are being collected: ${answered}.${refused}`;
+    if (command.state === "done")
+      return `The job runs again${S.finite(command.first_step) === null ? "" : `, from step ${S.count(command.first_step)}`}.${refused}`;
+    if (command.state === "acted")
+      return `The job's processes are ended on ${answered}. Waiting for its launcher to start it again.${refused}`;
     return `The job is being ended: ${answered}.${refused}`;
   }
 

@@ -42,10 +42,14 @@
       this.unwatch = S.theme.watch(() => this.draw());
       this.sized = new ResizeObserver(() => this.paint());
       this.sized.observe(S.byId("compare-chart"));
-      this.live = new S.Live(null, (message) => this.onMessage(message), (state) => {
-        this.state = state;
-        this.drawTop();
-      });
+      this.live = new S.Live(
+        null,
+        (message) => this.onMessage(message),
+        (state) => {
+          this.state = state;
+          this.drawTop();
+        },
+      );
       this.fetchList();
       this.tick = setInterval(() => !document.hidden && this.drawTop(), 1000);
     }
@@ -91,7 +95,13 @@
 
     remember() {
       const { metric, align, smooth, log } = this.settings;
-      S.remember({ run: this.ids, metric, align: align === "step" ? null : align, smooth: smooth || null, scale: log ? "log" : null });
+      S.remember({
+        run: this.ids,
+        metric,
+        align: align === "step" ? null : align,
+        smooth: smooth || null,
+        scale: log ? "log" : null,
+      });
     }
 
     zoom(range) {
@@ -156,7 +166,8 @@
         this.draw();
       }
       const live = this.all.some((run) => this.ids.includes(run.run_id) && run.status === "running");
-      if (live || this.trouble) this.timer = setTimeout(() => (document.hidden ? this.later() : this.fetch()), AGAIN_MS);
+      if (live || this.trouble)
+        this.timer = setTimeout(() => (document.hidden ? this.later() : this.fetch()), AGAIN_MS);
     }
 
     /** Runs that can be aligned as people want: one that never forked has no fork to be aligned by. */
@@ -216,7 +227,9 @@
     }
 
     drawTop() {
-      const newest = this.all.filter((run) => this.ids.includes(run.run_id)).reduce((best, run) => Math.max(best, run.updated || 0), 0);
+      const newest = this.all
+        .filter((run) => this.ids.includes(run.run_id))
+        .reduce((best, run) => Math.max(best, run.updated || 0), 0);
       S.drawPill(this.live, this.state, null, newest || null, false);
       S.drawBanner(this.live, this.trouble);
     }
@@ -230,13 +243,41 @@
       const empty = S.byId("compare-empty");
       S.show(empty, none);
       if (none && !empty.children.length) {
-        S.fill(empty, S.h("div", { class: "empty panel" }, S.h("h2", {}, "No run is chosen"), S.h("p", {}, "Choose runs in ", S.h("a", { href: "/" }, "the list"), ", or add one above; their lines are laid over each other here.")));
+        S.fill(
+          empty,
+          S.h(
+            "div",
+            { class: "empty panel" },
+            S.h("h2", {}, "No run is chosen"),
+            S.h(
+              "p",
+              {},
+              "Choose runs in ",
+              S.h("a", { href: "/" }, "the list"),
+              ", or add one above; their lines are laid over each other here.",
+            ),
+          ),
+        );
       }
       const names = this.metrics().slice(0, METRICS);
       if (settings.metric && !names.includes(settings.metric)) names.unshift(settings.metric);
-      this.metricList.options(names.map((name) => ({ value: name, text: name })), settings.metric);
-      const others = this.all.filter((run) => !this.ids.includes(run.run_id)).map((run) => ({ value: run.run_id, text: run.name || run.run_id }));
-      this.addList.options([{ value: "", text: this.ids.length >= RUNS ? `${RUNS} at most` : others.length ? "Choose …" : "No other run" }, ...(this.ids.length < RUNS ? others : [])], "");
+      this.metricList.options(
+        names.map((name) => ({ value: name, text: name })),
+        settings.metric,
+      );
+      const others = this.all
+        .filter((run) => !this.ids.includes(run.run_id))
+        .map((run) => ({ value: run.run_id, text: run.name || run.run_id }));
+      this.addList.options(
+        [
+          {
+            value: "",
+            text: this.ids.length >= RUNS ? `${RUNS} at most` : others.length ? "Choose …" : "No other run",
+          },
+          ...(this.ids.length < RUNS ? others : []),
+        ],
+        "",
+      );
       this.drawLegend();
       this.paint();
       S.drawCompared(this);
@@ -275,7 +316,9 @@
     line(run, column) {
       const x = [];
       const y = [];
-      const parts = [...run.series].filter((one) => !one.dead && one.steps.length).sort((a, b) => a.steps[0] - b.steps[0]);
+      const parts = [...run.series]
+        .filter((one) => !one.dead && one.steps.length)
+        .sort((a, b) => a.steps[0] - b.steps[0]);
       for (const part of parts) {
         const xs = part.xs || part.steps;
         const values = part[column] || part.values;
@@ -311,18 +354,39 @@
         const main = settings.smooth ? this.line(run, "smoothed") : raw;
         if (settings.smooth) lines.push({ ...raw, color, opacity: BEHIND, width: 1, hover: false, name: "" });
         lines.push({ ...main, color, width: 1.8, name: this.nameOf(run.run_id), run: run.run_id });
-        const inside = main.y.filter((value, index) => value !== null && (!settings.log || value > 0) && (!this.range || (main.x[index] >= this.range[0] && main.x[index] <= this.range[1])));
+        const inside = main.y.filter(
+          (value, index) =>
+            value !== null &&
+            (!settings.log || value > 0) &&
+            (!this.range || (main.x[index] >= this.range[0] && main.x[index] <= this.range[1])),
+        );
         if (inside.length) ranges.push(S.robustRange(inside, []));
-        for (const part of run.series) part.values.forEach((value, index) => Number.isFinite(S.number(value)) || marks.push({ x: (part.xs || part.steps)[index], color }));
+        for (const part of run.series)
+          part.values.forEach(
+            (value, index) =>
+              Number.isFinite(S.number(value)) || marks.push({ x: (part.xs || part.steps)[index], color }),
+          );
         if (raw.x.length) {
           low = Math.min(low, raw.x[0]);
           high = Math.max(high, raw.x[raw.x.length - 1]);
         }
       }
       const there = lines.some((line) => line.x.length);
-      element.dataset.empty = there ? "" : this.ids.length ? (this.refused || (this.runs.length ? `None of these runs has logged ${settings.metric}.` : this.all.length && !this.asked().length ? "None of these runs has forked: there is nothing to align by." : "Fetching …")) : "";
+      element.dataset.empty = there
+        ? ""
+        : this.ids.length
+          ? this.refused ||
+            (this.runs.length
+              ? `None of these runs has logged ${settings.metric}.`
+              : this.all.length && !this.asked().length
+                ? "None of these runs has forked: there is nothing to align by."
+                : "Fetching …")
+          : "";
       const span = high - low || 1;
-      const y = S.axisRange(ranges.length ? [Math.min(...ranges.map((one) => one[0])), Math.max(...ranges.map((one) => one[1]))] : [0, 1], settings.log);
+      const y = S.axisRange(
+        ranges.length ? [Math.min(...ranges.map((one) => one[0])), Math.max(...ranges.map((one) => one[1]))] : [0, 1],
+        settings.log,
+      );
       this.plot.draw({
         width: element.clientWidth,
         height: element.clientHeight,
@@ -333,14 +397,21 @@
         colors,
         font: theme.panel.font.family,
         lines,
-        shapes: settings.align === "fork" && there ? [{ type: "line", x0: 0, x1: 0, opacity: 0.8, line: { color: colors.muted, width: 1, dash: "dash" } }] : [],
+        shapes:
+          settings.align === "fork" && there
+            ? [{ type: "line", x0: 0, x1: 0, opacity: 0.8, line: { color: colors.muted, width: 1, dash: "dash" } }]
+            : [],
         marks: marks.slice(0, 400),
         xKind: settings.align === "time" ? "duration" : "step",
         xName: settings.align === "fork" ? "fork" : settings.align,
       });
       const missing = this.ids.filter((id) => !this.asked().includes(id));
       const note = S.byId("compare-note");
-      const words = [`x: ${ALIGNS[settings.align]}`, missing.length ? `without a fork and so left out: ${missing.map((id) => this.nameOf(id)).join(", ")}` : "", ...new Set(this.runs.flatMap((run) => run.problems || []))];
+      const words = [
+        `x: ${ALIGNS[settings.align]}`,
+        missing.length ? `without a fork and so left out: ${missing.map((id) => this.nameOf(id)).join(", ")}` : "",
+        ...new Set(this.runs.flatMap((run) => run.problems || [])),
+      ];
       S.text(note, words.filter(Boolean).join(" · "));
       S.show(note, this.ids.length > 0);
     }

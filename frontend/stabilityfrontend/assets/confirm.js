@@ -7,10 +7,19 @@
   S.confirm = function ({ title, text, action }) {
     return new Promise((resolve) => {
       const cancel = S.h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Cancel");
-      const confirm = S.h("button", { type: "button", class: "button primary", id: "confirm-yes", on: { click: () => dialog.close("yes") } }, action);
+      const confirm = S.h(
+        "button",
+        { type: "button", class: "button primary", id: "confirm-yes", on: { click: () => dialog.close("yes") } },
+        action,
+      );
       const dialog = S.h(
         "dialog",
-        { id: "confirm-dialog", class: "dialog small", "aria-labelledby": "confirm-title", "aria-describedby": "confirm-text" },
+        {
+          id: "confirm-dialog",
+          class: "dialog small",
+          "aria-labelledby": "confirm-title",
+          "aria-describedby": "confirm-text",
+        },
         S.h("div", { class: "dialog-head" }, S.h("h2", { id: "confirm-title" }, title)),
         S.h("div", { class: "dialog-body" }, S.h("p", { id: "confirm-text" }, text)),
         S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), cancel, confirm),

@@ -8,12 +8,19 @@
   const DECADES = 4;
 
   /** The smoothing weight of a slider's position: half-way is 0.99, about a hundred points. */
-  S.smoothWeight = (position) => (position <= 0 ? 0 : Number((1 - 10 ** ((-DECADES * position) / POSITIONS)).toFixed(position > 50 ? 5 : 3)));
-  S.smoothPosition = (weight) => (weight <= 0 ? 0 : Math.max(1, Math.min(POSITIONS, Math.round((-POSITIONS * Math.log10(1 - weight)) / DECADES))));
+  S.smoothWeight = (position) =>
+    position <= 0 ? 0 : Number((1 - 10 ** ((-DECADES * position) / POSITIONS)).toFixed(position > 50 ? 5 : 3));
+  S.smoothPosition = (weight) =>
+    weight <= 0 ? 0 : Math.max(1, Math.min(POSITIONS, Math.round((-POSITIONS * Math.log10(1 - weight)) / DECADES)));
 
   /** A choice from a list. `options` of what it returns: `[{value, text}]`, with `group` for a heading; `bare`: no label beside it. */
   S.choice = function (place, id, label, pick, bare) {
-    const select = S.h("select", { id, class: "choice-list", "aria-label": label, on: { change: () => pick(select.value) } });
+    const select = S.h("select", {
+      id,
+      class: "choice-list",
+      "aria-label": label,
+      on: { change: () => pick(select.value) },
+    });
     S.fill(place, bare ? null : S.h("label", { class: "tool-label", for: id }, label), select);
     let key = "";
     return {
@@ -44,11 +51,21 @@
   /** A slider for the weight of an exponential moving average. Returns what sets it without being heard. */
   S.smoothing = function (place, id, pick) {
     const words = S.h("output", { class: "tool-value", for: id });
-    const slider = S.h("input", { id, type: "range", min: 0, max: POSITIONS, step: 1, value: 0, "aria-label": "Smoothing" });
+    const slider = S.h("input", {
+      id,
+      type: "range",
+      min: 0,
+      max: POSITIONS,
+      step: 1,
+      value: 0,
+      "aria-label": "Smoothing",
+    });
     const show = () => {
       const weight = S.smoothWeight(Number(slider.value));
       S.text(words, weight ? String(weight) : "off");
-      slider.title = weight ? `Exponential moving average with weight ${weight}, about ${S.count(1 / (1 - weight))} points, over every point that was logged; the line itself stays behind it` : "No smoothing";
+      slider.title = weight
+        ? `Exponential moving average with weight ${weight}, about ${S.count(1 / (1 - weight))} points, over every point that was logged; the line itself stays behind it`
+        : "No smoothing";
       slider.style.setProperty("--share", `${(100 * slider.value) / POSITIONS}%`);
     };
     slider.addEventListener("input", () => {
@@ -68,9 +85,11 @@
     const query = new URLSearchParams(location.search);
     for (const [key, value] of Object.entries(entries)) {
       query.delete(key);
-      for (const one of Array.isArray(value) ? value : [value]) if (one !== null && one !== undefined && one !== "") query.append(key, one);
+      for (const one of Array.isArray(value) ? value : [value])
+        if (one !== null && one !== undefined && one !== "") query.append(key, one);
     }
     const search = query.toString().replaceAll("%2F", "/");
-    if (`?${search}` !== location.search && (search || location.search)) history.replaceState(history.state, "", `${location.pathname}${search ? `?${search}` : ""}`);
+    if (`?${search}` !== location.search && (search || location.search))
+      history.replaceState(history.state, "", `${location.pathname}${search ? `?${search}` : ""}`);
   };
 })();

@@ -66,7 +66,11 @@
         if (page.gone || ask !== this.asks) return;
         const series = answers.flatMap((answer) => answer.series);
         // A server that is older than this page answers as if nothing had been asked for.
-        if (series.length && ((x !== "step" && !series.some((one) => one.xs)) || (smooth && !series.some((one) => one.smoothed)))) throw new S.ApiError(400, "too_old", "This server is too old for that.");
+        if (
+          series.length &&
+          ((x !== "step" && !series.some((one) => one.xs)) || (smooth && !series.some((one) => one.smoothed)))
+        )
+          throw new S.ApiError(400, "too_old", "This server is too old for that.");
         this.axis = x;
         this.whole = new Map();
         this.detail = null;
@@ -92,7 +96,11 @@
         const answers = await S.api.series(page.id, this.names(), S.derivedOptions(page.settings, { start, stop }));
         if (page.gone || ask !== this.asks || page.zoom.range !== range) return;
         this.detail = { start, stop, metrics: new Map() };
-        add(this.detail.metrics, answers.flatMap((answer) => answer.series), page.settings.x);
+        add(
+          this.detail.metrics,
+          answers.flatMap((answer) => answer.series),
+          page.settings.x,
+        );
         this.shown();
       } catch (error) {
         // The thinned lines stay on the screen.
@@ -117,7 +125,11 @@
       }
       const ask = this.asks;
       try {
-        const answers = await S.api.series(page.id, this.names(), S.derivedOptions(page.settings, { cursor: this.cursor }));
+        const answers = await S.api.series(
+          page.id,
+          this.names(),
+          S.derivedOptions(page.settings, { cursor: this.cursor }),
+        );
         if (page.gone || ask !== this.asks) return;
         const series = answers.flatMap((answer) => answer.series);
         if (answers.some((answer) => answer.complete !== false)) {
@@ -157,7 +169,9 @@
 
     /** Where a segment begins on the x axis: at its own first point, for what its parent had there was long before. */
     begins(name, segment) {
-      const firsts = [...(this.whole ? this.entries(name) : [])].filter((entry) => entry.segment === segment.id && !entry.stray && entry.xs && Number.isFinite(entry.xs[0])).map((entry) => entry.xs[0]);
+      const firsts = [...(this.whole ? this.entries(name) : [])]
+        .filter((entry) => entry.segment === segment.id && !entry.stray && entry.xs && Number.isFinite(entry.xs[0]))
+        .map((entry) => entry.xs[0]);
       if (firsts.length) return Math.min(...firsts);
       return this.axis === "time" && segment.created ? S.clockMs(segment.created) : null;
     }
@@ -168,7 +182,8 @@
       for (const entry of this.whole ? this.entries(name) : []) {
         if (!entry.xs || !entry.steps.length || entry.stray) continue;
         const last = entry.steps.length - 1;
-        const off = step < entry.steps[0] ? entry.steps[0] - step : step > entry.steps[last] ? step - entry.steps[last] : 0;
+        const off =
+          step < entry.steps[0] ? entry.steps[0] - step : step > entry.steps[last] ? step - entry.steps[last] : 0;
         // The segment itself speaks best for its steps, then the one that comes nearest to having them.
         const distance = off + (entry.segment === segment && off === 0 ? -1 : 0);
         if (best === null || distance < best.distance) best = { distance, entry };
@@ -187,15 +202,21 @@
     const wanted = bounds ? (step) => step >= bounds.start && step <= bounds.stop : () => true;
     for (const group of S.grouped(series)) {
       const columns = S.joined(group);
-      if (x === "time" && columns.xs) columns.xs = columns.xs.map((seconds) => (seconds === null ? null : S.clockMs(seconds)));
+      if (x === "time" && columns.xs)
+        columns.xs = columns.xs.map((seconds) => (seconds === null ? null : S.clockMs(seconds)));
       const [one] = group;
       if (!metrics.has(one.metric)) metrics.set(one.metric, new Map());
       const entry = S.entryOf(metrics.get(one.metric), one.segment, one.rank, one.node, group.stray);
       if (!entry.steps.length && !bounds) Object.assign(entry, columns);
       else {
-        for (const name of ["xs", "smoothed"]) if (columns[name] && !entry[name]) entry[name] = entry.steps.map(() => null);
+        for (const name of ["xs", "smoothed"])
+          if (columns[name] && !entry[name]) entry[name] = entry.steps.map(() => null);
         columns.steps.forEach((step, index) => {
-          if (wanted(step)) S.put(entry, step, columns.values[index], { xs: columns.xs && columns.xs[index], smoothed: columns.smoothed && columns.smoothed[index] });
+          if (wanted(step))
+            S.put(entry, step, columns.values[index], {
+              xs: columns.xs && columns.xs[index],
+              smoothed: columns.smoothed && columns.smoothed[index],
+            });
         });
       }
     }

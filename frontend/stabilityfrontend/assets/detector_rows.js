@@ -4,11 +4,20 @@
   "use strict";
   const S = (window.stability = window.stability || {});
   /** Steps of the sensitivity that have a button; others are typed. */
-  const STEPS = [[0, "off", "Finds nothing new"], [0.25, "¼", "Only events four times as high"], [0.5, "½", "Only events twice as high"], [1, "1", "As the published scores are made"], [2, "2", "Events half as high too"], [4, "4", "Events a quarter as high too"]];
+  const STEPS = [
+    [0, "off", "Finds nothing new"],
+    [0.25, "¼", "Only events four times as high"],
+    [0.5, "½", "Only events twice as high"],
+    [1, "1", "As the published scores are made"],
+    [2, "2", "Events half as high too"],
+    [4, "4", "Events a quarter as high too"],
+  ];
 
   /** `spike: sensitivity 0.5, candidate sigmas 9`. */
   S.settingWords = (name, values) =>
-    `${S.kind(name).short}: ${Object.entries(values).map(([key, value]) => (key === "sensitivity" && value === 0 ? "muted" : `${S.words(key)} ${value}`)).join(", ")}`;
+    `${S.kind(name).short}: ${Object.entries(values)
+      .map(([key, value]) => (key === "sensitivity" && value === 0 ? "muted" : `${S.words(key)} ${value}`))
+      .join(", ")}`;
 
   class DetectorRows {
     /** `panel` as in detectors.js. */
@@ -41,7 +50,9 @@
       const [first, ...rest] = detector.text.split("\n");
       const counts = S.h("div", { class: "counts" });
       const sensitivity = this.control(detector, this.panel.parameter(detector, "sensitivity"), true);
-      const others = detector.parameters.filter((one) => one.name !== "sensitivity").map((one) => this.control(detector, one, false));
+      const others = detector.parameters
+        .filter((one) => one.name !== "sensitivity")
+        .map((one) => this.control(detector, one, false));
       const more = S.h(
         "details",
         { class: "detector-more" },
@@ -77,11 +88,21 @@
       });
       const take = () => {
         const value = field.value.trim() === "" ? parameter.default : Number(field.value);
-        if (Number.isFinite(value) && value >= parameter.low && value <= parameter.high) panel.edit(detector, parameter.name, value);
+        if (Number.isFinite(value) && value >= parameter.low && value <= parameter.high)
+          panel.edit(detector, parameter.name, value);
       };
       field.addEventListener("input", take);
       field.addEventListener("change", () => this.draw(true));
-      const back = S.h("button", { type: "button", class: "link", hidden: true, on: { click: () => panel.edit(detector, parameter.name, parameter.default) } }, "default");
+      const back = S.h(
+        "button",
+        {
+          type: "button",
+          class: "link",
+          hidden: true,
+          on: { click: () => panel.edit(detector, parameter.name, parameter.default) },
+        },
+        "default",
+      );
       back.setAttribute("aria-label", `${S.words(parameter.name)} of ${detector.title} back to its default`);
       const range = `${parameter.low} to ${parameter.high}${parameter.unit ? ` ${parameter.unit}` : ""}`;
       let buttons = [];
@@ -89,9 +110,25 @@
       if (stepped) {
         const fitting = STEPS.filter(([value]) => value >= parameter.low && value <= parameter.high);
         buttons = fitting.map(([value, text, title]) =>
-          S.h("button", { type: "button", title, "aria-label": `${title} (${value})`, data: { value }, on: { click: () => panel.edit(detector, parameter.name, value) } }, text),
+          S.h(
+            "button",
+            {
+              type: "button",
+              title,
+              "aria-label": `${title} (${value})`,
+              data: { value },
+              on: { click: () => panel.edit(detector, parameter.name, value) },
+            },
+            text,
+          ),
         );
-        element = S.h("div", { class: "setting-line" }, S.h("div", { class: "segmented", role: "group", "aria-label": `Sensitivity of ${detector.title}` }, buttons), field, back);
+        element = S.h(
+          "div",
+          { class: "setting-line" },
+          S.h("div", { class: "segmented", role: "group", "aria-label": `Sensitivity of ${detector.title}` }, buttons),
+          field,
+          back,
+        );
       } else {
         element = S.h(
           "div",
@@ -119,7 +156,12 @@
           counts.dataset.key = key;
           const next = (then && then[detector.name]) || {};
           const both = then && [own, next].some((one) => S.SEVERITIES.some((severity) => one[severity]));
-          S.fill(counts, this.chips(own), both ? S.h("span", { class: "sub" }, "→") : null, both ? this.chips(next) : null);
+          S.fill(
+            counts,
+            this.chips(own),
+            both ? S.h("span", { class: "sub" }, "→") : null,
+            both ? this.chips(next) : null,
+          );
         }
         element.classList.toggle("off", panel.value(panel.draft, detector, "sensitivity") === 0);
       }
@@ -156,7 +198,18 @@
     chips(counts) {
       const shown = S.SEVERITIES.filter((severity) => counts[severity]);
       if (!shown.length) return [S.h("span", { class: "sub" }, "none")];
-      return shown.map((severity) => S.h("span", { class: `count ${severity}`, role: "img", "aria-label": `${S.count(counts[severity])} ${severity}`, title: `${S.count(counts[severity])} ${severity}` }, S.count(counts[severity])));
+      return shown.map((severity) =>
+        S.h(
+          "span",
+          {
+            class: `count ${severity}`,
+            role: "img",
+            "aria-label": `${S.count(counts[severity])} ${severity}`,
+            title: `${S.count(counts[severity])} ${severity}`,
+          },
+          S.count(counts[severity]),
+        ),
+      );
     }
   }
 

@@ -9,7 +9,11 @@
   /** How often the clock of a try goes on. */
   const CLOCK_MS = 250;
 
-  const sum = (counts, severities) => Object.values(counts).reduce((all, one) => all + severities.reduce((some, severity) => some + (one[severity] || 0), 0), 0);
+  const sum = (counts, severities) =>
+    Object.values(counts).reduce(
+      (all, one) => all + severities.reduce((some, severity) => some + (one[severity] || 0), 0),
+      0,
+    );
 
   class DetectorTrial {
     /** `panel` as in detectors.js. */
@@ -20,8 +24,14 @@
       this.found = null;
       this.trouble = "";
       this.over = "all";
-      const steps = ["all", ...FEWER].map((one) => S.h("option", { value: one }, one === "all" ? "on all steps" : `newest ${S.count(one)} steps`));
-      const over = S.h("select", { class: "field", id: "detectors-steps", "aria-label": "Steps that are tried" }, steps);
+      const steps = ["all", ...FEWER].map((one) =>
+        S.h("option", { value: one }, one === "all" ? "on all steps" : `newest ${S.count(one)} steps`),
+      );
+      const over = S.h(
+        "select",
+        { class: "field", id: "detectors-steps", "aria-label": "Steps that are tried" },
+        steps,
+      );
       over.addEventListener("change", () => (this.over = over.value));
       S.fill(S.byId("detectors-over"), over);
       S.byId("detectors-try").addEventListener("click", () => this.attempt());
@@ -50,7 +60,11 @@
       const offered = this.over === "all" ? [null, ...FEWER] : [Number(this.over)];
       for (const steps of offered) {
         try {
-          return await S.api.tryDetectors(this.page.id, steps === null ? { settings } : { settings, last_steps: steps }, signal);
+          return await S.api.tryDetectors(
+            this.page.id,
+            steps === null ? { settings } : { settings, last_steps: steps },
+            signal,
+          );
         } catch (error) {
           if (error.code !== "too_many_points" || steps === offered[offered.length - 1]) throw error;
         }
@@ -124,7 +138,13 @@
         S.h(
           "span",
           { class: "sub found-how" },
-          [first === null ? "" : `from step ${S.count(first)} on`, quiet ? `${S.plural(quiet, "quiet note")} not counted` : "", `${S.count(points)} points in ${S.duration(seconds)}`].filter(Boolean).join(" · "),
+          [
+            first === null ? "" : `from step ${S.count(first)} on`,
+            quiet ? `${S.plural(quiet, "quiet note")} not counted` : "",
+            `${S.count(points)} points in ${S.duration(seconds)}`,
+          ]
+            .filter(Boolean)
+            .join(" · "),
         ),
         S.h("span", { class: "grow" }),
         back,
@@ -133,7 +153,10 @@
 
     drawList(place) {
       const all = this.found.incidents;
-      const list = [...all.filter((one) => one.severity !== "info"), ...all.filter((one) => one.severity === "info")].slice(0, LISTED);
+      const list = [
+        ...all.filter((one) => one.severity !== "info"),
+        ...all.filter((one) => one.severity === "info"),
+      ].slice(0, LISTED);
       const head = S.h("h3", {}, "What would be found, also on the chart");
       if (!list.length) {
         S.fill(place, head, S.h("div", { class: "sub" }, "Nothing."));
@@ -147,7 +170,12 @@
           S.h("span", { class: "found-title" }, one.title),
         ),
       );
-      S.fill(place, head, S.h("div", { class: "found-list" }, rows), all.length > list.length ? S.h("div", { class: "sub" }, `and ${S.count(all.length - list.length)} more`) : null);
+      S.fill(
+        place,
+        head,
+        S.h("div", { class: "found-list" }, rows),
+        all.length > list.length ? S.h("div", { class: "sub" }, `and ${S.count(all.length - list.length)} more`) : null,
+      );
     }
   }
 

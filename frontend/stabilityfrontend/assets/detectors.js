@@ -9,7 +9,10 @@
   const ENDED = new Set(["finished", "crashed", "offline"]);
 
   const same = (one, other) => JSON.stringify(sorted(one)) === JSON.stringify(sorted(other));
-  const sorted = (settings) => Object.keys(settings).sort().map((name) => [name, Object.entries(settings[name]).sort()]);
+  const sorted = (settings) =>
+    Object.keys(settings)
+      .sort()
+      .map((name) => [name, Object.entries(settings[name]).sort()]);
 
   class Detectors {
     /** `page` as in run.js. */
@@ -62,7 +65,11 @@
     /** The detector that found an incident, or null. */
     of(incident) {
       const named = (incident.evidence || {}).detector;
-      return this.list.find((one) => one.name === named) || this.list.find((one) => !named && one.kinds.includes(incident.kind)) || null;
+      return (
+        this.list.find((one) => one.name === named) ||
+        this.list.find((one) => !named && one.kinds.includes(incident.kind)) ||
+        null
+      );
     }
 
     parameter(detector, name) {
@@ -118,7 +125,10 @@
         if (settings === this.draft) this.draft = structuredClone(answer.settings);
         this.trial.forget();
         this.set(answer);
-        const back = undoing || same(before, answer.settings) ? null : { label: "Undo", run: () => this.save(before, "Undone: set as it was before.", true) };
+        const back =
+          undoing || same(before, answer.settings)
+            ? null
+            : { label: "Undo", run: () => this.save(before, "Undone: set as it was before.", true) };
         S.offer(words || "Saved. It holds for what comes from now on; what was found stays.", back);
       } catch (error) {
         S.toast(S.errorText(error), "warning");
@@ -148,21 +158,39 @@
       const tuned = Object.keys(this.saved);
       const muted = tuned.filter((name) => this.saved[name].sensitivity === 0);
       const badge = S.byId("detectors-badge");
-      S.text(badge, muted.length ? `${muted.length === 1 ? S.kind(muted[0]).short : muted.length} muted` : tuned.length ? `${S.plural(tuned.length, "detector")} tuned` : "");
+      S.text(
+        badge,
+        muted.length
+          ? `${muted.length === 1 ? S.kind(muted[0]).short : muted.length} muted`
+          : tuned.length
+            ? `${S.plural(tuned.length, "detector")} tuned`
+            : "",
+      );
       S.cls(badge, `chip press ${muted.length ? "warning" : "accent"}`);
       S.title(badge, `${tuned.map((name) => S.settingWords(name, this.saved[name])).join("; ")}. Show the detectors`);
       S.show(badge, tuned.length > 0);
       const last = this.changes[0];
-      const who = last ? `${tuned.length ? "set" : "put back"} by ${last.who} ${S.ago(this.page.now() - last.time)}` : "";
-      const state = tuned.length ? `${tuned.length} of ${this.list.length} not at their defaults` : `${this.list.length}, all at their defaults`;
+      const who = last
+        ? `${tuned.length ? "set" : "put back"} by ${last.who} ${S.ago(this.page.now() - last.time)}`
+        : "";
+      const state = tuned.length
+        ? `${tuned.length} of ${this.list.length} not at their defaults`
+        : `${this.list.length}, all at their defaults`;
       S.text(S.byId("detectors-note"), [state, who].filter(Boolean).join(" · "));
     }
 
     drawFoot() {
       const edited = this.edited();
-      const words = this.overtaken && edited ? `${this.changes[0].who} has changed the settings meanwhile: saving replaces them` : edited ? "Not saved yet" : "";
+      const words =
+        this.overtaken && edited
+          ? `${this.changes[0].who} has changed the settings meanwhile: saving replaces them`
+          : edited
+            ? "Not saved yet"
+            : "";
       S.text(S.byId("detectors-draft"), words);
-      S.byId("detectors-save").title = ENDED.has(this.page.run && this.page.run.status) ? "This run has ended: it would hold only if the run goes on" : "For what comes from now on; what was found stays";
+      S.byId("detectors-save").title = ENDED.has(this.page.run && this.page.run.status)
+        ? "This run has ended: it would hold only if the run goes on"
+        : "For what comes from now on; what was found stays";
       S.byId("detectors-save").disabled = !edited;
       S.byId("detectors-reset").disabled = !Object.keys(this.draft).length && !Object.keys(this.saved).length;
     }
@@ -182,8 +210,26 @@
             { class: "change", data: { time: String(change.time) } },
             S.h("span", { class: "sub", title: S.moment(change.time) }, S.ago(this.page.now() - change.time)),
             S.h("b", {}, change.who),
-            S.h("span", { class: "grow" }, Object.keys(change.settings).length ? Object.entries(change.settings).map(([name, values]) => S.settingWords(name, values)).join("; ") : "all defaults"),
-            index ? S.h("button", { type: "button", class: "link", on: { click: () => this.save(change.settings, "Put back, from now on.") } }, "Put back") : S.h("span", { class: "sub" }, "now"),
+            S.h(
+              "span",
+              { class: "grow" },
+              Object.keys(change.settings).length
+                ? Object.entries(change.settings)
+                    .map(([name, values]) => S.settingWords(name, values))
+                    .join("; ")
+                : "all defaults",
+            ),
+            index
+              ? S.h(
+                  "button",
+                  {
+                    type: "button",
+                    class: "link",
+                    on: { click: () => this.save(change.settings, "Put back, from now on.") },
+                  },
+                  "Put back",
+                )
+              : S.h("span", { class: "sub" }, "now"),
           ),
         ),
       );

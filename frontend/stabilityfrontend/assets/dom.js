@@ -36,7 +36,10 @@
 
   /** Replace what an element holds. */
   S.fill = function (element, ...children) {
-    if (element) element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+    if (element)
+      element.replaceChildren(
+        ...children.flat().filter((child) => child !== null && child !== undefined && child !== false),
+      );
   };
 
   /** Set an element's text, touching the page only when it changed. */

@@ -28,7 +28,8 @@
     for (let start = 0; start < metrics.length; start += METRICS_PER_REQUEST) {
       const names = metrics.slice(start, start + METRICS_PER_REQUEST);
       const query = new URLSearchParams(names.map((metric) => ["metric", metric]));
-      for (const [key, value] of Object.entries(options)) if (value !== null && value !== undefined) query.set(key, value);
+      for (const [key, value] of Object.entries(options))
+        if (value !== null && value !== undefined) query.set(key, value);
       paths.push({ names, path: `${runPath(id)}/series?${query}` });
     }
     return paths;
@@ -55,7 +56,13 @@
   };
 
   /** The options of a request for lines that the server makes: another x axis, smoothed. */
-  S.derivedOptions = ({ x, smooth }, more) => ({ view: "all", points: S.first.points.fine, x: x === "step" ? null : x, smooth: smooth || null, ...more });
+  S.derivedOptions = ({ x, smooth }, more) => ({
+    view: "all",
+    points: S.first.points.fine,
+    x: x === "step" ? null : x,
+    smooth: smooth || null,
+    ...more,
+  });
 
   function ask(path) {
     const asked = { at: performance.now(), answer: null };
@@ -78,7 +85,8 @@
     const run = ask(runPath(id));
     ask(`${runPath(id)}/segments`);
     for (const { path } of S.seriesPaths(id, S.first.fine, { view: "all", points: S.first.points.fine })) ask(path);
-    if (view.x !== "step" || view.smooth) for (const { path } of S.seriesPaths(id, S.first.fine, S.derivedOptions(view))) ask(path);
+    if (view.x !== "step" || view.smooth)
+      for (const { path } of S.seriesPaths(id, S.first.fine, S.derivedOptions(view))) ask(path);
     run
       .then((response) => {
         if (response && response.ok) return response.clone().json();

@@ -44,12 +44,33 @@
     const svg = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });
     const before = steps.findIndex((step) => step >= incident.onset_step);
     const onset = before < 0 ? steps.length - 1 : before;
-    const over = incident.recovered_step === null || incident.recovered_step === undefined ? -1 : steps.findIndex((step) => step >= incident.recovered_step);
+    const over =
+      incident.recovered_step === null || incident.recovered_step === undefined
+        ? -1
+        : steps.findIndex((step) => step >= incident.recovered_step);
     const end = over < 0 ? steps.length - 1 : over;
-    svg.append(shape("rect", { class: `event ${S.severity(incident)}`, x: x(onset), y: 0, width: Math.max(1.5, x(end) - x(onset)), height: HEIGHT }));
-    if (band.length === 2 && band.every(Number.isFinite)) svg.append(shape("rect", { class: "usual", x: 0, y: y(band[1]), width: WIDTH, height: Math.max(1, y(band[0]) - y(band[1])) }));
+    svg.append(
+      shape("rect", {
+        class: `event ${S.severity(incident)}`,
+        x: x(onset),
+        y: 0,
+        width: Math.max(1.5, x(end) - x(onset)),
+        height: HEIGHT,
+      }),
+    );
+    if (band.length === 2 && band.every(Number.isFinite))
+      svg.append(
+        shape("rect", {
+          class: "usual",
+          x: 0,
+          y: y(band[1]),
+          width: WIDTH,
+          height: Math.max(1, y(band[0]) - y(band[1])),
+        }),
+      );
     const level = number(found.level);
-    if (Number.isFinite(level)) svg.append(shape("line", { class: "level", x1: 0, x2: WIDTH, y1: y(level), y2: y(level) }));
+    if (Number.isFinite(level))
+      svg.append(shape("line", { class: "level", x1: 0, x2: WIDTH, y1: y(level), y2: y(level) }));
     let path = "";
     let on = false;
     values.forEach((value, index) => {
@@ -58,16 +79,33 @@
     });
     svg.append(shape("path", { class: "curve", d: path }));
     values.forEach((value, index) => {
-      if (!Number.isFinite(value)) svg.append(shape("line", { class: "strange", x1: x(index), x2: x(index), y1: 0, y2: 9 }));
+      if (!Number.isFinite(value))
+        svg.append(shape("line", { class: "strange", x1: x(index), x2: x(index), y1: 0, y2: 9 }));
     });
     const words = S.h("span", { class: "window-read" }, levelWords(found, level));
     const read = ({ currentTarget: chart, clientX }) => {
       const box = chart.getBoundingClientRect();
-      const index = Math.max(0, Math.min(steps.length - 1, Math.round(((clientX - box.left) / box.width) * (steps.length - 1))));
-      S.text(chart.parentElement.querySelector(".window-read"), `step ${S.count(steps[index])}: ${S.value(values[index])}`);
+      const index = Math.max(
+        0,
+        Math.min(steps.length - 1, Math.round(((clientX - box.left) / box.width) * (steps.length - 1))),
+      );
+      S.text(
+        chart.parentElement.querySelector(".window-read"),
+        `step ${S.count(steps[index])}: ${S.value(values[index])}`,
+      );
     };
-    const leave = ({ currentTarget: chart }) => S.text(chart.parentElement.querySelector(".window-read"), levelWords(found, level));
-    const chart = S.h("div", { class: "window-chart", role: "img", "aria-label": `${found.metric} around the onset, from step ${steps[0]} to ${steps[steps.length - 1]}`, on: { pointermove: read, pointerleave: leave } }, svg);
+    const leave = ({ currentTarget: chart }) =>
+      S.text(chart.parentElement.querySelector(".window-read"), levelWords(found, level));
+    const chart = S.h(
+      "div",
+      {
+        class: "window-chart",
+        role: "img",
+        "aria-label": `${found.metric} around the onset, from step ${steps[0]} to ${steps[steps.length - 1]}`,
+        on: { pointermove: read, pointerleave: leave },
+      },
+      svg,
+    );
     const place = onset / (steps.length - 1);
     return S.h(
       "figure",
@@ -78,7 +116,11 @@
         "div",
         { class: "window-steps" },
         place > 0.22 ? S.h("span", {}, S.count(steps[0])) : null,
-        S.h("span", { class: `at${place > 0.85 ? " end" : place < 0.1 ? " begin" : ""}`, style: { left: `${100 * place}%` } }, `onset ${S.count(incident.onset_step)}`),
+        S.h(
+          "span",
+          { class: `at${place > 0.85 ? " end" : place < 0.1 ? " begin" : ""}`, style: { left: `${100 * place}%` } },
+          `onset ${S.count(incident.onset_step)}`,
+        ),
         place < 0.75 ? S.h("span", { class: "last" }, S.count(steps[steps.length - 1])) : null,
       ),
     );
@@ -96,31 +138,76 @@
   function movedTable(incident) {
     const moved = list(incident.evidence.moved_first);
     if (!moved.length) return null;
-    const rows = moved.slice(0, FEW).map((move) =>
-      S.h(
-        "tr",
-        {},
-        S.h("td", { class: "name", title: move.metric }, move.metric),
-        S.h("td", {}, S.fromOnset(move.onset_step - incident.onset_step)),
-        S.h("td", { class: "num", title: `from ${S.value(S.number(move.from))} to ${S.value(S.number(move.to))}` }, change(move)),
-        S.h("td", { class: "num" }, move.share === undefined || move.share === null ? "" : `${Math.round(100 * move.share)} %`),
-      ),
-    );
+    const rows = moved
+      .slice(0, FEW)
+      .map((move) =>
+        S.h(
+          "tr",
+          {},
+          S.h("td", { class: "name", title: move.metric }, move.metric),
+          S.h("td", {}, S.fromOnset(move.onset_step - incident.onset_step)),
+          S.h(
+            "td",
+            { class: "num", title: `from ${S.value(S.number(move.from))} to ${S.value(S.number(move.to))}` },
+            change(move),
+          ),
+          S.h(
+            "td",
+            { class: "num" },
+            move.share === undefined || move.share === null ? "" : `${Math.round(100 * move.share)} %`,
+          ),
+        ),
+      );
     const shares = moved.some((move) => move.share !== undefined && move.share !== null);
     const head = ["Moved first", "when", "change", shares ? "share" : ""];
-    return S.h("table", { class: "moved" }, S.h("thead", {}, S.h("tr", {}, head.map((word, index) => S.h("th", { class: index > 1 ? "num" : "", title: word === "share" ? "Of the rise of all data sets" : null }, word)))), S.h("tbody", {}, rows), moved.length > FEW ? S.h("caption", {}, `and ${moved.length - FEW} more`) : null);
+    return S.h(
+      "table",
+      { class: "moved" },
+      S.h(
+        "thead",
+        {},
+        S.h(
+          "tr",
+          {},
+          head.map((word, index) =>
+            S.h(
+              "th",
+              { class: index > 1 ? "num" : "", title: word === "share" ? "Of the rise of all data sets" : null },
+              word,
+            ),
+          ),
+        ),
+      ),
+      S.h("tbody", {}, rows),
+      moved.length > FEW ? S.h("caption", {}, `and ${moved.length - FEW} more`) : null,
+    );
   }
 
-  const block = (title, ...parts) => (parts.flat().some(Boolean) ? S.h("section", { class: "evidence-part" }, S.h("h4", {}, title), ...parts) : null);
-  const lines = (entries, look) => (entries.length ? S.h("ul", { class: look || "" }, entries.map((entry) => S.h("li", {}, entry))) : null);
+  const block = (title, ...parts) =>
+    parts.flat().some(Boolean) ? S.h("section", { class: "evidence-part" }, S.h("h4", {}, title), ...parts) : null;
+  const lines = (entries, look) =>
+    entries.length
+      ? S.h(
+          "ul",
+          { class: look || "" },
+          entries.map((entry) => S.h("li", {}, entry)),
+        )
+      : null;
 
   function nearby(incident) {
-    return list(incident.evidence.nearby).map((fact) => [S.h("span", { class: "when" }, S.fromOnset(fact.step - incident.onset_step)), ` ${fact.text}`]);
+    return list(incident.evidence.nearby).map((fact) => [
+      S.h("span", { class: "when" }, S.fromOnset(fact.step - incident.onset_step)),
+      ` ${fact.text}`,
+    ]);
   }
 
   function batches(incident) {
     const found = list(incident.evidence.batches);
-    return found.map((entry) => [S.h("span", { class: "when" }, S.count(entry.step)), " ", S.h("code", { title: entry.fingerprint }, entry.fingerprint)]);
+    return found.map((entry) => [
+      S.h("span", { class: "when" }, S.count(entry.step)),
+      " ",
+      S.h("code", { title: entry.fingerprint }, entry.fingerprint),
+    ]);
   }
 
   /** Everything behind the fold; null where there is nothing. */
@@ -131,7 +218,9 @@
       block("Near the onset", lines(nearby(incident))),
       block("Checklist", lines(list(suggestion && suggestion.checklist))),
       block("Batches by step", lines(batches(incident), "batches")),
-      suggestion && suggestion.source && suggestion.source !== "rule of thumb" ? S.h("p", { class: "source" }, `Source: ${suggestion.source}.`) : null,
+      suggestion && suggestion.source && suggestion.source !== "rule of thumb"
+        ? S.h("p", { class: "source" }, `Source: ${suggestion.source}.`)
+        : null,
     ].filter(Boolean);
     return parts.length ? S.h("div", { class: "evidence" }, parts) : null;
   }
@@ -153,7 +242,9 @@
     return [
       excuses.length ? S.h("p", { class: "excuse" }, `Explained by: ${excuses.join("; ")}.`) : null,
       chart,
-      suggestion && suggestion.text && (open || suggestion.action !== "none") ? S.h("p", { class: "suggestion" }, suggestion.text) : null,
+      suggestion && suggestion.text && (open || suggestion.action !== "none")
+        ? S.h("p", { class: "suggestion" }, suggestion.text)
+        : null,
       hidden
         ? S.h(
             "button",
@@ -181,8 +272,13 @@
   S.dataSets = function (incident) {
     const names = list(incident.evidence && incident.evidence.datasets);
     if (names.length < 2) return null;
-    const shown = names.length > FEW ? `${names.slice(0, FEW).join(", ")} and ${names.length - FEW} more` : names.join(", ");
-    return S.h("span", { class: "fact-chip", title: "Data sets whose losses moved, the one that carries most first" }, `data sets ${shown}`);
+    const shown =
+      names.length > FEW ? `${names.slice(0, FEW).join(", ")} and ${names.length - FEW} more` : names.join(", ");
+    return S.h(
+      "span",
+      { class: "fact-chip", title: "Data sets whose losses moved, the one that carries most first" },
+      `data sets ${shown}`,
+    );
   };
 
   /** Whether an incident is only worth knowing: shown quietly, never an alarm. */
@@ -195,11 +291,34 @@
     const row = (incident) =>
       S.h(
         "article",
-        { class: `known${incident.state === "open" ? "" : " closed"}`, tabindex: "0", data: { incident: incident.incident_id }, on: { click: (event) => event.target.closest("button, a") || page.zoomTo(incident), keydown: (event) => event.key === "Enter" && event.target === event.currentTarget && page.zoomTo(incident) } },
-        S.h("div", { class: "incident-head" }, S.h("h3", {}, incident.title || S.kind(incident.kind).label), S.h("time", {}, S.age(page.now() - incident.opened))),
+        {
+          class: `known${incident.state === "open" ? "" : " closed"}`,
+          tabindex: "0",
+          data: { incident: incident.incident_id },
+          on: {
+            click: (event) => event.target.closest("button, a") || page.zoomTo(incident),
+            keydown: (event) => event.key === "Enter" && event.target === event.currentTarget && page.zoomTo(incident),
+          },
+        },
+        S.h(
+          "div",
+          { class: "incident-head" },
+          S.h("h3", {}, incident.title || S.kind(incident.kind).label),
+          S.h("time", {}, S.age(page.now() - incident.opened)),
+        ),
         incident.text ? S.h("p", {}, incident.text) : null,
         S.evidence(page, incident, false),
-        page.id ? S.h("a", { class: "details-link", href: S.incidentHref(page.id, incident.incident_id), data: { details: incident.incident_id } }, "Details") : null,
+        page.id
+          ? S.h(
+              "a",
+              {
+                class: "details-link",
+                href: S.incidentHref(page.id, incident.incident_id),
+                data: { details: incident.incident_id },
+              },
+              "Details",
+            )
+          : null,
       );
     return S.h(
       "div",
@@ -211,7 +330,8 @@
           class: "fold",
           id: "known-fold",
           "aria-expanded": String(shown),
-          title: "Changes that a known reason explains, and what is watched without being sure. Nobody is alerted for them.",
+          title:
+            "Changes that a known reason explains, and what is watched without being sure. Nobody is alerted for them.",
           on: {
             click: () => {
               page.knownShown = !shown;

@@ -92,7 +92,8 @@
       } finally {
         this.syncing = false;
         // Too much came meanwhile, a reset came, or the server was away: once more, not at once.
-        if (this.unsynced && !page.gone) this.again = setTimeout(() => this.sync(), (page.lost ? S.waitingMs(page) : AGAIN_MS) * (1 + Math.random()));
+        if (this.unsynced && !page.gone)
+          this.again = setTimeout(() => this.sync(), (page.lost ? S.waitingMs(page) : AGAIN_MS) * (1 + Math.random()));
       }
     }
 
@@ -125,8 +126,12 @@
       // The same requests as early.js makes: their answers may be here already.
       const fine = S.api.series(page.id, usual, { view: "all", points: points.fine });
       const named = S.firstMetrics(page.names);
-      const others = [...store.metrics.keys()].filter((name) => !usual.includes(name) && !named.includes(name) && page.names.includes(name));
-      const rest = Promise.all([named, others].map((names) => S.api.series(page.id, names, { view: "all", points: points.panel })));
+      const others = [...store.metrics.keys()].filter(
+        (name) => !usual.includes(name) && !named.includes(name) && page.names.includes(name),
+      );
+      const rest = Promise.all(
+        [named, others].map((names) => S.api.series(page.id, names, { view: "all", points: points.panel })),
+      );
       rest.catch(() => {}); // awaited below, unless the first answer is bad news already
       const [{ head, segments }, first] = await Promise.all([asked, fine]);
       if (page.gone) return;
@@ -169,7 +174,11 @@
       const names = S.first.strip.filter((name) => page.store.isThinned(name));
       const last = page.lastStep();
       if (!names.length || last === null) return;
-      const answers = await S.api.series(page.id, names, { view: "effective", start: Math.max(0, last - TAIL_STEPS), points: S.first.points.fine });
+      const answers = await S.api.series(page.id, names, {
+        view: "effective",
+        start: Math.max(0, last - TAIL_STEPS),
+        points: S.first.points.fine,
+      });
       if (!page.gone) for (const answer of answers) page.store.merge(answer.series);
     }
 
@@ -214,7 +223,11 @@
     /** Fetch a zoomed window in full detail, where what is here was thinned. */
     async fetchDetail(range) {
       const { page } = this;
-      const names = [...new Set([...page.board.charts.values()].filter((chart) => chart.visible).flatMap((chart) => chart.metrics()))].filter((name) => page.store.isThinned(name));
+      const names = [
+        ...new Set(
+          [...page.board.charts.values()].filter((chart) => chart.visible).flatMap((chart) => chart.metrics()),
+        ),
+      ].filter((name) => page.store.isThinned(name));
       if (!names.length) return;
       const span = range[1] - range[0];
       const start = Math.max(0, Math.floor(range[0] - 0.1 * span));
@@ -223,7 +236,13 @@
         const answers = await S.api.series(page.id, names, { view: "all", start, stop, points: S.first.points.fine });
         if (page.gone || page.zoom.range !== range) return;
         const series = answers.flatMap((answer) => answer.series);
-        for (const name of names) page.store.setDetail(name, start, stop, series.filter((one) => one.metric === name));
+        for (const name of names)
+          page.store.setDetail(
+            name,
+            start,
+            stop,
+            series.filter((one) => one.metric === name),
+          );
         page.board.markAll();
       } catch (error) {
         // The thinned points stay on the screen.

@@ -15,7 +15,9 @@
     if (forks.length === 1) return forks[0].label;
     const letter = forks[0].label.charAt(0);
     const numbers = forks.map((fork) => Number(fork.label.slice(1))).sort((a, b) => a - b);
-    const row = forks.every((fork) => fork.label.charAt(0) === letter) && numbers[numbers.length - 1] - numbers[0] === forks.length - 1;
+    const row =
+      forks.every((fork) => fork.label.charAt(0) === letter) &&
+      numbers[numbers.length - 1] - numbers[0] === forks.length - 1;
     return row ? `${letter}${numbers[0]}–${letter}${numbers[numbers.length - 1]}` : `${forks.length} forks`;
   }
 
@@ -34,7 +36,8 @@
     };
     for (const fork of [...forks].sort((a, b) => placeOf(a) - placeOf(b))) {
       let group = make([fork]);
-      while (groups.length && groups[groups.length - 1].right > group.left) group = make([...groups.pop().forks, ...group.forks]);
+      while (groups.length && groups[groups.length - 1].right > group.left)
+        group = make([...groups.pop().forks, ...group.forks]);
       groups.push(group);
     }
     return groups;
@@ -56,7 +59,11 @@
   /** A fork in one line. */
   function line(fork) {
     const reason = fork.segment.reason || "";
-    const words = [`step ${S.count(fork.step)}`, fork.discarded ? `−${S.count(fork.discarded)}` : "", reason.length > REASON ? `${reason.slice(0, REASON - 1)}…` : reason];
+    const words = [
+      `step ${S.count(fork.step)}`,
+      fork.discarded ? `−${S.count(fork.discarded)}` : "",
+      reason.length > REASON ? `${reason.slice(0, REASON - 1)}…` : reason,
+    ];
     return `<b>${fork.label}</b> ${S.plotlyText(words.filter(Boolean).join(" · "))}`;
   }
 
@@ -73,10 +80,18 @@
     if (!range) return;
     const scale = (width - layout.margin.l - layout.margin.r) / (range[1] - range[0]);
     const shown = forks
-      .map((fork) => ({ ...fork, at: forkAt(fork), fromAt: place(fork.step, fork.segment.parent), endAt: fork.deadEnd === null ? null : place(fork.deadEnd, fork.segment.parent) }))
+      .map((fork) => ({
+        ...fork,
+        at: forkAt(fork),
+        fromAt: place(fork.step, fork.segment.parent),
+        endAt: fork.deadEnd === null ? null : place(fork.deadEnd, fork.segment.parent),
+      }))
       .filter((fork) => fork.at !== null && fork.at >= range[0] && fork.at <= range[1]);
     // Pixels from the left edge and not from zero: a wall clock's zero is fifty years away.
-    const groups = S.flagGroups(shown.map((fork) => ({ ...fork, at: fork.at - range[0] })), scale);
+    const groups = S.flagGroups(
+      shown.map((fork) => ({ ...fork, at: fork.at - range[0] })),
+      scale,
+    );
     for (const group of groups) {
       layout.annotations.push({
         x: range[0] + (group.from + group.to) / 2 / scale,
@@ -99,7 +114,14 @@
     // The newest first: of two numbers that would stand on each other the older one is left out.
     const taken = groups.map(({ left, right }) => [left, right]);
     for (const fork of [...shown].reverse()) {
-      if (fork.endAt === null || fork.fromAt === null || !fork.discarded || fork.endAt < fork.fromAt || fork.endAt <= range[0]) continue;
+      if (
+        fork.endAt === null ||
+        fork.fromAt === null ||
+        !fork.discarded ||
+        fork.endAt < fork.fromAt ||
+        fork.endAt <= range[0]
+      )
+        continue;
       const begin = Math.max(fork.fromAt, range[0]);
       const end = Math.min(fork.endAt, range[1]);
       layout.shapes.push({

@@ -22,8 +22,17 @@
       this.days = PERIODS.includes(asked.get("days")) ? asked.get("days") : USUAL;
       this.project = asked.get("project") || "";
       S.segmented(S.byId("fleet-days"), (value) => this.choose({ days: value }))(this.days, true);
-      this.projects = S.h("select", { id: "fleet-projects", class: "choice-list", "aria-label": "Project", on: { change: () => this.choose({ project: this.projects.value }) } });
-      S.fill(S.byId("fleet-project"), S.h("label", { class: "tool-label", for: "fleet-projects" }, "Project"), this.projects);
+      this.projects = S.h("select", {
+        id: "fleet-projects",
+        class: "choice-list",
+        "aria-label": "Project",
+        on: { change: () => this.choose({ project: this.projects.value }) },
+      });
+      S.fill(
+        S.byId("fleet-project"),
+        S.h("label", { class: "tool-label", for: "fleet-projects" }, "Project"),
+        this.projects,
+      );
       document.title = "Fleet · Stabilityboard";
       this.live = new S.Live(
         null,
@@ -60,7 +69,8 @@
       } catch (error) {
         if (this.gone || asked !== this.asked) return;
         this.trouble = S.errorText(error);
-        if (error.status === 404 || error.status === 405) this.trouble = "This server keeps no record of interruptions: it is older than this page.";
+        if (error.status === 404 || error.status === 405)
+          this.trouble = "This server keeps no record of interruptions: it is older than this page.";
       }
       this.again = setTimeout(() => this.fetch(), AGAIN_MS * (1 + 0.2 * Math.random()));
     }
@@ -106,7 +116,10 @@
       this.stale = S.pressed();
       if (this.stale || this.gone || !data || !this.root.isConnected) return;
       const names = [...new Set([...S.texts(data.projects), this.project].filter(Boolean))].sort();
-      S.keyed(this.projects, [names, this.project], () => [S.h("option", { value: "" }, "all"), names.map((name) => S.h("option", { value: name, selected: name === this.project }, name))]);
+      S.keyed(this.projects, [names, this.project], () => [
+        S.h("option", { value: "" }, "all"),
+        names.map((name) => S.h("option", { value: name, selected: name === this.project }, name)),
+      ]);
       S.show(S.byId("fleet-project"), names.length > 0);
       S.drawFleet(this);
     }

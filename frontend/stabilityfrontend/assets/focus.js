@@ -12,7 +12,8 @@
   S.lossMetric = (metrics, run) => (run && run.loss_metric) || LOSSES.find((name) => metrics.includes(name)) || null;
 
   /** The metric that the large chart shows: the loss, else what is named like one, else the first there is. */
-  S.focusMetric = (metrics, run) => S.lossMetric(metrics, run) || metrics.find((name) => /(^|[/_.])loss$/.test(name)) || metrics[0] || "loss";
+  S.focusMetric = (metrics, run) =>
+    S.lossMetric(metrics, run) || metrics.find((name) => /(^|[/_.])loss$/.test(name)) || metrics[0] || "loss";
 
   /** Values of the lines inside the window, for the range of an axis. */
   S.visibleValues = function (pieces, window) {
@@ -62,7 +63,7 @@
       metrics: () => [page.metric(), GRAD],
       forget: () => memory.clear(),
       hasLine: () => Boolean(drawn && drawn.x.length),
-      stepOf: (point) => (drawn && drawn.steps ? point.customdata ?? null : point.x),
+      stepOf: (point) => (drawn && drawn.steps ? (point.customdata ?? null) : point.x),
       onZoom(low, high) {
         const axis = S.axisOf(page);
         const [from, to] = [axis.number(low), axis.number(high)];
@@ -134,23 +135,56 @@
     const budget = S.first.points.fine;
     const mine = { yaxis: axis };
     if (view === "all") everySegment(data, dead, page, colors, { metric, axis, window, budget, column });
-    else if (shown.length) data.push(S.ghostTrace(S.ghostXY(shown, window, budget / 2, column), colors, { ...mine, hoverinfo: axis === "y" ? undefined : "skip" }));
+    else if (shown.length)
+      data.push(
+        S.ghostTrace(S.ghostXY(shown, window, budget / 2, column), colors, {
+          ...mine,
+          hoverinfo: axis === "y" ? undefined : "skip",
+        }),
+      );
     for (const line of lines.slice(1, config.limits.lines)) {
-      data.push(S.lineTrace(S.lineXY(line, window, budget / 4, column), lineName(metric, line), color, { ...mine, opacity: 0.3, line: { color, width: 1 } }));
+      data.push(
+        S.lineTrace(S.lineXY(line, window, budget / 4, column), lineName(metric, line), color, {
+          ...mine,
+          opacity: 0.3,
+          line: { color, width: 1 },
+        }),
+      );
     }
-    if (smooth && lines[0]) data.push(S.lineTrace(S.lineXY(lines[0], window, budget), "raw", color, { ...mine, opacity: BEHIND, line: { color, width: 1 }, hovertemplate: "%{y:.5~g}" }));
+    if (smooth && lines[0])
+      data.push(
+        S.lineTrace(S.lineXY(lines[0], window, budget), "raw", color, {
+          ...mine,
+          opacity: BEHIND,
+          line: { color, width: 1 },
+          hovertemplate: "%{y:.5~g}",
+        }),
+      );
     const main = lines[0] ? S.lineXY(lines[0], window, budget, column) : { x: [], y: [] };
     // Where points are denser than pixels the line is a band: a fine one shows its shape.
     const dense = main.x.length > layout.plotWidth;
     const width = dense ? 1.2 : axis === "y" ? 2 : 1.5;
-    data.push(S.lineTrace(main, lines.length > 1 ? lineName(metric, lines[0]) : metric, color, { ...mine, meta: axis === "y" ? "effective" : undefined, line: { color, width }, customdata: main.steps || undefined, hovertemplate: main.steps ? "%{y:.5~g} · step %{customdata:,d}" : undefined }));
+    data.push(
+      S.lineTrace(main, lines.length > 1 ? lineName(metric, lines[0]) : metric, color, {
+        ...mine,
+        meta: axis === "y" ? "effective" : undefined,
+        line: { color, width },
+        customdata: main.steps || undefined,
+        hovertemplate: main.steps ? "%{y:.5~g} · step %{customdata:,d}" : undefined,
+      }),
+    );
     const live = lines.flatMap((line) => S.visibleValues(line.pieces, window));
     const rest = S.visibleValues(shown, window);
     const wanted = S.axisRange(S.robustRange(log ? live.filter((value) => value > 0) : live, rest), log);
     const range = S.calmRange(memory, `${axis}${log}${ghosts}${view}`, wanted);
     const rows = axis === "y" ? Math.round((layout.yaxis.domain[1] - layout.yaxis.domain[0]) * 9) : 3;
     const ticks = log ? S.logTicks(range) : S.ticks(range, rows);
-    Object.assign(layout[axis === "y" ? "yaxis" : "yaxis2"], { type: log ? "log" : "linear", range, tickvals: ticks.map((one) => one.value), ticktext: ticks.map((one) => one.words) });
+    Object.assign(layout[axis === "y" ? "yaxis" : "yaxis2"], {
+      type: log ? "log" : "linear",
+      range,
+      tickvals: ticks.map((one) => one.value),
+      ticktext: ticks.map((one) => one.words),
+    });
     return { lines, dead, shown, main };
   }
 
@@ -163,10 +197,25 @@
       const color = colors.series[1 + (segment % (colors.series.length - 1))];
       const lowest = dead.filter((one) => one.segment === segment);
       const name = `${labels.get(segment) || "start"} (discarded)`;
-      data.push(S.lineTrace(S.ghostXY(lowest.slice(0, 1), window, share, column), name, color, { yaxis: axis, mode: "lines", opacity: 0.9, line: { color, width: 1.3 }, hoverinfo: axis === "y" ? undefined : "skip" }));
+      data.push(
+        S.lineTrace(S.ghostXY(lowest.slice(0, 1), window, share, column), name, color, {
+          yaxis: axis,
+          mode: "lines",
+          opacity: 0.9,
+          line: { color, width: 1.3 },
+          hoverinfo: axis === "y" ? undefined : "skip",
+        }),
+      );
     });
     const older = dead.filter((one) => !newest.slice(0, OWN).includes(one.segment));
-    if (older.length) data.push(S.ghostTrace(S.ghostXY(older, window, budget / 2, column), colors, { yaxis: axis, hoverinfo: "skip", name: `${metric} of ${S.plural(newest.length - OWN, "older segment")}` }));
+    if (older.length)
+      data.push(
+        S.ghostTrace(S.ghostXY(older, window, budget / 2, column), colors, {
+          yaxis: axis,
+          hoverinfo: "skip",
+          name: `${metric} of ${S.plural(newest.length - OWN, "older segment")}`,
+        }),
+      );
   }
 
   const lineName = (metric, line) => (line.rank === null ? `${metric} ${line.node}` : `${metric} rank ${line.rank}`);
@@ -231,8 +280,13 @@
     if (!range) return;
     const scale = (width - layout.margin.l - layout.margin.r) / (range[1] - range[0]);
     let free = -Infinity;
-    for (const incident of view.incidents.filter(S.hasBand).slice(0, 40).sort((a, b) => a.onset_step - b.onset_step)) {
-      const [onset, until] = [incident.onset_step, S.bandEnd(incident, view.segments, view.lastStep)].map((step) => place(step, incident.segment));
+    for (const incident of view.incidents
+      .filter(S.hasBand)
+      .slice(0, 40)
+      .sort((a, b) => a.onset_step - b.onset_step)) {
+      const [onset, until] = [incident.onset_step, S.bandEnd(incident, view.segments, view.lastStep)].map((step) =>
+        place(step, incident.segment),
+      );
       if (incident.onset_step === null || onset === null || until === null) continue;
       const start = Math.max(onset, range[0]);
       const end = Math.min(until, range[1]);

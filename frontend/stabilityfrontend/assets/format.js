@@ -20,7 +20,8 @@
     if (!Number.isFinite(value)) return value > 0 ? "+Inf" : "−Inf";
     const size = Math.abs(value);
     if (size === 0) return "0";
-    if (size >= 1e15 || size < 1e-4) return value.toExponential(2).replace("-", "−").replace("e−", "e−").replace("e+", "e");
+    if (size >= 1e15 || size < 1e-4)
+      return value.toExponential(2).replace("-", "−").replace("e−", "e−").replace("e+", "e");
     if (size >= 1e9) return (value / 1e9).toPrecision(4) + " G";
     if (size >= 1e6) return (value / 1e6).toPrecision(4) + " M";
     if (size >= 1e4) return grouped.format(Math.round(value));
@@ -39,7 +40,8 @@
   // Made once: `toLocaleString` makes one for every number that it writes.
   const grouped = new Intl.NumberFormat("en-US");
   /** A whole number with separators. */
-  S.count = (value) => (value === null || value === undefined ? MISSING : grouped.format(Math.round(value) || 0).replace("-", "−"));
+  S.count = (value) =>
+    value === null || value === undefined ? MISSING : grouped.format(Math.round(value) || 0).replace("-", "−");
 
   /** `1 step`, `63 steps`. */
   S.plural = (count, word) => `${S.count(count)} ${word}${count === 1 ? "" : "s"}`;
@@ -76,7 +78,16 @@
   S.clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
 
   /** Date and clock time of unix seconds. */
-  S.moment = (seconds) => (seconds === null || seconds === undefined ? MISSING : new Date(seconds * 1000).toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" }));
+  S.moment = (seconds) =>
+    seconds === null || seconds === undefined
+      ? MISSING
+      : new Date(seconds * 1000).toLocaleString("en-GB", {
+          day: "numeric",
+          month: "short",
+          hour: "2-digit",
+          minute: "2-digit",
+          second: "2-digit",
+        });
 
   /** Text that Plotly shows as it is: it reads a small HTML, and names come from anywhere. */
   S.plotlyText = (text) =>

@@ -24,31 +24,80 @@
   ];
   /** A power cap at full load is how these GPUs run; the others cost speed that was paid for. */
   const HARD = 0x8 | 0x20 | 0x40 | 0x80;
-  const throttle = (fields) => THROTTLE.filter(([bit]) => (number(fields.throttle_reasons) || 0) & bit).map(([, words]) => words);
+  const throttle = (fields) =>
+    THROTTLE.filter(([bit]) => (number(fields.throttle_reasons) || 0) & bit).map(([, words]) => words);
   const hard = (fields) => ((number(fields.throttle_reasons) || 0) & HARD) !== 0;
 
   /** Up to here a GPU is as warm as work makes it: H100 boards slow themselves down between 85 and 95 °C. */
   const WARM_C = 75;
-  const warmth = (celsius) => (celsius < WARM_C ? (0.33 * (celsius - 30)) / (WARM_C - 30) : 0.34 + (0.65 * (celsius - WARM_C)) / 20);
+  const warmth = (celsius) =>
+    celsius < WARM_C ? (0.33 * (celsius - 30)) / (WARM_C - 30) : 0.34 + (0.65 * (celsius - WARM_C)) / 20;
 
   /** What can be shown: `share(fields, gpu)` 0 to 1 on the ramp, `words(fields)` in a cell, `legend` of shares. */
   const FIELDS = {
-    util: { share: (f) => number(f.util_pct) / 100, has: (f) => number(f.util_pct) !== null, words: (f) => percent(f.util_pct), legend: [[0, "0 %"], [0.5, "50 %"], [0.99, "100 %"]], cold: true },
+    util: {
+      share: (f) => number(f.util_pct) / 100,
+      has: (f) => number(f.util_pct) !== null,
+      words: (f) => percent(f.util_pct),
+      legend: [
+        [0, "0 %"],
+        [0.5, "50 %"],
+        [0.99, "100 %"],
+      ],
+      cold: true,
+    },
     memory: {
       share: (f, gpu) => f.mem_used_mib / (total(f, gpu) || 81920),
       has: (f) => number(f.mem_used_mib) !== null,
       words: (f) => gib(f.mem_used_mib).replace(" GiB", " G"),
-      legend: [[0, "empty"], [0.5, "half"], [0.99, "full"]],
+      legend: [
+        [0, "empty"],
+        [0.5, "half"],
+        [0.99, "full"],
+      ],
       cold: true,
     },
-    temp: { share: (f) => warmth(f.temp_c), has: (f) => number(f.temp_c) !== null, words: (f) => `${Math.round(f.temp_c)}°`, legend: [[0, "30 °C"], [0.33, "75"], [0.6, "83"], [0.99, "95 °C"]] },
-    power: { share: (f) => f.power_w / (number(f.power_limit_w) || 700), has: (f) => number(f.power_w) !== null, words: (f) => `${Math.round(f.power_w)} W`, legend: [[0, "0 W"], [0.5, "half"], [0.99, "its limit"]], cold: true },
-    throttle: { share: (f) => (hard(f) ? 0.99 : throttle(f).length ? 0.5 : 0), has: (f) => number(f.throttle_reasons) !== null, words: (f) => (hard(f) ? "slowed" : throttle(f).length ? "cap" : "–"), legend: [[0, "full clock"], [0.5, "power cap"], [0.99, "slowed by heat or a brake"]] },
+    temp: {
+      share: (f) => warmth(f.temp_c),
+      has: (f) => number(f.temp_c) !== null,
+      words: (f) => `${Math.round(f.temp_c)}°`,
+      legend: [
+        [0, "30 °C"],
+        [0.33, "75"],
+        [0.6, "83"],
+        [0.99, "95 °C"],
+      ],
+    },
+    power: {
+      share: (f) => f.power_w / (number(f.power_limit_w) || 700),
+      has: (f) => number(f.power_w) !== null,
+      words: (f) => `${Math.round(f.power_w)} W`,
+      legend: [
+        [0, "0 W"],
+        [0.5, "half"],
+        [0.99, "its limit"],
+      ],
+      cold: true,
+    },
+    throttle: {
+      share: (f) => (hard(f) ? 0.99 : throttle(f).length ? 0.5 : 0),
+      has: (f) => number(f.throttle_reasons) !== null,
+      words: (f) => (hard(f) ? "slowed" : throttle(f).length ? "cap" : "–"),
+      legend: [
+        [0, "full clock"],
+        [0.5, "power cap"],
+        [0.99, "slowed by heat or a brake"],
+      ],
+    },
     ecc: {
       share: (f) => (f.ecc_uncorrected > 0 ? 0.99 : f.ecc_corrected > 0 ? 0.34 : 0),
       has: (f) => number(f.ecc_uncorrected) !== null || number(f.ecc_corrected) !== null,
       words: (f) => S.count((number(f.ecc_uncorrected) || 0) + (number(f.ecc_corrected) || 0)),
-      legend: [[0, "none"], [0.34, "corrected"], [0.99, "uncorrected"]],
+      legend: [
+        [0, "none"],
+        [0.34, "corrected"],
+        [0.99, "uncorrected"],
+      ],
     },
   };
 
@@ -69,22 +118,83 @@
     const f = gpu.fields;
     const has = (name) => number(f[name]) !== null;
     const lines = [
-      ["", gpu.state === "ok" ? "" : gpu.state === "none" ? (gpu.stale ? "its node is not heard" : "nothing was read of it yet") : WORDS[gpu.state]],
+      [
+        "",
+        gpu.state === "ok"
+          ? ""
+          : gpu.state === "none"
+            ? gpu.stale
+              ? "its node is not heard"
+              : "nothing was read of it yet"
+            : WORDS[gpu.state],
+      ],
       ["rank", gpu.ranks.join(", ")],
       ["utilisation", has("util_pct") ? percent(f.util_pct) : ""],
-      ["memory", has("mem_used_mib") ? `${gib(f.mem_used_mib)}${total(f, gpu.known) ? ` of ${gib(total(f, gpu.known))}` : ""}` : ""],
-      ["temperature", [has("temp_c") ? `${Math.round(f.temp_c)} °C` : "", has("mem_temp_c") ? `memory ${Math.round(f.mem_temp_c)} °C` : ""].filter(Boolean).join(", ")],
-      ["power", has("power_w") ? `${Math.round(f.power_w)} W${has("power_limit_w") ? ` of ${Math.round(f.power_limit_w)}` : ""}` : ""],
-      ["clocks", [has("clock_sm_mhz") ? `${S.count(f.clock_sm_mhz)} MHz` : "", has("clock_mem_mhz") ? `memory ${S.count(f.clock_mem_mhz)}` : ""].filter(Boolean).join(", ")],
+      [
+        "memory",
+        has("mem_used_mib")
+          ? `${gib(f.mem_used_mib)}${total(f, gpu.known) ? ` of ${gib(total(f, gpu.known))}` : ""}`
+          : "",
+      ],
+      [
+        "temperature",
+        [
+          has("temp_c") ? `${Math.round(f.temp_c)} °C` : "",
+          has("mem_temp_c") ? `memory ${Math.round(f.mem_temp_c)} °C` : "",
+        ]
+          .filter(Boolean)
+          .join(", "),
+      ],
+      [
+        "power",
+        has("power_w")
+          ? `${Math.round(f.power_w)} W${has("power_limit_w") ? ` of ${Math.round(f.power_limit_w)}` : ""}`
+          : "",
+      ],
+      [
+        "clocks",
+        [
+          has("clock_sm_mhz") ? `${S.count(f.clock_sm_mhz)} MHz` : "",
+          has("clock_mem_mhz") ? `memory ${S.count(f.clock_mem_mhz)}` : "",
+        ]
+          .filter(Boolean)
+          .join(", "),
+      ],
       ["throttled", throttle(f).join(", ")],
-      ["ECC", has("ecc_uncorrected") || has("ecc_corrected") ? `${S.count(f.ecc_uncorrected || 0)} uncorrected, ${S.count(f.ecc_corrected || 0)} corrected` : ""],
-      ["remapped rows", f.remapped_uncorrected > 0 || f.remapped_corrected > 0 ? `${S.count(f.remapped_uncorrected || 0)} uncorrected, ${S.count(f.remapped_corrected || 0)} corrected` : ""],
+      [
+        "ECC",
+        has("ecc_uncorrected") || has("ecc_corrected")
+          ? `${S.count(f.ecc_uncorrected || 0)} uncorrected, ${S.count(f.ecc_corrected || 0)} corrected`
+          : "",
+      ],
+      [
+        "remapped rows",
+        f.remapped_uncorrected > 0 || f.remapped_corrected > 0
+          ? `${S.count(f.remapped_uncorrected || 0)} uncorrected, ${S.count(f.remapped_corrected || 0)} corrected`
+          : "",
+      ],
       ["retired pages", f.retired_pages > 0 ? S.count(f.retired_pages) : ""],
-      ["links", [f.pcie_replays > 0 ? `${S.plural(f.pcie_replays, "PCIe replay")}` : "", f.nvlink_errors > 0 ? S.plural(f.nvlink_errors, "NVLink error") : ""].filter(Boolean).join(", ")],
+      [
+        "links",
+        [
+          f.pcie_replays > 0 ? `${S.plural(f.pcie_replays, "PCIe replay")}` : "",
+          f.nvlink_errors > 0 ? S.plural(f.nvlink_errors, "NVLink error") : "",
+        ]
+          .filter(Boolean)
+          .join(", "),
+      ],
     ];
-    for (const fault of gpu.faults.slice(0, 3)) lines.push(["fault", `${typeof fault.text === "string" ? fault.text : S.words(fault.what)} (${S.clock(fault.time || 0)})`]);
+    for (const fault of gpu.faults.slice(0, 3))
+      lines.push([
+        "fault",
+        `${typeof fault.text === "string" ? fault.text : S.words(fault.what)} (${S.clock(fault.time || 0)})`,
+      ]);
     const offences = gpu.known && gpu.known.offences;
-    if (offences && offences.faults > 0) lines.push(["before", `${S.plural(offences.faults, "fault")} in ${S.plural(offences.runs || 1, "run")}${offences.last ? `, the last ${S.moment(offences.last)}` : ""}`]);
+    if (offences && offences.faults > 0)
+      lines.push([
+        "before",
+        `${S.plural(offences.faults, "fault")} in ${S.plural(offences.runs || 1, "run")}${offences.last ? `, the last ${S.moment(offences.last)}` : ""}`,
+      ]);
     if (gpu.known && typeof gpu.known.uuid === "string") lines.push(["id", gpu.known.uuid]);
     return lines;
   }
@@ -117,7 +227,9 @@
       try {
         const answer = await S.api.gpusOf(this.page.id);
         if (this.page.gone || !answer) return;
-        this.known = new Map((Array.isArray(answer.gpus) ? answer.gpus : []).map((gpu) => [`${gpu.node} ${gpu.index}`, gpu]));
+        this.known = new Map(
+          (Array.isArray(answer.gpus) ? answer.gpus : []).map((gpu) => [`${gpu.node} ${gpu.index}`, gpu]),
+        );
         this.indices = new Map();
         for (const { node, index } of this.known.values()) {
           if (typeof node !== "string" || number(index) === null) continue;
@@ -150,7 +262,8 @@
         const of = [agent, page.health.reads.get(agent.node), stale, this.answers, this.field, colors];
         let made = this.made.get(agent.node);
         // Of thousands of GPUs a few are read at a time.
-        if (!made || of.some((one, index) => one !== made.of[index])) this.made.set(agent.node, (made = { of, group: this.group(agent, stale, colors) }));
+        if (!made || of.some((one, index) => one !== made.of[index]))
+          this.made.set(agent.node, (made = { of, group: this.group(agent, stale, colors) }));
         groups.push(made.group);
         if (!made.group.known) without.push(agent);
       }
@@ -181,14 +294,29 @@
         const said = known && known.state in MARKS ? known.state : null;
         const any = field.has(fields);
         const state = said && said !== "ok" ? said : Object.keys(fields).length ? own(fields) : "none";
-        const gpu = { node, index, known, fields, state, stale, ranks: ranks.get(index) || (known && Array.isArray(known.ranks) ? known.ranks : []), faults: known && Array.isArray(known.faults) ? known.faults : [] };
-        if (TONES[state]) group.tone = TONES[state] === "critical" || group.tone === "critical" ? "critical" : "warning";
+        const gpu = {
+          node,
+          index,
+          known,
+          fields,
+          state,
+          stale,
+          ranks: ranks.get(index) || (known && Array.isArray(known.ranks) ? known.ranks : []),
+          faults: known && Array.isArray(known.faults) ? known.faults : [],
+        };
+        if (TONES[state])
+          group.tone = TONES[state] === "critical" || group.tone === "critical" ? "critical" : "warning";
         const share = any ? Math.max(0, Math.min(0.999, field.share(fields, known))) : 0;
         const scale = field.cold ? colors.load : colors.ramp;
         const cell = {
           key,
           gpu,
-          fill: state === "lost" ? colors["rank-dead"] : any ? scale[Math.floor(share * scale.length)] : colors["rank-unheard"],
+          fill:
+            state === "lost"
+              ? colors["rank-dead"]
+              : any
+                ? scale[Math.floor(share * scale.length)]
+                : colors["rank-unheard"],
           hollow: state !== "lost" && !any,
           mark: MARKS[state] || (any ? "" : "hatch"),
           ring: TONES[state] || "",
@@ -205,7 +333,10 @@
       const { page } = this;
       const place = S.byId("gpus");
       if (!place || !page.ready) return;
-      const { colors, font } = { colors: page.config.themes[S.theme.name()].colors, font: page.config.themes[S.theme.name()].panel.font.family };
+      const { colors, font } = {
+        colors: page.config.themes[S.theme.name()].colors,
+        font: page.config.themes[S.theme.name()].panel.font.family,
+      };
       const { groups, without } = this.groups(colors);
       const count = groups.reduce((sum, group) => sum + group.cells.length, 0);
       const bad = groups
@@ -215,15 +346,41 @@
       S.show(S.byId("gpus-field"), count > 0);
       S.show(S.byId("gpus"), count > 0);
       S.text(S.byId("gpus-note"), count ? `${S.plural(count, "GPU")}${bad.length ? "" : ", none with a fault"}` : "");
-      S.text(S.byId("gpus-summary"), bad.length ? `${S.plural(bad.length, "GPU")} with a fault: ${bad.slice(0, 3).map(({ gpu }) => `GPU ${gpu.index} on ${gpu.node} is ${WORDS[gpu.state]}`).join("; ")}${bad.length > 3 ? ` and ${bad.length - 3} more` : ""}.` : "");
-      S.cls(S.byId("gpus-summary"), `ranks-summary ${bad.some((cell) => TONES[cell.gpu.state] === "critical") ? "critical" : "warning"}`);
+      S.text(
+        S.byId("gpus-summary"),
+        bad.length
+          ? `${S.plural(bad.length, "GPU")} with a fault: ${bad
+              .slice(0, 3)
+              .map(({ gpu }) => `GPU ${gpu.index} on ${gpu.node} is ${WORDS[gpu.state]}`)
+              .join("; ")}${bad.length > 3 ? ` and ${bad.length - 3} more` : ""}.`
+          : "",
+      );
+      S.cls(
+        S.byId("gpus-summary"),
+        `ranks-summary ${bad.some((cell) => TONES[cell.gpu.state] === "critical") ? "critical" : "warning"}`,
+      );
       S.show(S.byId("gpus-summary"), bad.length > 0);
       this.drawWithout(without);
       if (!this.visible && !anyway && this.map) return;
-      const legend = count ? FIELDS[this.field].legend.map(([share, said]) => [(FIELDS[this.field].cold ? colors.load : colors.ramp)[Math.floor(share * colors.ramp.length)], "", said]) : [];
-      for (const [state, sign] of [["watch", "–"], ["sick", "▴"], ["lost", "×"]]) {
+      const legend = count
+        ? FIELDS[this.field].legend.map(([share, said]) => [
+            (FIELDS[this.field].cold ? colors.load : colors.ramp)[Math.floor(share * colors.ramp.length)],
+            "",
+            said,
+          ])
+        : [];
+      for (const [state, sign] of [
+        ["watch", "–"],
+        ["sick", "▴"],
+        ["lost", "×"],
+      ]) {
         const many = bad.filter((cell) => cell.gpu.state === state).length;
-        if (many) legend.push([state === "watch" ? colors["rank-behind"] : colors["rank-over"], sign, `${WORDS[state]} ${S.count(many)}`]);
+        if (many)
+          legend.push([
+            state === "watch" ? colors["rank-behind"] : colors["rank-over"],
+            sign,
+            `${WORDS[state]} ${S.count(many)}`,
+          ]);
       }
       S.fillLegend(S.byId("gpus-legend"), legend);
       if (!count) return;
@@ -251,7 +408,9 @@
     drawWithout(without) {
       const reasons = new Map();
       for (const agent of without) {
-        const why = agent.gpuVisible ? "its GPUs are there, but nothing has been read yet" : agent.gpuText || "no GPU visible here: the agent has not reported why yet";
+        const why = agent.gpuVisible
+          ? "its GPUs are there, but nothing has been read yet"
+          : agent.gpuText || "no GPU visible here: the agent has not reported why yet";
         if (!reasons.has(why)) reasons.set(why, []);
         reasons.get(why).push(agent.node);
       }
@@ -259,7 +418,17 @@
       const key = JSON.stringify([...reasons]);
       if (place.dataset.key === key) return;
       place.dataset.key = key;
-      S.fill(place, [...reasons].map(([why, nodes]) => S.h("div", {}, S.h("b", {}, nodes.length > NAMED ? S.plural(nodes.length, "node") : nodes.join(", ")), ` ${why}`)));
+      S.fill(
+        place,
+        [...reasons].map(([why, nodes]) =>
+          S.h(
+            "div",
+            {},
+            S.h("b", {}, nodes.length > NAMED ? S.plural(nodes.length, "node") : nodes.join(", ")),
+            ` ${why}`,
+          ),
+        ),
+      );
     }
 
     close() {

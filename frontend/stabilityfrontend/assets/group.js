@@ -17,7 +17,9 @@
     }
     const found = [];
     for (const group of groups.values()) {
-      const strays = group.filter((one) => one.stray || (one.dead && group.some((other) => other !== one && covers(other, one))));
+      const strays = group.filter(
+        (one) => one.stray || (one.dead && group.some((other) => other !== one && covers(other, one))),
+      );
       found.push(group.filter((one) => !strays.includes(one)));
       if (strays.length) found.push(Object.assign([...strays], { stray: true }));
     }
@@ -33,7 +35,10 @@
   /** The columns of a group as one, in step order; `xs` and `smoothed` where the server sent them. */
   S.joined = function (group) {
     const parts = group.filter((one) => one.steps.length).sort((a, b) => a.steps[0] - b.steps[0]);
-    const columns = { steps: parts.flatMap((one) => one.steps), values: parts.flatMap((one) => one.values.map(S.number)) };
+    const columns = {
+      steps: parts.flatMap((one) => one.steps),
+      values: parts.flatMap((one) => one.values.map(S.number)),
+    };
     if (parts.some((one) => one.xs)) columns.xs = parts.flatMap((one) => one.xs.map(S.number));
     if (parts.some((one) => one.smoothed)) columns.smoothed = parts.flatMap((one) => one.smoothed.map(S.number));
     return columns;
@@ -45,7 +50,15 @@
     const key = `${stray ? "stray|" : ""}${segment}|${alone ? "" : rank}|${alone ? node || "" : ""}`;
     let entry = entries.get(key);
     if (!entry) {
-      entry = { segment, rank: alone ? null : rank, node: node || "", stray: Boolean(stray), steps: [], values: [], thinned: false };
+      entry = {
+        segment,
+        rank: alone ? null : rank,
+        node: node || "",
+        stray: Boolean(stray),
+        steps: [],
+        values: [],
+        thinned: false,
+      };
       entries.set(key, entry);
     }
     return entry;
@@ -68,7 +81,17 @@
   };
 
   /** A piece of an entry, with the columns that a chart reads. */
-  const piece = (entry, from, to) => ({ segment: entry.segment, rank: entry.rank, node: entry.node, steps: entry.steps, values: entry.values, xs: entry.xs, smoothed: entry.smoothed, from, to });
+  const piece = (entry, from, to) => ({
+    segment: entry.segment,
+    rank: entry.rank,
+    node: entry.node,
+    steps: entry.steps,
+    values: entry.values,
+    xs: entry.xs,
+    smoothed: entry.smoothed,
+    from,
+    to,
+  });
 
   /**
    * The effective lines among entries, one per rank (or node), lowest rank first: `{rank, node, pieces}` with pieces in

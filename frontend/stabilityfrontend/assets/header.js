@@ -2,7 +2,15 @@
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
-  const TONES = { running: "good", finished: "calm", offline: "calm", stalled: "warning", unreachable: "warning", crashed: "critical", failed: "critical" };
+  const TONES = {
+    running: "good",
+    finished: "calm",
+    offline: "calm",
+    stalled: "warning",
+    unreachable: "warning",
+    crashed: "critical",
+    failed: "critical",
+  };
   /** Nobody is there any more who could go back. */
   const ENDED = new Set(["finished", "offline"]);
   /** A finished command stays in the strip this long. */
@@ -61,7 +69,10 @@
     if (!banner) return;
     const away = live.lost === null ? 0 : Date.now() / 1000 - live.lost;
     if (away > AWAY_S) {
-      S.text(banner, `No answer from the server since ${S.clock(live.lost)}. What you see is from then; training is not affected. Trying again by itself.`);
+      S.text(
+        banner,
+        `No answer from the server since ${S.clock(live.lost)}. What you see is from then; training is not affected. Trying again by itself.`,
+      );
       S.show(banner, true);
     } else if (live.storing) {
       const { problem, hint, since } = live.storing;
@@ -75,12 +86,17 @@
 
   /** What stands under the header: `{words, tone, href}`; null while there is nothing that somebody has to know. */
   S.noteOf = function (run) {
-    if (!run.note || (run.status === "running" && run.twins !== true)) return run.unwatched && run.status === "running" ? { words: run.unwatched, tone: "warning", href: null } : null;
+    if (!run.note || (run.status === "running" && run.twins !== true))
+      return run.unwatched && run.status === "running" ? { words: run.unwatched, tone: "warning", href: null } : null;
     const doubles = run.twins === true; // two jobs share the run id: wrong however well it runs
     const well = run.status === "running" || run.status === "finished";
     if (well && !doubles) return null;
     const tone = S.tone(run.status);
-    return { words: run.note, tone: doubles && tone !== "critical" ? "warning" : tone, href: run.note_incident ? S.incidentHref(run.run_id, run.note_incident) : null };
+    return {
+      words: run.note,
+      tone: doubles && tone !== "critical" ? "warning" : tone,
+      href: run.note_incident ? S.incidentHref(run.run_id, run.note_incident) : null,
+    };
   };
 
   /** The note in its place. */
@@ -97,7 +113,10 @@
       return;
     }
     const words = S.lastingWords(note.words, stopper, page.now());
-    S.patch(place, note.href ? S.h("a", { href: note.href }, S.h("span", {}, ...words), S.h("b", {}, "Open the incident")) : words);
+    S.patch(
+      place,
+      note.href ? S.h("a", { href: note.href }, S.h("span", {}, ...words), S.h("b", {}, "Open the incident")) : words,
+    );
     place.dataset.key = key;
   };
 
@@ -115,10 +134,15 @@
     const segments = [...store.segments.values()].filter((one) => !one.undone).map((one) => one.id);
     const world = run.world || {};
     const fewer = Number.isInteger(world.before) && world.now < world.before;
-    const place = segments.length ? `segment ${segments.indexOf(store.head) + 1} of ${segments.length}` : "no segment yet";
+    const place = segments.length
+      ? `segment ${segments.indexOf(store.head) + 1} of ${segments.length}`
+      : "no segment yet";
     S.text(S.byId("run-segment"), fewer ? `${place} · ${world.now} of ${world.before} ranks` : place);
     const since = Number.isInteger(world.since_step) ? ` since step ${S.count(world.since_step)}` : "";
-    S.title(S.byId("run-segment"), fewer ? `The job runs on ${world.now} ranks${since}; before it had ${world.before}.` : "");
+    S.title(
+      S.byId("run-segment"),
+      fewer ? `The job runs on ${world.now} ranks${since}; before it had ${world.before}.` : "",
+    );
     const status = S.byId("run-status");
     S.text(status, run.status);
     // What was so when the server was last heard is no news.
@@ -135,14 +159,25 @@
     const gone = page.ledger.stepsLost();
     const forks = page.forkList.length;
     S.text(S.byId("focus-note"), gone ? `−${S.plural(gone, "step")}` : "");
-    S.title(S.byId("focus-note"), forks && gone !== null ? `${S.plural(gone, "step")} discarded in ${S.plural(forks, "fork")}` : "");
+    S.title(
+      S.byId("focus-note"),
+      forks && gone !== null ? `${S.plural(gone, "step")} discarded in ${S.plural(forks, "fork")}` : "",
+    );
     S.show(S.byId("focus-ghosts"), forks > 0);
     legend(page, forks);
     const empty = page.charted && page.store.extent([page.metric()]) === null && !page.lost;
     const words = S.byId("chart-focus").dataset;
-    const text = !page.charted ? "Fetching the run …" : empty ? (run.agents ? "The job has started; its first step is awaited. " : "No point yet. ") + "The chart begins with the first call of run.log(step, {“loss”: …})." : "";
+    const text = !page.charted
+      ? "Fetching the run …"
+      : empty
+        ? (run.agents ? "The job has started; its first step is awaited. " : "No point yet. ") +
+          "The chart begins with the first call of run.log(step, {“loss”: …})."
+        : "";
     if (words.empty !== text) words.empty = text;
-    S.text(S.byId("run-foot"), `${run.run_id} · ${S.count(run.effective_points)} effective and ${S.count(run.dead_points)} discarded points kept · Stabilityboard ${page.config.version}`);
+    S.text(
+      S.byId("run-foot"),
+      `${run.run_id} · ${S.count(run.effective_points)} effective and ${S.count(run.dead_points)} discarded points kept · Stabilityboard ${page.config.version}`,
+    );
   };
 
   let legendKey = "";
@@ -150,7 +185,8 @@
     const incidents = page.detectors.preview() ? "would be found" : page.incidentMap.size ? "incident" : "";
     const { view, ghosts } = page.settings;
     const alone = page.look.segment() !== null;
-    const discarded = forks === 0 || alone ? "" : view === "all" ? "discarded, each its own colour" : ghosts ? "discarded" : "";
+    const discarded =
+      forks === 0 || alone ? "" : view === "all" ? "discarded, each its own colour" : ghosts ? "discarded" : "";
     const key = `${discarded} ${alone} ${incidents}`;
     const place = S.byId("focus-legend");
     if (key === legendKey && place.children.length) return;

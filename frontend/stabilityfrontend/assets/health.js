@@ -86,7 +86,8 @@
       this.waitsFor = ranksOf(answer.waits_for);
       for (const agent of list(answer.agents).map(object)) {
         this.whole(agent);
-        for (const [index, fields] of Object.entries(object(agent.gpus))) Object.assign(this.gpu(text(agent.node), index), fields);
+        for (const [index, fields] of Object.entries(object(agent.gpus)))
+          Object.assign(this.gpu(text(agent.node), index), fields);
         this.noteRead(text(agent.node));
       }
     }
@@ -106,7 +107,8 @@
         spool: { error: text(spool.error), dropped: number(spool.dropped) || 0 },
         clockStep: number(object(raw.agent_state).clock_step_s) || 0,
       });
-      if (this.agents.size > AGENTS) this.agents.delete([...this.agents.values()].sort((a, b) => a.time - b.time)[0].agent);
+      if (this.agents.size > AGENTS)
+        this.agents.delete([...this.agents.values()].sort((a, b) => a.time - b.time)[0].agent);
     }
 
     /** A `health` message of the live feed (docs/api.md). */
@@ -162,10 +164,16 @@
       const nodes = new Map();
       for (const agent of this.agents.values()) {
         const known = nodes.get(agent.node);
-        if (!known || (agent.connected && !known.connected) || (agent.connected === known.connected && agent.time >= known.time)) nodes.set(agent.node, agent);
+        if (
+          !known ||
+          (agent.connected && !known.connected) ||
+          (agent.connected === known.connected && agent.time >= known.time)
+        )
+          nodes.set(agent.node, agent);
       }
       // Sorting as people count costs more than all the rest: only where a node came or went.
-      if (nodes.size !== this.order.length || this.order.some((node) => !nodes.has(node))) this.order = [...nodes.keys()].sort(collator.compare);
+      if (nodes.size !== this.order.length || this.order.some((node) => !nodes.has(node)))
+        this.order = [...nodes.keys()].sort(collator.compare);
       return this.order.map((node) => nodes.get(node));
     }
   }
@@ -193,7 +201,8 @@
     const { ranks } = agent;
     const each = Array.isArray(values);
     if (each && values.length !== ranks.length) return;
-    for (let index = 0; index < ranks.length; index += 1) if (ranks[index]) set(ranks[index], each ? values[index] : values, at, word);
+    for (let index = 0; index < ranks.length; index += 1)
+      if (ranks[index]) set(ranks[index], each ? values[index] : values, at, word);
   }
 
   S.Health = Health;

@@ -52,8 +52,14 @@
       const verdict = object(object(incident.evidence).verdict);
       const since = number(interruption.since) ?? number(verdict.since) ?? number(incident.opened);
       const open = incident.state === "open";
-      const until = incident.kind === "hang" ? number(interruption.resumed) ?? number(incident.resolved) ?? (open ? page.now() : number(incident.updated)) : since;
-      const lasted = incident.kind === "hang" && since !== null && until !== null && until - since >= 1 ? until - since : 0;
+      const until =
+        incident.kind === "hang"
+          ? (number(interruption.resumed) ??
+            number(incident.resolved) ??
+            (open ? page.now() : number(incident.updated)))
+          : since;
+      const lasted =
+        incident.kind === "hang" && since !== null && until !== null && until - since >= 1 ? until - since : 0;
       found.push({
         at: since,
         until,
@@ -69,7 +75,18 @@
     }
     for (const fork of page.forkList.slice(-MOST)) {
       if (fork.segment.cause !== "restart") continue;
-      found.push({ at: number(fork.segment.created), until: null, step: fork.step, segment: fork.segment.id, kind: "restart", tone: "info", open: false, words: "restart", told: `${fork.label}: the job came up again at step ${S.count(fork.step + 1)}`, href: null });
+      found.push({
+        at: number(fork.segment.created),
+        until: null,
+        step: fork.step,
+        segment: fork.segment.id,
+        kind: "restart",
+        tone: "info",
+        open: false,
+        words: "restart",
+        told: `${fork.label}: the job came up again at step ${S.count(fork.step + 1)}`,
+        href: null,
+      });
     }
     return found;
   }
@@ -91,7 +108,10 @@
     return marks.sort((a, b) => a.from - b.from);
   }
 
-  const saying = (mark) => (mark.events.length > 1 ? `${mark.events.length} ×${new Set(mark.events.map((one) => one.kind)).size === 1 ? ` ${kindOf(mark.events[0]).short}` : ""}` : mark.events[0].words);
+  const saying = (mark) =>
+    mark.events.length > 1
+      ? `${mark.events.length} ×${new Set(mark.events.map((one) => one.kind)).size === 1 ? ` ${kindOf(mark.events[0]).short}` : ""}`
+      : mark.events[0].words;
   const widthOf = (mark) => Math.max(mark.to - mark.from, LETTER_PX * saying(mark).length + AROUND_PX + 8);
 
   const end = (line) => line[line.length - 1].left + widthOf(line[line.length - 1]);
@@ -126,7 +146,10 @@
   }
 
   /** The layout of a lane, for tests: lines of marks with `left`, `events` and how wide they are. */
-  S.laneLines = (list, axis, range, width, clock) => stacked(placed(list, axis, range, width, clock), width).map((line) => line.map((mark) => ({ ...mark, width: widthOf(mark), said: saying(mark) })));
+  S.laneLines = (list, axis, range, width, clock) =>
+    stacked(placed(list, axis, range, width, clock), width).map((line) =>
+      line.map((mark) => ({ ...mark, width: widthOf(mark), said: saying(mark) })),
+    );
 
   class HealthLane {
     constructor(page) {
@@ -143,17 +166,41 @@
       const lines = S.laneLines(events(page), axis, range, width, clock);
       S.show(place, lines.length > 0);
       const high = window.matchMedia("(pointer: coarse)").matches ? TOUCHED_PX : LINE_PX;
-      const key = JSON.stringify([high, left, width, lines.map((line) => line.map((mark) => [Math.round(mark.left), Math.round(mark.from), Math.round(mark.to), mark.said, mark.events.map((one) => [one.told, one.tone, one.open])]))]);
+      const key = JSON.stringify([
+        high,
+        left,
+        width,
+        lines.map((line) =>
+          line.map((mark) => [
+            Math.round(mark.left),
+            Math.round(mark.from),
+            Math.round(mark.to),
+            mark.said,
+            mark.events.map((one) => [one.told, one.tone, one.open]),
+          ]),
+        ),
+      ]);
       if (key === this.key) return;
       this.key = key;
       place.style.height = `${high * Math.max(1, lines.length) + 2 * APART_PX}px`;
       place.style.setProperty("--mark", `${high - APART_PX}px`);
       place.style.setProperty("--left", `${left}px`);
-      S.patch(place, S.h("span", { class: "lane-name" }, "health"), S.h("div", { class: "lane-plot", style: { left: `${left}px`, width: `${width}px` } }, lines.flatMap((line, row) => line.map((mark) => this.mark(mark, row * high + APART_PX)))));
+      S.patch(
+        place,
+        S.h("span", { class: "lane-name" }, "health"),
+        S.h(
+          "div",
+          { class: "lane-plot", style: { left: `${left}px`, width: `${width}px` } },
+          lines.flatMap((line, row) => line.map((mark) => this.mark(mark, row * high + APART_PX))),
+        ),
+      );
     }
 
     mark(mark, top) {
-      const worst = [...mark.events].sort((a, b) => S.SEVERITIES.indexOf(a.tone) - S.SEVERITIES.indexOf(b.tone) || b.open - a.open || (b.at || 0) - (a.at || 0))[0];
+      const worst = [...mark.events].sort(
+        (a, b) =>
+          S.SEVERITIES.indexOf(a.tone) - S.SEVERITIES.indexOf(b.tone) || b.open - a.open || (b.at || 0) - (a.at || 0),
+      )[0];
       const told = mark.events.slice(0, TOLD).map((one) => one.told);
       if (mark.events.length > TOLD) told.push(`and ${mark.events.length - TOLD} more`);
       const text = told.join("\n");
@@ -162,10 +209,17 @@
         title: text,
         "aria-label": `${mark.said}: ${text}`,
         data: { told: text, events: String(mark.events.length), kind: worst.kind },
-        style: { left: `${mark.left}px`, top: `${top}px`, width: `${mark.width - 2}px`, "--at": `${Math.max(0, mark.from - mark.left)}px` },
+        style: {
+          left: `${mark.left}px`,
+          top: `${top}px`,
+          width: `${mark.width - 2}px`,
+          "--at": `${Math.max(0, mark.from - mark.left)}px`,
+        },
       };
       const inner = [S.h("i", {}, kindOf(worst).sign), S.h("span", {}, mark.said)];
-      return worst.href ? S.h("a", { ...props, href: worst.href }, inner) : S.h("span", { ...props, tabindex: "0" }, inner);
+      return worst.href
+        ? S.h("a", { ...props, href: worst.href }, inner)
+        : S.h("span", { ...props, tabindex: "0" }, inner);
     }
   }
 

@@ -105,7 +105,10 @@
       } catch (error) {
         if (this.gone) return;
         if (refused(error)) {
-          const known = await asked.then(() => true, (failure) => !refused(failure));
+          const known = await asked.then(
+            () => true,
+            (failure) => !refused(failure),
+          );
           if (this.gone) return;
           this.setLost(error, known);
         } else this.trouble = error.message;
@@ -125,7 +128,9 @@
       this.askedGpu = uuid;
       try {
         const answer = await S.api.gpus();
-        this.gpu = answer ? (Array.isArray(answer.gpus) ? answer.gpus : []).find((gpu) => S.record(gpu).uuid === uuid) || null : undefined;
+        this.gpu = answer
+          ? (Array.isArray(answer.gpus) ? answer.gpus : []).find((gpu) => S.record(gpu).uuid === uuid) || null
+          : undefined;
       } catch (error) {
         this.askedGpu = null;
       }
@@ -142,7 +147,8 @@
         .sort((a, b) => b.issued - a.issued)
         .map((command) => ({ request: command.command_id, issued: command.issued }));
       const own = verdict && verdict.dump;
-      if (own && !ordered.some((one) => one.request === own)) ordered.push({ request: own, issued: S.finite(this.incident.updated) || 0 });
+      if (own && !ordered.some((one) => one.request === own))
+        ordered.push({ request: own, issued: S.finite(this.incident.updated) || 0 });
       // Stacks say something about processes; those taken near a spike are beside the point.
       return own || this.ordered || S.kind(this.incident.kind).of_machine ? ordered.slice(0, DUMPS) : [];
     }
@@ -198,14 +204,18 @@
       if (message.type === "hello") {
         if (this.incident || message.afterLoss) this.fetch();
       } else if (message.type === "reset") this.fetch();
-      else if (message.type === "incident" && message.incident.incident_id === this.incidentId) this.setIncident(message.incident);
+      else if (message.type === "incident" && message.incident.incident_id === this.incidentId)
+        this.setIncident(message.incident);
       else if (message.type === "command") this.setCommand(message.command);
       else if (message.type === "run" && this.run) {
         this.run = { ...this.run, ...message.run };
         this.stale = true;
       } else if (message.type === "checkpoint") {
         const { checkpoint } = message;
-        this.checkpoints = [checkpoint, ...this.checkpoints.filter((one) => one.step !== checkpoint.step || one.segment !== checkpoint.segment)].sort((a, b) => b.step - a.step || b.time - a.time);
+        this.checkpoints = [
+          checkpoint,
+          ...this.checkpoints.filter((one) => one.step !== checkpoint.step || one.segment !== checkpoint.segment),
+        ].sort((a, b) => b.step - a.step || b.time - a.time);
       }
     }
 
@@ -272,9 +282,21 @@
           "div",
           { class: "empty panel" },
           S.h("h2", {}, noRun ? "No run has this id" : "No incident has this id"),
-          S.h("p", {}, noRun ? `“${this.id}” is not known to this server: it was deleted, or another server keeps it.` : `Run “${this.id}” has no incident “${this.incidentId}”. A run keeps its newest 2,000 incidents; older resolved ones are removed.`),
+          S.h(
+            "p",
+            {},
+            noRun
+              ? `“${this.id}” is not known to this server: it was deleted, or another server keeps it.`
+              : `Run “${this.id}” has no incident “${this.incidentId}”. A run keeps its newest 2,000 incidents; older resolved ones are removed.`,
+          ),
           error.status === 404 ? null : S.h("p", { class: "sub" }, error.message),
-          S.h("p", {}, noRun ? null : S.h("a", { href: `/runs/${encodeURIComponent(this.id)}` }, "The run"), noRun ? null : " · ", S.h("a", { href: "/" }, "All runs")),
+          S.h(
+            "p",
+            {},
+            noRun ? null : S.h("a", { href: `/runs/${encodeURIComponent(this.id)}` }, "The run"),
+            noRun ? null : " · ",
+            S.h("a", { href: "/" }, "All runs"),
+          ),
         ),
       );
     }

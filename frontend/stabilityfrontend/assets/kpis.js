@@ -63,7 +63,16 @@
     const smooth = parts.element.dataset.median ? median(values.slice(-9)) : now;
     S.text(parts.value, S.steady(Number.isFinite(now) ? smooth : now));
     const before = median(values.slice(-BACK - 10, -10));
-    const incident = page.incidents().find((one) => one.state === "open" && !S.onlyKnown(one) && S.kind(one.kind).compared && (one.metric === metric || id === "grad" || id === "loss") && one.onset_step !== null);
+    const incident = page
+      .incidents()
+      .find(
+        (one) =>
+          one.state === "open" &&
+          !S.onlyKnown(one) &&
+          S.kind(one.kind).compared &&
+          (one.metric === metric || id === "grad" || id === "loss") &&
+          one.onset_step !== null,
+      );
     const level = incident && fallsIsGood ? levelBefore(page, metric, incident.onset_step) : null;
     let note = "";
     let state = "";
@@ -76,7 +85,10 @@
     } else if (before !== null && values.length >= 24 && before !== 0) {
       // A change is told, not judged: what is wrong is the server's to say, with an incident.
       const change = (median(values.slice(-5)) - before) / Math.abs(before);
-      note = Math.abs(change) < 0.0005 ? "no change" : `${change >= 0 ? "▲" : "▼"} ${percent(Math.abs(change))} in ${BACK} points`;
+      note =
+        Math.abs(change) < 0.0005
+          ? "no change"
+          : `${change >= 0 ? "▲" : "▼"} ${percent(Math.abs(change))} in ${BACK} points`;
     }
     S.text(parts.note, note);
     tone(state);
@@ -94,7 +106,8 @@
     metricCell(page, "loss", metric, loss);
   }
 
-  const percent = (share) => (share >= 9.995 ? `× ${(share + 1).toPrecision(3)}` : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`);
+  const percent = (share) =>
+    share >= 9.995 ? `× ${(share + 1).toPrecision(3)}` : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
 
   function checkpointCell(page) {
     const parts = cell("checkpoint");
@@ -102,13 +115,22 @@
     const usable = page.checkpointList().filter((one) => one.available && !one.dead);
     const [newest] = usable;
     S.text(parts.value, newest ? S.count(newest.step) : "–");
-    S.text(parts.note, newest ? `${S.ago(page.now() - newest.time)} · ${usable.length} usable` : page.ready ? "none announced yet" : "");
+    S.text(
+      parts.note,
+      newest ? `${S.ago(page.now() - newest.time)} · ${usable.length} usable` : page.ready ? "none announced yet" : "",
+    );
     if (!newest || page.lastStep() === null) return picture(parts, "");
     const shown = usable.slice(0, 60);
     const low = shown[shown.length - 1].step;
     const span = Math.max(1, page.lastStep() - low);
     const places = shown.map((one) => `${Math.min(100, (100 * (one.step - low)) / span)}%`);
-    picture(parts, places.join(), () => S.h("div", { class: "ticks" }, places.map((left) => S.h("i", { style: { left } }))));
+    picture(parts, places.join(), () =>
+      S.h(
+        "div",
+        { class: "ticks" },
+        places.map((left) => S.h("i", { style: { left } })),
+      ),
+    );
   }
 
   function incidentsCell(page) {
@@ -119,10 +141,28 @@
     const worst = open.some((one) => one.severity === "critical") ? "critical" : open.length ? "warning" : "good";
     S.text(parts.value, page.ready || open.length ? S.count(open.length) : "–");
     const lead = open.find((one) => one.severity === "critical") || open[0];
-    note(parts, lead ? lead.title : alarms.length ? `${S.count(alarms.length)} so far, none open` : page.ready ? "none so far" : "");
+    note(
+      parts,
+      lead
+        ? lead.title
+        : alarms.length
+          ? `${S.count(alarms.length)} so far, none open`
+          : page.ready
+            ? "none so far"
+            : "",
+    );
     S.cls(parts.element, `kpi${open.length ? ` ${worst}` : ""}`);
-    const dots = alarms.slice(0, 24).reverse().map((one) => [one.state === "open" ? S.severity(one) : "calm", one.title]);
-    picture(parts, JSON.stringify(dots), () => S.h("div", { class: "dots" }, dots.map(([tone, title]) => S.h("i", { class: tone, title }))));
+    const dots = alarms
+      .slice(0, 24)
+      .reverse()
+      .map((one) => [one.state === "open" ? S.severity(one) : "calm", one.title]);
+    picture(parts, JSON.stringify(dots), () =>
+      S.h(
+        "div",
+        { class: "dots" },
+        dots.map(([tone, title]) => S.h("i", { class: tone, title })),
+      ),
+    );
   }
 
   function rollbacksCell(page) {
@@ -132,18 +172,40 @@
     const restarts = forks.filter((fork) => fork.segment.cause === "restart").length;
     const gone = page.ledger.stepsLost();
     S.text(parts.value, page.ready || forks.length ? S.count(forks.length) : "–");
-    const words = gone ? `${gone < 1000 ? S.plural(gone, "step") : S.count(gone)} discarded` : gone === 0 ? "nothing discarded" : "";
+    const words = gone
+      ? `${gone < 1000 ? S.plural(gone, "step") : S.count(gone)} discarded`
+      : gone === 0
+        ? "nothing discarded"
+        : "";
     const goodput = page.ledger.goodput();
-    note(parts, goodput && forks.length ? goodput : words, `${gone === null ? "" : `${S.plural(gone, "step")} discarded`}${restarts ? `; ${S.plural(restarts, "restart")} among the forks` : ""}${goodput ? `; ${goodput} (see the ledger)` : ""}`);
+    note(
+      parts,
+      goodput && forks.length ? goodput : words,
+      `${gone === null ? "" : `${S.plural(gone, "step")} discarded`}${restarts ? `; ${S.plural(restarts, "restart")} among the forks` : ""}${goodput ? `; ${goodput} (see the ledger)` : ""}`,
+    );
     const last = page.lastStep();
     const share = last ? gone / (last + gone) : 0;
-    picture(parts, gone ? String(share) : "", gone ? () => S.h("div", { class: "bar", title: `${percent(share)} of all steps` }, S.h("i", { style: { width: `${100 * share}%` } })) : null);
+    picture(
+      parts,
+      gone ? String(share) : "",
+      gone
+        ? () =>
+            S.h(
+              "div",
+              { class: "bar", title: `${percent(share)} of all steps` },
+              S.h("i", { style: { width: `${100 * share}%` } }),
+            )
+        : null,
+    );
   }
 
   /** Bring the strip up to date. */
   S.drawKpis = function (page) {
     lossCell(page);
-    for (const { id, dataset } of document.querySelectorAll("#kpis > [data-metric]:not([data-metric='']):not(#kpi-loss)")) metricCell(page, id.slice("kpi-".length), dataset.metric, dataset.good === "down");
+    for (const { id, dataset } of document.querySelectorAll(
+      "#kpis > [data-metric]:not([data-metric='']):not(#kpi-loss)",
+    ))
+      metricCell(page, id.slice("kpi-".length), dataset.metric, dataset.good === "down");
     checkpointCell(page);
     incidentsCell(page);
     rollbacksCell(page);

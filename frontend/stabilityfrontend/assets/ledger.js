@@ -13,9 +13,11 @@
   const CAUSES = { command: "ordered", declared: "by the job", restart: "restart" };
 
   const missing = (value) => value === null || value === undefined;
-  const percent = (share) => (missing(share) ? "–" : `${(100 * share).toFixed(share > 0.9995 || share === 0 ? 0 : 1)} %`);
+  const percent = (share) =>
+    missing(share) ? "–" : `${(100 * share).toFixed(share > 0.9995 || share === 0 ? 0 : 1)} %`;
   /** GPU-hours: seconds matter in a small job, hours in a large one. */
-  const hours = (value) => (missing(value) ? "–" : value === 0 ? "0" : value < 0.01 ? "< 0.01" : value < 10 ? value.toFixed(2) : S.count(value));
+  const hours = (value) =>
+    missing(value) ? "–" : value === 0 ? "0" : value < 0.01 ? "< 0.01" : value < 10 ? value.toFixed(2) : S.count(value);
   const seconds = (value) => (missing(value) ? "–" : value === 0 ? "0" : S.duration(value));
 
   class Ledger {
@@ -96,14 +98,24 @@
       this.key = key;
       const place = S.byId("ledger");
       if (!rollbacks.length) {
-        S.patch(place, S.h("div", { class: "nothing" }, "No rollback so far. Each one is listed here: what it discarded, what that cost, who asked for it and why."));
+        S.patch(
+          place,
+          S.h(
+            "div",
+            { class: "nothing" },
+            "No rollback so far. Each one is listed here: what it discarded, what that cost, who asked for it and why.",
+          ),
+        );
         return;
       }
       const heads = [
         ["", ""],
         ["From → to", "The newest step before it and the step whose state training went back to"],
         ["Steps lost", "Steps that this rollback killed; one that an earlier rollback had killed is not counted again"],
-        ["Time lost", "From the log time of the fork step to that of the last dead step, without the time that the job was down"],
+        [
+          "Time lost",
+          "From the log time of the fork step to that of the last dead step, without the time that the job was down",
+        ],
         ["Down", "From the last row of the old segment to the first row of the new one"],
         ["GPU-hours", "(Time lost + down) × GPUs"],
         ["Skipped", "Batches that were skipped, as reported by the job"],
@@ -117,8 +129,22 @@
         S.h(
           "table",
           { class: "table dense ledger" },
-          S.h("thead", {}, S.h("tr", {}, heads.map(([head, title], index) => S.h("th", { class: index >= 1 && index <= 6 ? "num" : "", title: title || null }, head)))),
-          S.h("tbody", {}, shown.map((one) => this.row(one))),
+          S.h(
+            "thead",
+            {},
+            S.h(
+              "tr",
+              {},
+              heads.map(([head, title], index) =>
+                S.h("th", { class: index >= 1 && index <= 6 ? "num" : "", title: title || null }, head),
+              ),
+            ),
+          ),
+          S.h(
+            "tbody",
+            {},
+            shown.map((one) => this.row(one)),
+          ),
         ),
       );
     }
@@ -135,15 +161,32 @@
       return S.h(
         "tr",
         { class: one.undone ? "undone" : "", data: { rollback: one.segment } },
-        S.h("td", {}, S.h("button", { type: "button", class: "flag", title: "Show its steps", on: { click: () => this.zoom(one) } }, label)),
+        S.h(
+          "td",
+          {},
+          S.h(
+            "button",
+            { type: "button", class: "flag", title: "Show its steps", on: { click: () => this.zoom(one) } },
+            label,
+          ),
+        ),
         num([S.h("span", { class: "sub" }, `${S.count(one.last_dead_step)} → `), S.h("b", {}, S.count(one.fork_step))]),
         num(S.count(one.steps_lost)),
         num([seconds(one.wall_lost_s), notes ? S.h("span", { class: "sub" }, " *") : ""], notes),
         num(seconds(one.downtime_s)),
         num(hours(one.gpu_hours_lost)),
-        num(one.batches_skipped ? S.count(one.batches_skipped) : S.h("span", { class: "sub" }, missing(one.batches_skipped) ? "?" : "–"), missing(one.batches_skipped) ? "Ordered; the job did not report whether it skipped any" : ""),
+        num(
+          one.batches_skipped
+            ? S.count(one.batches_skipped)
+            : S.h("span", { class: "sub" }, missing(one.batches_skipped) ? "?" : "–"),
+          missing(one.batches_skipped) ? "Ordered; the job did not report whether it skipped any" : "",
+        ),
         S.h("td", { class: "words" }, ordered || S.h("span", { class: "sub" }, "–")),
-        S.h("td", { class: "words" }, done === "not reported" || !done ? S.h("span", { class: "sub" }, done || "–") : done),
+        S.h(
+          "td",
+          { class: "words" },
+          done === "not reported" || !done ? S.h("span", { class: "sub" }, done || "–") : done,
+        ),
         S.h(
           "td",
           { class: "words wide", title: why || null },
@@ -157,11 +200,19 @@
 
     incidents(one) {
       const { page } = this;
-      const found = (one.incidents || []).map((id) => page.incidentMap.get(id) || { incident_id: id, title: "incident" });
-      if (!found.length) return S.h("span", { class: "sub" }, "–");
-      return found.slice(0, 2).map((incident) =>
-        S.h("button", { type: "button", class: "link", title: incident.text || null, on: { click: () => page.zoomTo(incident) } }, incident.kind ? S.kind(incident.kind).short : incident.title),
+      const found = (one.incidents || []).map(
+        (id) => page.incidentMap.get(id) || { incident_id: id, title: "incident" },
       );
+      if (!found.length) return S.h("span", { class: "sub" }, "–");
+      return found
+        .slice(0, 2)
+        .map((incident) =>
+          S.h(
+            "button",
+            { type: "button", class: "link", title: incident.text || null, on: { click: () => page.zoomTo(incident) } },
+            incident.kind ? S.kind(incident.kind).short : incident.title,
+          ),
+        );
     }
 
     /** Show what a rollback threw away. */
@@ -182,11 +233,35 @@
         S.text(cell.querySelector(".kpi-note"), note);
       };
       const share = (value) => percent(value).replace(" %", "");
-      set("goodput", share(totals.goodput), missing(totals.goodput) ? "" : "%", missing(totals.wall_s) ? "" : `${S.duration(totals.effective_s)} of ${S.duration(totals.wall_s)}`);
-      set("ettr", share(totals.ettr), missing(totals.ettr) ? "" : "%", missing(totals.startup_s) ? "" : `${seconds(totals.startup_s)} of start-up`);
+      set(
+        "goodput",
+        share(totals.goodput),
+        missing(totals.goodput) ? "" : "%",
+        missing(totals.wall_s) ? "" : `${S.duration(totals.effective_s)} of ${S.duration(totals.wall_s)}`,
+      );
+      set(
+        "ettr",
+        share(totals.ettr),
+        missing(totals.ettr) ? "" : "%",
+        missing(totals.startup_s) ? "" : `${seconds(totals.startup_s)} of start-up`,
+      );
       set("steps", S.count(totals.steps_lost), "", S.plural(count, "rollback"));
-      set("wall", seconds(totals.wall_lost_s), "", missing(totals.downtime_s) ? "" : `and ${seconds(totals.downtime_s)} down`);
-      set("gpu", hours(totals.gpu_hours_lost), "", totals.gpus ? (totals.gpus_from === "agents" ? `on ${S.plural(totals.gpus, "GPU")}` : `one GPU a rank: ${S.count(totals.gpus)}`) : "");
+      set(
+        "wall",
+        seconds(totals.wall_lost_s),
+        "",
+        missing(totals.downtime_s) ? "" : `and ${seconds(totals.downtime_s)} down`,
+      );
+      set(
+        "gpu",
+        hours(totals.gpu_hours_lost),
+        "",
+        totals.gpus
+          ? totals.gpus_from === "agents"
+            ? `on ${S.plural(totals.gpus, "GPU")}`
+            : `one GPU a rank: ${S.count(totals.gpus)}`
+          : "",
+      );
       set("data", S.count(totals.batches_skipped), "", "");
     }
 

@@ -16,8 +16,17 @@
     return S.h(
       "div",
       { class: "segment lost", data: { segment: segment.id }, style: { "--level": Math.min(DEEPEST, level) } },
-      S.h("div", { class: "segment-head" }, S.h("span", {}, "Taken back: not a rollback"), S.h("span", { class: "num" }, "")),
-      S.h("div", { class: "sub" }, `steps from ${S.count(segment.fork_step + 1)} came twice; the line goes on as it was`),
+      S.h(
+        "div",
+        { class: "segment-head" },
+        S.h("span", {}, "Taken back: not a rollback"),
+        S.h("span", { class: "num" }, ""),
+      ),
+      S.h(
+        "div",
+        { class: "sub" },
+        `steps from ${S.count(segment.fork_step + 1)} came twice; the line goes on as it was`,
+      ),
     );
   }
 
@@ -29,10 +38,20 @@
       page.allSegments = true;
       page.dirty("lineage");
     };
-    return S.h("button", { type: "button", class: "segment-more", data: { more: "segments" }, on: { click: open } }, `${S.plural(older.length, "older segment")}${gone ? ` · ${S.plural(gone, "step")} discarded` : ""}`);
+    return S.h(
+      "button",
+      { type: "button", class: "segment-more", data: { more: "segments" }, on: { click: open } },
+      `${S.plural(older.length, "older segment")}${gone ? ` · ${S.plural(gone, "step")} discarded` : ""}`,
+    );
   }
 
-  const CAUSES = { start: "Start", command: "Rollback", declared: "Rollback by the job", restart: "Restart", resume: "Started again" };
+  const CAUSES = {
+    start: "Start",
+    command: "Rollback",
+    declared: "Rollback by the job",
+    restart: "Restart",
+    resume: "Started again",
+  };
 
   /** Bring the tree of segments up to date: what each kept, what was cut off it, and why. */
   S.drawLineage = function (page) {
@@ -40,7 +59,12 @@
     if (!place) return;
     const { segments, forks } = page.view();
     const list = [...segments.values()].sort((a, b) => a.id - b.id);
-    const key = JSON.stringify([page.ready, page.allSegments, list.map((one) => [one, page.lastStep() && one.id === page.head() ? page.lastStep() : 0]), forks.map((fork) => fork.discarded)]);
+    const key = JSON.stringify([
+      page.ready,
+      page.allSegments,
+      list.map((one) => [one, page.lastStep() && one.id === page.head() ? page.lastStep() : 0]),
+      forks.map((fork) => fork.discarded),
+    ]);
     if (keyOf.get(place) === key) return;
     keyOf.set(place, key);
     const few = list.length > MOST_SHOWN && !page.allSegments;
@@ -66,7 +90,8 @@
       // The news of a fork comes before its first point; from then on the points themselves say how far it is.
       const begun = isHead && page.lastStep() !== null && page.lastStep() > (segment.fork_step ?? -Infinity);
       const first = segment.first_step ?? (begun && segment.fork_step !== null ? segment.fork_step + 1 : null);
-      const last = isHead && page.lastStep() !== null ? Math.max(page.lastStep(), segment.last_step ?? -1) : segment.last_step;
+      const last =
+        isHead && page.lastStep() !== null ? Math.max(page.lastStep(), segment.last_step ?? -1) : segment.last_step;
       // The head grows with every point that comes, and nothing cuts it off.
       const kept = !isHead ? segment.kept : first === null ? 0 : last - first + 1;
       // Levels count from what is shown; deeper than that nothing is gained by going further to the right.
@@ -76,19 +101,47 @@
       rows.push(
         S.h(
           "div",
-          { class: `segment${isHead ? " head" : ""}${kept ? "" : " lost"}`, data: { segment: segment.id }, style: { "--level": level } },
-          S.h("div", { class: "segment-head" }, S.h("b", {}, name), S.h("span", { class: "num" }, first === null ? "–" : kept ? `+${S.count(kept)}` : "0")),
+          {
+            class: `segment${isHead ? " head" : ""}${kept ? "" : " lost"}`,
+            data: { segment: segment.id },
+            style: { "--level": level },
+          },
+          S.h(
+            "div",
+            { class: "segment-head" },
+            S.h("b", {}, name),
+            S.h("span", { class: "num" }, first === null ? "–" : kept ? `+${S.count(kept)}` : "0"),
+          ),
           S.h(
             "div",
             { class: "sub" },
-            first === null ? `from step ${S.count((segment.fork_step ?? -1) + 1)}, no point yet` : kept ? `${S.count(first)} → ${S.count(first + kept - 1)}${isHead && page.run && page.run.status === "running" ? " live" : ""}` : "nothing kept",
+            first === null
+              ? `from step ${S.count((segment.fork_step ?? -1) + 1)}, no point yet`
+              : kept
+                ? `${S.count(first)} → ${S.count(first + kept - 1)}${isHead && page.run && page.run.status === "running" ? " live" : ""}`
+                : "nothing kept",
           ),
           segment.reason || segment.issuer || Object.keys(segment.changes || {}).length
-            ? S.h("div", { class: "why" }, [segment.reason, S.changed(segment), segment.issuer ? `by ${segment.issuer}` : ""].filter(Boolean).join(" · "))
+            ? S.h(
+                "div",
+                { class: "why" },
+                [segment.reason, S.changed(segment), segment.issuer ? `by ${segment.issuer}` : ""]
+                  .filter(Boolean)
+                  .join(" · "),
+              )
             : null,
           // The server refuses while another segment hangs from it.
           segment.cause === "restart" && !list.some((one) => one.parent === segment.id)
-            ? S.h("button", { type: "button", class: "link", data: { undo: segment.id }, on: { click: () => page.undo(segment, segment.label) } }, "Not a rollback …")
+            ? S.h(
+                "button",
+                {
+                  type: "button",
+                  class: "link",
+                  data: { undo: segment.id },
+                  on: { click: () => page.undo(segment, segment.label) },
+                },
+                "Not a rollback …",
+              )
             : null,
         ),
       );
@@ -97,7 +150,12 @@
           S.h(
             "div",
             { class: "segment discarded", style: { "--level": level } },
-            S.h("div", { class: "segment-head" }, S.h("span", {}, "discarded"), S.h("span", { class: "num" }, `−${S.count(segment.discarded)}`)),
+            S.h(
+              "div",
+              { class: "segment-head" },
+              S.h("span", {}, "discarded"),
+              S.h("span", { class: "num" }, `−${S.count(segment.discarded)}`),
+            ),
             S.h("div", { class: "sub" }, `${S.count(first + kept)} → ${S.count(last)}`),
           ),
         );

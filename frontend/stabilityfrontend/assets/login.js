@@ -6,7 +6,12 @@
   class LoginPage {
     constructor(root) {
       this.form = root.querySelector("#login-form");
-      this.field = S.h("input", { id: "login-key", type: "password", class: "field", autocomplete: "current-password" });
+      this.field = S.h("input", {
+        id: "login-key",
+        type: "password",
+        class: "field",
+        autocomplete: "current-password",
+      });
       S.fill(S.byId("login-field"), this.field);
       this.field.focus();
       this.onSubmit = (event) => {

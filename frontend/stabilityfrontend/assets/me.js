@@ -40,12 +40,17 @@
     if (!place || known === null || known.by === "local") return;
     const only = S.may("command") ? "" : "read-only";
     const project = known.project === null ? "" : `project ${known.project}`;
-    S.title(place, only ? "This key has no scope “command”: rollbacks, restarts, settings and acknowledging need another one." : "");
+    S.title(
+      place,
+      only ? "This key has no scope “command”: rollbacks, restarts, settings and acknowledging need another one." : "",
+    );
     S.fill(
       place,
       S.h("span", { id: "who-name" }, known.name),
       S.h("span", { class: "sub", id: "who-may" }, [project, only].filter(Boolean).join(" · ")),
-      known.by === "session" ? S.h("button", { type: "button", class: "link", id: "log-out", on: { click: leave } }, "Log out") : null,
+      known.by === "session"
+        ? S.h("button", { type: "button", class: "link", id: "log-out", on: { click: leave } }, "Log out")
+        : null,
     );
   }
 

@@ -2,7 +2,13 @@
 (function () {
   "use strict";
   const S = (window.stability = window.stability || {});
-  const kinds = { runs: "RunsPage", login: "LoginPage", compare: "ComparePage", incident: "IncidentPage", fleet: "FleetPage" };
+  const kinds = {
+    runs: "RunsPage",
+    login: "LoginPage",
+    compare: "ComparePage",
+    incident: "IncidentPage",
+    fleet: "FleetPage",
+  };
   let current = null;
   let waiting = 0;
 
@@ -17,7 +23,16 @@
     const toggle = event.target.closest("#theme-toggle");
     if (toggle) S.theme.toggle();
     const link = event.target.closest("a[href^='/']");
-    if (!link || event.defaultPrevented || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || link.target) return;
+    if (
+      !link ||
+      event.defaultPrevented ||
+      event.button !== 0 ||
+      event.metaKey ||
+      event.ctrlKey ||
+      event.shiftKey ||
+      link.target
+    )
+      return;
     event.preventDefault();
     S.go(link.getAttribute("href"));
   });

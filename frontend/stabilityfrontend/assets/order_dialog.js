@@ -36,7 +36,9 @@
 
     /** What is sent from now on is another order, not the last one again. */
     renew() {
-      this.key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+      this.key = [...crypto.getRandomValues(new Uint8Array(16))]
+        .map((byte) => byte.toString(16).padStart(2, "0"))
+        .join("");
     }
 
     head(title, sub, icon) {
@@ -44,9 +46,18 @@
         "div",
         { class: "dialog-head" },
         icon ? S.h("span", { class: `icon ${icon} big` }) : null,
-        S.h("div", {}, S.h("h2", { id: `${this.kind}-title`, tabindex: "-1" }, title), S.h("div", { class: "sub" }, sub)),
+        S.h(
+          "div",
+          {},
+          S.h("h2", { id: `${this.kind}-title`, tabindex: "-1" }, title),
+          S.h("div", { class: "sub" }, sub),
+        ),
         S.h("span", { class: "grow" }),
-        S.h("button", { type: "button", class: "icon-button", "aria-label": "Close", on: { click: () => this.dialog.close() } }, "×"),
+        S.h(
+          "button",
+          { type: "button", class: "icon-button", "aria-label": "Close", on: { click: () => this.dialog.close() } },
+          "×",
+        ),
       );
     }
 
@@ -56,8 +67,18 @@
         event.preventDefault();
         this.send();
       };
-      const cancel = S.h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel");
-      return S.h("form", { method: "dialog", on: { submit } }, head, S.h("div", { class: "dialog-body" }, body), S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), cancel, confirm));
+      const cancel = S.h(
+        "button",
+        { type: "button", class: "button", on: { click: () => this.dialog.close() } },
+        "Cancel",
+      );
+      return S.h(
+        "form",
+        { method: "dialog", on: { submit } },
+        head,
+        S.h("div", { class: "dialog-body" }, body),
+        S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), cancel, confirm),
+      );
     }
 
     /** Where the focus begins: in a field, or on the heading where a field would bring a keyboard over what is to be read. */

@@ -46,10 +46,19 @@
           const found = page.store.effective(name, window);
           const lowest = found.length ? found[0].rank : null;
           if (page.settings.ghosts) {
-            const dead = page.store.dead(name, window).filter((stretch) => panel.per_rank || !found.length || stretch.rank === lowest);
+            const dead = page.store
+              .dead(name, window)
+              .filter((stretch) => panel.per_rank || !found.length || stretch.rank === lowest);
             if (dead.length) {
               const opacity = names.length > 1 || panel.per_rank ? 0.5 : 0.85;
-              ghosts.push({ ...S.ghostXY(dead, window, budget / 2), color: colors.ghost, width: 1.1, dash: [5, 3], opacity, hover: false });
+              ghosts.push({
+                ...S.ghostXY(dead, window, budget / 2),
+                color: colors.ghost,
+                width: 1.1,
+                dash: [5, 3],
+                opacity,
+                hover: false,
+              });
               deadValues.push(...S.visibleValues(dead, window));
             }
           }
@@ -59,7 +68,11 @@
               continue;
             }
             const color = colors.series[lines.length % colors.series.length];
-            const words = panel.per_rank ? (line.rank === null ? line.node : `rank ${line.rank}`) : shortName(name, panel.metrics);
+            const words = panel.per_rank
+              ? line.rank === null
+                ? line.node
+                : `rank ${line.rank}`
+              : shortName(name, panel.metrics);
             const xy = S.lineXY(line, window, budget);
             lines.push({ ...xy, name: words, color, width: xy.x.length > width ? 1 : 1.5 });
             const values = S.visibleValues(line.pieces, window);
@@ -68,7 +81,9 @@
             for (const x of odd.x.slice(0, 100)) marks.push({ x, color: colors.critical });
           }
         }
-        let range = ranges.length ? [Math.min(...ranges.map((one) => one[0])), Math.max(...ranges.map((one) => one[1]))] : [0, 1];
+        let range = ranges.length
+          ? [Math.min(...ranges.map((one) => one[0])), Math.max(...ranges.map((one) => one[1]))]
+          : [0, 1];
         if (ranges.length && deadValues.length) range = S.robustRange(range, deadValues);
         plot.draw({
           width,
@@ -95,7 +110,9 @@
       legendKey = key;
       S.fill(
         legend,
-        shown.map(({ name, color }) => S.h("span", { class: "key", title: name }, S.h("i", { style: { background: color } }), name)),
+        shown.map(({ name, color }) =>
+          S.h("span", { class: "key", title: name }, S.h("i", { style: { background: color } }), name),
+        ),
         left ? S.h("span", { class: "key" }, `+ ${left} more`) : null,
       );
     }

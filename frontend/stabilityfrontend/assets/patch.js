@@ -22,7 +22,11 @@
    */
   function identity(node) {
     if (node.nodeType !== Node.ELEMENT_NODE) return "#text";
-    const about = node.id || node.getAttribute("href") || Object.entries(node.dataset)[0]?.join(" ") || (node.tagName === "BUTTON" ? node.textContent : "");
+    const about =
+      node.id ||
+      node.getAttribute("href") ||
+      Object.entries(node.dataset)[0]?.join(" ") ||
+      (node.tagName === "BUTTON" ? node.textContent : "");
     return `${node.tagName} ${about || (node.getAttribute("class") || "").split(" ")[0]}`;
   }
 
@@ -33,8 +37,10 @@
       return;
     }
     const kept = old.tagName === "DETAILS" ? "open" : null; // as people left it
-    for (const { name } of [...old.attributes]) if (name !== kept && !fresh.hasAttribute(name)) old.removeAttribute(name);
-    for (const { name, value } of fresh.attributes) if (name !== kept && name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    for (const { name } of [...old.attributes])
+      if (name !== kept && !fresh.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of fresh.attributes)
+      if (name !== kept && name !== "style" && old.getAttribute(name) !== value) old.setAttribute(name, value);
     if (old.style.cssText !== fresh.style.cssText) old.style.cssText = fresh.style.cssText;
     S.listen(old, S.handlersOf(fresh));
     children(old, [...fresh.childNodes]);
@@ -51,7 +57,9 @@
       if (!there.has(name)) there.set(name, []);
       there.get(name).push(node);
     }
-    const wanted = fresh.map((node) => (node.parentNode === parent ? node : (there.get(identity(node)) || []).shift() || node));
+    const wanted = fresh.map((node) =>
+      node.parentNode === parent ? node : (there.get(identity(node)) || []).shift() || node,
+    );
     const staying = new Set(wanted);
     for (const node of [...parent.childNodes]) if (!staying.has(node)) node.remove();
     let at = parent.firstChild;
@@ -70,7 +78,13 @@
   S.patch = function (element, ...parts) {
     if (!element) return;
     const active = document.activeElement;
-    children(element, parts.flat(4).filter((part) => part !== null && part !== undefined && part !== false).map((part) => (part instanceof Node ? part : document.createTextNode(part))));
+    children(
+      element,
+      parts
+        .flat(4)
+        .filter((part) => part !== null && part !== undefined && part !== false)
+        .map((part) => (part instanceof Node ? part : document.createTextNode(part))),
+    );
     // Where browsers can't move an element without taking it out, its focus goes.
     if (active !== document.activeElement && element.contains(active)) active.focus({ preventScroll: true });
   };

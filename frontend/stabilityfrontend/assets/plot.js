@@ -90,7 +90,9 @@
       context.fillStyle = colors.muted;
       const columns = Math.max(2, Math.floor((inner.right - inner.left) / 80));
       const below = spec.xKind ? -Infinity : 0; // steps begin at 0; what is counted from a fork does not
-      for (const { value, words } of spec.xKind === "duration" ? S.durationTicks(spec.xRange, columns) : S.ticks(spec.xRange, columns, true)) {
+      for (const { value, words } of spec.xKind === "duration"
+        ? S.durationTicks(spec.xRange, columns)
+        : S.ticks(spec.xRange, columns, true)) {
         const half = context.measureText(words).width / 2;
         const x = this.toX(value);
         if (x + half <= spec.width - 2 && x - half >= 0 && value >= below) context.fillText(words, x, inner.bottom + 7);
@@ -180,7 +182,12 @@
       this.over = true;
       if (this.drag) {
         const from = this.drag.x;
-        Object.assign(this.selection.style, { left: `${Math.min(from, x)}px`, width: `${Math.abs(x - from)}px`, top: `${this.inner.top}px`, height: `${this.inner.bottom - this.inner.top}px` });
+        Object.assign(this.selection.style, {
+          left: `${Math.min(from, x)}px`,
+          width: `${Math.abs(x - from)}px`,
+          top: `${this.inner.top}px`,
+          height: `${this.inner.bottom - this.inner.top}px`,
+        });
         S.show(this.selection, Math.abs(x - from) >= DRAG_PX);
       }
       this.events.onCursor(step);
@@ -227,18 +234,42 @@
       S.show(this.cross, Boolean(inside));
       S.show(this.tip, Boolean(inside && this.over));
       if (!inside) return;
-      const found = spec.lines.filter((line) => line.hover !== false).map((line) => ({ line, point: S.nearestPoint(line, step) })).filter(({ point }) => point);
-      const exact = found.length ? found.reduce((best, one) => (Math.abs(one.point.step - step) < Math.abs(best - step) ? one.point.step : best), found[0].point.step) : Math.round(step);
+      const found = spec.lines
+        .filter((line) => line.hover !== false)
+        .map((line) => ({ line, point: S.nearestPoint(line, step) }))
+        .filter(({ point }) => point);
+      const exact = found.length
+        ? found.reduce(
+            (best, one) => (Math.abs(one.point.step - step) < Math.abs(best - step) ? one.point.step : best),
+            found[0].point.step,
+          )
+        : Math.round(step);
       const x = this.toX(exact);
-      Object.assign(this.cross.style, { left: `${x}px`, top: `${inner.top}px`, height: `${inner.bottom - inner.top}px` });
+      Object.assign(this.cross.style, {
+        left: `${x}px`,
+        top: `${inner.top}px`,
+        height: `${inner.bottom - inner.top}px`,
+      });
       if (!this.over) return;
       S.fill(
         this.tip,
         S.h("b", {}, this.words(exact)),
-        found.map(({ line, point }) => S.h("div", { class: "key" }, S.h("i", { style: { background: line.color } }), S.h("span", { class: "tip-name" }, line.name), S.h("b", {}, S.value(point.value)))),
+        found.map(({ line, point }) =>
+          S.h(
+            "div",
+            { class: "key" },
+            S.h("i", { style: { background: line.color } }),
+            S.h("span", { class: "tip-name" }, line.name),
+            S.h("b", {}, S.value(point.value)),
+          ),
+        ),
       );
       const right = x > (inner.left + inner.right) / 2;
-      Object.assign(this.tip.style, { left: right ? "auto" : `${x + 10}px`, right: right ? `${spec.width - x + 10}px` : "auto", top: `${inner.top}px` });
+      Object.assign(this.tip.style, {
+        left: right ? "auto" : `${x + 10}px`,
+        right: right ? `${spec.width - x + 10}px` : "auto",
+        top: `${inner.top}px`,
+      });
     }
   }
 

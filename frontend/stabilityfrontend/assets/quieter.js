@@ -30,7 +30,13 @@
     if (!detector || incident.dead) return null;
     return S.h(
       "button",
-      { type: "button", class: "button quiet", title: "Fewer incidents of this kind in this run, from now on", data: { less: incident.incident_id }, on: { click: () => ask(page, incident, detector) } },
+      {
+        type: "button",
+        class: "button quiet",
+        title: "Fewer incidents of this kind in this run, from now on",
+        data: { less: incident.incident_id },
+        on: { click: () => ask(page, incident, detector) },
+      },
       "Reduce alerts …",
     );
   };
@@ -44,13 +50,33 @@
       panel.save(panel.changed(panel.saved, detector, "sensitivity", value), words);
     };
     const choice = (id, label, hint, run) =>
-      S.h("button", { type: "button", class: "less-choice", id, on: { click: run } }, S.h("b", {}, label), S.h("span", { class: "sub" }, hint));
-    const choices = now === 0
-      ? [choice("less-default", "Bring it back", "Sensitivity 1, as usual", () => set(1, `${detector.title}: back at the default, from now on.`))]
-      : [
-          choice("less-half", "Half as sensitive", `Sensitivity ${now} → ${half}: only events twice as high are reported`, () => set(half, `${detector.title}: sensitivity ${half}, from now on.`)),
-          choice("less-mute", "Mute in this run", "Finds nothing new until somebody brings it back; other detectors go on", () => set(0, `${detector.title}: muted in this run, from now on.`)),
-        ];
+      S.h(
+        "button",
+        { type: "button", class: "less-choice", id, on: { click: run } },
+        S.h("b", {}, label),
+        S.h("span", { class: "sub" }, hint),
+      );
+    const choices =
+      now === 0
+        ? [
+            choice("less-default", "Bring it back", "Sensitivity 1, as usual", () =>
+              set(1, `${detector.title}: back at the default, from now on.`),
+            ),
+          ]
+        : [
+            choice(
+              "less-half",
+              "Half as sensitive",
+              `Sensitivity ${now} → ${half}: only events twice as high are reported`,
+              () => set(half, `${detector.title}: sensitivity ${half}, from now on.`),
+            ),
+            choice(
+              "less-mute",
+              "Mute in this run",
+              "Finds nothing new until somebody brings it back; other detectors go on",
+              () => set(0, `${detector.title}: muted in this run, from now on.`),
+            ),
+          ];
     const look = choice("less-look", "See all settings", "Try others on this run before you save them", () => {
       dialog.close();
       panel.show(detector.name);
@@ -58,9 +84,28 @@
     const dialog = S.h(
       "dialog",
       { id: "less-dialog", class: "dialog small", "aria-labelledby": "less-title" },
-      S.h("div", { class: "dialog-head" }, S.h("h2", { id: "less-title" }, `Fewer incidents like this: ${detector.title}`)),
-      S.h("div", { class: "dialog-body less" }, choices, look, S.h("p", { class: "sub" }, "Only this run, and only what comes from now on. This incident stays. Everybody who looks at the run sees who changed it.")),
-      S.h("div", { class: "dialog-foot" }, S.h("span", { class: "grow" }), S.h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Cancel")),
+      S.h(
+        "div",
+        { class: "dialog-head" },
+        S.h("h2", { id: "less-title" }, `Fewer incidents like this: ${detector.title}`),
+      ),
+      S.h(
+        "div",
+        { class: "dialog-body less" },
+        choices,
+        look,
+        S.h(
+          "p",
+          { class: "sub" },
+          "Only this run, and only what comes from now on. This incident stays. Everybody who looks at the run sees who changed it.",
+        ),
+      ),
+      S.h(
+        "div",
+        { class: "dialog-foot" },
+        S.h("span", { class: "grow" }),
+        S.h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Cancel"),
+      ),
     );
     dialog.addEventListener("click", (event) => {
       if (event.target === dialog) dialog.close();

@@ -12,7 +12,14 @@
     return open(a) - open(b) || b.opened - a.opened;
   };
 
-  const facts = (...words) => S.h("div", { class: "facts" }, words.filter(Boolean).map((word) => (typeof word === "string" ? S.h("span", { class: "fact-chip" }, word) : word)));
+  const facts = (...words) =>
+    S.h(
+      "div",
+      { class: "facts" },
+      words
+        .filter(Boolean)
+        .map((word) => (typeof word === "string" ? S.h("span", { class: "fact-chip" }, word) : word)),
+    );
 
   function stateWords(incident) {
     if (incident.state === "open") return incident.recovery === "pending" ? "open, may recover" : "open";
@@ -31,10 +38,19 @@
     const verdict = S.verdictOf(incident);
     const where = [
       S.toldStep(incident.onset_step) === null ? null : `${curve ? "onset" : "step"} ${S.count(incident.onset_step)}`,
-      !curve || delay === null || !Number.isFinite(delay) ? null : `detected ${delay === 0 ? "at once" : `${S.plural(delay, "step")} later`}`,
+      !curve || delay === null || !Number.isFinite(delay)
+        ? null
+        : `detected ${delay === 0 ? "at once" : `${S.plural(delay, "step")} later`}`,
       incident.rank === null || incident.rank === undefined ? null : `rank ${incident.rank}`,
       incident.node && (incident.rank === null || incident.rank === undefined) ? incident.node : null,
-      incident.dataset ? S.h("span", { class: "fact-chip dataset", title: "The data set whose loss carries it" }, S.h("span", {}, "data set"), ` ${incident.dataset}`) : null,
+      incident.dataset
+        ? S.h(
+            "span",
+            { class: "fact-chip dataset", title: "The data set whose loss carries it" },
+            S.h("span", {}, "data set"),
+            ` ${incident.dataset}`,
+          )
+        : null,
       incident.dataset ? null : S.dataSets(incident),
       verdict && verdict.confidence ? `${verdict.confidence} confidence` : null,
       incident.dead ? "on a discarded branch" : null,
@@ -54,8 +70,17 @@
           },
         },
       },
-      S.h("div", { class: "incident-head" }, S.h("h3", {}, incident.title || kind.label), S.h("time", {}, S.age(page.now() - incident.opened))),
-      verdict && verdict.text ? S.h("p", { class: "verdict-line" }, ...S.lastingWords(verdict.text, incident, page.now())) : incident.text ? S.h("p", {}, incident.text) : null,
+      S.h(
+        "div",
+        { class: "incident-head" },
+        S.h("h3", {}, incident.title || kind.label),
+        S.h("time", {}, S.age(page.now() - incident.opened)),
+      ),
+      verdict && verdict.text
+        ? S.h("p", { class: "verdict-line" }, ...S.lastingWords(verdict.text, incident, page.now()))
+        : incident.text
+          ? S.h("p", {}, incident.text)
+          : null,
       facts(...where),
       S.evidence(page, incident, first),
       S.h(
@@ -63,17 +88,42 @@
         { class: "incident-foot" },
         S.h("span", { class: `state ${open ? severity : "calm"}` }, stateWords(incident)),
         S.h("span", { class: "grow" }),
-        page.id ? S.h("a", { class: "details-link", href: S.incidentHref(page.id, incident.incident_id), data: { details: incident.incident_id } }, "Details") : null,
+        page.id
+          ? S.h(
+              "a",
+              {
+                class: "details-link",
+                href: S.incidentHref(page.id, incident.incident_id),
+                data: { details: incident.incident_id },
+              },
+              "Details",
+            )
+          : null,
         S.lessButton(page, incident),
         incident.acknowledged_by
           ? S.h("span", { class: "sub" }, `acknowledged by ${incident.acknowledged_by}`)
           : open
-            ? S.h("button", { type: "button", class: "button quiet", title: said ? "The job's alert is then closed" : "Tells others that you look after it; it stays open", data: { needs: "command" }, on: { click: () => page.acknowledge(incident) } }, said ? "Acknowledge and close" : "Acknowledge")
+            ? S.h(
+                "button",
+                {
+                  type: "button",
+                  class: "button quiet",
+                  title: said ? "The job's alert is then closed" : "Tells others that you look after it; it stays open",
+                  data: { needs: "command" },
+                  on: { click: () => page.acknowledge(incident) },
+                },
+                said ? "Acknowledge and close" : "Acknowledge",
+              )
             : null,
         open && !incident.dead && !kind.of_machine
           ? S.h(
               "button",
-              { type: "button", class: `button${suggestion && suggestion.action === "roll_back" ? " danger" : ""}`, data: { rollback: incident.incident_id }, on: { click: () => page.openRollback(incident) } },
+              {
+                type: "button",
+                class: `button${suggestion && suggestion.action === "roll_back" ? " danger" : ""}`,
+                data: { rollback: incident.incident_id },
+                on: { click: () => page.openRollback(incident) },
+              },
               "Roll back …",
             )
           : null,
@@ -99,7 +149,22 @@
     S.show(toggle, list.length > FEW);
     S.text(toggle, all ? "Fewer" : `All ${list.length}`);
     const shown = list.slice(0, all ? MOST : FEW);
-    const key = JSON.stringify([page.ready, page.detectors.list.length, page.knownShown, known.length, page.evidenceFolds && [...page.evidenceFolds], [...shown, ...(page.knownShown ? known : [])].map((one) => [one.incident_id, one.version, one.state, one.acknowledged_by, one.dead, one.updated, S.age(page.now() - one.opened)])]);
+    const key = JSON.stringify([
+      page.ready,
+      page.detectors.list.length,
+      page.knownShown,
+      known.length,
+      page.evidenceFolds && [...page.evidenceFolds],
+      [...shown, ...(page.knownShown ? known : [])].map((one) => [
+        one.incident_id,
+        one.version,
+        one.state,
+        one.acknowledged_by,
+        one.dead,
+        one.updated,
+        S.age(page.now() - one.opened),
+      ]),
+    ]);
     if (keyOf.get(place) === key) {
       S.tickLasting(place, page.now());
       return;
@@ -107,8 +172,15 @@
     keyOf.set(place, key);
     // The gravest alarm that is open shows all that is known of it: that is what people came for.
     const first = shown.find((incident) => incident.state === "open");
-    const nothing = list.length ? null : S.h("div", { class: "nothing" }, page.ready ? "Nothing has gone wrong so far." : "");
-    S.patch(place, nothing, shown.map((incident) => incidentCard(page, incident, incident === first)), S.knownList(page, known));
+    const nothing = list.length
+      ? null
+      : S.h("div", { class: "nothing" }, page.ready ? "Nothing has gone wrong so far." : "");
+    S.patch(
+      place,
+      nothing,
+      shown.map((incident) => incidentCard(page, incident, incident === first)),
+      S.knownList(page, known),
+    );
   };
 
   /** Bring the list of checkpoints up to date. */
@@ -123,7 +195,14 @@
     const usable = list.filter((one) => one.available && !one.dead).length;
     S.text(S.byId("checkpoints-note"), list.length ? `${usable} of ${list.length} usable` : "");
     if (!shown.length) {
-      S.patch(place, S.h("div", { class: "nothing" }, page.ready ? "None yet. The job announces each with run.checkpoint(step, path)." : ""));
+      S.patch(
+        place,
+        S.h(
+          "div",
+          { class: "nothing" },
+          page.ready ? "None yet. The job announces each with run.checkpoint(step, path)." : "",
+        ),
+      );
       return;
     }
     S.patch(

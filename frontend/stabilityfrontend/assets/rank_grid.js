@@ -12,7 +12,15 @@
   /** Ages of a phase that get the next colour, seconds. */
   const AGES = [2, 5, 15, 60, 300];
   const SIGNS = { cross: "×", bang: "!", hatch: "", question: "?", down: "▾", dash: "–", dots: "…", tick: "✓", "": "" };
-  const PROC = { R: "runs", S: "sleeps", D: "waits for a disk or a device", T: "stopped", t: "traced", Z: "zombie", X: "dead" };
+  const PROC = {
+    R: "runs",
+    S: "sleeps",
+    D: "waits for a disk or a device",
+    T: "stopped",
+    t: "traced",
+    Z: "zombie",
+    X: "dead",
+  };
 
   /** Open incidents by the ranks that they blame. */
   S.blamed = function (page) {
@@ -21,17 +29,23 @@
       if (incident.state !== "open" || !S.kind(incident.kind).blames) continue;
       const verdict = (incident.evidence && incident.evidence.verdict) || {};
       const culprits = Array.isArray(verdict.culprits) ? verdict.culprits : [];
-      for (const rank of [...culprits, incident.rank]) if (typeof rank === "number" && !found.has(rank)) found.set(rank, incident);
+      for (const rank of [...culprits, incident.rank])
+        if (typeof rank === "number" && !found.has(rank)) found.set(rank, incident);
     }
     return found;
   };
 
-  const ramp = (colors, share) => colors.ramp[Math.max(0, Math.min(colors.ramp.length - 1, Math.floor(share * colors.ramp.length)))];
+  const ramp = (colors, share) =>
+    colors.ramp[Math.max(0, Math.min(colors.ramp.length - 1, Math.floor(share * colors.ramp.length)))];
 
   /** How cells are coloured: `paint(row) -> {fill, mark, hollow}` and `legend: [[fill, sign, words, hollow]]`. */
   function painter(kind, rows, colors) {
     const hollow = (row) => row.state === "unheard" || row.state === "unread";
-    const base = (row, fill) => ({ fill: hollow(row) ? colors["rank-unheard"] : fill, hollow: hollow(row), mark: ["dead", "unheard", "unread"].includes(row.state) ? S.rankMark(row.state) : "" });
+    const base = (row, fill) => ({
+      fill: hollow(row) ? colors["rank-unheard"] : fill,
+      hollow: hollow(row),
+      mark: ["dead", "unheard", "unread"].includes(row.state) ? S.rankMark(row.state) : "",
+    });
     if (kind === "phase") {
       const counts = new Map();
       for (const row of rows) counts.set(row.slot.phase, (counts.get(row.slot.phase) || 0) + 1);
@@ -44,7 +58,9 @@
     }
     if (kind === "lag") {
       const most = Math.max(1, ...rows.map((row) => row.lag || 0));
-      const levels = [...new Set([0, 1, 3, 10, 30, 100, 1000].filter((lag) => lag < most).concat(most))].slice(-colors.ramp.length);
+      const levels = [...new Set([0, 1, 3, 10, 30, 100, 1000].filter((lag) => lag < most).concat(most))].slice(
+        -colors.ramp.length,
+      );
       const share = (lag) => (lag <= 0 ? 0 : 0.17 + (0.82 * Math.log1p(lag)) / Math.log1p(Math.max(most, 3)));
       return {
         paint: (row) => base(row, row.lag === null ? colors["rank-finished"] : ramp(colors, share(row.lag))),
@@ -64,7 +80,12 @@
       paint: (row) => ({ fill: colors[`rank-${row.state}`], hollow: hollow(row), mark: S.rankMark(row.state) }),
       legend: S.RANK_STATES.filter(([state]) => counts.has(state))
         .reverse()
-        .map(([state, said, mark]) => [colors[`rank-${state}`], SIGNS[mark], `${said} ${S.count(counts.get(state))}`, state === "unheard" || state === "unread"]),
+        .map(([state, said, mark]) => [
+          colors[`rank-${state}`],
+          SIGNS[mark],
+          `${said} ${S.count(counts.get(state))}`,
+          state === "unheard" || state === "unread",
+        ]),
     };
   }
   S.fillLegend = function (place, legend) {
@@ -73,19 +94,51 @@
     place.dataset.key = key;
     S.fill(
       place,
-      legend.map(([fill, sign, said, hollow]) => S.h("span", { class: "cell-key" }, S.h("i", { class: hollow ? (sign ? "hollow" : "hollow hatched") : "", style: hollow ? { "border-color": fill, color: fill } : { background: fill, color: S.inkOn(fill) } }, sign), said)),
+      legend.map(([fill, sign, said, hollow]) =>
+        S.h(
+          "span",
+          { class: "cell-key" },
+          S.h(
+            "i",
+            {
+              class: hollow ? (sign ? "hollow" : "hollow hatched") : "",
+              style: hollow ? { "border-color": fill, color: fill } : { background: fill, color: S.inkOn(fill) },
+            },
+            sign,
+          ),
+          said,
+        ),
+      ),
     );
   };
 
   /** All that is known of a rank, `[name, words]`. */
   function story(row, blamed) {
     const { slot } = row;
-    const proc = [slot.proc ? `${slot.proc} (${PROC[slot.proc] || "unknown"})` : "", slot.cpu === null ? "" : `${Math.round(100 * slot.cpu)} % of a core`, slot.wchan && slot.wchan !== "0" ? `in ${slot.wchan}` : ""].filter(Boolean).join(", ");
+    const proc = [
+      slot.proc ? `${slot.proc} (${PROC[slot.proc] || "unknown"})` : "",
+      slot.cpu === null ? "" : `${Math.round(100 * slot.cpu)} % of a core`,
+      slot.wchan && slot.wchan !== "0" ? `in ${slot.wchan}` : "",
+    ]
+      .filter(Boolean)
+      .join(", ");
     return [
       ["", row.words],
-      ["step", slot.step === null ? "" : slot.step < 0 ? "none yet" : `${S.count(slot.step)}${row.lag ? `, ${S.count(row.lag)} behind` : ""}`],
+      [
+        "step",
+        slot.step === null
+          ? ""
+          : slot.step < 0
+            ? "none yet"
+            : `${S.count(slot.step)}${row.lag ? `, ${S.count(row.lag)} behind` : ""}`,
+      ],
       ["phase", slot.phase ? `${slot.phase}${row.phaseS === null ? "" : ` for ${S.duration(row.phaseS)}`}` : ""],
-      ["budget", slot.budget_s === null ? "" : `${S.duration(slot.budget_s)}${slot.expect_s ? `, declared ${S.duration(slot.expect_s)}` : ""}`],
+      [
+        "budget",
+        slot.budget_s === null
+          ? ""
+          : `${S.duration(slot.budget_s)}${slot.expect_s ? `, declared ${S.duration(slot.expect_s)}` : ""}`,
+      ],
       ["beat", !slot.alive ? "" : row.beatS === null ? "moves" : `stalled for ${S.duration(row.beatS)}`],
       ["process", proc],
       ["pid", slot.pid === null ? "" : String(slot.pid)],
@@ -97,7 +150,15 @@
     ];
   }
 
-  const TONES = { dead: "critical", over: "critical", unheard: "warning", unread: "warning", behind: "warning", waits: "warning", long: "info" };
+  const TONES = {
+    dead: "critical",
+    over: "critical",
+    unheard: "warning",
+    unread: "warning",
+    behind: "warning",
+    waits: "warning",
+    long: "info",
+  };
 
   /** How bad it is: that a verdict names a rank is worse than that it is not heard. */
   S.rankTone = (row) => (row.named ? "critical" : TONES[row.state] || "");
@@ -136,7 +197,15 @@
       this.blamed = S.blamed(page);
       const some = rows.length > 0;
       S.text(S.byId("ranks-summary"), some ? `${S.sentence(S.rankSummary(rows, page.worldSize()))}` : "");
-      const tone = rows.reduce((worst, row) => (S.rankTone(row) === "critical" || worst === "critical" ? "critical" : S.rankTone(row) === "warning" ? "warning" : worst), "");
+      const tone = rows.reduce(
+        (worst, row) =>
+          S.rankTone(row) === "critical" || worst === "critical"
+            ? "critical"
+            : S.rankTone(row) === "warning"
+              ? "warning"
+              : worst,
+        "",
+      );
       S.cls(S.byId("ranks-summary"), `ranks-summary ${tone}`);
       S.text(S.byId("ranks-note"), some ? S.plural(new Set(rows.map((row) => row.node)).size, "node") : "");
       S.show(S.byId("ranks-summary"), some);
@@ -148,7 +217,14 @@
       if (!some) {
         this.leave();
         S.fillLegend(S.byId("ranks-legend"), []);
-        S.fill(place, S.h("div", { class: "nothing" }, page.ready ? "No agent has connected. Ranks and GPUs are shown while one is." : ""));
+        S.fill(
+          place,
+          S.h(
+            "div",
+            { class: "nothing" },
+            page.ready ? "No agent has connected. Ranks and GPUs are shown while one is." : "",
+          ),
+        );
       } else if (large) this.drawWall(place, rows);
       else this.drawCards(place, rows);
     }
@@ -188,16 +264,21 @@
       if (this.order === "worst") {
         const sorted = [...rows].sort(S.worstFirst);
         groups = [];
-        for (let at = 0; at < sorted.length; at += ROW) groups.push({ label: "", cells: sorted.slice(at, at + ROW).map(cell) });
+        for (let at = 0; at < sorted.length; at += ROW)
+          groups.push({ label: "", cells: sorted.slice(at, at + ROW).map(cell) });
       } else {
         const nodes = new Map();
         for (const row of rows) {
           if (!nodes.has(row.node)) nodes.set(row.node, { label: row.node, cells: [], tone: "" });
           const node = nodes.get(row.node);
           node.cells.push(cell(row));
-          if (["dead", "over", "unheard"].includes(row.state)) node.tone = row.state === "unheard" && !row.named && node.tone !== "critical" ? "warning" : "critical";
+          if (["dead", "over", "unheard"].includes(row.state))
+            node.tone = row.state === "unheard" && !row.named && node.tone !== "critical" ? "warning" : "critical";
         }
-        groups = page.health.nodes().filter((agent) => nodes.has(agent.node)).map((agent) => nodes.get(agent.node));
+        groups = page.health
+          .nodes()
+          .filter((agent) => nodes.has(agent.node))
+          .map((agent) => nodes.get(agent.node));
       }
       this.map.set(groups, theme.colors, theme.panel.font.family);
     }
@@ -207,7 +288,14 @@
       const ring = this.blamed.has(row.rank) ? "text" : "";
       const letter = row.slot.phase.slice(0, 1);
       let cell = this.cells.get(row.rank);
-      if (!cell || cell.fill !== fill || cell.mark !== mark || cell.hollow !== hollow || cell.ring !== ring || cell.letter !== letter) {
+      if (
+        !cell ||
+        cell.fill !== fill ||
+        cell.mark !== mark ||
+        cell.hollow !== hollow ||
+        cell.ring !== ring ||
+        cell.letter !== letter
+      ) {
         cell = { key: row.rank, row, fill, mark, hollow, ring, letter, text: `${row.rank}`, x: 0, y: 0 };
         this.cells.set(row.rank, cell);
       }
@@ -226,15 +314,32 @@
           if (!nodes.has(row.node)) nodes.set(row.node, []);
           nodes.get(row.node).push(this.makeCard(row));
         }
-        S.fill(place, [...nodes].map(([node, cards]) => S.h("div", { class: "rank-node" }, S.h("h3", {}, node), S.h("div", { class: "rank-cards" }, cards))));
+        S.fill(
+          place,
+          [...nodes].map(([node, cards]) =>
+            S.h("div", { class: "rank-node" }, S.h("h3", {}, node), S.h("div", { class: "rank-cards" }, cards)),
+          ),
+        );
       }
       S.fillLegend(S.byId("ranks-legend"), []);
       for (const row of rows) this.fillCard(this.cards.get(row.rank), row, colors);
     }
 
     makeCard(row) {
-      const parts = { head: S.h("b", {}, `Rank ${row.rank}`), sign: S.h("i", {}), said: S.h("div", { class: "rank-said" }), list: S.h("dl", {}), link: S.h("span", {}) };
-      const element = S.h("article", { class: "rank-card", tabindex: "0", data: { rank: String(row.rank) } }, S.h("div", { class: "rank-head" }, parts.sign, parts.head, S.h("span", { class: "grow" }), parts.link), parts.said, parts.list);
+      const parts = {
+        head: S.h("b", {}, `Rank ${row.rank}`),
+        sign: S.h("i", {}),
+        said: S.h("div", { class: "rank-said" }),
+        list: S.h("dl", {}),
+        link: S.h("span", {}),
+      };
+      const element = S.h(
+        "article",
+        { class: "rank-card", tabindex: "0", data: { rank: String(row.rank) } },
+        S.h("div", { class: "rank-head" }, parts.sign, parts.head, S.h("span", { class: "grow" }), parts.link),
+        parts.said,
+        parts.list,
+      );
       this.cards.set(row.rank, { element, ...parts });
       return element;
     }

@@ -58,12 +58,19 @@
     for (const agent of page.health.nodes()) {
       const heardS = Math.max(0, now - agent.time);
       // A process without a status is one that another has replaced, or of a rank that the job has no more.
-      for (const slot of agent.ranks) if (slot && RANKING.has(slot.status) && !found.has(slot.rank)) found.set(slot.rank, new Row(slot, agent, heardS, waitsFor, named.has(slot.rank)));
+      for (const slot of agent.ranks)
+        if (slot && RANKING.has(slot.status) && !found.has(slot.rank))
+          found.set(slot.rank, new Row(slot, agent, heardS, waitsFor, named.has(slot.rank)));
     }
     const rows = [...found.values()].sort((a, b) => a.rank - b.rank);
     let front = -Infinity;
-    for (const { state, slot } of rows) if (state !== "dead" && state !== "finished" && slot.step > front) front = slot.step;
-    for (const row of rows) row.lag = row.slot.step === null || row.slot.step < 0 || !Number.isFinite(front) ? null : Math.max(0, front - row.slot.step);
+    for (const { state, slot } of rows)
+      if (state !== "dead" && state !== "finished" && slot.step > front) front = slot.step;
+    for (const row of rows)
+      row.lag =
+        row.slot.step === null || row.slot.step < 0 || !Number.isFinite(front)
+          ? null
+          : Math.max(0, front - row.slot.step);
     return rows;
   };
 
@@ -74,11 +81,17 @@
     const { slot } = row;
     switch (row.state) {
       case "dead":
-        return slot.state === "exception" ? "left by an exception" : slot.state === "left" ? "left without finish" : "is gone";
+        return slot.state === "exception"
+          ? "left by an exception"
+          : slot.state === "left"
+            ? "left without finish"
+            : "is gone";
       case "over":
         return `stands in ${slot.phase || "this step"}${since(row.stoodS)}`;
       case "unheard":
-        return row.agent.connected ? `is not heard for ${S.duration(row.heardS)}` : `is not seen: its agent is away, heard ${S.ago(row.heardS)}`;
+        return row.agent.connected
+          ? `is not heard for ${S.duration(row.heardS)}`
+          : `is not seen: its agent is away, heard ${S.ago(row.heardS)}`;
       case "unread":
         return "has a slot that can't be read";
       case "behind":
@@ -93,7 +106,11 @@
   }
 
   /** Worst first, then furthest behind, then longest in its phase. */
-  S.worstFirst = (a, b) => RANKING.get(a.state) - RANKING.get(b.state) || (b.lag || 0) - (a.lag || 0) || (b.stoodS || 0) - (a.stoodS || 0) || a.rank - b.rank;
+  S.worstFirst = (a, b) =>
+    RANKING.get(a.state) - RANKING.get(b.state) ||
+    (b.lag || 0) - (a.lag || 0) ||
+    (b.stoodS || 0) - (a.stoodS || 0) ||
+    a.rank - b.rank;
 
   /** `"2,047 of 2,048 ranks run; rank 517 on gpu-064 stands in data for 74 s"`. */
   S.rankSummary = function (rows, worldSize) {
@@ -102,9 +119,15 @@
     const fine = rows.filter((row) => !row.named && (row.state === "running" || row.state === "long")).length;
     const waits = rows.filter((row) => row.state === "waits").length;
     const done = rows.filter((row) => row.state === "finished").length;
-    const parts = [done === rows.length ? `all ${S.plural(done, "rank")} finished` : `${S.count(fine)} of ${S.plural(total, "rank")} run`];
+    const parts = [
+      done === rows.length
+        ? `all ${S.plural(done, "rank")} finished`
+        : `${S.count(fine)} of ${S.plural(total, "rank")} run`,
+    ];
     if (waits) parts.push(`${S.count(waits)} ${waits === 1 ? "waits" : "wait"}`);
-    const bad = rows.filter((row) => row.named || !["running", "waits", "long", "finished"].includes(row.state)).sort(S.worstFirst);
+    const bad = rows
+      .filter((row) => row.named || !["running", "waits", "long", "finished"].includes(row.state))
+      .sort(S.worstFirst);
     for (const row of bad.slice(0, 2)) parts.push(`rank ${row.rank} on ${row.node} ${row.words}`);
     if (bad.length > 2) parts.push(`${S.count(bad.length - 2)} more in trouble`);
     if (total > rows.length) parts.push(`${S.plural(total - rows.length, "rank")} unseen`);

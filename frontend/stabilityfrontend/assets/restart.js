@@ -17,7 +17,15 @@
     async show() {
       this.begin();
       this.open = true;
-      S.fill(this.dialog, this.head("Restart the job", this.page.name()), S.h("div", { class: "dialog-body" }, S.h("div", { class: "collecting", role: "status" }, S.h("i", { class: "spinner" }), "Asking for the plan …")));
+      S.fill(
+        this.dialog,
+        this.head("Restart the job", this.page.name()),
+        S.h(
+          "div",
+          { class: "dialog-body" },
+          S.h("div", { class: "collecting", role: "status" }, S.h("i", { class: "spinner" }), "Asking for the plan …"),
+        ),
+      );
       this.dialog.showModal();
       try {
         this.plan = S.record(await S.api.plan(this.page.id));
@@ -29,7 +37,10 @@
     }
 
     usable() {
-      return this.page.checkpointList().filter((one) => one.available && !one.dead).slice(0, OFFERED);
+      return this.page
+        .checkpointList()
+        .filter((one) => one.available && !one.dead)
+        .slice(0, OFFERED);
     }
 
     /** Nodes that may be left out: those that the plan or the verdict names, and as many of the others as fit. */
@@ -50,7 +61,13 @@
       this.step = S.h(
         "select",
         { id: "restart-step", class: "choice-list wide", on: { change: () => this.choose() } },
-        list.map((one) => S.h("option", { value: one.step, selected: one.step === planned }, `step ${S.count(one.step)}, ${S.ago(this.page.now() - one.time)}${one.inside ? " · inside an open incident" : ""}${one.step === planned ? " · planned" : ""}`)),
+        list.map((one) =>
+          S.h(
+            "option",
+            { value: one.step, selected: one.step === planned },
+            `step ${S.count(one.step)}, ${S.ago(this.page.now() - one.time)}${one.inside ? " · inside an open incident" : ""}${one.step === planned ? " · planned" : ""}`,
+          ),
+        ),
         list.length ? null : S.h("option", { value: "" }, "none is known: the job begins as it does by itself"),
       );
       this.boxes = this.nodes().map((node) => {
@@ -59,18 +76,54 @@
         return box;
       });
       const skip = S.finite(this.plan.skip_batches);
-      this.skip = S.h("input", { id: "restart-skip", class: "field", type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric", value: skip ? String(skip) : "", on: { input: () => this.update() } });
-      this.reason = S.h("input", { id: "restart-reason", class: "field", type: "text", maxlength: "300", autocomplete: "off", value: S.str(this.page.incident.title).slice(0, 300) });
-      this.typed = S.h("input", { id: "restart-typed", class: "field", type: "text", autocomplete: "off", autocapitalize: "none", spellcheck: "false", "aria-describedby": "restart-sentence", on: { input: () => this.update() } });
+      this.skip = S.h("input", {
+        id: "restart-skip",
+        class: "field",
+        type: "number",
+        min: "0",
+        max: "1000000000",
+        step: "1",
+        placeholder: "0",
+        inputmode: "numeric",
+        value: skip ? String(skip) : "",
+        on: { input: () => this.update() },
+      });
+      this.reason = S.h("input", {
+        id: "restart-reason",
+        class: "field",
+        type: "text",
+        maxlength: "300",
+        autocomplete: "off",
+        value: S.str(this.page.incident.title).slice(0, 300),
+      });
+      this.typed = S.h("input", {
+        id: "restart-typed",
+        class: "field",
+        type: "text",
+        autocomplete: "off",
+        autocapitalize: "none",
+        spellcheck: "false",
+        "aria-describedby": "restart-sentence",
+        on: { input: () => this.update() },
+      });
       this.sentence = S.h("p", { class: "sentence", id: "restart-sentence", "aria-live": "polite" });
       this.confirm = S.h("button", { type: "submit", class: "button danger", id: "restart-confirm" }, "Restart");
-      const field = (id, label, hint, input) => S.h("label", { class: "form-field", for: id }, S.h("span", {}, label), input, hint ? S.h("small", {}, hint) : null);
+      const field = (id, label, hint, input) =>
+        S.h(
+          "label",
+          { class: "form-field", for: id },
+          S.h("span", {}, label),
+          input,
+          hint ? S.h("small", {}, hint) : null,
+        );
       S.fill(
         this.dialog,
         this.formOf(
           this.head("Restart the job", this.page.name()),
           [
-            S.str(this.plan.text) ? S.h("p", { class: "plan-text" }, S.h("b", {}, "The plan: "), S.str(this.plan.text)) : S.h("p", { class: "away" }, "The server has no plan for this; choose yourself."),
+            S.str(this.plan.text)
+              ? S.h("p", { class: "plan-text" }, S.h("b", {}, "The plan: "), S.str(this.plan.text))
+              : S.h("p", { class: "away" }, "The server has no plan for this; choose yourself."),
             field("restart-step", "Go on from checkpoint", "", this.step),
             this.makeAccept(),
             this.boxes.length
@@ -78,10 +131,23 @@
                   "fieldset",
                   { class: "node-choices" },
                   S.h("legend", {}, "Leave out these nodes"),
-                  this.boxes.map((box) => S.h("label", { class: "node-choice" }, box, S.h("span", {}, box.value), excluded.has(box.value) ? S.h("span", { class: "chip accent" }, "planned") : null)),
+                  this.boxes.map((box) =>
+                    S.h(
+                      "label",
+                      { class: "node-choice" },
+                      box,
+                      S.h("span", {}, box.value),
+                      excluded.has(box.value) ? S.h("span", { class: "chip accent" }, "planned") : null,
+                    ),
+                  ),
                 )
               : null,
-            S.h("div", { class: "form-row two" }, field("restart-skip", "Batches to skip", "blank: none", this.skip), field("restart-reason", "Reason", "saved in the run's history", this.reason)),
+            S.h(
+              "div",
+              { class: "form-row two" },
+              field("restart-skip", "Batches to skip", "blank: none", this.skip),
+              field("restart-reason", "Reason", "saved in the run's history", this.reason),
+            ),
             this.sentence,
             field("restart-typed", `Type “${WORD}” to go ahead`, "", this.typed),
             this.makeProblem(),
@@ -107,7 +173,13 @@
 
     order() {
       const names = (wanted) => this.boxes.filter(wanted).map((box) => box.value);
-      const order = { kind: "restart", reason: this.reason.value.trim(), idempotency_key: this.key, exclude_nodes: names((box) => box.checked), keep_nodes: names((box) => box.defaultChecked && !box.checked) };
+      const order = {
+        kind: "restart",
+        reason: this.reason.value.trim(),
+        idempotency_key: this.key,
+        exclude_nodes: names((box) => box.checked),
+        keep_nodes: names((box) => box.defaultChecked && !box.checked),
+      };
       if (this.step.value !== "") order.to_step = Number(this.step.value);
       if (this.accept.checked && this.insideOf(order.to_step)) order.accept_inside_incident = true;
       if (this.skip.value.trim() !== "") order.skip_batches = Number(this.skip.value);
@@ -122,10 +194,19 @@
       const ranks = size === 1 ? "The process of the rank is" : `The processes of all ${S.count(size)} ranks are`;
       const gone = order.to_step === undefined || last === null ? 0 : Math.max(0, last - order.to_step);
       const parts = [`${ranks} ended on every node: asked first (SIGTERM), killed after that.`];
-      parts.push("Whoever started the job (torchrun, Slurm, Kubernetes) has to start it again; the plan for that is written to every node first.");
-      if (order.to_step !== undefined) parts.push(`It goes on from checkpoint ${S.count(order.to_step)}${gone ? `, ${S.plural(gone, "step")} are trained again` : ""}.`);
-      if (order.exclude_nodes.length) parts.push(`Without ${order.exclude_nodes.join(", ")}: their places need spares, or the job comes up smaller.`);
-      if (order.keep_nodes.length) parts.push(`Against the plan ${order.keep_nodes.length > 1 ? "these are" : "this is"} used again: ${order.keep_nodes.join(", ")}.`);
+      parts.push(
+        "Whoever started the job (torchrun, Slurm, Kubernetes) has to start it again; the plan for that is written to every node first.",
+      );
+      if (order.to_step !== undefined)
+        parts.push(
+          `It goes on from checkpoint ${S.count(order.to_step)}${gone ? `, ${S.plural(gone, "step")} are trained again` : ""}.`,
+        );
+      if (order.exclude_nodes.length)
+        parts.push(`Without ${order.exclude_nodes.join(", ")}: their places need spares, or the job comes up smaller.`);
+      if (order.keep_nodes.length)
+        parts.push(
+          `Against the plan ${order.keep_nodes.length > 1 ? "these are" : "this is"} used again: ${order.keep_nodes.join(", ")}.`,
+        );
       S.text(this.sentence, parts.join(" "));
       const unasked = this.askInside(this.insideOf(order.to_step), "Go on from it all the same.");
       const typed = this.typed.value.trim().toLowerCase() === WORD;
@@ -141,7 +222,14 @@
       const command = this.page.commands.get(this.commandId);
       if (!command) return;
       const bad = S.commandFailed(command);
-      const title = command.state === "done" ? "The job runs again" : bad ? "Not restarted" : command.state === "acted" ? "The job is ended" : "Ending the job";
+      const title =
+        command.state === "done"
+          ? "The job runs again"
+          : bad
+            ? "Not restarted"
+            : command.state === "acted"
+              ? "The job is ended"
+              : "Ending the job";
       S.patch(
         this.dialog,
         this.head(title, this.page.name()),
@@ -149,9 +237,22 @@
           "div",
           { class: "dialog-body", id: "restart-progress", data: { state: command.state } },
           S.nodeList(command),
-          S.h("p", { class: bad ? "problem" : `sentence${command.state === "done" ? " good" : ""}` }, S.commandLine(command)),
+          S.h(
+            "p",
+            { class: bad ? "problem" : `sentence${command.state === "done" ? " good" : ""}` },
+            S.commandLine(command),
+          ),
         ),
-        S.h("div", { class: "dialog-foot" }, S.h("span", { class: "sub grow" }, S.commandEnded(command) ? "" : "This goes on if you close the dialog."), S.h("button", { type: "button", class: "button primary", id: "restart-close", on: { click: () => this.dialog.close() } }, "Close")),
+        S.h(
+          "div",
+          { class: "dialog-foot" },
+          S.h("span", { class: "sub grow" }, S.commandEnded(command) ? "" : "This goes on if you close the dialog."),
+          S.h(
+            "button",
+            { type: "button", class: "button primary", id: "restart-close", on: { click: () => this.dialog.close() } },
+            "Close",
+          ),
+        ),
       );
     }
   }

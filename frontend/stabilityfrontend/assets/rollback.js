@@ -10,22 +10,33 @@
   /** The reason that the form begins with; most titles name their step already. */
   function incidentReason(incident) {
     const title = incident.title || S.kind(incident.kind).label;
-    return /\bstep\b/.test(title) || S.toldStep(incident.onset_step) === null ? title : `${title} at step ${incident.onset_step}`;
+    return /\bstep\b/.test(title) || S.toldStep(incident.onset_step) === null
+      ? title
+      : `${title} at step ${incident.onset_step}`;
   }
 
-  const everyRank = (size) => (size === 1 ? ["The rank stops", "loads", "discards", "reseeds", "skips", "goes"] : [size === 2 ? "Both ranks stop" : `All ${S.count(size)} ranks stop`, "load", "discard", "reseed", "skip", "go"]);
+  const everyRank = (size) =>
+    size === 1
+      ? ["The rank stops", "loads", "discards", "reseeds", "skips", "goes"]
+      : [size === 2 ? "Both ranks stop" : `All ${S.count(size)} ranks stop`, "load", "discard", "reseed", "skip", "go"];
 
   /** What an order will do, in one or two sentences. `order` as posted; `facts`: size, lastStep, stepSeconds, none: why no checkpoint is chosen. */
   S.rollbackSentence = function (order, facts) {
-    if (order.to_step === null) return facts.none || "Without a checkpoint there is nothing to go back to. The job announces each with run.checkpoint(step, path).";
+    if (order.to_step === null)
+      return (
+        facts.none ||
+        "Without a checkpoint there is nothing to go back to. The job announces each with run.checkpoint(step, path)."
+      );
     const [stop, load, discard, reseed, skip, go] = everyRank(facts.size);
     const gone = Math.max(0, facts.lastStep - order.to_step);
     const cost = gone && facts.stepSeconds ? `, about ${S.duration(gone * facts.stepSeconds)} of work` : "";
     const parts = [`${load} checkpoint ${S.count(order.to_step)}`];
-    const which = gone === 1 ? `step ${S.count(facts.lastStep)}` : `steps ${S.count(order.to_step + 1)}–${S.count(facts.lastStep)}`;
+    const which =
+      gone === 1 ? `step ${S.count(facts.lastStep)}` : `steps ${S.count(order.to_step + 1)}–${S.count(facts.lastStep)}`;
     if (gone) parts.push(`${discard} ${which} and those trained until then (${S.plural(gone, "step")} so far${cost})`);
     if (order.seed !== null) parts.push(`${reseed} with ${order.seed}`);
-    if (order.skip_batches) parts.push(`${skip} ${order.skip_batches === 1 ? "1 batch" : `${S.count(order.skip_batches)} batches`}`);
+    if (order.skip_batches)
+      parts.push(`${skip} ${order.skip_batches === 1 ? "1 batch" : `${S.count(order.skip_batches)} batches`}`);
     if (order.lr_scale !== null && order.lr_scale !== 1) parts.push(`${go} on with the LR × ${order.lr_scale}`);
     const joined = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts[0];
     return `${stop} at the next common step boundary, ${joined}. Discarded points stay visible as a ghost.`;
@@ -43,7 +54,20 @@
       this.incident = incident;
       this.offer = null;
       this.begin();
-      S.fill(this.dialog, this.head("Roll back", this.about(), "icon-back"), S.h("div", { class: "dialog-body" }, S.h("div", { class: "collecting", role: "status" }, S.h("i", { class: "spinner" }), "Asking what is suggested …")));
+      S.fill(
+        this.dialog,
+        this.head("Roll back", this.about(), "icon-back"),
+        S.h(
+          "div",
+          { class: "dialog-body" },
+          S.h(
+            "div",
+            { class: "collecting", role: "status" },
+            S.h("i", { class: "spinner" }),
+            "Asking what is suggested …",
+          ),
+        ),
+      );
       this.raise(false);
       await this.ask();
     }
@@ -62,17 +86,24 @@
         if (current()) this.take(offer);
       } catch (error) {
         // Without the server's word nothing is offered; with an older one the form stays as it is.
-        if (current() && !this.offer) S.fill(this.dialog.querySelector(".dialog-body"), S.h("div", { class: "problem", role: "alert" }, S.errorText(error)));
+        if (current() && !this.offer)
+          S.fill(
+            this.dialog.querySelector(".dialog-body"),
+            S.h("div", { class: "problem", role: "alert" }, S.errorText(error)),
+          );
       }
       if (current()) this.asking = setTimeout(() => this.ask(), AGAIN_MS);
     }
 
     take(offer) {
       const first = this.offer === null;
-      const before = JSON.stringify(first ? null : this.offer.checkpoints.map((one) => [one.step, one.path, one.where, one.inside]));
+      const before = JSON.stringify(
+        first ? null : this.offer.checkpoints.map((one) => [one.step, one.path, one.where, one.inside]),
+      );
       this.offer = offer;
       if (first) return this.form();
-      if (before !== JSON.stringify(offer.checkpoints.map((one) => [one.step, one.path, one.where, one.inside]))) this.drawChoices();
+      if (before !== JSON.stringify(offer.checkpoints.map((one) => [one.step, one.path, one.where, one.inside])))
+        this.drawChoices();
       return this.update();
     }
 
@@ -81,7 +112,13 @@
     }
 
     field(id, label, hint, props) {
-      const input = S.h("input", { id, class: "field", autocomplete: "off", ...props, on: { input: () => this.edited(id) } });
+      const input = S.h("input", {
+        id,
+        class: "field",
+        autocomplete: "off",
+        ...props,
+        on: { input: () => this.edited(id) },
+      });
       this[id.replace("rollback-", "")] = input;
       return S.h("label", { class: "form-field", for: id }, S.h("span", {}, label), input, S.h("small", {}, hint));
     }
@@ -99,7 +136,11 @@
       this.list = S.h("div", { class: "choices", role: "radiogroup", "aria-label": "Checkpoint" });
       this.drawChoices();
       this.sentence = S.h("p", { class: "sentence", id: "rollback-sentence", "aria-live": "polite" });
-      this.away = S.h("p", { class: "away", hidden: true }, "No agent of this run is connected at the moment, so an order would not reach the job.");
+      this.away = S.h(
+        "p",
+        { class: "away", hidden: true },
+        "No agent of this run is connected at the moment, so an order would not reach the job.",
+      );
       this.confirm = S.h("button", { type: "submit", class: "button danger", id: "rollback-confirm" }, "Roll back");
       // The number grows with the run until someone sets it.
       this.followsSkip = offer.skip_batches !== null;
@@ -114,12 +155,40 @@
             S.h(
               "div",
               { class: "form-row" },
-              this.field("rollback-lr", "LR scale", "blank: unchanged", { type: "number", min: "0", max: "10", step: "any", placeholder: "1.0", inputmode: "decimal" }),
-              this.field("rollback-seed", "New seed", "blank: as it was", { type: "number", min: "0", step: "1", placeholder: "unchanged", inputmode: "numeric" }),
-              this.field("rollback-skip", "Batches to skip", this.followsSkip ? "past what went wrong" : "blank: none", { type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric" }),
+              this.field("rollback-lr", "LR scale", "blank: unchanged", {
+                type: "number",
+                min: "0",
+                max: "10",
+                step: "any",
+                placeholder: "1.0",
+                inputmode: "decimal",
+              }),
+              this.field("rollback-seed", "New seed", "blank: as it was", {
+                type: "number",
+                min: "0",
+                step: "1",
+                placeholder: "unchanged",
+                inputmode: "numeric",
+              }),
+              this.field(
+                "rollback-skip",
+                "Batches to skip",
+                this.followsSkip ? "past what went wrong" : "blank: none",
+                { type: "number", min: "0", max: "1000000000", step: "1", placeholder: "0", inputmode: "numeric" },
+              ),
             ),
-            cannot.length ? S.h("p", { class: "sub", id: "rollback-cannot" }, [...new Set(cannot.map(([, why]) => S.sentence(why)))].join(" ")) : null,
-            this.field("rollback-reason", "Reason", "saved in the run's history", { type: "text", maxlength: "300", value: incident ? incidentReason(incident) : "" }),
+            cannot.length
+              ? S.h(
+                  "p",
+                  { class: "sub", id: "rollback-cannot" },
+                  [...new Set(cannot.map(([, why]) => S.sentence(why)))].join(" "),
+                )
+              : null,
+            this.field("rollback-reason", "Reason", "saved in the run's history", {
+              type: "text",
+              maxlength: "300",
+              value: incident ? incidentReason(incident) : "",
+            }),
             this.sentence,
             this.away,
             this.makeProblem(),
@@ -136,29 +205,51 @@
       if (offer.lr_scale) this.lr.value = String(offer.lr_scale);
       if (offer.reseed) this.seed.value = String(crypto.getRandomValues(new Uint16Array(1))[0]);
       this.update();
-      requestAnimationFrame(() => this.list.querySelector("input:checked")?.closest("label").scrollIntoView({ block: "nearest" }));
+      requestAnimationFrame(() =>
+        this.list.querySelector("input:checked")?.closest("label").scrollIntoView({ block: "nearest" }),
+      );
       (this.list.querySelector("input:checked") || this.confirm).focus({ preventScroll: true });
     }
 
     drawChoices() {
       const { checkpoints, to_step: best, incident_id: about } = this.offer;
       if (!checkpoints.length) {
-        S.patch(this.list, S.h("div", { class: "nothing" }, "There is no checkpoint to go back to: the job has announced none that is still on disk and on the effective timeline."));
+        S.patch(
+          this.list,
+          S.h(
+            "div",
+            { class: "nothing" },
+            "There is no checkpoint to go back to: the job has announced none that is still on disk and on the effective timeline.",
+          ),
+        );
         return;
       }
       S.patch(
         this.list,
         checkpoints.map((one) => {
-          const input = S.h("input", { type: "radio", name: "rollback-step", value: one.step, on: { change: () => this.choose(one.step) } });
+          const input = S.h("input", {
+            type: "radio",
+            name: "rollback-step",
+            value: one.step,
+            on: { change: () => this.choose(one.step) },
+          });
           input.checked = one.step === this.chosen;
           return S.h(
             "label",
-            { class: `choice${one.inside ? " late" : ""}`, data: { checkpoint: `${one.step} ${one.path}` }, title: one.inside ? S.sentence(one.inside.text) : one.path },
+            {
+              class: `choice${one.inside ? " late" : ""}`,
+              data: { checkpoint: `${one.step} ${one.path}` },
+              title: one.inside ? S.sentence(one.inside.text) : one.path,
+            },
             input,
             S.h("span", { class: "choice-step" }, `step ${S.count(one.step)}`),
             S.h("span", { class: "sub" }, one.where),
             S.h("span", { class: "grow" }),
-            one.inside ? S.h("span", { class: "chip warning" }, "inside an incident") : one.step === best ? S.h("span", { class: "chip accent" }, about ? "suggested" : "newest") : null,
+            one.inside
+              ? S.h("span", { class: "chip warning" }, "inside an incident")
+              : one.step === best
+                ? S.h("span", { class: "chip accent" }, about ? "suggested" : "newest")
+                : null,
             S.h("span", { class: "sub" }, S.ago(this.page.now() - one.time)),
           );
         }),
@@ -187,7 +278,12 @@
     }
 
     facts() {
-      return { none: this.offer.checkpoints.length ? this.offer.text : "", size: this.page.worldSize(), lastStep: this.page.lastStep() ?? 0, stepSeconds: this.page.stepSeconds() };
+      return {
+        none: this.offer.checkpoints.length ? this.offer.text : "",
+        size: this.page.worldSize(),
+        lastStep: this.page.lastStep() ?? 0,
+        stepSeconds: this.page.stepSeconds(),
+      };
     }
 
     /** Bring sentence and button up to date with the form and with the steps that go on meanwhile. */
@@ -200,8 +296,16 @@
       const order = this.order();
       S.text(this.sentence, S.rollbackSentence(order, this.facts()));
       S.show(this.away, Boolean(this.page.run) && this.page.run.agents === 0 && this.problem.hidden);
-      S.text(this.confirm, this.sending ? "Ordering …" : order.to_step === null ? "Roll back" : `Roll back to ${S.count(order.to_step)}`);
-      this.confirm.disabled = this.sending || order.to_step === null || unasked || !this.dialog.querySelector("form").checkValidity() || (order.lr_scale !== null && order.lr_scale <= 0);
+      S.text(
+        this.confirm,
+        this.sending ? "Ordering …" : order.to_step === null ? "Roll back" : `Roll back to ${S.count(order.to_step)}`,
+      );
+      this.confirm.disabled =
+        this.sending ||
+        order.to_step === null ||
+        unasked ||
+        !this.dialog.querySelector("form").checkValidity() ||
+        (order.lr_scale !== null && order.lr_scale <= 0);
     }
 
     /** The page's state changed. */
@@ -219,7 +323,10 @@
       this.shown = key;
       const bad = S.commandFailed(command);
       const title = command.state === "done" ? "Rolled back" : bad ? "Not rolled back" : "Rolling back";
-      const words = [`to step ${S.count(command.to_step)}`, S.changes({ lr_scale: command.lr_scale, seed: command.seed, skip_batches: command.skip_batches }, true)];
+      const words = [
+        `to step ${S.count(command.to_step)}`,
+        S.changes({ lr_scale: command.lr_scale, seed: command.seed, skip_batches: command.skip_batches }, true),
+      ];
       // Beside the chart, which is being stitched meanwhile.
       if (this.dialog.matches(":modal")) this.raise(true);
       S.patch(
@@ -229,7 +336,13 @@
           "div",
           { class: "dialog-body", id: "rollback-progress", data: { state: command.state } },
           S.commandList(command),
-          command.attempt > 1 && !S.commandEnded(command) ? S.h("p", { class: "sub" }, `Attempt ${command.attempt} of 3: not every rank reached the boundary in time, so none acted.`) : null,
+          command.attempt > 1 && !S.commandEnded(command)
+            ? S.h(
+                "p",
+                { class: "sub" },
+                `Attempt ${command.attempt} of 3: not every rank reached the boundary in time, so none acted.`,
+              )
+            : null,
           bad ? S.h("div", { class: "problem" }, S.commandTrouble(command)) : null,
           command.state === "done" ? S.h("p", { class: "sentence good" }, S.commandLine(command)) : null,
         ),
@@ -237,8 +350,19 @@
           "div",
           { class: "dialog-foot" },
           S.h("span", { class: "sub grow" }, S.commandEnded(command) ? "" : "This goes on if you close it."),
-          bad ? S.h("button", { type: "button", class: "button", on: { click: () => this.again() } }, "Try again …") : null,
-          S.h("button", { type: "button", class: `button${command.state === "done" ? " primary" : ""}`, id: "rollback-close", on: { click: () => this.dialog.close() } }, "Close"),
+          bad
+            ? S.h("button", { type: "button", class: "button", on: { click: () => this.again() } }, "Try again …")
+            : null,
+          S.h(
+            "button",
+            {
+              type: "button",
+              class: `button${command.state === "done" ? " primary" : ""}`,
+              id: "rollback-close",
+              on: { click: () => this.dialog.close() },
+            },
+            "Close",
+          ),
         ),
       );
     }

@@ -24,7 +24,11 @@
     if (path === "/compare") return skeletons.compare;
     if (path === "/fleet") return skeletons.fleet;
     const incident = INCIDENT.exec(path);
-    if (incident) return { ...skeletons.incident, props: { ...skeletons.incident.props, "data-run": decoded(incident[1]), "data-incident": decoded(incident[2]) } };
+    if (incident)
+      return {
+        ...skeletons.incident,
+        props: { ...skeletons.incident.props, "data-run": decoded(incident[1]), "data-incident": decoded(incident[2]) },
+      };
     const run = RUN.exec(path);
     if (!run) return skeletons.missing;
     return { ...skeletons.run, props: { ...skeletons.run.props, "data-run": decoded(run[1]) } };

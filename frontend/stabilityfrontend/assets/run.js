@@ -87,7 +87,13 @@
       this.panels = [];
       for (const section of this.root.querySelectorAll("[data-panel]")) {
         const panel = JSON.parse(section.dataset.panel);
-        const chart = S.panelChart(section.querySelector(".chart"), section.querySelector(".legend"), panel, this.config, this);
+        const chart = S.panelChart(
+          section.querySelector(".chart"),
+          section.querySelector(".legend"),
+          panel,
+          this.config,
+          this,
+        );
         this.panels.push({ panel, section, chart });
         section.hidden = true;
         this.board.add(chart);
@@ -189,14 +195,23 @@
       return logged || null;
     }
     incidents() {
-      return [...this.incidentMap.values()].sort((a, b) => (b.state === "open") - (a.state === "open") || b.opened - a.opened);
+      return [...this.incidentMap.values()].sort(
+        (a, b) => (b.state === "open") - (a.state === "open") || b.opened - a.opened,
+      );
     }
     view() {
-      return { incidents: this.detectors.preview() || this.incidents(), segments: this.store.segments, forks: this.forkList, lastStep: this.lastStep() };
+      return {
+        incidents: this.detectors.preview() || this.incidents(),
+        segments: this.store.segments,
+        forks: this.forkList,
+        lastStep: this.lastStep(),
+      };
     }
     /** Checkpoints, newest first, each dead as soon as its branch is: the news of a fork is enough to know. */
     checkpointList() {
-      return this.checkpoints.map((one) => (one.dead || one.step <= this.store.aliveUpTo(one.segment) ? one : { ...one, dead: true }));
+      return this.checkpoints.map((one) =>
+        one.dead || one.step <= this.store.aliveUpTo(one.segment) ? one : { ...one, dead: true },
+      );
     }
 
     /** The steps that all charts show, and those that have to be in what is drawn. */
@@ -220,7 +235,8 @@
       for (const block of message.blocks) {
         if (this.health.points(block)) this.dirty("gpus");
         // Hardly any of a thousand GPUs' readings has a chart: nothing is kept of the others.
-        for (const name of this.store.append(S.withReadings(block, (one) => this.store.follows(one)))) touched.add(name);
+        for (const name of this.store.append(S.withReadings(block, (one) => this.store.follows(one))))
+          touched.add(name);
         step = block.steps[block.steps.length - 1];
       }
       const known = new Set(this.names);
@@ -278,7 +294,8 @@
       const known = this.incidentMap.get(incident.incident_id);
       if (known && known.version > incident.version) return;
       this.incidentMap.set(incident.incident_id, incident);
-      if (this.incidentMap.size > KEPT) this.incidentMap.delete([...this.incidentMap.values()].sort((a, b) => a.opened - b.opened)[0].incident_id);
+      if (this.incidentMap.size > KEPT)
+        this.incidentMap.delete([...this.incidentMap.values()].sort((a, b) => a.opened - b.opened)[0].incident_id);
       this.board.markAll();
       this.dirty("incidents", "kpis", "ranks");
       if (incident.kind === "gpu_fault") this.gpus.soon();
@@ -294,7 +311,12 @@
     }
 
     setCheckpoint(checkpoint) {
-      this.checkpoints = [checkpoint, ...this.checkpoints.filter((one) => one.step !== checkpoint.step || one.segment !== checkpoint.segment || one.path !== checkpoint.path)]
+      this.checkpoints = [
+        checkpoint,
+        ...this.checkpoints.filter(
+          (one) => one.step !== checkpoint.step || one.segment !== checkpoint.segment || one.path !== checkpoint.path,
+        ),
+      ]
         .sort((a, b) => b.step - a.step || b.time - a.time)
         .slice(0, KEPT);
       this.dirty("checkpoints", "kpis");

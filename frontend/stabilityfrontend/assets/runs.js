@@ -26,7 +26,10 @@
 
   /** How soon somebody should look at a run, 0 at once. */
   function urgency(run) {
-    if (run.open_incidents) return S.tone(run.status) === "critical" || (run.worst_incident && run.worst_incident.severity === "critical") ? 0 : 1;
+    if (run.open_incidents)
+      return S.tone(run.status) === "critical" || (run.worst_incident && run.worst_incident.severity === "critical")
+        ? 0
+        : 1;
     return run.status === "running" ? 2 : 3;
   }
 
@@ -34,7 +37,14 @@
   function state(run) {
     const worst = run.worst_incident;
     if (!worst) return S.h("span", { class: `pill ${S.tone(run.status)}`, title: run.note || "" }, run.status);
-    return [S.h("a", { class: `pill ${S.severity(worst)}`, href: S.incidentHref(run.run_id, worst.incident_id), title: worst.title }, S.kind(worst.kind).short), S.h("div", { class: "sub", title: run.note || "" }, run.status)];
+    return [
+      S.h(
+        "a",
+        { class: `pill ${S.severity(worst)}`, href: S.incidentHref(run.run_id, worst.incident_id), title: worst.title },
+        S.kind(worst.kind).short,
+      ),
+      S.h("div", { class: "sub", title: run.note || "" }, run.status),
+    ];
   }
 
   class RunsPage {
@@ -56,19 +66,36 @@
         autocomplete: "off",
         on: { input: () => this.redraw() },
       });
-      this.more = S.h("button", { type: "button", class: "button", id: "runs-more-open", on: { click: () => this.showMore() } }, "Show more");
+      this.more = S.h(
+        "button",
+        { type: "button", class: "button", id: "runs-more-open", on: { click: () => this.showMore() } },
+        "Show more",
+      );
       this.moreWords = S.h("span", { class: "sub", id: "runs-shown" });
       S.fill(S.byId("runs-more"), this.moreWords, this.more);
       S.fill(S.byId("runs-search"), this.filter);
       this.chosen = new Set();
-      this.compare = S.h("button", { type: "button", class: "button", id: "compare-open", on: { click: () => S.go(`/compare?${new URLSearchParams([...this.chosen].map((id) => ["run", id]))}`) } }, "Compare");
+      this.compare = S.h(
+        "button",
+        {
+          type: "button",
+          class: "button",
+          id: "compare-open",
+          on: { click: () => S.go(`/compare?${new URLSearchParams([...this.chosen].map((id) => ["run", id]))}`) },
+        },
+        "Compare",
+      );
       this.compareWords = S.h("span", { class: "sub" });
       S.fill(S.byId("runs-compare"), this.compareWords, this.compare);
       this.unwatch = S.theme.watch(() => this.draw());
-      this.live = new S.Live(null, (message) => this.onMessage(message), (state) => {
-        this.state = state;
-        this.drawTop();
-      });
+      this.live = new S.Live(
+        null,
+        (message) => this.onMessage(message),
+        (state) => {
+          this.state = state;
+          this.drawTop();
+        },
+      );
       this.fetch();
       this.tick = setInterval(() => this.onTick(), 1000);
     }
@@ -97,14 +124,21 @@
     /** Show these runs; what came live about one meanwhile is newer. */
     take(runs) {
       const news = this.ready ? new Map() : this.runs;
-      this.runs = new Map([...runs].filter(([, run]) => run.run_id).map(([id, run]) => [id, news.has(id) ? { ...run, ...news.get(id) } : run]));
+      this.runs = new Map(
+        [...runs]
+          .filter(([, run]) => run.run_id)
+          .map(([id, run]) => [id, news.has(id) ? { ...run, ...news.get(id) } : run]),
+      );
       this.ready = true;
       this.trouble = null;
       this.redraw();
     }
 
     async fetchSparks() {
-      const wanted = this.shown().slice(0, this.rowsWanted).filter((run) => !this.sparks.has(run.run_id)).slice(0, SPARKS);
+      const wanted = this.shown()
+        .slice(0, this.rowsWanted)
+        .filter((run) => !this.sparks.has(run.run_id))
+        .slice(0, SPARKS);
       for (const run of wanted) {
         if (this.gone) return;
         if (this.sparks.size >= SPARKS_KEPT) this.sparks.delete(this.sparks.keys().next().value);
@@ -112,9 +146,13 @@
         this.sparks.set(run.run_id, { metric, values: [] });
         try {
           const start = Math.max(0, (run.last_step || 0) - 200);
-          const series = (await S.api.series(run.run_id, [metric], { view: "effective", points: 400, start })).flatMap((answer) => answer.series);
+          const series = (await S.api.series(run.run_id, [metric], { view: "effective", points: 400, start })).flatMap(
+            (answer) => answer.series,
+          );
           const rank = series.reduce((least, one) => Math.min(least, one.rank === null ? 1e9 : one.rank), 1e9);
-          const values = series.filter((one) => (one.rank === null ? 1e9 : one.rank) === rank).flatMap((one) => one.values.map(S.number));
+          const values = series
+            .filter((one) => (one.rank === null ? 1e9 : one.rank) === rank)
+            .flatMap((one) => one.values.map(S.number));
           this.sparks.set(run.run_id, { metric, values });
         } catch (error) {
           this.sparks.delete(run.run_id);
@@ -199,7 +237,8 @@
       S.show(this.more, list.length > rows.length);
       S.text(this.moreWords, `${S.count(rows.length)} of ${S.plural(list.length, "run")} shown${loading}`);
       const body = S.byId("runs-body");
-      if (rows.length !== body.children.length || rows.some((row, index) => row !== body.children[index])) S.patch(body, rows);
+      if (rows.length !== body.children.length || rows.some((row, index) => row !== body.children[index]))
+        S.patch(body, rows);
     }
 
     /** Choose a run for the comparison, or not. */
@@ -213,7 +252,10 @@
     drawChosen() {
       for (const id of this.chosen) if (!this.runs.has(id)) this.chosen.delete(id);
       const count = this.chosen.size;
-      S.text(this.compareWords, count === 0 ? "Tick runs to compare them" : count === 1 ? "1 chosen, tick another" : `${count} chosen`);
+      S.text(
+        this.compareWords,
+        count === 0 ? "Tick runs to compare them" : count === 1 ? "1 chosen, tick another" : `${count} chosen`,
+      );
       this.compare.disabled = count < 2;
       S.cls(this.compare, `button${count > 1 ? " primary" : ""}`);
       S.show(S.byId("runs-compare"), this.runs.size > 1);
@@ -230,20 +272,54 @@
       const metric = spark ? spark.metric : S.focusMetric(run.metrics || [], run);
       const loss = S.lossMetric(run.metrics || [], run);
       const href = `/runs/${encodeURIComponent(run.run_id)}`;
-      const box = S.h("input", { type: "checkbox", "aria-label": `Choose ${run.name || run.run_id} to compare`, data: { choose: run.run_id }, on: { change: (event) => this.choose(run.run_id, event.target.checked) } });
+      const box = S.h("input", {
+        type: "checkbox",
+        "aria-label": `Choose ${run.name || run.run_id} to compare`,
+        data: { choose: run.run_id },
+        on: { change: (event) => this.choose(run.run_id, event.target.checked) },
+      });
       box.checked = chosen;
       const cells = [
         S.h("td", { class: "pick" }, box),
-        S.h("td", {}, S.h("a", { href, class: "run-link" }, run.name || run.run_id), S.h("div", { class: "sub" }, run.project || "no project")),
+        S.h(
+          "td",
+          {},
+          S.h("a", { href, class: "run-link" }, run.name || run.run_id),
+          S.h("div", { class: "sub" }, run.project || "no project"),
+        ),
         S.h("td", {}, state(run)),
         S.h("td", { class: "num" }, S.count(run.last_step)),
-        S.h("td", { class: "num strong", title: loss || "no loss is logged" }, S.steady(loss === null ? null : S.number((run.latest || {})[loss]))),
-        S.h("td", { class: "spark-cell", title: metric }, spark ? S.sparkline(spark.values, "var(--accent)", 160, 28) : null, loss === null && (run.metrics || []).length ? S.h("div", { class: "sub spark-name" }, metric) : null),
-        S.h("td", { class: "num" }, run.open_incidents ? S.h("span", { class: `chip ${run.worst_incident ? S.severity(run.worst_incident) : "critical"}` }, `${run.open_incidents} open`) : S.h("span", { class: "sub" }, "none")),
+        S.h(
+          "td",
+          { class: "num strong", title: loss || "no loss is logged" },
+          S.steady(loss === null ? null : S.number((run.latest || {})[loss])),
+        ),
+        S.h(
+          "td",
+          { class: "spark-cell", title: metric },
+          spark ? S.sparkline(spark.values, "var(--accent)", 160, 28) : null,
+          loss === null && (run.metrics || []).length ? S.h("div", { class: "sub spark-name" }, metric) : null,
+        ),
+        S.h(
+          "td",
+          { class: "num" },
+          run.open_incidents
+            ? S.h(
+                "span",
+                { class: `chip ${run.worst_incident ? S.severity(run.worst_incident) : "critical"}` },
+                `${run.open_incidents} open`,
+              )
+            : S.h("span", { class: "sub" }, "none"),
+        ),
         S.h("td", { class: "num" }, run.rollbacks ? S.count(run.rollbacks) : S.h("span", { class: "sub" }, "0")),
         S.h("td", { class: "num sub" }, S.ago(age)),
       ];
-      const element = known ? known.element : S.h("tr", { data: { run: run.run_id }, on: { click: (event) => event.target.closest("a, .pick") || S.go(href) } });
+      const element = known
+        ? known.element
+        : S.h("tr", {
+            data: { run: run.run_id },
+            on: { click: (event) => event.target.closest("a, .pick") || S.go(href) },
+          });
       S.patch(element, cells);
       this.rows.set(run.run_id, { run, key, element });
       return element;
@@ -264,7 +340,13 @@
           "div",
           { class: "empty" },
           S.h("h2", {}, "No run yet"),
-          S.h("p", {}, "See a real training job spike and get rolled back: ", S.h("code", {}, "make demo"), ". Or put these lines into your own:"),
+          S.h(
+            "p",
+            {},
+            "See a real training job spike and get rolled back: ",
+            S.h("code", {}, "make demo"),
+            ". Or put these lines into your own:",
+          ),
           S.h("pre", {}, S.h("code", {}, code)),
           S.h("p", { class: "sub" }, "The page changes by itself when the first point arrives."),
         ),

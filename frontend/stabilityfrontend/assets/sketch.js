@@ -14,7 +14,8 @@
       .replace(/%&#123;/g, "%{")
       .replace(/&amp;/g, "&");
 
-  const dashes = (name) => (name === "dash" ? [6, 4] : name === "dot" ? [2, 3] : name ? name.split(",").map((part) => parseFloat(part)) : []);
+  const dashes = (name) =>
+    name === "dash" ? [6, 4] : name === "dot" ? [2, 3] : name ? name.split(",").map((part) => parseFloat(part)) : [];
 
   class Sketch {
     constructor(element) {
@@ -44,7 +45,9 @@
       this.font = layout.font.family;
       for (const name of ["yaxis", "yaxis2"]) this.yAxis(context, layout[name]);
       this.xAxis(context, layout.xaxis);
-      this.clipped(context, [0, 1], () => layout.shapes.filter((shape) => shape.layer === "below").forEach((shape) => this.shape(context, shape)));
+      this.clipped(context, [0, 1], () =>
+        layout.shapes.filter((shape) => shape.layer === "below").forEach((shape) => this.shape(context, shape)),
+      );
       for (const trace of data) this.trace(context, trace);
       layout.shapes.filter((shape) => shape.layer !== "below").forEach((shape) => this.shape(context, shape));
       for (const note of layout.annotations) this.note(context, note);
@@ -103,7 +106,9 @@
       context.textAlign = "center";
       context.textBaseline = "top";
       context.fillStyle = axis.color;
-      (axis.tickvals || []).forEach((value, index) => context.fillText(axis.ticktext[index], this.x(value), bottom + 6));
+      (axis.tickvals || []).forEach((value, index) =>
+        context.fillText(axis.ticktext[index], this.x(value), bottom + 6),
+      );
     }
 
     clipped(context, [from, to], draw) {
@@ -121,7 +126,9 @@
       context.globalAlpha = shape.opacity === undefined ? 1 : shape.opacity;
       context.beginPath();
       // A path of ours is M, L and Z with absolute numbers.
-      for (const [, letter, x, y] of (shape.path || `M${shape.x0},${shape.y0}L${shape.x1},${shape.y1}`).matchAll(/([MLZ])(?:([-+\d.e]+),([-+\d.e]+))?/g)) {
+      for (const [, letter, x, y] of (shape.path || `M${shape.x0},${shape.y0}L${shape.x1},${shape.y1}`).matchAll(
+        /([MLZ])(?:([-+\d.e]+),([-+\d.e]+))?/g,
+      )) {
         if (letter === "M") context.moveTo(this.x(Number(x)), this.paper(Number(y)));
         else if (letter === "L") context.lineTo(this.x(Number(x)), this.paper(Number(y)));
         else context.closePath();
@@ -207,7 +214,9 @@
       context.font = `${String(note.text).startsWith("<b>") ? "bold " : ""}${size}px ${this.font}`;
       const words = plain(note.text);
       const box = context.measureText(words).width;
-      const x = (note.xref === "paper" ? this.inner.left + note.x * (this.inner.right - this.inner.left) : this.x(note.x)) + (note.xshift || 0);
+      const x =
+        (note.xref === "paper" ? this.inner.left + note.x * (this.inner.right - this.inner.left) : this.x(note.x)) +
+        (note.xshift || 0);
       const y = this.paper(note.y) - (note.yshift || 0);
       const left = note.xanchor === "right" ? x - box : note.xanchor === "center" ? x - box / 2 : x;
       const pad = note.borderpad || 0;

@@ -12,7 +12,8 @@
   const PATH_PARTS = 3;
 
   /** Code that nobody on call has written: Python's own, installed packages, PyTorch from source, machine-made names. */
-  const LIBRARY = /(?:^|[/\\])(?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]torch[/\\](?:_|distributed|nn|autograd|utils|cuda|optim|multiprocessing)|^<(?!stdin>|string>)/i;
+  const LIBRARY =
+    /(?:^|[/\\])(?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]torch[/\\](?:_|distributed|nn|autograd|utils|cuda|optim|multiprocessing)|^<(?!stdin>|string>)/i;
 
   const WHERES = {
     data: "in data",
@@ -39,7 +40,11 @@
       "li",
       { class: `frame${library ? " library" : " user"}${innermost ? " innermost" : ""}` },
       S.h("code", { class: "frame-name" }, S.str(frame.function) || "?"),
-      S.h("code", { class: "frame-file", title: S.str(frame.file) }, `${shortPath(frame.file) || "no file"}${line === null ? "" : `:${line}`}`),
+      S.h(
+        "code",
+        { class: "frame-file", title: S.str(frame.file) },
+        `${shortPath(frame.file) || "no file"}${line === null ? "" : `:${line}`}`,
+      ),
       innermost ? S.h("span", { class: "frame-here" }, "here") : null,
     );
   }
@@ -56,7 +61,25 @@
           S.h(
             "li",
             { class: "frame-fold" },
-            S.h("details", {}, S.h("summary", {}, `${folded.length} frames of libraries`, S.h("span", { class: "sub" }, ` ${S.str(folded[0].function)} … ${S.str(folded[folded.length - 1].function)}`)), S.h("ol", { class: "frames" }, folded.map((frame) => frameRow(frame, false)))),
+            S.h(
+              "details",
+              {},
+              S.h(
+                "summary",
+                {},
+                `${folded.length} frames of libraries`,
+                S.h(
+                  "span",
+                  { class: "sub" },
+                  ` ${S.str(folded[0].function)} … ${S.str(folded[folded.length - 1].function)}`,
+                ),
+              ),
+              S.h(
+                "ol",
+                { class: "frames" },
+                folded.map((frame) => frameRow(frame, false)),
+              ),
+            ),
           ),
         );
       folded = [];
@@ -80,15 +103,21 @@
     const nodes = S.texts(group.nodes);
     const where = WHERES[group.where] === undefined ? "" : WHERES[group.where];
     const what = S.str(group.what);
-    const place = what ? `${group.where === "collective" ? (ranks.length === 1 ? "waits in " : "wait in ") : "in "}${what}` : where;
-    if (ranks.length === 1) return [`rank ${ranks[0]}`, nodes.length ? nodes[0] : "", place].filter(Boolean).join(" · ");
+    const place = what
+      ? `${group.where === "collective" ? (ranks.length === 1 ? "waits in " : "wait in ") : "in "}${what}`
+      : where;
+    if (ranks.length === 1)
+      return [`rank ${ranks[0]}`, nodes.length ? nodes[0] : "", place].filter(Boolean).join(" · ");
     return `${S.count(ranks.length)} ranks${place ? ` ${what && group.where === "collective" ? place : `stand ${place}`}` : ""}`;
   };
 
   function plain(group) {
     const text = S.whole(group.text);
     if (text) return text;
-    return (Array.isArray(group.frames) ? group.frames : []).map(S.record).map((frame) => `  File "${S.str(frame.file)}", line ${S.str(frame.line)} in ${S.str(frame.function)}`).join("\n");
+    return (Array.isArray(group.frames) ? group.frames : [])
+      .map(S.record)
+      .map((frame) => `  File "${S.str(frame.file)}", line ${S.str(frame.line)} in ${S.str(frame.function)}`)
+      .join("\n");
   }
 
   function groupCard(group, index, opened) {
@@ -96,8 +125,30 @@
     const nodes = S.texts(group.nodes);
     const text = plain(group);
     const body = S.h("div", { class: "group-body" });
-    const copy = S.h("button", { type: "button", class: "button quiet", on: { click: async () => S.toast((await S.copy(`${S.groupTitle(group)}\n${text}`)) ? "The stack is copied." : "The browser lets nobody copy here; open the whole text and select it.", "info", 3) } }, "Copy");
-    const pre = S.h("pre", { class: "stack-text", tabindex: "0", hidden: true, "aria-label": "Whole text of the stack" });
+    const copy = S.h(
+      "button",
+      {
+        type: "button",
+        class: "button quiet",
+        on: {
+          click: async () =>
+            S.toast(
+              (await S.copy(`${S.groupTitle(group)}\n${text}`))
+                ? "The stack is copied."
+                : "The browser lets nobody copy here; open the whole text and select it.",
+              "info",
+              3,
+            ),
+        },
+      },
+      "Copy",
+    );
+    const pre = S.h("pre", {
+      class: "stack-text",
+      tabindex: "0",
+      hidden: true,
+      "aria-label": "Whole text of the stack",
+    });
     const unfold = ({ currentTarget: button }) => {
       const place = button.closest(".group-body").querySelector(".stack-text");
       const shown = place.hidden;
@@ -106,12 +157,28 @@
       place.hidden = !shown;
       button.setAttribute("aria-expanded", String(shown));
     };
-    const whole = S.h("button", { type: "button", class: "button quiet", "aria-expanded": "false", on: { click: unfold } }, "Whole text");
+    const whole = S.h(
+      "button",
+      { type: "button", class: "button quiet", "aria-expanded": "false", on: { click: unfold } },
+      "Whole text",
+    );
     const lines = text ? text.split("\n").length : 0;
     S.fill(
       body,
-      S.frameList(group.frames) || S.h("div", { class: "nothing" }, text ? "No frame of this text could be told apart; the whole text is below." : "No Python frame was seen."),
-      S.h("div", { class: "group-foot" }, text ? copy : null, text ? whole : null, S.h("span", { class: "grow" }), lines ? S.h("span", { class: "sub" }, S.plural(lines, "line")) : null),
+      S.frameList(group.frames) ||
+        S.h(
+          "div",
+          { class: "nothing" },
+          text ? "No frame of this text could be told apart; the whole text is below." : "No Python frame was seen.",
+        ),
+      S.h(
+        "div",
+        { class: "group-foot" },
+        text ? copy : null,
+        text ? whole : null,
+        S.h("span", { class: "grow" }),
+        lines ? S.h("span", { class: "sub" }, S.plural(lines, "line")) : null,
+      ),
       pre,
     );
     return S.h(
@@ -123,7 +190,13 @@
         S.h("span", { class: "icon icon-fold" }),
         group.odd ? S.h("span", { class: "chip critical" }, "odd one out") : null,
         S.h("b", {}, S.groupTitle(group)),
-        ranks.length > 1 ? S.h("span", { class: "sub group-ranks" }, `${S.rankWords(ranks)}${nodes.length ? ` on ${nodes.length > 3 ? S.plural(nodes.length, "node") : nodes.join(", ")}` : ""}`) : null,
+        ranks.length > 1
+          ? S.h(
+              "span",
+              { class: "sub group-ranks" },
+              `${S.rankWords(ranks)}${nodes.length ? ` on ${nodes.length > 3 ? S.plural(nodes.length, "node") : nodes.join(", ")}` : ""}`,
+            )
+          : null,
       ),
       body,
     );
@@ -141,7 +214,13 @@
     }
     return [...reasons].slice(0, GROUPS).map(([why, { ranks, nodes }]) => {
       const words = S.rankWords(ranks);
-      return S.h("li", {}, S.h("b", {}, words.charAt(0).toUpperCase() + words.slice(1)), nodes.size ? ` on ${[...nodes].slice(0, 4).join(", ")}` : "", `: no stack, because ${why}`);
+      return S.h(
+        "li",
+        {},
+        S.h("b", {}, words.charAt(0).toUpperCase() + words.slice(1)),
+        nodes.size ? ` on ${[...nodes].slice(0, 4).join(", ")}` : "",
+        `: no stack, because ${why}`,
+      );
     });
   }
 
@@ -160,7 +239,13 @@
     const missing = missingRows(dump);
     return [
       groups.slice(0, GROUPS).map((group, index) => groupCard(group, index, index < OPEN_GROUPS)),
-      groups.length > GROUPS ? S.h("div", { class: "nothing" }, `and ${S.count(groups.length - GROUPS)} groups more, each with another stack`) : null,
+      groups.length > GROUPS
+        ? S.h(
+            "div",
+            { class: "nothing" },
+            `and ${S.count(groups.length - GROUPS)} groups more, each with another stack`,
+          )
+        : null,
       missing.length ? S.h("ul", { class: "missing-stacks" }, missing) : null,
       groups.length || missing.length ? null : S.h("div", { class: "nothing" }, "No rank has answered."),
     ];
@@ -179,8 +264,17 @@
 
   /** Who is missing of a collective, and of whom it is not known. */
   function missingWords(missing, unknown) {
-    const known = missing.length ? S.h("b", { class: "bad" }, S.rankWords(missing, 6)) : unknown.length ? null : S.h("span", { class: "sub" }, "none");
-    return [known, unknown.length ? S.h("span", { class: "sub" }, `${known ? "; " : ""}not known: ${S.rankWords(unknown, 6)}`) : null];
+    const known = missing.length
+      ? S.h("b", { class: "bad" }, S.rankWords(missing, 6))
+      : unknown.length
+        ? null
+        : S.h("span", { class: "sub" }, "none");
+    return [
+      known,
+      unknown.length
+        ? S.h("span", { class: "sub" }, `${known ? "; " : ""}not known: ${S.rankWords(unknown, 6)}`)
+        : null,
+    ];
   }
 
   /** The collectives of a dump as a table: who is in, who is missing. */
@@ -190,7 +284,15 @@
     return S.h(
       "table",
       { class: "table dense collectives" },
-      S.h("thead", {}, S.h("tr", {}, ["Collective", "Group", "Joined", "Missing"].map((word) => S.h("th", { scope: "col" }, word)))),
+      S.h(
+        "thead",
+        {},
+        S.h(
+          "tr",
+          {},
+          ["Collective", "Group", "Joined", "Missing"].map((word) => S.h("th", { scope: "col" }, word)),
+        ),
+      ),
       S.h(
         "tbody",
         {},
@@ -202,7 +304,18 @@
             { class: missing.length ? "lacking" : "" },
             S.h("td", { class: "strong" }, `${S.str(one.op) || "?"}${S.str(one.seq) ? ` #${S.str(one.seq)}` : ""}`),
             S.h("td", { class: "words" }, S.str(one.pg) || "–"),
-            S.h("td", {}, joined.length > 1 ? [S.h("b", {}, S.plural(joined.length, "rank")), S.h("span", { class: "sub" }, ` ${S.rankRanges(joined, 4)}`)] : joined.length ? `rank ${joined[0]}` : "none"),
+            S.h(
+              "td",
+              {},
+              joined.length > 1
+                ? [
+                    S.h("b", {}, S.plural(joined.length, "rank")),
+                    S.h("span", { class: "sub" }, ` ${S.rankRanges(joined, 4)}`),
+                  ]
+                : joined.length
+                  ? `rank ${joined[0]}`
+                  : "none",
+            ),
             S.h("td", {}, missingWords(missing, unknownOf(one, missing, joined, worldSize))),
           );
         }),

@@ -9,7 +9,14 @@
   /** Bytes as people read them: `512 KiB`, `12.3 MiB`, `1.20 GiB`. */
   S.bytes = function (count) {
     if (count === null || count === undefined) return "–";
-    const [unit, letters] = count >= 2 ** 30 ? [2 ** 30, "GiB"] : count >= 2 ** 20 ? [2 ** 20, "MiB"] : count >= 1024 ? [1024, "KiB"] : [1, "B"];
+    const [unit, letters] =
+      count >= 2 ** 30
+        ? [2 ** 30, "GiB"]
+        : count >= 2 ** 20
+          ? [2 ** 20, "MiB"]
+          : count >= 1024
+            ? [1024, "KiB"]
+            : [1, "B"];
     const value = count / unit;
     return `${unit === 1 ? value : value >= 100 ? Math.round(value) : Number(value.toPrecision(3))} ${letters}`;
   };
@@ -49,18 +56,39 @@
         const full = hot.limit_bytes ? Math.min(1, hot.bytes / hot.limit_bytes) : 0;
         S.patch(
           line,
-          S.h("span", { class: "gauge", style: { "--share": full }, title: `${S.count(hot.frames)} frames in Redis; older ones are moved to the archive` }),
+          S.h("span", {
+            class: "gauge",
+            style: { "--share": full },
+            title: `${S.count(hot.frames)} frames in Redis; older ones are moved to the archive`,
+          }),
           S.h("span", {}, `Hot ${S.bytes(hot.bytes)}${hot.limit_bytes ? ` of ${S.bytes(hot.limit_bytes)}` : ""}`),
-          S.h("span", { title: cold.location || null }, cold.parts ? `archive ${S.plural(cold.parts, "part")}, ${S.bytes(cold.bytes)}${cold.rows ? `, ${S.count(cold.rows)} points` : ""}` : "nothing archived yet"),
-          S.h("span", { class: `state ${state === "failed" ? "critical" : state === "behind" ? "warning" : "calm"}` }, { ok: "up to date", archiving: "archiving", behind: "archive behind", failed: "archive failed" }[state] || state),
+          S.h(
+            "span",
+            { title: cold.location || null },
+            cold.parts
+              ? `archive ${S.plural(cold.parts, "part")}, ${S.bytes(cold.bytes)}${cold.rows ? `, ${S.count(cold.rows)} points` : ""}`
+              : "nothing archived yet",
+          ),
+          S.h(
+            "span",
+            { class: `state ${state === "failed" ? "critical" : state === "behind" ? "warning" : "calm"}` },
+            { ok: "up to date", archiving: "archiving", behind: "archive behind", failed: "archive failed" }[state] ||
+              state,
+          ),
         );
       }
       const bad = answer && (answer.state === "behind" || answer.state === "failed");
       // One file that can't be read is one fact, however many of its users say so.
       const fresh = [...new Set(problems)].filter((one) => !bad || one !== answer.problem);
       const words = [];
-      if (bad) words.push(`${answer.state === "failed" ? "The archive failed" : "The archive is behind"}: ${S.sentence(answer.problem || "no reason given")} What is not archived stays in Redis; it is tried again.`);
-      if (fresh.length) words.push(`Part of the history can't be read and is missing here: ${fresh.slice(0, NAMED).map(S.sentence).join(" ")}${fresh.length > NAMED ? ` And ${fresh.length - NAMED} more.` : ""}`);
+      if (bad)
+        words.push(
+          `${answer.state === "failed" ? "The archive failed" : "The archive is behind"}: ${S.sentence(answer.problem || "no reason given")} What is not archived stays in Redis; it is tried again.`,
+        );
+      if (fresh.length)
+        words.push(
+          `Part of the history can't be read and is missing here: ${fresh.slice(0, NAMED).map(S.sentence).join(" ")}${fresh.length > NAMED ? ` And ${fresh.length - NAMED} more.` : ""}`,
+        );
       const note = S.byId("storage-note");
       S.text(note, words.join(" "));
       S.cls(note, `note ${(bad && answer.state === "failed") || fresh.length ? "critical" : "warning"}`);

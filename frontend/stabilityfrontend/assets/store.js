@@ -102,7 +102,8 @@
         entry.steps = steps.concat(entry.steps.slice(later));
         entry.values = values.concat(entry.values.slice(later));
         const span = steps.length ? steps[steps.length - 1] - steps[0] + 1 : 0;
-        if (level > 0 || (level === undefined && points && steps.length >= 0.3 * points && span > steps.length)) entry.thinned = true;
+        if (level > 0 || (level === undefined && points && steps.length >= 0.3 * points && span > steps.length))
+          entry.thinned = true;
         this.bound(entry);
       }
       for (const name of names) this.findLatest(name);
@@ -191,12 +192,20 @@
     setLatest(name, block, step, value, time) {
       const known = this.latest.get(name);
       const where = block.rank === null || block.rank === undefined ? block.node : block.rank;
-      if (!known) this.latest.set(name, { value, step, time, segment: block.segment, by: new Map([[where, { value, step, time }]]) });
+      if (!known)
+        this.latest.set(name, {
+          value,
+          step,
+          time,
+          segment: block.segment,
+          by: new Map([[where, { value, step, time }]]),
+        });
       else {
         // The lowest rank speaks for the metric; the others stand in `by`. 4,096 ranks at most.
         if (known.by.size < 4096 || known.by.has(where)) known.by.set(where, { value, step, time });
         const lowest = this.lowestRank(name);
-        if (lowest === null || block.rank === lowest) Object.assign(known, { value, step, time, segment: block.segment });
+        if (lowest === null || block.rank === lowest)
+          Object.assign(known, { value, step, time, segment: block.segment });
       }
     }
 
@@ -204,7 +213,8 @@
       const metric = this.metrics.get(name);
       if (!metric) return null;
       let lowest = null;
-      for (const entry of metric.entries.values()) if (entry.rank !== null && (lowest === null || entry.rank < lowest)) lowest = entry.rank;
+      for (const entry of metric.entries.values())
+        if (entry.rank !== null && (lowest === null || entry.rank < lowest)) lowest = entry.rank;
       return lowest;
     }
 
@@ -218,7 +228,8 @@
         const point = { value: piece.values[piece.to - 1], step: piece.steps[piece.to - 1], time: null };
         by.set(line.rank === null ? line.node : line.rank, point);
         if (!first) first = { ...point, segment: piece.segment, by };
-        if (line.rank !== null || this.lastStep === null) this.lastStep = Math.max(this.lastStep === null ? -Infinity : this.lastStep, point.step);
+        if (line.rank !== null || this.lastStep === null)
+          this.lastStep = Math.max(this.lastStep === null ? -Infinity : this.lastStep, point.step);
       }
       if (first) this.latest.set(name, first);
     }

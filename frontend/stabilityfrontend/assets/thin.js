@@ -72,7 +72,8 @@
       for (let index = start; index < stop; index += 1) {
         if (!Number.isFinite(values[index])) {
           // A long run of NaN is one fact at its ends; keep those, not ten thousand of them.
-          if (index === start || Number.isFinite(values[index - 1]) || Number.isFinite(values[index + 1])) kept.add(index);
+          if (index === start || Number.isFinite(values[index - 1]) || Number.isFinite(values[index + 1]))
+            kept.add(index);
         } else {
           if (low < 0 || values[index] < values[low]) low = index;
           if (high < 0 || values[index] > values[high]) high = index;

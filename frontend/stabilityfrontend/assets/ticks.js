@@ -18,7 +18,8 @@
       const digits = Math.floor(Math.log10(Math.abs(value)) + 1e-9) - Math.floor(Math.log10(step) + 1e-9);
       return value.toExponential(Math.max(0, Math.min(4, digits))).replaceAll("-", "−");
     }
-    const [unit, letter] = top >= 1e12 ? [1e12, "T"] : top >= 1e9 ? [1e9, "G"] : top >= 1e6 ? [1e6, "M"] : top >= 1e4 ? [1e3, "k"] : [1, ""];
+    const [unit, letter] =
+      top >= 1e12 ? [1e12, "T"] : top >= 1e9 ? [1e9, "G"] : top >= 1e6 ? [1e6, "M"] : top >= 1e4 ? [1e3, "k"] : [1, ""];
     const digits = Math.min(6, Math.max(0, -Math.floor(Math.log10(step / unit) + 1e-9)));
     return `${(value / unit).toFixed(digits).replace("-", "−")}${letter}`;
   };
@@ -30,7 +31,11 @@
     if (whole) step = Math.max(1, step);
     const top = Math.max(Math.abs(low), Math.abs(high));
     const ticks = [];
-    for (let index = Math.ceil(low / step - 1e-9); index * step <= high + 1e-9 * step && ticks.length < 50; index += 1) {
+    for (
+      let index = Math.ceil(low / step - 1e-9);
+      index * step <= high + 1e-9 * step && ticks.length < 50;
+      index += 1
+    ) {
       const value = index * step;
       ticks.push({ value, words: whole ? S.count(value) : S.tickWords(value, step, top) });
     }
@@ -39,7 +44,8 @@
 
   /** Distances of ticks on a clock, seconds; beyond them whole days. */
   const CLOCK = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400];
-  const clockStep = (span, count) => CLOCK.find((step) => span / step <= count) || 86400 * Math.ceil(span / count / 86400);
+  const clockStep = (span, count) =>
+    CLOCK.find((step) => span / step <= count) || 86400 * Math.ceil(span / count / 86400);
 
   /** Milliseconds that a clock here shows, as if it stood in UTC: Plotly knows no other time zone. */
   S.clockMs = (seconds) => 1000 * seconds - 60000 * new Date(1000 * seconds).getTimezoneOffset();
@@ -61,10 +67,14 @@
   S.durationTicks = function (range, count) {
     const step = clockStep(range[1] - range[0] || 1, count);
     const top = Math.max(Math.abs(range[0]), Math.abs(range[1]));
-    const [unit, letters] = top >= 2 * 86400 ? [86400, " d"] : top >= 7200 ? [3600, " h"] : top >= 180 ? [60, " min"] : [1, " s"];
+    const [unit, letters] =
+      top >= 2 * 86400 ? [86400, " d"] : top >= 7200 ? [3600, " h"] : top >= 180 ? [60, " min"] : [1, " s"];
     const ticks = [];
     for (let value = Math.ceil(range[0] / step) * step; value <= range[1] && ticks.length < 50; value += step) {
-      ticks.push({ value, words: value === 0 ? "0" : `${Number((value / unit).toFixed(2))}${letters}`.replace("-", "−") });
+      ticks.push({
+        value,
+        words: value === 0 ? "0" : `${Number((value / unit).toFixed(2))}${letters}`.replace("-", "−"),
+      });
     }
     return ticks;
   };

@@ -39,7 +39,13 @@
     for (const [piece, from, to] of cuts) {
       // On another axis than steps a fork may be a jump: what was discarded took time. There the line is open.
       const last = x.length - 1;
-      if (steps && to > from && last >= 0 && x[last] !== null && Math.abs(piece.xs[from] - x[last]) > JUMP * Math.abs(x[last] - x[0])) {
+      if (
+        steps &&
+        to > from &&
+        last >= 0 &&
+        x[last] !== null &&
+        Math.abs(piece.xs[from] - x[last]) > JUMP * Math.abs(x[last] - x[0])
+      ) {
         x.push(x[last]);
         y.push(null);
         steps.push(steps[last]);
@@ -81,7 +87,9 @@
         marks.x.push(xsOf(piece)[index]);
         marks.y.push(value === Infinity ? 0.97 : 0.03);
         marks.symbols.push(Number.isNaN(value) ? "x-thin" : down ? "triangle-down" : "triangle-up");
-        marks.text.push(`${S.value(value)} at step ${S.count(piece.steps[index])}${rank === null ? "" : `, rank ${rank}`}${dead ? " (discarded)" : ""}`);
+        marks.text.push(
+          `${S.value(value)} at step ${S.count(piece.steps[index])}${rank === null ? "" : `, rank ${rank}`}${dead ? " (discarded)" : ""}`,
+        );
         marks.dead.push(dead);
       }
     };
@@ -127,7 +135,11 @@
     if (S.kind(incident.kind).about === "user") return incident.onset_step;
     if (incident.recovered_step !== null && incident.recovered_step !== undefined) return incident.recovered_step;
     const segment = segments.get(incident.segment);
-    if (segment && (incident.dead || (segment.dead_after !== null && segment.dead_after !== undefined && incident.onset_step > segment.dead_after))) {
+    if (
+      segment &&
+      (incident.dead ||
+        (segment.dead_after !== null && segment.dead_after !== undefined && incident.onset_step > segment.dead_after))
+    ) {
       return segment.last_step === null ? incident.step : segment.last_step;
     }
     if (incident.state === "resolved") return Math.max(incident.step, incident.peak_step || 0);
@@ -172,13 +184,34 @@
     const old = view.forks.length > CROWD ? view.forks.length - CROWD : 0;
     view.forks.forEach((fork, index) => {
       const x = forkAt(fork);
-      if (x !== null) shapes.push(vertical(x, colors.accent, index < old ? "solid" : "dash", 1, (old ? 0.6 : 1) * (strong ? 0.9 : 0.45), index < old ? TICK : 1));
+      if (x !== null)
+        shapes.push(
+          vertical(
+            x,
+            colors.accent,
+            index < old ? "solid" : "dash",
+            1,
+            (old ? 0.6 : 1) * (strong ? 0.9 : 0.45),
+            index < old ? TICK : 1,
+          ),
+        );
     });
     return shapes;
   };
 
   function vertical(step, color, dash, width, opacity, height = 1) {
-    return { type: "line", xref: "x", yref: "paper", x0: step, x1: step, y0: 0, y1: height, layer: "below", opacity, line: { color, width, dash } };
+    return {
+      type: "line",
+      xref: "x",
+      yref: "paper",
+      x0: step,
+      x1: step,
+      y0: 0,
+      y1: height,
+      layer: "below",
+      opacity,
+      line: { color, width, dash },
+    };
   }
 
   /** Bands that lie over each other add up to this many; more of them look like this many, so that the curve is seen. */
@@ -195,7 +228,13 @@
     const bands = shapes.filter((one) => one.type === "rect").sort((a, b) => a.x0 - b.x0);
     for (const shape of [...bands, ...shapes.filter((one) => one.type !== "rect")]) {
       const { x0, x1, y0, y1 } = shape;
-      const look = { fillcolor: shape.fillcolor || "rgba(0,0,0,0)", fillrule: "nonzero", opacity: shape.opacity, layer: shape.layer || "above", line: shape.line };
+      const look = {
+        fillcolor: shape.fillcolor || "rgba(0,0,0,0)",
+        fillrule: "nonzero",
+        opacity: shape.opacity,
+        layer: shape.layer || "above",
+        line: shape.line,
+      };
       const same = JSON.stringify(look);
       let level = 0;
       if (shape.type === "rect") {
@@ -206,7 +245,8 @@
         ends[level] = Math.max(ends[level], x1);
       }
       const key = `${level} ${same}`;
-      const part = shape.type === "rect" ? `M${x0},${y0}L${x1},${y0}L${x1},${y1}L${x0},${y1}Z` : `M${x0},${y0}L${x1},${y1}`;
+      const part =
+        shape.type === "rect" ? `M${x0},${y0}L${x1},${y0}L${x1},${y1}L${x0},${y1}Z` : `M${x0},${y0}L${x1},${y1}`;
       if (groups.has(key)) groups.get(key).path += part;
       else groups.set(key, { type: "path", xref: "x", yref: "paper", ...look, path: part });
     }
@@ -221,7 +261,13 @@
     const forked = [...segments.values()].filter((segment) => segment.label).sort((a, b) => a.id - b.id);
     return forked.map((segment) => {
       const booked = lost.get(segment.id);
-      return { step: segment.fork_step, label: segment.label, segment, deadEnd: booked ? booked.last_dead_step : null, discarded: booked ? booked.steps_lost : 0 };
+      return {
+        step: segment.fork_step,
+        label: segment.label,
+        segment,
+        deadEnd: booked ? booked.last_dead_step : null,
+        discarded: booked ? booked.steps_lost : 0,
+      };
     });
   };
 
@@ -232,7 +278,12 @@
       if (value === null || value === undefined) continue;
       if (key === "lr_scale") words.push(`LR × ${value}`);
       else if (key === "seed") words.push(`seed ${value}`);
-      else if (key === "skip_batches" && Number.isFinite(value)) words.push(ordered ? `skip ${value === 1 ? "1 batch" : `${S.count(value)} batches`}` : `${value === 1 ? "1 batch" : `${S.count(value)} batches`} skipped`);
+      else if (key === "skip_batches" && Number.isFinite(value))
+        words.push(
+          ordered
+            ? `skip ${value === 1 ? "1 batch" : `${S.count(value)} batches`}`
+            : `${value === 1 ? "1 batch" : `${S.count(value)} batches`} skipped`,
+        );
       else words.push(`${key} ${typeof value === "object" ? JSON.stringify(value) : value}`);
     }
     return words.join(", ");
@@ -242,7 +293,8 @@
   S.changed = function (segment) {
     const ordered = segment.cause === "command" ? S.changes(segment.changes, true) : "";
     const told = segment.applied ? S.changes(segment.applied) : "";
-    if (!ordered || (told && told === S.changes(segment.changes))) return told || (segment.applied ? "" : S.changes(segment.changes));
+    if (!ordered || (told && told === S.changes(segment.changes)))
+      return told || (segment.applied ? "" : S.changes(segment.changes));
     return `ordered: ${ordered}; done: ${told || (segment.applied ? "none of it" : "not reported")}`;
   };
 })();

@@ -42,7 +42,12 @@
   /** An object, whatever came. */
   S.record = (value) => (value && typeof value === "object" && !Array.isArray(value) ? value : {});
   /** A text or a number as text; "" for anything else. */
-  S.str = (value) => (typeof value === "string" ? value.slice(0, LONGEST) : typeof value === "number" && Number.isFinite(value) ? String(value) : "");
+  S.str = (value) =>
+    typeof value === "string"
+      ? value.slice(0, LONGEST)
+      : typeof value === "number" && Number.isFinite(value)
+        ? String(value)
+        : "";
   /** A text of any length, for where it may be long. */
   S.whole = (value) => (typeof value === "string" ? value : "");
   const finite = (value) => (typeof value === "number" && Number.isFinite(value) ? value : null);
@@ -53,7 +58,10 @@
   S.texts = texts;
 
   /** Ranks (any number of them) as sorted whole numbers, once each. */
-  S.ranksOf = (value) => [...new Set((Array.isArray(value) ? value : []).map(Number).filter((rank) => Number.isInteger(rank) && rank >= 0))].sort((a, b) => a - b);
+  S.ranksOf = (value) =>
+    [
+      ...new Set((Array.isArray(value) ? value : []).map(Number).filter((rank) => Number.isInteger(rank) && rank >= 0)),
+    ].sort((a, b) => a - b);
 
   /** `0–4, 6, 8–2047`; of many stretches the first ones and how many ranks more. */
   S.rankRanges = function (value, most) {
@@ -66,7 +74,9 @@
     }
     const shown = stretches.slice(0, most || STRETCHES);
     const named = shown.reduce((sum, [from, to]) => sum + to - from + 1, 0);
-    const words = shown.map(([from, to]) => (from === to ? String(from) : to === from + 1 ? `${from}, ${to}` : `${from}–${to}`)).join(", ");
+    const words = shown
+      .map(([from, to]) => (from === to ? String(from) : to === from + 1 ? `${from}, ${to}` : `${from}–${to}`))
+      .join(", ");
     return ranks.length > named ? `${words} and ${S.count(ranks.length - named)} more` : words;
   };
 
@@ -89,7 +99,14 @@
       sure: CONFIDENCES[found.confidence] || "",
       culprits: S.ranksOf(found.culprits),
       nodes: texts(found.nodes),
-      gpus: S.list(found.gpus).map(S.record).map((gpu) => ({ rank: finite(gpu.rank), node: S.str(gpu.node), index: finite(gpu.index), uuid: S.str(gpu.uuid) })),
+      gpus: S.list(found.gpus)
+        .map(S.record)
+        .map((gpu) => ({
+          rank: finite(gpu.rank),
+          node: S.str(gpu.node),
+          index: finite(gpu.index),
+          uuid: S.str(gpu.uuid),
+        })),
       because: texts(found.because),
       blind: S.list(found.blind).map(blindWords).filter(Boolean),
       since: finite(found.since),
@@ -102,7 +119,10 @@
   /** A blind spot as one sentence; agents tell theirs in three parts. */
   function blindWords(blind) {
     const { what, why, do: remedy } = S.record(blind);
-    return S.str(blind) || [S.words(S.str(what)), S.str(why)].filter(Boolean).join(": ") + (S.str(remedy) ? ` (${S.str(remedy)})` : "");
+    return (
+      S.str(blind) ||
+      [S.words(S.str(what)), S.str(why)].filter(Boolean).join(": ") + (S.str(remedy) ? ` (${S.str(remedy)})` : "")
+    );
   }
 
   /** Since when, unix seconds: of the last progress where that is known. */
@@ -121,13 +141,18 @@
     const verdict = incident && incident.state === "open" ? S.verdictOf(incident) : null;
     const at = verdict && verdict.text && verdict.parts.length ? words.indexOf(verdict.text) : -1;
     if (at < 0) return [words];
-    const parts = verdict.parts.map((part) => (typeof part === "string" ? part : S.h("span", { class: "lasts", data: { since: part }, "aria-live": "off" }, lasted(now - part))));
+    const parts = verdict.parts.map((part) =>
+      typeof part === "string"
+        ? part
+        : S.h("span", { class: "lasts", data: { since: part }, "aria-live": "off" }, lasted(now - part)),
+    );
     return [words.slice(0, at), ...parts, words.slice(at + verdict.text.length)];
   };
 
   /** Bring the durations of `S.lastingWords` within an element up to date. */
   S.tickLasting = function (root, now) {
-    if (root) for (const part of root.querySelectorAll(".lasts")) S.text(part, lasted(now - Number(part.dataset.since)));
+    if (root)
+      for (const part of root.querySelectorAll(".lasts")) S.text(part, lasted(now - Number(part.dataset.since)));
   };
 
   /** The beginning of a GPU's UUID: enough to tell eight apart. */

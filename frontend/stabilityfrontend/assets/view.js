@@ -57,12 +57,18 @@
         changed();
       });
       drawGhosts();
-      this.part = S.choice(S.byId("focus-view"), "view-part", "What is shown", (value) => {
-        settings.view = value;
-        changed();
-        this.showSegment();
-        this.draw();
-      }, true);
+      this.part = S.choice(
+        S.byId("focus-view"),
+        "view-part",
+        "What is shown",
+        (value) => {
+          settings.view = value;
+          changed();
+          this.showSegment();
+          this.draw();
+        },
+        true,
+      );
       this.axis = S.choice(S.byId("focus-x"), "view-x", "X axis", (value) => {
         settings.x = value;
         page.focus.localRange = null;
@@ -122,7 +128,10 @@
         return;
       }
       const first = segment.first_step ?? (segment.fork_step ?? -1) + 1;
-      const last = Math.max(id === page.store.head ? page.lastStep() ?? first : segment.last_step ?? first, first + 10);
+      const last = Math.max(
+        id === page.store.head ? (page.lastStep() ?? first) : (segment.last_step ?? first),
+        first + 10,
+      );
       const air = 0.02 * (last - first);
       this.segmentZoom = [Math.max(0, first - air), last + air];
       page.zoom.set(this.segmentZoom);
@@ -137,13 +146,23 @@
       const parts = Object.entries(KINDS).map(([value, text]) => ({ value, text }));
       for (const one of segments.slice(0, SEGMENTS)) {
         const from = one.first_step ?? (one.fork_step === null || one.fork_step === undefined ? 0 : one.fork_step + 1);
-        parts.push({ value: `segment:${one.id}`, text: `${name(one.id)} · from ${S.count(from)}${one.id === page.store.head ? " · now" : ""}`, group: "One segment" });
+        parts.push({
+          value: `segment:${one.id}`,
+          text: `${name(one.id)} · from ${S.count(from)}${one.id === page.store.head ? " · now" : ""}`,
+          group: "One segment",
+        });
       }
-      if (!parts.some((one) => one.value === settings.view)) parts.push({ value: settings.view, text: settings.view.replace(":", " ") });
+      if (!parts.some((one) => one.value === settings.view))
+        parts.push({ value: settings.view, text: settings.view.replace(":", " ") });
       this.part.options(parts, settings.view);
       const tokens = page.names.find((one) => TOKENS.test(one));
-      const axes = [{ value: "step", text: "Step" }, { value: "time", text: "Wall time" }, ...(tokens ? [{ value: tokens, text: tokens === "tokens" ? "Tokens" : `Tokens (${tokens})` }] : [])];
-      for (const one of page.names.filter((metric) => metric !== tokens).slice(0, METRICS)) axes.push({ value: one, text: one, group: "Any logged metric" });
+      const axes = [
+        { value: "step", text: "Step" },
+        { value: "time", text: "Wall time" },
+        ...(tokens ? [{ value: tokens, text: tokens === "tokens" ? "Tokens" : `Tokens (${tokens})` }] : []),
+      ];
+      for (const one of page.names.filter((metric) => metric !== tokens).slice(0, METRICS))
+        axes.push({ value: one, text: one, group: "Any logged metric" });
       if (!axes.some((one) => one.value === settings.x)) axes.push({ value: settings.x, text: settings.x });
       this.axis.options(axes, settings.x);
       const alone = this.segment();

@@ -18,7 +18,16 @@
     if (!began.has(page)) began.set(page, Date.now());
     const place = S.byId("run-empty");
     if (error.status !== 404) {
-      S.patch(place, S.h("div", { class: "empty panel" }, S.h("h2", {}, "This run can't be shown"), S.h("p", {}, S.errorText(error)), S.h("p", {}, S.h("a", { href: "/" }, "All runs"))));
+      S.patch(
+        place,
+        S.h(
+          "div",
+          { class: "empty panel" },
+          S.h("h2", {}, "This run can't be shown"),
+          S.h("p", {}, S.errorText(error)),
+          S.h("p", {}, S.h("a", { href: "/" }, "All runs")),
+        ),
+      );
       return;
     }
     document.title = `${page.id} · waiting`;
@@ -35,12 +44,23 @@
       "div",
       { class: "empty panel waiting" },
       S.h("h2", {}, "Waiting for the job"),
-      S.h("p", {}, "Run ", S.h("code", {}, page.id), " has not begun here yet. This page turns into the run by itself."),
+      S.h(
+        "p",
+        {},
+        "Run ",
+        S.h("code", {}, page.id),
+        " has not begun here yet. This page turns into the run by itself.",
+      ),
       S.h(
         "ol",
         { class: "waits" },
         stage("done", "The server is up"),
-        stage(connected ? "done" : "now", "The job starts: imports, model, data. It calls ", S.h("code", {}, "stabilityclient.init()"), ", and its agent connects to this server"),
+        stage(
+          connected ? "done" : "now",
+          "The job starts: imports, model, data. It calls ",
+          S.h("code", {}, "stabilityclient.init()"),
+          ", and its agent connects to this server",
+        ),
         stage(connected ? "now" : "", "The first step arrives"),
       ),
       long
