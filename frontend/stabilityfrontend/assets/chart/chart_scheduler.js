@@ -1,0 +1,278 @@
+// Draws charts: only those in sight, each at most so often, a few milliseconds a frame. Points coalesce meanwhile; none
+// is dropped, since each drawing reads the store anew.
+
+import { Sketch } from "./sketch.js";
+
+let loading = null;
+
+/** Load plotly.js once, from our own server. */
+export function loadPlotly(url) {
+  if (window.Plotly) return Promise.resolve(window.Plotly);
+  if (!loading) {
+    loading = new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = url;
+      script.onload = () => resolve(window.Plotly);
+      script.onerror = () => {
+        loading = null;
+        script.remove();
+        reject(new Error("plotly.js did not load"));
+      };
+      document.head.append(script);
+    });
+  }
+  return loading;
+}
+
+/** A chart rests this many times as long as its drawing took: fifty forks in Plotly cost 30 to 60 ms, and the page is
+ * one of many things that a machine does. */
+const REST = 10;
+/** Up to here a chart's rest is waited for frame by frame. */
+const SOON_MS = 20;
+
+/** What was drawn and when, for benchmarks and tests: the newest records, `drawnAt` in unix seconds. */
+const hook = (window.__stability = window.__stability || { lastDrawn: null, drawn: [], frames: 0, first: {} });
+
+/** The x range that all charts share. `range` null follows the data. */
+export class Zoom {
+  constructor() {
+    this.range = null;
+    this.listeners = new Set();
+  }
+
+  set(range) {
+    this.range = range;
+    for (const listener of this.listeners) listener(range);
+  }
+}
+
+/**
+ * The charts of a page. A chart is `{id, element, interval, metrics()}` and either `build(width, height)`, a figure for
+ * Plotly, or `paint(width, height)`, which draws by itself and puts the shared crosshair with `pointAt(step)`.
+ */
+export class Board {
+  constructor(config, zoom) {
+    this.config = config;
+    this.zoom = zoom;
+    this.charts = new Map();
+    this.byElement = new Map();
+    this.pending = new Map();
+    this.sleeping = true;
+    this.dragging = null;
+    this.first = {};
+    this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "80px" });
+    this.sized = new ResizeObserver((entries) => {
+      for (const entry of entries) this.mark(this.byElement.get(entry.target));
+    });
+    this.release = () => {
+      // Plotly turns the drag into a zoom in its own handler first.
+      setTimeout(() => {
+        const chart = this.dragging;
+        this.dragging = null;
+        if (chart) this.mark(chart);
+      }, 0);
+    };
+    window.addEventListener("pointerup", this.release);
+    window.addEventListener("blur", this.release);
+  }
+
+  add(chart) {
+    Object.assign(chart, { dirty: true, visible: false, drawn: 0, born: false });
+    this.charts.set(chart.id, chart);
+    this.byElement.set(chart.element, chart);
+    // Plotly can't be redrawn under a drag; a canvas can.
+    if (chart.build) {
+      chart.element.addEventListener("pointerdown", () => {
+        this.dragging = chart;
+      });
+    }
+    this.seen.observe(chart.element);
+    this.sized.observe(chart.element);
+  }
+
+  remove(id) {
+    const chart = this.charts.get(id);
+    if (!chart) return;
+    this.charts.delete(id);
+    this.byElement.delete(chart.element);
+    this.seen.unobserve(chart.element);
+    this.sized.unobserve(chart.element);
+    if (chart.born && chart.build) window.Plotly.purge(chart.element);
+  }
+
+  onSeen(entries) {
+    for (const entry of entries) {
+      const chart = this.byElement.get(entry.target);
+      if (!chart) continue;
+      chart.visible = entry.isIntersecting;
+      if (chart.visible && chart.dirty) this.wake();
+    }
+  }
+
+  mark(chart) {
+    if (!chart) return;
+    chart.dirty = true;
+    if (chart.visible) this.wake();
+  }
+
+  markAll() {
+    for (const chart of this.charts.values()) chart.dirty = true;
+    this.wake();
+  }
+
+  /** Points of these metrics came: redraw who shows them. `time` is when they were logged, unix seconds. */
+  markMetrics(touched, step, time) {
+    for (const name of touched) this.pending.set(name, { step, time });
+    for (const chart of this.charts.values()) {
+      if (chart.dirty && chart.visible) continue;
+      if (chart.metrics().some((name) => touched.has(name))) this.mark(chart);
+    }
+  }
+
+  wake() {
+    if (!this.sleeping || this.gone) return;
+    this.sleeping = false;
+    clearTimeout(this.alarm);
+    requestAnimationFrame(() => this.frame());
+  }
+
+  /** One frame: the chart that waits longest first, until the budget is spent. */
+  frame() {
+    if (this.gone) return;
+    const start = performance.now();
+    const waiting = [];
+    for (const chart of this.charts.values()) {
+      if (chart.dirty && chart.visible && chart !== this.dragging) waiting.push(chart);
+    }
+    const due = waiting.filter((chart) => start - chart.drawn >= this.pace(chart));
+    due.sort((a, b) => (a.first === b.first ? a.drawn - b.drawn : a.first ? -1 : 1));
+    const drawn = [];
+    for (const chart of due) {
+      if (drawn.length && performance.now() - start > this.config.limits.frame_budget_ms) break;
+      const began = performance.now();
+      this.draw(chart);
+      chart.cost = 0.5 * (chart.cost || 0) + 0.5 * (performance.now() - began);
+      drawn.push(chart);
+    }
+    if (drawn.length) this.record(drawn);
+    hook.frames += drawn.length ? 1 : 0;
+    const rests = waiting
+      .filter((chart) => chart.dirty)
+      .map((chart) => chart.drawn + this.pace(chart) - performance.now());
+    if (rests.some((rest) => rest < SOON_MS)) {
+      requestAnimationFrame(() => this.frame());
+      return;
+    }
+    // A frame that is asked for costs the page, though nothing is drawn in it: until the first one is due there is none.
+    this.sleeping = true;
+    if (rests.length) this.alarm = setTimeout(() => this.wake(), Math.min(...rests) - SOON_MS / 2);
+  }
+
+  /** Under the pointer Plotly's hover holds still enough to be read; a chart that costs much is drawn less often. */
+  pace(chart) {
+    const interval = Math.max(chart.interval, REST * (chart.cost || 0));
+    return chart.build && chart.born && chart.element.matches(":hover") ? Math.max(interval, 500) : interval;
+  }
+
+  /** Put the crosshair of every chart in sight at a step; null takes it away. */
+  pointAt(step) {
+    this.cursor = step;
+    if (this.pointing) return;
+    this.pointing = true;
+    requestAnimationFrame(() => {
+      this.pointing = false;
+      for (const chart of this.charts.values()) if (chart.visible && chart.pointAt) chart.pointAt(this.cursor);
+    });
+  }
+
+  draw(chart) {
+    const { element } = chart;
+    const width = element.clientWidth;
+    const height = element.clientHeight;
+    if (width < 40 || height < 40) return;
+    chart.dirty = false;
+    chart.drawn = performance.now();
+    if (chart.paint) {
+      chart.paint(width, height);
+      chart.born = true;
+      return;
+    }
+    const figure = chart.build(width, height);
+    Object.assign(figure.layout, { width, height });
+    if (!window.Plotly) {
+      // Until plotly.js is there the same figure is drawn on a canvas: nobody waits for its 5 MB to see a curve.
+      chart.sketch = chart.sketch || new Sketch(element);
+      chart.sketch.draw(figure);
+      return;
+    }
+    const hovered = chart.born && element._hoverdata && element.matches(":hover") ? element._hoverdata[0].x : null;
+    window.Plotly.react(element, figure.data, figure.layout, this.config.config);
+    if (!chart.born) this.listen(chart);
+    if (chart.sketch) chart.sketch.remove();
+    chart.sketch = null;
+    if (hovered !== null && hovered !== undefined)
+      window.Plotly.Fx.hover(element, { xval: hovered }, Object.keys(element._fullLayout._plots));
+  }
+
+  listen(chart) {
+    chart.born = true;
+    const { element } = chart;
+    element.on("plotly_relayout", (change) => {
+      const low = change["xaxis.range[0]"];
+      const high = change["xaxis.range[1]"];
+      if (low !== undefined && high !== undefined) chart.onZoom(low, high);
+    });
+    element.on("plotly_doubleclick", () => chart.onReset());
+    element.on("plotly_hover", (event) => this.pointAt(event.points.length ? chart.stepOf(event.points[0]) : null));
+    element.on("plotly_unhover", () => this.pointAt(null));
+  }
+
+  /** Note what became visible once its frame is on the screen: the start of the next one is after the paint. */
+  record(drawn) {
+    this.recordFirst(drawn);
+    const shown = [];
+    for (const chart of drawn) {
+      for (const name of chart.metrics()) {
+        const point = this.pending.get(name);
+        if (point) {
+          shown.push({ metric: name, step: point.step, logTime: point.time });
+          this.pending.delete(name);
+        }
+      }
+    }
+    if (!shown.length) return;
+    requestAnimationFrame(() => {
+      const drawnAt = Date.now() / 1000;
+      for (const one of shown) {
+        one.drawnAt = drawnAt;
+        hook.drawn.push(one);
+        hook.lastDrawn = one;
+      }
+      if (hook.drawn.length > this.config.limits.drawn_records) {
+        hook.drawn.splice(0, hook.drawn.length - this.config.limits.drawn_records);
+      }
+      if (this.onDrawn) this.onDrawn(shown);
+    });
+  }
+
+  /** When each chart first showed a line, in milliseconds since the navigation began: `first` of the hook. */
+  recordFirst(drawn) {
+    const fresh = drawn.filter((chart) => !(chart.id in this.first) && chart.hasLine && chart.hasLine());
+    if (!fresh.length) return;
+    requestAnimationFrame(() => {
+      for (const chart of fresh) this.first[chart.id] = performance.now();
+      hook.first = this.first;
+      if (this.onFirst) this.onFirst();
+    });
+  }
+
+  close() {
+    this.gone = true;
+    clearTimeout(this.alarm);
+    window.removeEventListener("pointerup", this.release);
+    window.removeEventListener("blur", this.release);
+    this.seen.disconnect();
+    this.sized.disconnect();
+    for (const id of [...this.charts.keys()]) this.remove(id);
+  }
+}

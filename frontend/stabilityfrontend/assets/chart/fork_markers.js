@@ -1,0 +1,156 @@
+// Flags of forks above the large chart. Where they would cover each other they are one, with a list under the pointer.
+
+import { clock, formatCount, plotlyText, plural } from "../core/format.js";
+import { changed, onSteps } from "./traces.js";
+
+/** Width of a letter of a flag and of its border, pixels. */
+const LETTER_PX = 6.5;
+const BORDER_PX = 10;
+/** Forks in the list of a flag; the lineage has them all. */
+const LISTED = 12;
+/** Characters of a reason in that list. */
+const REASON = 60;
+
+/** What a flag of several says: `R1–R10` where they follow each other, else how many they are. */
+function groupLabel(forks) {
+  if (forks.length === 1) return forks[0].label;
+  const letter = forks[0].label.charAt(0);
+  const numbers = forks.map((fork) => Number(fork.label.slice(1))).sort((a, b) => a - b);
+  const row =
+    forks.every((fork) => fork.label.charAt(0) === letter) &&
+    numbers[numbers.length - 1] - numbers[0] === forks.length - 1;
+  return row ? `${letter}${numbers[0]}–${letter}${numbers[numbers.length - 1]}` : `${forks.length} forks`;
+}
+
+/** Where a fork is on the x axis: its step, or what `at` says. */
+const placeOf = (fork) => (fork.at === undefined ? fork.step : fork.at);
+
+/** The flags that fit: `{forks, label, from, to, left, right}` in pixels from step 0, left to right, none over another. */
+export function flagGroups(forks, scale) {
+  const groups = [];
+  const make = (members) => {
+    const from = placeOf(members[0]) * scale;
+    const to = placeOf(members[members.length - 1]) * scale;
+    const label = groupLabel(members);
+    const half = (LETTER_PX * label.length + BORDER_PX) / 2;
+    return { forks: members, label, from, to, left: (from + to) / 2 - half, right: (from + to) / 2 + half };
+  };
+  for (const fork of [...forks].sort((a, b) => placeOf(a) - placeOf(b))) {
+    let group = make([fork]);
+    while (groups.length && groups[groups.length - 1].right > group.left)
+      group = make([...groups.pop().forks, ...group.forks]);
+    groups.push(group);
+  }
+  return groups;
+}
+
+/** A fork in full, as lines. */
+function details(fork) {
+  const { segment } = fork;
+  return [
+    `<b>${fork.label}: ${segment.cause === "restart" ? "restarted from" : "rolled back to"} step ${formatCount(fork.step)}</b>`,
+    fork.discarded ? `${plural(fork.discarded, "step")} discarded` : "",
+    plotlyText(segment.reason || ""),
+    plotlyText(changed(segment)),
+    segment.issuer ? `by ${plotlyText(segment.issuer)}` : segment.cause === "declared" ? "by the job itself" : "",
+    segment.created ? clock(segment.created) : "",
+  ].filter(Boolean);
+}
+
+/** A fork in one line. */
+function line(fork) {
+  const reason = fork.segment.reason || "";
+  const words = [
+    `step ${formatCount(fork.step)}`,
+    fork.discarded ? `−${formatCount(fork.discarded)}` : "",
+    reason.length > REASON ? `${reason.slice(0, REASON - 1)}…` : reason,
+  ];
+  return `<b>${fork.label}</b> ${plotlyText(words.filter(Boolean).join(" · "))}`;
+}
+
+function hoverText(forks) {
+  if (forks.length === 1) return details(forks[0]).join("<br>");
+  const newest = [...forks].sort((a, b) => b.segment.id - a.segment.id);
+  const lines = newest.slice(0, LISTED).map(line);
+  if (newest.length > LISTED) lines.push(`and ${newest.length - LISTED} older`);
+  return lines.join("<br>");
+}
+
+/** Put flags, and bars over what each fork threw away, into a layout of the large chart. */
+export function flags(layout, forks, colors, range, width, { place, forkAt } = onSteps) {
+  if (!range) return;
+  const scale = (width - layout.margin.l - layout.margin.r) / (range[1] - range[0]);
+  const shown = forks
+    .map((fork) => ({
+      ...fork,
+      at: forkAt(fork),
+      fromAt: place(fork.step, fork.segment.parent),
+      endAt: fork.deadEnd === null ? null : place(fork.deadEnd, fork.segment.parent),
+    }))
+    .filter((fork) => fork.at !== null && fork.at >= range[0] && fork.at <= range[1]);
+  // Pixels from the left edge and not from zero: a wall clock's zero is fifty years away.
+  const groups = flagGroups(
+    shown.map((fork) => ({ ...fork, at: fork.at - range[0] })),
+    scale,
+  );
+  for (const group of groups) {
+    layout.annotations.push({
+      x: range[0] + (group.from + group.to) / 2 / scale,
+      xref: "x",
+      y: 1,
+      yref: "paper",
+      yshift: 4,
+      yanchor: "bottom",
+      xanchor: "center",
+      showarrow: false,
+      text: `<b>${group.label}</b>`,
+      font: { size: 10, color: colors["accent-ink"] },
+      bgcolor: colors.accent,
+      borderpad: 2,
+      captureevents: true,
+      hovertext: hoverText(group.forks),
+      hoverlabel: { bgcolor: colors.raised, bordercolor: colors.strong, font: { color: colors.text, size: 12 } },
+    });
+  }
+  // The newest first: of two numbers that would stand on each other the older one is left out.
+  const taken = groups.map(({ left, right }) => [left, right]);
+  for (const fork of [...shown].reverse()) {
+    if (
+      fork.endAt === null ||
+      fork.fromAt === null ||
+      !fork.discarded ||
+      fork.endAt < fork.fromAt ||
+      fork.endAt <= range[0]
+    )
+      continue;
+    const begin = Math.max(fork.fromAt, range[0]);
+    const end = Math.min(fork.endAt, range[1]);
+    layout.shapes.push({
+      type: "line",
+      xref: "x",
+      yref: "paper",
+      x0: begin,
+      x1: end,
+      y0: 1.012,
+      y1: 1.012,
+      line: { color: colors.ghost, width: 2, dash: "2px,2px" },
+    });
+    const words = `−${formatCount(fork.discarded)}`;
+    const right = (end - range[0]) * scale;
+    const left = right - LETTER_PX * words.length - BORDER_PX;
+    if (left < (begin - range[0]) * scale || taken.some(([from, to]) => to > left && from < right)) continue;
+    taken.push([left, right]);
+    layout.annotations.push({
+      x: end,
+      xref: "x",
+      y: 1,
+      yref: "paper",
+      yshift: 6,
+      yanchor: "bottom",
+      xanchor: "right",
+      showarrow: false,
+      text: words,
+      font: { size: 10, color: colors.muted },
+    });
+  }
+}

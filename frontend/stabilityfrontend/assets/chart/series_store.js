@@ -1,0 +1,296 @@
+// The points of one run in the browser, by metric and by (segment, rank, node). Lineage is looked up when reading, so
+// a rollback moves no point: it changes which of them are on the effective line.
+
+import { toNumber } from "../core/format.js";
+import { lowerBound, thinLists } from "./downsample.js";
+import { deadStretches, effectiveLines, entryOf, grouped, joined, put, segmentLines } from "./series_lines.js";
+
+export class SeriesStore {
+  /** `limits`: entry_points (points kept of each entry), live_metrics (metrics kept at all). */
+  constructor(limits) {
+    this.limits = limits;
+    this.metrics = new Map();
+    this.details = new Map();
+    this.segments = new Map();
+    this.head = null;
+    this.latest = new Map();
+    this.lastStep = null;
+    this.lastTime = null;
+    this.uses = 0;
+  }
+
+  setSegments(head, segments) {
+    this.head = head;
+    this.segments = new Map(segments.map((segment) => [segment.id, segment]));
+  }
+
+  /** The greatest step of a segment that counts: -Infinity when none of them do. */
+  aliveUpTo(id) {
+    const segment = this.segments.get(id);
+    if (!segment) return Infinity; // points may come before their segment does; it is the newest then
+    if (segment.on_head_path === false) return -Infinity;
+    return segment.dead_after === null || segment.dead_after === undefined ? Infinity : segment.dead_after;
+  }
+
+  /** Keep points of a metric from now on. Returns whether its history has to be fetched, once. */
+  want(name) {
+    this.uses += 1;
+    const known = this.metrics.get(name);
+    if (known) known.used = this.uses;
+    else {
+      this.metrics.set(name, { entries: new Map(), used: this.uses, asked: false, pinned: false });
+      this.evict();
+    }
+    const metric = this.metrics.get(name);
+    const first = !metric.asked;
+    metric.asked = true;
+    return first;
+  }
+
+  /** The history of these did not come: ask again when they are wanted again. */
+  unask(names) {
+    for (const name of names) if (this.metrics.has(name)) this.metrics.get(name).asked = false;
+  }
+
+  /** Never evict these: the charts that are always there. */
+  pin(names) {
+    for (const name of names) {
+      if (!this.metrics.has(name)) {
+        this.metrics.set(name, { entries: new Map(), used: 0, asked: false, pinned: false });
+      }
+      this.metrics.get(name).pinned = true;
+    }
+  }
+
+  /** These may be evicted again: their charts were closed. */
+  loosen(names) {
+    for (const name of names) if (this.metrics.has(name)) this.metrics.get(name).pinned = false;
+  }
+
+  evict() {
+    if (this.metrics.size <= this.limits.live_metrics) return;
+    const loose = [...this.metrics].filter(([, metric]) => !metric.pinned).sort((a, b) => a[1].used - b[1].used);
+    for (const [name] of loose.slice(0, this.metrics.size - this.limits.live_metrics)) this.metrics.delete(name);
+  }
+
+  /** Merge an answer of /series, the whole history of its names or only what is new. */
+  take(answer, points) {
+    if (answer.complete === false) this.merge(answer.series);
+    else {
+      for (const name of answer.names) this.forget(name);
+      this.fill(answer.names, answer.series, points, answer.level);
+    }
+  }
+
+  /** Forget the points of a metric: its history comes anew. */
+  forget(name) {
+    if (this.metrics.has(name)) this.metrics.get(name).entries.clear();
+    this.details.delete(name);
+    this.latest.delete(name);
+  }
+
+  /** Merge what /series answered for `names`; a metric that is not in the answer has no points yet. */
+  fill(names, series, points, level) {
+    for (const name of names) if (this.metrics.has(name)) this.metrics.get(name).asked = true;
+    for (const group of grouped(series)) {
+      const [one] = group;
+      const metric = this.metrics.get(one.metric);
+      if (!metric) continue;
+      const entry = entryOf(metric.entries, one.segment, one.rank, one.node, group.stray);
+      const { steps, values } = joined(group);
+      // What came live meanwhile is newer than the answer and stays.
+      const later = steps.length ? lowerBound(entry.steps, steps[steps.length - 1] + 1) : 0;
+      entry.steps = steps.concat(entry.steps.slice(later));
+      entry.values = values.concat(entry.values.slice(later));
+      const span = steps.length ? steps[steps.length - 1] - steps[0] + 1 : 0;
+      if (level > 0 || (level === undefined && points && steps.length >= 0.3 * points && span > steps.length))
+        entry.thinned = true;
+      this.bound(entry);
+    }
+    for (const name of names) this.findLatest(name);
+  }
+
+  /** Add points that are new: those of an outage. Their segment may be one that is not known yet. */
+  merge(series) {
+    const touched = new Set();
+    for (const one of series) {
+      const metric = this.metrics.get(one.metric);
+      if (!metric) continue;
+      touched.add(one.metric);
+      const [group] = grouped([one]);
+      const { steps, values } = joined(group);
+      const entry = entryOf(metric.entries, one.segment, one.rank, one.node);
+      const detail = this.details.get(one.metric);
+      const close = detail && entryOf(detail.entries, one.segment, one.rank, one.node);
+      steps.forEach((step, index) => {
+        put(entry, step, values[index]);
+        if (close && step >= detail.start && step <= detail.stop) put(close, step, values[index]);
+      });
+      this.bound(entry);
+      if (close) this.bound(close);
+    }
+    for (const name of touched) this.findLatest(name);
+  }
+
+  /** Points of a window in full detail, shown while the zoom lies inside it. */
+  setDetail(name, start, stop, series) {
+    const entries = new Map();
+    for (const group of grouped(series)) {
+      const entry = entryOf(entries, group[0].segment, group[0].rank, group[0].node, group.stray);
+      Object.assign(entry, joined(group));
+    }
+    this.details.set(name, { start, stop, entries });
+  }
+
+  isThinned(name) {
+    const metric = this.metrics.get(name);
+    return Boolean(metric) && [...metric.entries.values()].some((entry) => entry.thinned);
+  }
+
+  bound(entry) {
+    if (entry.steps.length <= this.limits.entry_points) return;
+    thinLists(entry.steps, entry.values, Math.floor(this.limits.entry_points / 2));
+    entry.thinned = true;
+  }
+
+  /** Whether points of a metric are kept. */
+  follows(name) {
+    return this.metrics.has(name) || this.details.has(name);
+  }
+
+  /** Add a block of live points. Returns the names of the metrics that it touched. */
+  append(block) {
+    const touched = [];
+    const alive = this.aliveUpTo(block.segment);
+    const last = block.steps.length - 1;
+    for (const [name, column] of Object.entries(block.values)) {
+      touched.push(name);
+      const metric = this.metrics.get(name);
+      const entry = metric && entryOf(metric.entries, block.segment, block.rank, block.node);
+      const detail = this.details.get(name);
+      for (let index = 0; index <= last; index += 1) {
+        const value = toNumber(column[index]);
+        if (value === null) continue; // missing: not logged at this step
+        const step = block.steps[index];
+        if (entry) put(entry, step, value);
+        if (detail && step >= detail.start && step <= detail.stop) {
+          const close = entryOf(detail.entries, block.segment, block.rank, block.node);
+          put(close, step, value);
+          this.bound(close);
+        }
+        if (step <= alive) this.setLatest(name, block, step, value, block.times[index]);
+      }
+      if (entry) this.bound(entry);
+    }
+    for (let index = 0; index <= last; index += 1) {
+      const step = block.steps[index];
+      if (step <= alive && (this.lastStep === null || step > this.lastStep)) this.lastStep = step;
+      if (this.lastTime === null || block.times[index] > this.lastTime) this.lastTime = block.times[index];
+    }
+    return touched;
+  }
+
+  setLatest(name, block, step, value, time) {
+    const known = this.latest.get(name);
+    const where = block.rank === null || block.rank === undefined ? block.node : block.rank;
+    if (!known)
+      this.latest.set(name, {
+        value,
+        step,
+        time,
+        segment: block.segment,
+        by: new Map([[where, { value, step, time }]]),
+      });
+    else {
+      // The lowest rank speaks for the metric; the others stand in `by`. 4,096 ranks at most.
+      if (known.by.size < 4096 || known.by.has(where)) known.by.set(where, { value, step, time });
+      const lowest = this.lowestRank(name);
+      if (lowest === null || block.rank === lowest) Object.assign(known, { value, step, time, segment: block.segment });
+    }
+  }
+
+  lowestRank(name) {
+    const metric = this.metrics.get(name);
+    if (!metric) return null;
+    let lowest = null;
+    for (const entry of metric.entries.values())
+      if (entry.rank !== null && (lowest === null || entry.rank < lowest)) lowest = entry.rank;
+    return lowest;
+  }
+
+  /** The newest effective point of each line, after a fetch or a change of the lineage. */
+  findLatest(name) {
+    const lines = this.effective(name);
+    const by = new Map();
+    let first = null;
+    for (const line of lines) {
+      const piece = line.pieces[line.pieces.length - 1];
+      const point = { value: piece.values[piece.to - 1], step: piece.steps[piece.to - 1], time: null };
+      by.set(line.rank === null ? line.node : line.rank, point);
+      if (!first) first = { ...point, segment: piece.segment, by };
+      if (line.rank !== null || this.lastStep === null)
+        this.lastStep = Math.max(this.lastStep === null ? -Infinity : this.lastStep, point.step);
+    }
+    if (first) this.latest.set(name, first);
+  }
+
+  /** After a change of the lineage: dead points may have been the newest ones. */
+  relook() {
+    this.lastStep = null;
+    for (const name of this.metrics.keys()) this.findLatest(name);
+  }
+
+  source(name, window) {
+    const metric = this.metrics.get(name);
+    const detail = this.details.get(name);
+    if (detail && window && window[0] >= detail.start && window[1] <= detail.stop) return detail.entries;
+    return metric ? metric.entries : new Map();
+  }
+
+  /** The effective lines of a metric (see group.js), in full detail where a window lies inside what was fetched. */
+  effective(name, window) {
+    return effectiveLines(this.source(name, window).values(), (segment) => this.aliveUpTo(segment));
+  }
+
+  /** The dead stretches of a metric: `{segment, rank, node, steps, values, from, to}`. */
+  dead(name, window) {
+    return deadStretches(this.source(name, window).values(), (segment) => this.aliveUpTo(segment));
+  }
+
+  /** The lines of one segment alone. */
+  alone(name, segment, window) {
+    return segmentLines(this.source(name, window).values(), segment);
+  }
+
+  /** The newest `count` values of the lowest rank's effective line, in step order. */
+  tail(name, count) {
+    const [line] = this.effective(name);
+    if (!line) return { steps: [], values: [] };
+    const steps = [];
+    const values = [];
+    for (let index = line.pieces.length - 1; index >= 0 && steps.length < count; index -= 1) {
+      const piece = line.pieces[index];
+      for (let at = piece.to - 1; at >= piece.from && steps.length < count; at -= 1) {
+        steps.push(piece.steps[at]);
+        values.push(piece.values[at]);
+      }
+    }
+    return { steps: steps.reverse(), values: values.reverse() };
+  }
+
+  /** First and last step that any wanted metric has, dead ones included; null before the first point. */
+  extent(names) {
+    let low = Infinity;
+    let high = -Infinity;
+    for (const name of names) {
+      const metric = this.metrics.get(name);
+      if (!metric) continue;
+      for (const entry of metric.entries.values()) {
+        if (!entry.steps.length) continue;
+        low = Math.min(low, entry.steps[0]);
+        high = Math.max(high, entry.steps[entry.steps.length - 1]);
+      }
+    }
+    return low <= high ? [low, high] : null;
+  }
+}

@@ -1,0 +1,224 @@
+// Lines that the server makes over the true points: on another x axis, smoothed. They live beside the store, follow the
+// run by cursor, and are cut by the same lineage.
+
+import { ApiError, api } from "../core/api.js";
+import { derivedOptions, firstRequests } from "../core/first_requests.js";
+import { errorText } from "../core/format.js";
+import { lowerBound } from "./downsample.js";
+import { deadStretches, effectiveLines, entryOf, grouped, joined, put, segmentLines } from "./series_lines.js";
+import { clockMs } from "./ticks.js";
+
+/** Between two questions for what is new, at least. */
+const ASK_MS = 1000;
+/** Wait for the slider to rest. */
+const REST_MS = 120;
+/** New points beside those of the first answer; then it is asked for anew, thinned by the server. */
+const MORE_POINTS = 6000;
+
+export class Derived {
+  /** `page`: id, store, metric(), settings ({x, smooth}), zoom, board. `onTrouble(words)` when it can't be had. */
+  constructor(page, onTrouble) {
+    this.page = page;
+    this.onTrouble = onTrouble;
+    this.asks = 0;
+    this.clear();
+  }
+
+  clear() {
+    this.asks += 1;
+    clearTimeout(this.timer);
+    clearTimeout(this.rest);
+    this.timer = null;
+    this.cursor = null;
+    this.more = 0;
+    this.whole = null;
+    this.detail = null;
+    this.key = "";
+  }
+
+  /** Whether the large chart shows lines of the server's making. */
+  active() {
+    const { x, smooth } = this.page.settings;
+    return x !== "step" || smooth > 0;
+  }
+
+  /** Whether they are here. */
+  ready() {
+    return this.active() && this.whole !== null && this.axis === this.page.settings.x;
+  }
+
+  names() {
+    return [...new Set([...firstRequests.fine, this.page.metric()])];
+  }
+
+  /** The settings changed: ask for the lines, when the slider rests. What was drawn stays until they come. */
+  change() {
+    if (!this.active()) {
+      this.clear();
+      return;
+    }
+    clearTimeout(this.rest);
+    const fresh = this.whole === null;
+    this.rest = setTimeout(() => this.fetch(), fresh ? 0 : REST_MS);
+  }
+
+  async fetch() {
+    const { page } = this;
+    const { x, smooth } = page.settings;
+    const ask = (this.asks += 1);
+    try {
+      const answers = await api.series(page.id, this.names(), derivedOptions({ x, smooth }));
+      if (page.gone || ask !== this.asks) return;
+      const series = answers.flatMap((answer) => answer.series);
+      // A server that is older than this page answers as if nothing had been asked for.
+      if (
+        series.length &&
+        ((x !== "step" && !series.some((one) => one.xs)) || (smooth && !series.some((one) => one.smoothed)))
+      )
+        throw new ApiError(400, "too_old", "This server is too old for that.");
+      this.axis = x;
+      this.whole = new Map();
+      this.detail = null;
+      this.more = 0;
+      this.cursor = answers[0].cursor || null;
+      this.unplaced = answers.reduce((sum, answer) => sum + (answer.unplaced || 0), 0);
+      add(this.whole, series, x);
+      this.shown();
+      if (page.zoom.range) this.fetchDetail(page.zoom.range);
+    } catch (error) {
+      if (!page.gone && ask === this.asks) this.onTrouble(errorText(error));
+    }
+  }
+
+  /** The window of a zoom in full detail. */
+  async fetchDetail(range) {
+    const { page } = this;
+    if (!this.active() || !this.whole) return;
+    const span = range[1] - range[0];
+    const [start, stop] = [Math.max(0, Math.floor(range[0] - 0.1 * span)), Math.ceil(range[1] + 0.1 * span)];
+    const ask = this.asks;
+    try {
+      const answers = await api.series(page.id, this.names(), derivedOptions(page.settings, { start, stop }));
+      if (page.gone || ask !== this.asks || page.zoom.range !== range) return;
+      this.detail = { start, stop, metrics: new Map() };
+      add(
+        this.detail.metrics,
+        answers.flatMap((answer) => answer.series),
+        page.settings.x,
+      );
+      this.shown();
+    } catch (error) {
+      // The thinned lines stay on the screen.
+    }
+  }
+
+  /** Points came: ask for what is new of these lines, once a second. */
+  onPoints() {
+    if (this.timer || !this.ready() || document.hidden) return;
+    this.timer = setTimeout(() => {
+      this.timer = null;
+      this.fetchMore();
+    }, ASK_MS);
+  }
+
+  async fetchMore() {
+    const { page } = this;
+    if (!this.ready()) return;
+    if (!this.cursor || this.more > MORE_POINTS) {
+      this.fetch();
+      return;
+    }
+    const ask = this.asks;
+    try {
+      const answers = await api.series(page.id, this.names(), derivedOptions(page.settings, { cursor: this.cursor }));
+      if (page.gone || ask !== this.asks) return;
+      const series = answers.flatMap((answer) => answer.series);
+      if (answers.some((answer) => answer.complete !== false)) {
+        this.whole = new Map();
+        this.more = 0;
+      } else this.more += series.reduce((sum, one) => sum + one.steps.length, 0);
+      add(this.whole, series, page.settings.x);
+      if (this.detail) add(this.detail.metrics, series, page.settings.x, this.detail);
+      this.cursor = answers[0].cursor || this.cursor;
+      this.shown();
+    } catch (error) {
+      // The live feed says that the server is away; with the next point it is asked again.
+    }
+  }
+
+  shown() {
+    this.page.board.mark(this.page.focus);
+  }
+
+  entries(name, window) {
+    const inside = this.detail && window && window[0] >= this.detail.start && window[1] <= this.detail.stop;
+    const entries = (inside ? this.detail.metrics : this.whole || new Map()).get(name);
+    return entries ? entries.values() : [];
+  }
+
+  effective(name, window) {
+    return effectiveLines(this.entries(name, window), (segment) => this.page.store.aliveUpTo(segment));
+  }
+
+  dead(name, window) {
+    return deadStretches(this.entries(name, window), (segment) => this.page.store.aliveUpTo(segment));
+  }
+
+  alone(name, segment, window) {
+    return segmentLines(this.entries(name, window), segment);
+  }
+
+  /** Where a segment begins on the x axis: at its own first point, for what its parent had there was long before. */
+  begins(name, segment) {
+    const firsts = [...(this.whole ? this.entries(name) : [])]
+      .filter((entry) => entry.segment === segment.id && !entry.stray && entry.xs && Number.isFinite(entry.xs[0]))
+      .map((entry) => entry.xs[0]);
+    if (firsts.length) return Math.min(...firsts);
+    return this.axis === "time" && segment.created ? clockMs(segment.created) : null;
+  }
+
+  /** Where a step of a segment is on the x axis, between its neighbours; null where that is not known. */
+  place(name, step, segment) {
+    let best = null;
+    for (const entry of this.whole ? this.entries(name) : []) {
+      if (!entry.xs || !entry.steps.length || entry.stray) continue;
+      const last = entry.steps.length - 1;
+      const off =
+        step < entry.steps[0] ? entry.steps[0] - step : step > entry.steps[last] ? step - entry.steps[last] : 0;
+      // The segment itself speaks best for its steps, then the one that comes nearest to having them.
+      const distance = off + (entry.segment === segment && off === 0 ? -1 : 0);
+      if (best === null || distance < best.distance) best = { distance, entry };
+    }
+    if (!best) return null;
+    const { steps, xs } = best.entry;
+    const at = Math.min(steps.length - 1, lowerBound(steps, step));
+    if (at === 0 || steps[at] <= step) return xs[at];
+    const share = (step - steps[at - 1]) / (steps[at] - steps[at - 1]);
+    return xs[at - 1] + share * (xs[at] - xs[at - 1]);
+  }
+}
+
+/** Put answers into maps by metric; a wall clock's seconds become what a clock here shows. */
+function add(metrics, series, x, bounds) {
+  const wanted = bounds ? (step) => step >= bounds.start && step <= bounds.stop : () => true;
+  for (const group of grouped(series)) {
+    const columns = joined(group);
+    if (x === "time" && columns.xs)
+      columns.xs = columns.xs.map((seconds) => (seconds === null ? null : clockMs(seconds)));
+    const [one] = group;
+    if (!metrics.has(one.metric)) metrics.set(one.metric, new Map());
+    const entry = entryOf(metrics.get(one.metric), one.segment, one.rank, one.node, group.stray);
+    if (!entry.steps.length && !bounds) Object.assign(entry, columns);
+    else {
+      for (const name of ["xs", "smoothed"])
+        if (columns[name] && !entry[name]) entry[name] = entry.steps.map(() => null);
+      columns.steps.forEach((step, index) => {
+        if (wanted(step))
+          put(entry, step, columns.values[index], {
+            xs: columns.xs && columns.xs[index],
+            smoothed: columns.smoothed && columns.smoothed[index],
+          });
+      });
+    }
+  }
+}

@@ -1,0 +1,115 @@
+// The runs of a comparison as rows: what each says under the pointer, and now.
+
+import { nearestPoint } from "../chart/line_chart.js";
+import { byId, fill, h, setText } from "../core/dom.js";
+import { formatCount, formatValue, moment } from "../core/format.js";
+import { statusTone } from "../run/header.js";
+
+/** The runs as rows: what each says under the pointer, and now. */
+export function drawCompared(page) {
+  const place = byId("compare-table");
+  if (!place) return;
+  const x = page.plot.cursor === undefined ? null : page.plot.cursor;
+  setText(byId("compare-cursor"), x === null ? "" : `at ${page.plot.words(x)}`);
+  const heads = [
+    "Run",
+    "Status",
+    "Value under the pointer",
+    "Newest",
+    "Lowest",
+    "Newest step",
+    "Zero is at",
+    "Rollbacks",
+    "",
+  ];
+  const facts = page.ids.map((id) => {
+    const run = page.all.find((one) => one.run_id === id) || {};
+    const shown = page.runs.find((one) => one.run_id === id);
+    const drawn = (page.plot.spec ? page.plot.spec.lines : []).find((line) => line.run === id);
+    const point = drawn && x !== null ? nearestPoint(drawn, x) : null;
+    const { align } = page.settings;
+    const zero = !shown
+      ? "–"
+      : align === "fork"
+        ? shown.fork_step === null || shown.fork_step === undefined
+          ? "no fork"
+          : `step ${formatCount(shown.fork_step)}`
+        : align === "time"
+          ? moment(shown.offset)
+          : "step 0";
+    let lowest = null;
+    for (const value of drawn ? drawn.y : []) if (value !== null && (lowest === null || value < lowest)) lowest = value;
+    let newest = drawn ? drawn.y.length - 1 : -1;
+    while (newest >= 0 && drawn.y[newest] === null) newest -= 1;
+    return {
+      fixed: [id, page.nameOf(id), page.colour(id), run.status || ""],
+      words: [
+        point ? formatValue(point.value) : "–",
+        newest >= 0 ? formatValue(drawn.y[newest]) : "–",
+        lowest === null ? "–" : formatValue(lowest),
+        formatCount(run.last_step),
+        zero,
+        formatCount(run.rollbacks),
+      ],
+    };
+  });
+  // Rows stay while only their numbers change: a button that is replaced under the pointer loses the click.
+  const key = JSON.stringify(facts.map((one) => one.fixed));
+  if (place.dataset.rows !== key) {
+    place.dataset.rows = key;
+    const rows = facts.map(({ fixed: [id, name, colour, status], words }) =>
+      h(
+        "tr",
+        { data: { run: id } },
+        h(
+          "td",
+          {},
+          h("i", { class: "swatch", style: { background: colour } }),
+          " ",
+          h("a", { class: "run-link", href: `/runs/${encodeURIComponent(id)}` }, name),
+        ),
+        h("td", {}, status ? h("span", { class: `pill ${statusTone(status)}` }, status) : ""),
+        words.map((_, index) => h("td", { class: `num${index === 0 ? " strong" : ""}` })),
+        h(
+          "td",
+          { class: "num" },
+          h(
+            "button",
+            {
+              type: "button",
+              class: "icon-button tiny",
+              "aria-label": `Take ${name} out`,
+              title: "Take it out",
+              data: { remove: id },
+              on: { click: () => page.remove(id) },
+            },
+            "×",
+          ),
+        ),
+      ),
+    );
+    fill(
+      place,
+      rows.length
+        ? h(
+            "table",
+            { class: "table dense" },
+            h(
+              "thead",
+              {},
+              h(
+                "tr",
+                {},
+                heads.map((head, index) => h("th", { class: index > 1 ? "num" : "" }, head)),
+              ),
+            ),
+            h("tbody", {}, rows),
+          )
+        : h("div", { class: "nothing" }, "None yet."),
+    );
+  }
+  facts.forEach(({ words }, row) => {
+    const cells = place.querySelectorAll("tbody tr")[row].cells;
+    words.forEach((text, index) => setText(cells[index + 2], text));
+  });
+}

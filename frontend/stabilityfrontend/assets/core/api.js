@@ -1,0 +1,137 @@
+// The backend over HTTP: one place that knows addresses, errors and what to do without a key.
+
+import { early, seriesPaths } from "./first_requests.js";
+
+/** Runs asked for at once, after the first page. */
+const RUNS_A_PAGE = 1000;
+/** How long a request may take. A window of ten million points takes a tenth of a second. */
+const TIMEOUT_MS = 15000;
+
+/** What the API answered instead: `status` 0 means that it did not answer at all. */
+export class ApiError extends Error {
+  constructor(status, code, message, hint) {
+    super(message);
+    this.status = status;
+    this.code = code;
+    this.hint = hint || "";
+  }
+}
+
+async function call(method, path, body, signal) {
+  // What the page's head asked for is on its way already.
+  let response = method === "GET" ? await early.take(path) : null;
+  try {
+    response =
+      response ||
+      (await fetch(`/api/v1${path}`, {
+        method,
+        credentials: "same-origin",
+        headers: body === undefined ? {} : { "Content-Type": "application/json" },
+        body: body === undefined ? undefined : JSON.stringify(body),
+        signal: signal || AbortSignal.timeout(TIMEOUT_MS),
+      }));
+  } catch (error) {
+    throw new ApiError(0, "away", "No answer from the server.", "Its data is kept; this page tries again by itself.");
+  }
+  let answer = null;
+  try {
+    answer = await response.json();
+  } catch (error) {
+    answer = null;
+  }
+  if (response.ok && answer !== null) return answer;
+  if (response.status === 401 && !location.pathname.startsWith("/login")) {
+    location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+  }
+  const said = (answer && answer.error) || {};
+  const message = said.message || `The server answered ${response.status} ${response.statusText}.`;
+  throw new ApiError(response.status, said.code || "", message, said.hint);
+}
+
+const run = (id) => `/runs/${encodeURIComponent(id)}`;
+
+/**
+ * Points of metrics: one answer for each group of names, `{names, series, cursor, complete, level, problems}`.
+ * `complete` false: only what came after the `cursor` that was given; `level` above 0: fewer points than there are.
+ */
+function series(id, metrics, options) {
+  const answers = seriesPaths(id, metrics, options).map(async ({ names, path }) => ({
+    complete: true,
+    problems: [],
+    ...(await call("GET", path)),
+    names,
+  }));
+  return Promise.all(answers);
+}
+
+/** Whether a server that does not know an address answered: an older one than this page. */
+const absent = (error) => error.status === 404 || error.status === 405;
+
+/** What an address answers; null where the server has no such address. */
+async function optional(path) {
+  try {
+    return await call("GET", path);
+  } catch (error) {
+    if (absent(error)) return null;
+    throw error;
+  }
+}
+
+export const api = {
+  /** All runs, page after page; `onPage` gets what is there after each. A server that knows no pages answers with all. */
+  runs: async (onPage) => {
+    const found = { runs: [], total: 0 };
+    let next = null;
+    do {
+      const answer = await call(
+        "GET",
+        next ? `/runs?limit=${RUNS_A_PAGE}&cursor=${encodeURIComponent(next)}` : "/runs",
+      );
+      found.runs.push(...answer.runs);
+      found.total = Math.max(answer.total || 0, found.runs.length);
+      next = answer.next || null;
+      if (onPage && onPage(found) === false) break;
+    } while (next);
+    return found;
+  },
+  run: (id) => call("GET", run(id)),
+  segments: (id) => call("GET", `${run(id)}/segments`),
+  series,
+  incidents: (id) => call("GET", `${run(id)}/incidents`),
+  incident: (id, incident) => call("GET", `${run(id)}/incidents/${encodeURIComponent(incident)}`),
+  /** A dump that may be gone: of all that are kept, for whose address has no answer is an error in the browser's console. */
+  heldStacks: async (id, request) =>
+    ((await call("GET", `${run(id)}/stacks`)).dumps || []).find((dump) => dump.request === request) || null,
+  stacks: (id, request) => optional(`${run(id)}/stacks/${encodeURIComponent(request)}`),
+  plan: (id) => optional(`${run(id)}/plan?ordered=true`),
+  /** The rollback that the server suggests, and the checkpoints that it offers. */
+  wayBack: (id, incident) =>
+    call("GET", `${run(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
+  gpus: () => optional("/gpus"),
+  interruptions: (query) => call("GET", `/interruptions${query ? `?${query}` : ""}`),
+  setCategory: (id, incident, category) =>
+    call("PUT", `${run(id)}/incidents/${encodeURIComponent(incident)}/category`, { category }),
+  checkpoints: (id) => call("GET", `${run(id)}/checkpoints`),
+  health: (id) => call("GET", `${run(id)}/health`),
+  gpusOf: (id) => optional(`${run(id)}/gpus`),
+  commands: (id) => call("GET", `${run(id)}/commands`),
+  command: (id, command) => call("GET", `${run(id)}/commands/${encodeURIComponent(command)}`),
+  order: (id, order) => call("POST", `${run(id)}/commands`, order),
+  acknowledge: (id, incident) => call("POST", `${run(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
+  undo: (id, segment) => call("POST", `${run(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
+  ledger: (id) => optional(`${run(id)}/ledger`),
+  detectors: () => optional("/detectors"),
+  detectorsOf: (id) => optional(`${run(id)}/detectors`),
+  setDetectors: (id, settings) => call("PUT", `${run(id)}/detectors`, { settings }),
+  /** Takes as long as it takes, until `signal` ends it. */
+  tryDetectors: (id, body, signal) => call("POST", `${run(id)}/backtest`, body, signal),
+  storage: (id) => optional(`${run(id)}/storage`),
+  compare: (query) => call("GET", `/compare?${query}`),
+  me: () => call("GET", "/me"),
+  logout: () => call("POST", "/logout"),
+  login: (key) => call("POST", "/login", { key }),
+  healthy: async () => {
+    const response = await fetch("/healthz", { signal: AbortSignal.timeout(4000), cache: "no-store" });
+    return response.ok;
+  },
+};

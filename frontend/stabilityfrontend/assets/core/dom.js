@@ -1,0 +1,90 @@
+// Builds and fills elements. Text is only ever set as text: names, reasons and metrics come from anywhere.
+
+/** Element by id, or null: a region may belong to a page that has gone. */
+export const byId = (id) => document.getElementById(id);
+
+/** Element -> what it does, by the type of the event. One listener looks it up, so that it can be exchanged (`patch`). */
+const handlers = new WeakMap();
+const act = (event) => handlers.get(event.currentTarget)[event.type]?.(event);
+export const handlersOf = (element) => handlers.get(element);
+export function listen(element, on) {
+  if (!on && !handlers.has(element)) return;
+  handlers.set(element, on || {});
+  for (const type of Object.keys(on || {})) element.addEventListener(type, act);
+}
+
+/**
+ * An element with properties and children.
+ * `props`: `class`, `on` ({event: handler}), `data` ({key: value}), anything else is an attribute (false: left out).
+ */
+export function h(tag, props, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(props || {})) {
+    if (key === "class") element.className = value;
+    else if (key === "on") listen(element, value);
+    else if (key === "data") Object.assign(element.dataset, value);
+    else if (key === "style") for (const [name, rule] of Object.entries(value)) element.style.setProperty(name, rule);
+    else if (value === true) element.setAttribute(key, "");
+    else if (value !== false && value !== null && value !== undefined) element.setAttribute(key, String(value));
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+/** Replace what an element holds. */
+export function fill(element, ...children) {
+  if (element)
+    element.replaceChildren(
+      ...children.flat().filter((child) => child !== null && child !== undefined && child !== false),
+    );
+}
+
+/** Set an element's text, touching the page only when it changed. */
+export function setText(element, text) {
+  const words = text === null || text === undefined ? "" : String(text);
+  if (element && element.textContent !== words) element.textContent = words;
+}
+
+/** Set an element's class, touching the page only when it changed. */
+export function setClass(element, name) {
+  if (element && element.className !== name) element.className = name;
+}
+
+/** Set what stands under the pointer, touching the page only when it changed. */
+export function setTitle(element, words) {
+  if (element && element.title !== words) element.title = words;
+}
+
+/** Show or hide an element. */
+export function setShown(element, shown) {
+  if (element && element.hidden === shown) element.hidden = !shown;
+}
+
+/** Make the buttons of a segmented control exclusive; `pick` gets the chosen value. */
+export function segmented(element, pick) {
+  if (!element) return () => {};
+  const choose = (value, silent) => {
+    for (const button of element.children) {
+      const on = button.dataset.value === value;
+      button.classList.toggle("on", on);
+      button.setAttribute("aria-pressed", String(on));
+    }
+    if (!silent) pick(value);
+  };
+  element.addEventListener("click", (event) => {
+    const button = event.target.closest("button");
+    if (button) choose(button.dataset.value, false);
+  });
+  return choose;
+}
+
+/** A short message at the corner that goes by itself. `kind`: info, good, warning or critical. */
+export function toast(text, kind, seconds) {
+  const place = byId("toasts");
+  if (!place) return;
+  const note = h("div", { class: `toast ${kind || "info"}` }, text);
+  place.append(note);
+  // Four at a time: a storm of messages must not cover the page.
+  while (place.children.length > 4) place.firstChild.remove();
+  setTimeout(() => note.remove(), 1000 * (seconds || 6));
+}

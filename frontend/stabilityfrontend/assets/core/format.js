@@ -1,0 +1,105 @@
+// Numbers, times and counts as people read them. Three facts stay three facts: NaN, infinite, missing.
+
+const MISSING = "–";
+
+/** A number as the API sends it (non-finite ones are strings) as a number; null where it is missing. */
+export function toNumber(value) {
+  if (typeof value === "number") return value;
+  if (value === "NaN") return NaN;
+  if (value === "Infinity") return Infinity;
+  if (value === "-Infinity") return -Infinity;
+  return null;
+}
+
+/** A value with about four digits. */
+export function formatValue(value) {
+  if (value === null || value === undefined) return MISSING;
+  if (Number.isNaN(value)) return "NaN";
+  if (!Number.isFinite(value)) return value > 0 ? "+Inf" : "−Inf";
+  const size = Math.abs(value);
+  if (size === 0) return "0";
+  if (size >= 1e15 || size < 1e-4)
+    return value.toExponential(2).replace("-", "−").replace("e−", "e−").replace("e+", "e");
+  if (size >= 1e9) return (value / 1e9).toPrecision(4) + " G";
+  if (size >= 1e6) return (value / 1e6).toPrecision(4) + " M";
+  if (size >= 1e4) return grouped.format(Math.round(value));
+  return String(Number(value.toPrecision(4))).replace("-", "−");
+}
+
+/** A value for a number that changes many times a second: always as many digits, so that nothing jumps. */
+export function steady(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return formatValue(value);
+  const size = Math.abs(value);
+  if (size >= 1e4 || size < 1e-3) return formatValue(value);
+  const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 10 ? 2 : size >= 1 ? 3 : 4;
+  return value.toFixed(digits).replace("-", "−");
+}
+
+// Made once: `toLocaleString` makes one for every number that it writes.
+const grouped = new Intl.NumberFormat("en-US");
+/** A whole number with separators. */
+export const formatCount = (value) =>
+  value === null || value === undefined ? MISSING : grouped.format(Math.round(value) || 0).replace("-", "−");
+
+/** `1 step`, `63 steps`. */
+export const plural = (count, word) => `${formatCount(count)} ${word}${count === 1 ? "" : "s"}`;
+
+/** Seconds as a duration with two units at most. */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return MISSING;
+  const s = Math.max(0, seconds);
+  if (s < 1) return `${Math.round(s * 1000)} ms`;
+  if (s < 10) return `${s.toFixed(1)} s`;
+  if (s < 60) return `${Math.round(s)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${String(Math.floor(s % 60)).padStart(2, "0")} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${String(Math.floor((s % 3600) / 60)).padStart(2, "0")} min`;
+  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+}
+
+/** Seconds since something, in one unit: `now`, `12 s`, `4 min`, `3 h`, `2 d`. */
+export function formatAge(seconds) {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return MISSING;
+  if (seconds < 2) return "now";
+  if (seconds < 90) return `${Math.round(seconds)} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 129600) return `${Math.round(seconds / 3600)} h`;
+  return `${Math.round(seconds / 86400)} d`;
+}
+
+/** `ago` behind an age, except behind `now`. */
+export function ago(seconds) {
+  const words = formatAge(seconds);
+  return words === "now" ? "just now" : `${words} ago`;
+}
+
+/** Clock time of unix seconds. */
+export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
+
+/** Date and clock time of unix seconds. */
+export const moment = (seconds) =>
+  seconds === null || seconds === undefined
+    ? MISSING
+    : new Date(seconds * 1000).toLocaleString("en-GB", {
+        day: "numeric",
+        month: "short",
+        hour: "2-digit",
+        minute: "2-digit",
+        second: "2-digit",
+      });
+
+/** Text that Plotly shows as it is: it reads a small HTML, and names come from anywhere. */
+export const plotlyText = (text) =>
+  String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "%&#123;");
+
+/** A name of ours as words: `step_time` as `step time`. */
+export const readable = (name) => String(name || "").replace(/_/g, " ");
+
+/** What the API or a job said, as a sentence: they begin small and end without a stop. Names stay as they are. */
+export function sentence(text) {
+  const words = String(text || "").trim();
+  const begin = /^[a-z]+(?=[\s,;:]|$)/.test(words) ? words.charAt(0).toUpperCase() : words.charAt(0);
+  return words ? begin + words.slice(1) + (/[.!?…]$/.test(words) ? "" : ".") : "";
+}
+
+/** An error of the API in one or two sentences. */
+export const errorText = (error) => [sentence(error.message), sentence(error.hint)].filter(Boolean).join(" ");

@@ -1,0 +1,39 @@
+// Dark or light: the system's choice until someone presses the button, then theirs, remembered.
+
+const KEY = "stability-theme";
+const listeners = new Set();
+
+function kept() {
+  try {
+    return localStorage.getItem(KEY);
+  } catch (error) {
+    return null; // storage is off: follow the system
+  }
+}
+
+function set(name) {
+  document.documentElement.dataset.theme = name;
+  for (const listener of listeners) listener(name);
+}
+
+export const colorTheme = {
+  name: () => document.documentElement.dataset.theme,
+  /** Call `listener` at each change; returns what ends that. */
+  watch(listener) {
+    listeners.add(listener);
+    return () => listeners.delete(listener);
+  },
+  toggle() {
+    const next = colorTheme.name() === "dark" ? "light" : "dark";
+    try {
+      localStorage.setItem(KEY, next);
+    } catch (error) {
+      // not remembered, still switched
+    }
+    set(next);
+  },
+};
+
+window.matchMedia("(prefers-color-scheme: light)").addEventListener("change", (event) => {
+  if (!kept()) set(event.matches ? "light" : "dark");
+});

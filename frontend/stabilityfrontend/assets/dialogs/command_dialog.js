@@ -1,0 +1,127 @@
+// What the dialogs that send an order share: the box, its head, and the sending, once however often one clicks.
+
+import { api } from "../core/api.js";
+import { byId, fill, h, setShown, setText } from "../core/dom.js";
+import { sentence } from "../core/format.js";
+
+export class CommandDialog {
+  /** `page` as in run.js; `kind`: "rollback" or "restart", the begin of all ids. Uses order(), update(), progress() of the class that extends it. */
+  constructor(page, kind) {
+    this.page = page;
+    this.kind = kind;
+    this.open = false;
+    this.dialog = h("dialog", { id: `${kind}-dialog`, class: "dialog", "aria-labelledby": `${kind}-title` });
+    this.dialog.addEventListener("click", (event) => {
+      if (event.target === this.dialog && this.dialog.matches(":modal")) this.dialog.close();
+    });
+    // It may be open again by then, beside the page.
+    this.dialog.addEventListener("close", () => (this.open = this.dialog.open));
+    document.body.append(this.dialog);
+  }
+
+  /** Show it over the page, which waits; `aside`: small in a corner, and the page is there for use. */
+  raise(aside) {
+    if (this.dialog.open) this.dialog.close();
+    this.dialog.classList.toggle("aside", aside);
+    this.open = true;
+    if (aside) this.dialog.show();
+    else this.dialog.showModal();
+  }
+
+  /** Forget the last order. */
+  begin() {
+    this.commandId = null;
+    this.sending = false;
+    this.renew();
+  }
+
+  /** What is sent from now on is another order, not the last one again. */
+  renew() {
+    this.key = [...crypto.getRandomValues(new Uint8Array(16))]
+      .map((byte) => byte.toString(16).padStart(2, "0"))
+      .join("");
+  }
+
+  head(title, sub, icon) {
+    return h(
+      "div",
+      { class: "dialog-head" },
+      icon ? h("span", { class: `icon ${icon} big` }) : null,
+      h("div", {}, h("h2", { id: `${this.kind}-title`, tabindex: "-1" }, title), h("div", { class: "sub" }, sub)),
+      h("span", { class: "grow" }),
+      h(
+        "button",
+        { type: "button", class: "icon-button", "aria-label": "Close", on: { click: () => this.dialog.close() } },
+        "×",
+      ),
+    );
+  }
+
+  /** The form that sends on Enter and on its button: `head`, `body`, and `confirm` beside Cancel. */
+  formOf(head, body, confirm) {
+    const submit = (event) => {
+      event.preventDefault();
+      this.send();
+    };
+    const cancel = h("button", { type: "button", class: "button", on: { click: () => this.dialog.close() } }, "Cancel");
+    return h(
+      "form",
+      { method: "dialog", on: { submit } },
+      head,
+      h("div", { class: "dialog-body" }, body),
+      h("div", { class: "dialog-foot" }, h("span", { class: "grow" }), cancel, confirm),
+    );
+  }
+
+  /** Where the focus begins: in a field, or on the heading where a field would bring a keyboard over what is to be read. */
+  beginAt(field) {
+    const touched = window.matchMedia("(pointer: coarse)").matches;
+    (touched ? byId(`${this.kind}-title`) : field).focus({ preventScroll: true });
+  }
+
+  /** The second yes that a checkpoint from inside an open incident takes: hidden until askInside() needs it. */
+  makeAccept() {
+    this.accept = h("input", { type: "checkbox", id: `${this.kind}-accept`, on: { change: () => this.update() } });
+    this.insideWords = h("span", {});
+    this.inside = h("label", { class: "away inside", hidden: true }, this.accept, this.insideWords);
+    return this.inside;
+  }
+
+  /** Show what speaks against a checkpoint, `found` as `inside` of docs/api.md; return whether that is still to be accepted. */
+  askInside(found, words) {
+    setShown(this.inside, Boolean(found));
+    setText(this.insideWords, found ? `${sentence(`This checkpoint was ${found.text}`)} ${words}` : "");
+    return Boolean(found) && !this.accept.checked;
+  }
+
+  makeProblem() {
+    this.problem = h("div", { class: "problem", id: `${this.kind}-problem`, role: "alert", hidden: true });
+    return this.problem;
+  }
+
+  async send() {
+    if (this.sending || this.confirm.disabled) return;
+    this.sending = true;
+    setShown(this.problem, false);
+    this.update();
+    try {
+      const command = await api.order(this.page.id, this.order());
+      this.commandId = command.command_id;
+      this.page.setCommand(command);
+      this.progress();
+    } catch (error) {
+      fill(this.problem, h("b", {}, sentence(error.message)), error.hint ? ` ${sentence(error.hint)}` : null);
+      setShown(this.problem, true);
+      this.problem.scrollIntoView({ block: "nearest" });
+      // A new try is a new order, unless nobody knows whether the first arrived.
+      if (error.status !== 0) this.renew();
+    } finally {
+      this.sending = false;
+      if (!this.commandId) this.update();
+    }
+  }
+
+  destroy() {
+    this.dialog.remove();
+  }
+}

@@ -1,0 +1,255 @@
+// The restart dialog: what the plan says, what will be ended, from where it goes on; nothing happens before it was typed.
+
+import { api } from "../core/api.js";
+import { asFinite, asList, asRecord, asText, asTexts } from "../core/as_type.js";
+import { commandEnded, commandFailed, commandLine, nodeList } from "../core/command.js";
+import { fill, h, setText, toast } from "../core/dom.js";
+import { ago, errorText, formatCount, plural } from "../core/format.js";
+import { patch } from "../core/patch.js";
+import { verdictOf } from "../incident/verdict.js";
+import { CommandDialog } from "./command_dialog.js";
+
+/** What has to be typed. Short: it is night, and the keyboard is a phone's. */
+const WORD = "restart";
+const OFFERED = 40;
+/** Nodes named one by one. */
+const NODES = 16;
+
+export class RestartDialog extends CommandDialog {
+  /** `page` as in incident.js. */
+  constructor(page) {
+    super(page, "restart");
+  }
+
+  async show() {
+    this.begin();
+    this.open = true;
+    fill(
+      this.dialog,
+      this.head("Restart the job", this.page.name()),
+      h(
+        "div",
+        { class: "dialog-body" },
+        h("div", { class: "collecting", role: "status" }, h("i", { class: "spinner" }), "Asking for the plan …"),
+      ),
+    );
+    this.dialog.showModal();
+    try {
+      this.plan = asRecord(await api.plan(this.page.id));
+    } catch (error) {
+      this.plan = {};
+      toast(errorText(error), "warning");
+    }
+    if (this.open && !this.commandId) this.form();
+  }
+
+  usable() {
+    return this.page
+      .checkpointList()
+      .filter((one) => one.available && !one.dead)
+      .slice(0, OFFERED);
+  }
+
+  /** Nodes that may be left out: those that the plan or the verdict names, and as many of the others as fit. */
+  nodes() {
+    const planned = asTexts(this.plan.exclude_nodes);
+    const suspects = asList(this.plan.suspects).map((one) => asText(asRecord(one).node));
+    const verdict = verdictOf(this.page.incident);
+    const agents = this.page.agents.map((agent) => asText(agent.node));
+    const all = [...new Set([...planned, ...suspects, ...(verdict ? verdict.nodes : []), ...agents].filter(Boolean))];
+    // Without its only node there is no job: nothing to choose, unless the plan says so.
+    return all.length > 1 || planned.length ? all.slice(0, NODES) : [];
+  }
+
+  form() {
+    const list = this.usable();
+    const planned = asFinite(asRecord(this.plan.checkpoint).step);
+    const excluded = new Set(asTexts(this.plan.exclude_nodes));
+    this.step = h(
+      "select",
+      { id: "restart-step", class: "choice-list wide", on: { change: () => this.choose() } },
+      list.map((one) =>
+        h(
+          "option",
+          { value: one.step, selected: one.step === planned },
+          `step ${formatCount(one.step)}, ${ago(this.page.now() - one.time)}${one.inside ? " · inside an open incident" : ""}${one.step === planned ? " · planned" : ""}`,
+        ),
+      ),
+      list.length ? null : h("option", { value: "" }, "none is known: the job begins as it does by itself"),
+    );
+    this.boxes = this.nodes().map((node) => {
+      const box = h("input", { type: "checkbox", value: node, on: { change: () => this.update() } });
+      box.checked = box.defaultChecked = excluded.has(node);
+      return box;
+    });
+    const skip = asFinite(this.plan.skip_batches);
+    this.skip = h("input", {
+      id: "restart-skip",
+      class: "field",
+      type: "number",
+      min: "0",
+      max: "1000000000",
+      step: "1",
+      placeholder: "0",
+      inputmode: "numeric",
+      value: skip ? String(skip) : "",
+      on: { input: () => this.update() },
+    });
+    this.reason = h("input", {
+      id: "restart-reason",
+      class: "field",
+      type: "text",
+      maxlength: "300",
+      autocomplete: "off",
+      value: asText(this.page.incident.title).slice(0, 300),
+    });
+    this.typed = h("input", {
+      id: "restart-typed",
+      class: "field",
+      type: "text",
+      autocomplete: "off",
+      autocapitalize: "none",
+      spellcheck: "false",
+      "aria-describedby": "restart-sentence",
+      on: { input: () => this.update() },
+    });
+    this.sentence = h("p", { class: "sentence", id: "restart-sentence", "aria-live": "polite" });
+    this.confirm = h("button", { type: "submit", class: "button danger", id: "restart-confirm" }, "Restart");
+    const field = (id, label, hint, input) =>
+      h("label", { class: "form-field", for: id }, h("span", {}, label), input, hint ? h("small", {}, hint) : null);
+    fill(
+      this.dialog,
+      this.formOf(
+        this.head("Restart the job", this.page.name()),
+        [
+          asText(this.plan.text)
+            ? h("p", { class: "plan-text" }, h("b", {}, "The plan: "), asText(this.plan.text))
+            : h("p", { class: "away" }, "The server has no plan for this; choose yourself."),
+          field("restart-step", "Go on from checkpoint", "", this.step),
+          this.makeAccept(),
+          this.boxes.length
+            ? h(
+                "fieldset",
+                { class: "node-choices" },
+                h("legend", {}, "Leave out these nodes"),
+                this.boxes.map((box) =>
+                  h(
+                    "label",
+                    { class: "node-choice" },
+                    box,
+                    h("span", {}, box.value),
+                    excluded.has(box.value) ? h("span", { class: "chip accent" }, "planned") : null,
+                  ),
+                ),
+              )
+            : null,
+          h(
+            "div",
+            { class: "form-row two" },
+            field("restart-skip", "Batches to skip", "blank: none", this.skip),
+            field("restart-reason", "Reason", "saved in the run's history", this.reason),
+          ),
+          this.sentence,
+          field("restart-typed", `Type “${WORD}” to go ahead`, "", this.typed),
+          this.makeProblem(),
+        ],
+        this.confirm,
+      ),
+    );
+    this.update();
+    this.beginAt(this.typed);
+  }
+
+  choose() {
+    this.accept.checked = false;
+    this.update();
+  }
+
+  /** The open incident that the chosen checkpoint is from inside of, null for none. */
+  insideOf(step) {
+    const planned = asRecord(this.plan.checkpoint);
+    const known = planned.step === step ? planned : this.usable().find((one) => one.step === step);
+    return (known && known.inside) || null;
+  }
+
+  order() {
+    const names = (wanted) => this.boxes.filter(wanted).map((box) => box.value);
+    const order = {
+      kind: "restart",
+      reason: this.reason.value.trim(),
+      idempotency_key: this.key,
+      exclude_nodes: names((box) => box.checked),
+      keep_nodes: names((box) => box.defaultChecked && !box.checked),
+    };
+    if (this.step.value !== "") order.to_step = Number(this.step.value);
+    if (this.accept.checked && this.insideOf(order.to_step)) order.accept_inside_incident = true;
+    if (this.skip.value.trim() !== "") order.skip_batches = Number(this.skip.value);
+    return order;
+  }
+
+  update() {
+    const order = this.order();
+    const { page } = this;
+    const size = page.worldSize();
+    const last = page.lastStep();
+    const ranks = size === 1 ? "The process of the rank is" : `The processes of all ${formatCount(size)} ranks are`;
+    const gone = order.to_step === undefined || last === null ? 0 : Math.max(0, last - order.to_step);
+    const parts = [`${ranks} ended on every node: asked first (SIGTERM), killed after that.`];
+    parts.push(
+      "Whoever started the job (torchrun, Slurm, Kubernetes) has to start it again; the plan for that is written to every node first.",
+    );
+    if (order.to_step !== undefined)
+      parts.push(
+        `It goes on from checkpoint ${formatCount(order.to_step)}${gone ? `, ${plural(gone, "step")} are trained again` : ""}.`,
+      );
+    if (order.exclude_nodes.length)
+      parts.push(`Without ${order.exclude_nodes.join(", ")}: their places need spares, or the job comes up smaller.`);
+    if (order.keep_nodes.length)
+      parts.push(
+        `Against the plan ${order.keep_nodes.length > 1 ? "these are" : "this is"} used again: ${order.keep_nodes.join(", ")}.`,
+      );
+    setText(this.sentence, parts.join(" "));
+    const unasked = this.askInside(this.insideOf(order.to_step), "Go on from it all the same.");
+    const typed = this.typed.value.trim().toLowerCase() === WORD;
+    this.confirm.disabled = this.sending || unasked || !typed || !this.dialog.querySelector("form").checkValidity();
+    setText(this.confirm, this.sending ? "Ordering …" : "Restart");
+  }
+
+  refresh() {
+    if (this.open && this.commandId) this.progress();
+  }
+
+  progress() {
+    const command = this.page.commands.get(this.commandId);
+    if (!command) return;
+    const bad = commandFailed(command);
+    const title =
+      command.state === "done"
+        ? "The job runs again"
+        : bad
+          ? "Not restarted"
+          : command.state === "acted"
+            ? "The job is ended"
+            : "Ending the job";
+    patch(
+      this.dialog,
+      this.head(title, this.page.name()),
+      h(
+        "div",
+        { class: "dialog-body", id: "restart-progress", data: { state: command.state } },
+        nodeList(command),
+        h("p", { class: bad ? "problem" : `sentence${command.state === "done" ? " good" : ""}` }, commandLine(command)),
+      ),
+      h(
+        "div",
+        { class: "dialog-foot" },
+        h("span", { class: "sub grow" }, commandEnded(command) ? "" : "This goes on if you close the dialog."),
+        h(
+          "button",
+          { type: "button", class: "button primary", id: "restart-close", on: { click: () => this.dialog.close() } },
+          "Close",
+        ),
+      ),
+    );
+  }
+}

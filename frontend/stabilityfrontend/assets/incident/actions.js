@@ -1,0 +1,110 @@
+// What people can do on an incident's page: acknowledge it, look at every rank, restart the job, roll it back; and what became
+// of the newest order.
+
+import { api } from "../core/api.js";
+import { asList, asRecord, asText } from "../core/as_type.js";
+import { commandLine } from "../core/command.js";
+import { byId, fill, h, setClass, setShown, setText, toast } from "../core/dom.js";
+import { errorText } from "../core/format.js";
+import { incidentKind } from "../core/kinds.js";
+import { sinceOf, verdictOf } from "./verdict.js";
+
+/** What became of an order is told this long after its last word, seconds. */
+const SHOWN_S = 300;
+/** Nobody is there any more who could obey. */
+const ENDED = new Set(["finished", "offline"]);
+
+export class IncidentActions {
+  constructor(page) {
+    this.page = page;
+    const button = (id, look, words, run) =>
+      h("button", { type: "button", id, class: `button ${look}`, on: { click: run } }, words);
+    // Made once: whoever stands on one with the keyboard stays there.
+    this.ack = button("incident-ack", "primary", "Acknowledge", () => this.acknowledge());
+    this.dump = button("incident-dump", "", "Dump stacks now", () => this.dumpStacks());
+    this.restart = button("incident-restart", "danger", "Restart the job …", () => page.restart.show());
+    this.back = button("incident-rollback", "", [h("span", { class: "icon icon-back" }), "Roll back …"], () =>
+      page.dialog.show(page.incident),
+    );
+    this.words = h("span", { class: "sub action-words", role: "status" });
+    fill(byId("incident-actions"), this.ack, this.dump, this.restart, this.back, this.words);
+  }
+
+  draw() {
+    const { incident, run } = this.page;
+    const open = incident.state === "open" && !incident.dead;
+    const { of_machine: process, about } = incidentKind(incident.kind);
+    const said = about === "user";
+    const over = Boolean(run) && ENDED.has(run.status);
+    const unheard = Boolean(run) && run.agents === 0;
+    const why = over
+      ? "This run has ended: there is no job any more."
+      : unheard
+        ? "No agent of this run is connected, so an order would not reach the job."
+        : "";
+    setShown(this.ack, incident.state === "open" && !incident.acknowledged_by);
+    setText(this.ack, said ? "Acknowledge and close" : "Acknowledge");
+    this.ack.title = said ? "The job's alert is then closed" : "Tells others that you look after it; it stays open";
+    setShown(this.dump, process && !over);
+    this.dump.disabled = Boolean(why) || Boolean(this.asking);
+    this.dump.title = why || "Every agent samples its ranks and asks them for their stacks; takes about 3 s";
+    setShown(this.restart, process && open && !over);
+    this.restart.disabled = Boolean(why);
+    this.restart.title = why || "Shows what would be ended and from where it goes on, then asks";
+    const suggestion = asRecord(incident.suggestion);
+    setShown(this.back, open && !over && (!process || suggestion.action === "roll_back"));
+    setClass(this.back, `button${suggestion.action === "roll_back" ? " danger" : ""}`);
+    this.back.disabled = Boolean(why);
+    setText(this.words, this.told(why));
+    setShown(
+      byId("incident-actions"),
+      [this.ack, this.dump, this.restart, this.back].some((one) => !one.hidden) || this.words.textContent !== "",
+    );
+  }
+
+  /** The newest order in a sentence, or why none can be given. */
+  told(why) {
+    const { page } = this;
+    const verdict = verdictOf(page.incident);
+    // The stacks that the server asked for by itself stand below; that is no news.
+    const [command] = [...page.commands.values()]
+      .filter((one) => !(verdict && one.command_id === verdict.dump))
+      .sort((a, b) => b.issued - a.issued);
+    const last = command && asList(command.history)[asList(command.history).length - 1];
+    if (
+      command &&
+      command.issued >= sinceOf(page.incident) - 60 &&
+      page.now() - ((last && last.time) || command.issued) < SHOWN_S
+    )
+      return commandLine(command);
+    return page.incident.state === "open" ? why : "";
+  }
+
+  async acknowledge() {
+    try {
+      this.page.setIncident(await api.acknowledge(this.page.id, this.page.incidentId));
+      this.page.draw();
+    } catch (error) {
+      toast(errorText(error), "warning");
+    }
+  }
+
+  async dumpStacks() {
+    if (this.asking) return;
+    this.asking = true;
+    this.draw();
+    try {
+      this.page.watchDump(
+        await api.order(this.page.id, {
+          kind: "dump_stacks",
+          reason: `asked for on the page of “${asText(this.page.incident.title).slice(0, 200)}”`,
+        }),
+      );
+    } catch (error) {
+      toast(errorText(error), "warning");
+    } finally {
+      this.asking = false;
+      this.page.draw();
+    }
+  }
+}

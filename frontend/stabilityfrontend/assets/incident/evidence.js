@@ -1,0 +1,349 @@
+// What an incident rests on: the curve around its onset, who moved first, what else happened, what to go through.
+
+import { h, setText } from "../core/dom.js";
+import { formatAge, formatCount, formatValue, plural, toNumber } from "../core/format.js";
+import { incidentKind } from "../core/kinds.js";
+import { incidentHref } from "../core/route.js";
+import { severityOf } from "./severity.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+/** The chart's own units; it is stretched to the width that there is. */
+const WIDTH = 300;
+const HEIGHT = 84;
+/** Lines of a table before it says how many more there are. */
+const FEW = 6;
+
+const list = (value) => (Array.isArray(value) ? value : []);
+const number = (value) => {
+  const found = toNumber(value);
+  return found === null ? NaN : found;
+};
+
+function shape(tag, attributes) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  return element;
+}
+
+/** `3 steps before`, `at the onset`, `1 step after`. */
+export function fromOnset(distance) {
+  if (distance === 0) return "at the onset";
+  return `${plural(Math.abs(distance), "step")} ${distance < 0 ? "before" : "after"}`;
+}
+
+/** The small curve of `evidence.window`; null where there is none. One point beside the other: steps may be uneven. */
+export function windowChart(incident) {
+  const found = incident.evidence && incident.evidence.window;
+  if (!found || list(found.steps).length < 2) return null;
+  const { steps } = found;
+  const values = list(found.values).map(number);
+  const band = list(found.band).map(number);
+  const finite = [...values, ...band].filter(Number.isFinite);
+  if (!finite.length) return null;
+  const [least, most] = [Math.min(...finite), Math.max(...finite)];
+  const air = 0.08 * (most - least || Math.abs(most) || 1);
+  const [low, high] = [least - air, most + air];
+  const x = (index) => (index / (steps.length - 1)) * WIDTH;
+  const y = (value) => HEIGHT - ((value - low) / (high - low)) * HEIGHT;
+  const svg = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" });
+  const before = steps.findIndex((step) => step >= incident.onset_step);
+  const onset = before < 0 ? steps.length - 1 : before;
+  const over =
+    incident.recovered_step === null || incident.recovered_step === undefined
+      ? -1
+      : steps.findIndex((step) => step >= incident.recovered_step);
+  const end = over < 0 ? steps.length - 1 : over;
+  svg.append(
+    shape("rect", {
+      class: `event ${severityOf(incident)}`,
+      x: x(onset),
+      y: 0,
+      width: Math.max(1.5, x(end) - x(onset)),
+      height: HEIGHT,
+    }),
+  );
+  if (band.length === 2 && band.every(Number.isFinite))
+    svg.append(
+      shape("rect", {
+        class: "usual",
+        x: 0,
+        y: y(band[1]),
+        width: WIDTH,
+        height: Math.max(1, y(band[0]) - y(band[1])),
+      }),
+    );
+  const level = number(found.level);
+  if (Number.isFinite(level))
+    svg.append(shape("line", { class: "level", x1: 0, x2: WIDTH, y1: y(level), y2: y(level) }));
+  let path = "";
+  let on = false;
+  values.forEach((value, index) => {
+    if (Number.isFinite(value)) path += `${on ? "L" : "M"}${x(index).toFixed(1)},${y(value).toFixed(1)}`;
+    on = Number.isFinite(value);
+  });
+  svg.append(shape("path", { class: "curve", d: path }));
+  values.forEach((value, index) => {
+    if (!Number.isFinite(value))
+      svg.append(shape("line", { class: "strange", x1: x(index), x2: x(index), y1: 0, y2: 9 }));
+  });
+  const words = h("span", { class: "window-read" }, levelWords(found, level));
+  const read = ({ currentTarget: chart, clientX }) => {
+    const box = chart.getBoundingClientRect();
+    const index = Math.max(
+      0,
+      Math.min(steps.length - 1, Math.round(((clientX - box.left) / box.width) * (steps.length - 1))),
+    );
+    setText(
+      chart.parentElement.querySelector(".window-read"),
+      `step ${formatCount(steps[index])}: ${formatValue(values[index])}`,
+    );
+  };
+  const leave = ({ currentTarget: chart }) =>
+    setText(chart.parentElement.querySelector(".window-read"), levelWords(found, level));
+  const chart = h(
+    "div",
+    {
+      class: "window-chart",
+      role: "img",
+      "aria-label": `${found.metric} around the onset, from step ${steps[0]} to ${steps[steps.length - 1]}`,
+      on: { pointermove: read, pointerleave: leave },
+    },
+    svg,
+  );
+  const place = onset / (steps.length - 1);
+  return h(
+    "figure",
+    { class: "window" },
+    h("figcaption", {}, h("b", {}, found.metric), words),
+    chart,
+    h(
+      "div",
+      { class: "window-steps" },
+      place > 0.22 ? h("span", {}, formatCount(steps[0])) : null,
+      h(
+        "span",
+        { class: `at${place > 0.85 ? " end" : place < 0.1 ? " begin" : ""}`, style: { left: `${100 * place}%` } },
+        `onset ${formatCount(incident.onset_step)}`,
+      ),
+      place < 0.75 ? h("span", { class: "last" }, formatCount(steps[steps.length - 1])) : null,
+    ),
+  );
+}
+
+const levelWords = (found, level) => (Number.isFinite(level) ? `usual level ${formatValue(level)}` : "");
+
+function change(move) {
+  const percent = toNumber(move.rise_percent);
+  if (percent === null || !Number.isFinite(percent)) return formatValue(toNumber(move.to));
+  if (percent >= 900) return `× ${formatValue(Number((1 + percent / 100).toPrecision(2)))}`;
+  return `${percent > 0 ? "+" : "−"}${formatValue(Math.abs(Number(percent.toPrecision(2))))} %`;
+}
+
+function movedTable(incident) {
+  const moved = list(incident.evidence.moved_first);
+  if (!moved.length) return null;
+  const rows = moved
+    .slice(0, FEW)
+    .map((move) =>
+      h(
+        "tr",
+        {},
+        h("td", { class: "name", title: move.metric }, move.metric),
+        h("td", {}, fromOnset(move.onset_step - incident.onset_step)),
+        h(
+          "td",
+          { class: "num", title: `from ${formatValue(toNumber(move.from))} to ${formatValue(toNumber(move.to))}` },
+          change(move),
+        ),
+        h(
+          "td",
+          { class: "num" },
+          move.share === undefined || move.share === null ? "" : `${Math.round(100 * move.share)} %`,
+        ),
+      ),
+    );
+  const shares = moved.some((move) => move.share !== undefined && move.share !== null);
+  const head = ["Moved first", "when", "change", shares ? "share" : ""];
+  return h(
+    "table",
+    { class: "moved" },
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        head.map((word, index) =>
+          h(
+            "th",
+            { class: index > 1 ? "num" : "", title: word === "share" ? "Of the rise of all data sets" : null },
+            word,
+          ),
+        ),
+      ),
+    ),
+    h("tbody", {}, rows),
+    moved.length > FEW ? h("caption", {}, `and ${moved.length - FEW} more`) : null,
+  );
+}
+
+const block = (title, ...parts) =>
+  parts.flat().some(Boolean) ? h("section", { class: "evidence-part" }, h("h4", {}, title), ...parts) : null;
+const lines = (entries, look) =>
+  entries.length
+    ? h(
+        "ul",
+        { class: look || "" },
+        entries.map((entry) => h("li", {}, entry)),
+      )
+    : null;
+
+function nearby(incident) {
+  return list(incident.evidence.nearby).map((fact) => [
+    h("span", { class: "when" }, fromOnset(fact.step - incident.onset_step)),
+    ` ${fact.text}`,
+  ]);
+}
+
+function batches(incident) {
+  const found = list(incident.evidence.batches);
+  return found.map((entry) => [
+    h("span", { class: "when" }, formatCount(entry.step)),
+    " ",
+    h("code", { title: entry.fingerprint }, entry.fingerprint),
+  ]);
+}
+
+/** Everything behind the fold; null where there is nothing. */
+function details(incident) {
+  const { suggestion } = incident;
+  const parts = [
+    movedTable(incident),
+    block("Near the onset", lines(nearby(incident))),
+    block("Checklist", lines(list(suggestion && suggestion.checklist))),
+    block("Batches by step", lines(batches(incident), "batches")),
+    suggestion && suggestion.source && suggestion.source !== "rule of thumb"
+      ? h("p", { class: "source" }, `Source: ${suggestion.source}.`)
+      : null,
+  ].filter(Boolean);
+  return parts.length ? h("div", { class: "evidence" }, parts) : null;
+}
+
+/**
+ * What a card shows below its facts. The curve and the advice stand there while it is open, the rest behind a fold that
+ * stays as people left it. `first`: unfolded until somebody folds it.
+ */
+export function evidence(page, incident, first) {
+  if (!incident.evidence) return [];
+  const { suggestion } = incident;
+  const open = incident.state === "open";
+  const folds = (page.evidenceFolds = page.evidenceFolds || new Map());
+  const shown = folds.has(incident.incident_id) ? folds.get(incident.incident_id) : Boolean(first);
+  const more = details(incident);
+  const chart = open || shown ? windowChart(incident) : null;
+  const hidden = more || (!open && windowChart(incident));
+  const excuses = list(incident.evidence.explained_by).filter((text) => text);
+  return [
+    excuses.length ? h("p", { class: "excuse" }, `Explained by: ${excuses.join("; ")}.`) : null,
+    chart,
+    suggestion && suggestion.text && (open || suggestion.action !== "none")
+      ? h("p", { class: "suggestion" }, suggestion.text)
+      : null,
+    hidden
+      ? h(
+          "button",
+          {
+            type: "button",
+            class: "fold evidence-fold",
+            "aria-expanded": String(shown),
+            data: { evidence: incident.incident_id },
+            on: {
+              click: () => {
+                folds.set(incident.incident_id, !shown);
+                page.dirty("incidents");
+              },
+            },
+          },
+          h("span", { class: "icon icon-fold" }),
+          "Evidence",
+        )
+      : null,
+    shown ? more : null,
+  ];
+}
+
+/** A chip with the data sets that moved together; null where that is one or none. */
+export function dataSets(incident) {
+  const names = list(incident.evidence && incident.evidence.datasets);
+  if (names.length < 2) return null;
+  const shown =
+    names.length > FEW ? `${names.slice(0, FEW).join(", ")} and ${names.length - FEW} more` : names.join(", ");
+  return h(
+    "span",
+    { class: "fact-chip", title: "Data sets whose losses moved, the one that carries most first" },
+    `data sets ${shown}`,
+  );
+}
+
+/** What is known and no alarm, below the alarms and folded. */
+export function knownList(page, known) {
+  if (!known.length) return null;
+  const shown = Boolean(page.knownShown);
+  const row = (incident) =>
+    h(
+      "article",
+      {
+        class: `known${incident.state === "open" ? "" : " closed"}`,
+        tabindex: "0",
+        data: { incident: incident.incident_id },
+        on: {
+          click: (event) => event.target.closest("button, a") || page.zoomTo(incident),
+          keydown: (event) => event.key === "Enter" && event.target === event.currentTarget && page.zoomTo(incident),
+        },
+      },
+      h(
+        "div",
+        { class: "incident-head" },
+        h("h3", {}, incident.title || incidentKind(incident.kind).label),
+        h("time", {}, formatAge(page.now() - incident.opened)),
+      ),
+      incident.text ? h("p", {}, incident.text) : null,
+      evidence(page, incident, false),
+      page.id
+        ? h(
+            "a",
+            {
+              class: "details-link",
+              href: incidentHref(page.id, incident.incident_id),
+              data: { details: incident.incident_id },
+            },
+            "Details",
+          )
+        : null,
+    );
+  return h(
+    "div",
+    { class: "known-list" },
+    h(
+      "button",
+      {
+        type: "button",
+        class: "fold",
+        id: "known-fold",
+        "aria-expanded": String(shown),
+        title:
+          "Changes that a known reason explains, and what is watched without being sure. Nobody is alerted for them.",
+        on: {
+          click: () => {
+            page.knownShown = !shown;
+            page.dirty("incidents");
+          },
+        },
+      },
+      h("span", { class: "icon icon-fold" }),
+      "Known or watched, no alarm",
+      h("span", { class: "chip" }, formatCount(known.length)),
+    ),
+    shown ? known.map(row) : null,
+  );
+}

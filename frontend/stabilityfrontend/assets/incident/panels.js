@@ -1,0 +1,176 @@
+// The panels of an incident's page below its verdict: each is drawn anew only where what it shows has changed.
+
+import { asList, asRecord, asText } from "../core/as_type.js";
+import { commandEnded, commandFailed } from "../core/command.js";
+import { byId, h, setShown, setText } from "../core/dom.js";
+import { clock, formatCount, plural, sentence } from "../core/format.js";
+import { incidentKind } from "../core/kinds.js";
+import { deathParts } from "./deaths.js";
+import { evidence } from "./evidence.js";
+import { rankFacts, rankTable, timelineList, timelineOf } from "./facts.js";
+import { gpuParts } from "./gpus.js";
+import { advice, keyed, wide } from "./parts.js";
+import { collectivesTable, stackGroups, stackParts, stackedRanks } from "./stacks.js";
+import { verdictOf } from "./verdict.js";
+
+/** Draw into a panel's body and show the panel, or hide it where there is nothing. Garbage in one region leaves the others. */
+function panel(id, key, build) {
+  const place = byId(id);
+  if (!place) return;
+  keyed(place, key, () => {
+    let parts = null;
+    try {
+      parts = build();
+    } catch (error) {
+      console.debug(error);
+      parts = [h("div", { class: "nothing" }, `This part can't be shown: ${error.message}`)];
+    }
+    const shown = [parts].flat(3).filter((part) => part !== null && part !== undefined && part !== false);
+    setShown(byId(`${id}-panel`), shown.length > 0);
+    return shown;
+  });
+}
+
+function stacks(page) {
+  const asked = page.request();
+  const dump = page.dump();
+  if (!asked)
+    return page.incident.kind === "hang" && page.incident.state === "open"
+      ? h("div", { class: "nothing" }, "No stacks have been asked for yet.")
+      : null;
+  const command = page.commands.get(asked.request);
+  // An order that is over brings nothing more: an agent that was killed in its middle must not keep people waiting.
+  const over = Boolean(command) && (dump ? commandEnded(command) : commandFailed(command));
+  const waiting = page.awaited(asked) && !over && (!dump || dump.complete === false);
+  const failed = command
+    ? Object.entries(asRecord(command.nodes)).filter(([, word]) => asRecord(word).state === "failed")
+    : [];
+  return [
+    waiting
+      ? h(
+          "div",
+          { class: "collecting", role: "status" },
+          h("i", { class: "spinner" }),
+          dump
+            ? `Collecting stacks … ${Object.keys(asRecord(dump.ranks)).length} of ${plural(page.worldSize(), "rank")} so far.`
+            : "Collecting stacks …",
+        )
+      : null,
+    dump
+      ? stackParts(dump)
+      : waiting
+        ? null
+        : h("div", { class: "nothing" }, "No stacks have arrived: no agent answered in time."),
+    failed.map(([node, word]) =>
+      h(
+        "div",
+        { class: "nothing bad" },
+        `${node}: ${sentence(asText(word.detail) || "the agent could not collect them")}`,
+      ),
+    ),
+  ];
+}
+
+function chooseDump(page) {
+  const list = page.requests();
+  const asked = page.request();
+  const verdict = verdictOf(page.incident);
+  keyed(byId("stacks-choose"), [list, asked && asked.request], () => {
+    if (list.length < 2) return [];
+    const select = h(
+      "select",
+      {
+        class: "choice-list",
+        "aria-label": "Which stacks",
+        on: { change: (event) => ((page.chosen = event.target.value), page.fetchDump(), page.draw()) },
+      },
+      list.map((one) =>
+        h(
+          "option",
+          { value: one.request, selected: asked && one.request === asked.request },
+          `${clock(one.issued)}${verdict && one.request === verdict.dump ? " · of the verdict" : ""}`,
+        ),
+      ),
+    );
+    return [select];
+  });
+}
+
+/** Everything below the verdict. */
+export function drawIncidentParts(page) {
+  const { incident } = page;
+  const dump = page.dump();
+  const asked = page.request();
+  const commands = [...page.commands.values()];
+  const verdict = verdictOf(incident);
+  const process = incidentKind(incident.kind).of_machine;
+  panel("incident-advice", [incident.suggestion], () => advice(page));
+  panel("incident-death", [incident.version, incident.kind], () => deathParts(incident));
+  panel("incident-gpu", [incident.version, page.gpu], () => gpuParts(incident, page.gpu));
+  chooseDump(page);
+  // The dump itself is not compared: it is another object when it was fetched anew.
+  panel(
+    "incident-stacks",
+    [
+      asked && asked.request,
+      dump && [dump.time, dump.complete, Object.keys(asRecord(dump.ranks)).length, asList(dump.groups).length],
+      asked && page.awaited(asked),
+      asked && page.commands.get(asked.request)?.nodes,
+      asked && page.commands.get(asked.request)?.state,
+    ],
+    () => stacks(page),
+  );
+  setText(
+    byId("stacks-note"),
+    dump
+      ? `${plural(stackedRanks(dump), "rank")} in ${plural(stackGroups(dump).length, "group")}, ${clock(dump.time)}`
+      : "",
+  );
+  panel("incident-collectives", [asked && asked.request, dump && dump.collectives, page.worldSize()], () =>
+    dump ? wide(collectivesTable(dump, page.worldSize())) : null,
+  );
+  const suspects = verdict
+    ? verdict.culprits
+    : incident.rank === null || incident.rank === undefined
+      ? []
+      : [incident.rank];
+  panel(
+    "incident-ranks",
+    [
+      incident.version,
+      page.allRanks,
+      asked && asked.request,
+      dump && [dump.time, dump.complete, Object.keys(asRecord(dump.ranks)).length],
+      process && !dump && page.agents.length,
+    ],
+    () => ranks(page, suspects, process),
+  );
+  panel("incident-evidence", [incident.version, [...page.evidenceFolds]], () =>
+    process && !asRecord(incident.evidence).window ? null : evidence(page, { ...incident, suggestion: null }, true),
+  );
+  panel("incident-timeline", [incident, dump && dump.time, commands.map((one) => [one.command_id, one.state])], () =>
+    timelineList(timelineOf(incident, dump, commands)),
+  );
+}
+
+function ranks(page, suspects, process) {
+  const dump = page.dump();
+  if (!process) return null;
+  const rows = rankFacts(page.incident, dump, page.agents);
+  if (!rows.size) return null;
+  setText(byId("incident-ranks-note"), dump && dump.time ? `as they were at ${clock(dump.time)}` : "");
+  const more =
+    rows.size > 8
+      ? h(
+          "button",
+          {
+            type: "button",
+            class: "toggle",
+            "aria-pressed": String(Boolean(page.allRanks)),
+            on: { click: () => ((page.allRanks = !page.allRanks), page.draw()) },
+          },
+          page.allRanks ? "Grouped" : `All ${formatCount(rows.size)} ranks`,
+        )
+      : null;
+  return [wide(rankTable(rows, suspects, page.allRanks)), more ? h("div", { class: "group-foot" }, more) : null];
+}

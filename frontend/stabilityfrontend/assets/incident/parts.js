@@ -1,0 +1,298 @@
+// The regions of an incident's page, drawn anew only where something in them changed: what somebody selects or unfolds stays.
+
+import { asFinite, asList, asRecord, asText, asTexts, toldStep } from "../core/as_type.js";
+import { byId, h, setClass, setText } from "../core/dom.js";
+import { clock, duration, formatCount, moment, readable, sentence } from "../core/format.js";
+import { incidentKind } from "../core/kinds.js";
+import { patch } from "../core/patch.js";
+import { rankWords } from "../ranks/rank_words.js";
+import { factList } from "./facts.js";
+import { severityOf } from "./severity.js";
+import { lastingWords, sinceOf, tickLasting, verdictOf } from "./verdict.js";
+
+/** A table that may be wider than its place: a shade at the edge shows that there is more. */
+export const wide = (table) => (table ? h("div", { class: "wide-table" }, table) : null);
+
+export function keyed(place, key, build) {
+  if (!place) return;
+  const words = JSON.stringify(key);
+  if (keyOf.get(place) === words) return;
+  keyOf.set(place, words);
+  patch(place, build());
+}
+/** Element -> what was last drawn into it. */
+export const keyOf = new WeakMap();
+
+// -- what is read first ---------------------------------------------------------------------------------------------
+
+function stateWords(incident) {
+  if (incident.state === "open") return "open";
+  return incident.state === "recovered" ? "recovered" : "over";
+}
+
+function head(page) {
+  const { incident } = page;
+  const kind = incidentKind(incident.kind);
+  const severity = severityOf(incident);
+  const open = incident.state === "open";
+  const step = toldStep(incident.onset_step);
+  return [
+    h(
+      "div",
+      { class: "incident-marks" },
+      h("span", { class: `pill ${open ? severity : "calm"}` }, open ? severity : stateWords(incident)),
+      h("span", { class: "chip" }, [kind.sign, kind.label].filter(Boolean).join(" ")),
+      open ? h("span", { class: "chip" }, "open") : null, // one that is over has lost the severity that it had
+      incident.dead ? h("span", { class: "chip" }, "on a discarded branch") : null,
+      incident.acknowledged_by
+        ? h("span", { class: "chip accent" }, `acknowledged by ${asText(incident.acknowledged_by)}`)
+        : null,
+    ),
+    h("h1", {}, asText(incident.title) || kind.label),
+    h(
+      "p",
+      { class: "incident-sub" },
+      "Run ",
+      h("a", { href: `/runs/${encodeURIComponent(page.id)}` }, page.name()),
+      step === null ? null : ` · step ${formatCount(step)}`,
+      " · ",
+      h("span", { class: "incident-age" }),
+    ),
+  ];
+}
+
+/** `rank 5 on gpu-03, GPU 2 · GPU-1f…`: who is suspected, with all that names it. */
+function suspects(incident, verdict) {
+  const gpuOf = (rank) => (verdict ? verdict.gpus.find((gpu) => gpu.rank === rank) : null);
+  if (verdict && verdict.culprits.length && verdict.culprits.length <= 4)
+    return verdict.culprits.map((rank, index) => {
+      const gpu = gpuOf(rank);
+      const node =
+        (gpu && gpu.node) ||
+        (verdict.nodes.length === 1 ? verdict.nodes[0] : verdict.nodes[index]) ||
+        (incident.rank === rank ? asText(incident.node) : "");
+      const words = [`rank ${rank}`, node, gpu && gpu.index !== null ? `GPU ${gpu.index}` : ""]
+        .filter(Boolean)
+        .join(" · ");
+      return h(
+        "div",
+        {},
+        h("b", {}, words),
+        gpu && gpu.uuid ? h("div", {}, h("code", { class: "sub", title: gpu.uuid }, gpu.uuid)) : null,
+      );
+    });
+  if (verdict && verdict.culprits.length)
+    return h(
+      "b",
+      {},
+      `${rankWords(verdict.culprits)}${verdict.nodes.length ? ` · ${verdict.nodes.slice(0, 4).join(", ")}` : ""}`,
+    );
+  const gpu = asRecord(asRecord(incident.evidence).gpu);
+  const index = asFinite(gpu.index);
+  const words = [
+    asFinite(incident.rank) === null ? "" : `rank ${incident.rank}`,
+    asText(incident.node || gpu.node) || (verdict ? verdict.nodes.join(", ") : ""),
+    index === null ? "" : `GPU ${index}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+  return words
+    ? [h("b", {}, words), asText(gpu.uuid) ? h("div", {}, h("code", { class: "sub" }, asText(gpu.uuid))) : null]
+    : "";
+}
+
+/** What the agents of the nodes concerned can't see, by node. */
+function blindNodes(page, verdict) {
+  const nodes = new Set(verdict ? verdict.nodes : []);
+  if (asText(page.incident.node)) nodes.add(asText(page.incident.node));
+  return page.agents
+    .map(asRecord)
+    .sort((a, b) => Boolean(b.connected) - Boolean(a.connected))
+    .filter((agent) => nodes.delete(asText(agent.node))) // of two agents of a node, one after the other, the one that is there
+    .slice(0, 4)
+    .map((agent) => ({
+      node: asText(agent.node),
+      blind: asList(asRecord(agent.agent_state).blind)
+        .map(asRecord)
+        .filter((spot) => asText(spot.what)),
+    }))
+    .filter((found) => found.blind.length);
+}
+
+const BLIND = {
+  gpu: "GPUs",
+  gpu_events: "GPU events",
+  kernel_log: "kernel log",
+  signals: "stacks by signal",
+  slot: "slots of ranks",
+  exit_status: "exit codes",
+};
+const blindWords = (spot) => BLIND[asText(spot.what)] || readable(asText(spot.what));
+const blindLine = (spot) =>
+  `${blindWords(spot)}: ${sentence(asText(spot.why)) || "not visible."}${asText(spot.do) ? ` To see it: ${asText(spot.do)}.` : ""}`;
+
+function verdictParts(page) {
+  const { incident } = page;
+  const verdict = verdictOf(incident);
+  const since = sinceOf(incident);
+  const open = incident.state === "open";
+  const kind = incidentKind(incident.kind);
+  const nobody = verdict && !verdict.culprits.length && kind.of_machine;
+  const who = suspects(incident, verdict);
+  const detector = !kind.of_machine && kind.about !== "user";
+  const facts = factList([
+    [kind.blames === "suspect" ? "Suspect" : "Where", who || (nobody ? "no rank stands out" : "")],
+    [
+      "Since",
+      since === null
+        ? ""
+        : h("span", {}, h("b", {}, clock(since)), h("span", { class: "sub since-age", "aria-live": "off" })),
+      since === null ? "" : moment(since),
+    ],
+    [
+      "How sure",
+      verdict && verdict.confidence
+        ? h(
+            "span",
+            {},
+            h(
+              "span",
+              { class: `sure ${verdict.confidence}`, "aria-hidden": "true" },
+              h("i", {}),
+              h("i", {}),
+              h("i", {}),
+            ),
+            h("b", {}, verdict.confidence),
+            h("span", { class: "sub" }, ` ${verdict.sure}`),
+          )
+        : "",
+    ],
+    ["Training", verdict && verdict.training ? verdict.training : ""],
+    [
+      "Onset",
+      detector && asFinite(incident.onset_step) !== null
+        ? `step ${formatCount(incident.onset_step)}${asFinite(incident.peak_step) === null ? "" : `, peak at ${formatCount(incident.peak_step)}`}`
+        : "",
+    ],
+    ["Metric", detector ? asText(incident.metric) : ""],
+    ["Data set", asText(incident.dataset)],
+  ]);
+  const words = verdict && verdict.text ? verdict.text : asText(incident.text);
+  const more =
+    verdict && verdict.text && asText(incident.text) && asText(incident.text) !== verdict.text
+      ? asText(incident.text)
+      : "";
+  return [
+    verdict && verdict.label && verdict.class !== "unknown"
+      ? h("div", { class: "verdict-class" }, verdict.label.charAt(0).toUpperCase() + verdict.label.slice(1))
+      : null,
+    h(
+      "p",
+      { class: "verdict-words" },
+      ...lastingWords(words || "The server says no more about it.", incident, page.now()),
+    ),
+    facts,
+    verdict && verdict.because.length
+      ? h(
+          "div",
+          { class: "because" },
+          h("h3", {}, "Because"),
+          h(
+            "ul",
+            {},
+            verdict.because.map((line) => h("li", {}, line)),
+          ),
+        )
+      : null,
+    verdict && verdict.blind.length
+      ? h(
+          "div",
+          { class: "not-seen" },
+          h("h3", {}, "Not visible"),
+          h(
+            "ul",
+            {},
+            verdict.blind.map((line) => h("li", {}, line)),
+          ),
+        )
+      : null,
+    open && kind.of_machine
+      ? blindNodes(page, verdict).map(({ node, blind }) =>
+          h(
+            "details",
+            { class: "told", data: { node } },
+            h("summary", {}, `Not visible on ${node} at the moment: ${blind.map(blindWords).join(", ")}`),
+            h(
+              "ul",
+              {},
+              blind.map((spot) => h("li", {}, blindLine(spot))),
+            ),
+          ),
+        )
+      : null,
+    open && more && !more.includes(words)
+      ? h("details", { class: "told" }, h("summary", {}, "As it was reported"), h("p", {}, more))
+      : null,
+    open || !incident.resolved
+      ? null
+      : h(
+          "p",
+          { class: "over" },
+          `Over since ${moment(incident.resolved)}${since ? `, after ${duration(incident.resolved - since)}` : ""}.${more ? ` ${more}` : ""}`,
+        ),
+  ];
+}
+
+/** Head and verdict; the ages in them go on by themselves. */
+export function drawIncidentTop(page) {
+  const { incident } = page;
+  const name = page.name();
+  const link = byId("incident-run");
+  setText(link, name);
+  if (link) link.href = `/runs/${encodeURIComponent(page.id)}`;
+  keyed(byId("incident-head"), [incident, name], () => head(page));
+  keyed(
+    byId("incident-verdict"),
+    [incident, page.agents.map((agent) => asRecord(asRecord(agent).agent_state).blind)],
+    () => verdictParts(page),
+  );
+  setClass(byId("incident-verdict"), `verdict panel ${incident.state === "open" ? severityOf(incident) : "closed"}`);
+  const since = sinceOf(incident);
+  const age =
+    since === null
+      ? ""
+      : duration(
+          Math.max(0, Math.floor((incident.state === "open" ? page.now() : incident.resolved || page.now()) - since)),
+        );
+  tickLasting(byId("incident-verdict"), page.now());
+  setText(page.root.querySelector(".since-age"), incident.state === "open" ? `, ${age} ago` : "");
+  setText(page.root.querySelector(".incident-age"), incident.state === "open" ? `for ${age}` : `lasted ${age}`);
+}
+
+// -- what it rests on -----------------------------------------------------------------------------------------------
+
+export function advice(page) {
+  const suggestion = asRecord(page.incident.suggestion);
+  const checks = asTexts(suggestion.checklist);
+  if (!asText(suggestion.text) && !checks.length) return null;
+  return [
+    asText(suggestion.text) ? h("p", { class: "advice" }, asText(suggestion.text)) : null,
+    checks.length
+      ? h(
+          "ul",
+          { class: "checks" },
+          checks.map((line) => {
+            const box = h("input", {
+              type: "checkbox",
+              on: { change: (event) => page.ticked[event.target.checked ? "add" : "delete"](line) },
+            });
+            box.checked = page.ticked.has(line);
+            return h("li", {}, h("label", {}, box, h("span", {}, line)));
+          }),
+        )
+      : null,
+    asText(suggestion.source) && suggestion.source !== "rule of thumb"
+      ? h("p", { class: "source sub" }, `Source: ${asText(suggestion.source)}.`)
+      : null,
+  ];
+}

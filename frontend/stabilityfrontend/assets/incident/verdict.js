@@ -1,0 +1,106 @@
+// What an incident's verdict says, read with care: every field may be absent, of an older server, or nonsense.
+
+import { asFinite, asList, asRecord, asText, asTexts } from "../core/as_type.js";
+import { h, setText } from "../core/dom.js";
+import { duration, readable } from "../core/format.js";
+import { ranksOf } from "../ranks/rank_words.js";
+
+/** Class of a verdict -> its few words (docs/liveness.md). */
+const CLASSES = {
+  data_loader: "stuck in the data loader",
+  peer_missing: "a peer is missing",
+  livelock: "Python runs, no step is made",
+  gil_held: "a C call holds Python's lock",
+  stopped: "the process is stopped",
+  blocked: "blocked outside Python",
+  io: "waits for a disk or file system",
+  collective_stuck: "a collective is stuck",
+  desync: "ranks run different collectives",
+  overdue: "a long phase is overdue",
+  node_lost: "a node is silent",
+  oom_kill: "killed for memory",
+  signal: "killed from outside",
+  crash: "crashed",
+  exit_code: "ended with an error code",
+  exception: "an exception ended it",
+  agent_dead: "the agent died",
+  partition: "the node does not reach us",
+  unknown: "cause unknown",
+};
+const CONFIDENCES = {
+  high: "the evidence leaves no other reading that we know of",
+  medium: "the evidence fits, others are possible",
+  low: "a suspicion: look before you act",
+};
+const TRAININGS = { "goes on": "goes on", stands: "stalled", unknown: "not known" };
+
+/** An incident's verdict with every field in its shape; null where there is none. */
+export function verdictOf(incident) {
+  const found = asRecord(asRecord(incident.evidence).verdict);
+  if (!asText(found.text) && !asText(found.class)) return null;
+  return {
+    class: asText(found.class),
+    label: CLASSES[found.class] || readable(asText(found.class)),
+    text: asText(found.text),
+    parts: asList(found.parts).filter((part) => typeof part === "string" || asFinite(part) !== null),
+    confidence: CONFIDENCES[found.confidence] ? found.confidence : "",
+    sure: CONFIDENCES[found.confidence] || "",
+    culprits: ranksOf(found.culprits),
+    nodes: asTexts(found.nodes),
+    gpus: asList(found.gpus)
+      .map(asRecord)
+      .map((gpu) => ({
+        rank: asFinite(gpu.rank),
+        node: asText(gpu.node),
+        index: asFinite(gpu.index),
+        uuid: asText(gpu.uuid),
+      })),
+    because: asTexts(found.because),
+    blind: asList(found.blind).map(blindWords).filter(Boolean),
+    since: asFinite(found.since),
+    decidedAfter: asFinite(found.decided_after_s),
+    dump: asText(found.dump) || null,
+    training: TRAININGS[found.training] || "",
+  };
+}
+
+/** A blind spot as one sentence; agents tell theirs in three parts. */
+function blindWords(blind) {
+  const { what, why, do: remedy } = asRecord(blind);
+  return (
+    asText(blind) ||
+    [readable(asText(what)), asText(why)].filter(Boolean).join(": ") + (asText(remedy) ? ` (${asText(remedy)})` : "")
+  );
+}
+
+/** Since when, unix seconds: of the last progress where that is known. */
+export const sinceOf = (incident) => {
+  const verdict = verdictOf(incident);
+  return (verdict && verdict.since) || asFinite(asRecord(incident.evidence).since) || asFinite(incident.opened);
+};
+
+const lasted = (seconds) => duration(Math.max(0, Math.floor(seconds)));
+
+/**
+ * Words about an incident, as children of an element. A verdict says how long something lasts as of when it was told;
+ * where its text stands in the words, an open one's durations are elements of their own, which `tickLasting` keeps true.
+ */
+export function lastingWords(words, incident, now) {
+  const verdict = incident && incident.state === "open" ? verdictOf(incident) : null;
+  const at = verdict && verdict.text && verdict.parts.length ? words.indexOf(verdict.text) : -1;
+  if (at < 0) return [words];
+  const parts = verdict.parts.map((part) =>
+    typeof part === "string"
+      ? part
+      : h("span", { class: "lasts", data: { since: part }, "aria-live": "off" }, lasted(now - part)),
+  );
+  return [words.slice(0, at), ...parts, words.slice(at + verdict.text.length)];
+}
+
+/** Bring the durations of `lastingWords` within an element up to date. */
+export function tickLasting(root, now) {
+  if (root) for (const part of root.querySelectorAll(".lasts")) setText(part, lasted(now - Number(part.dataset.since)));
+}
+
+/** The beginning of a GPU's UUID: enough to tell eight apart. */
+export const shortUuid = (uuid) => (asText(uuid).length > 16 ? `${asText(uuid).slice(0, 16)}…` : asText(uuid));

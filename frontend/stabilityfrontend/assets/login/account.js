@@ -1,0 +1,59 @@
+// Who looks at the page, and what that may do: what a key may not do has no button, and the bar says why.
+
+import { api } from "../core/api.js";
+import { byId, fill, h, setTitle, toast } from "../core/dom.js";
+
+/** What the server said; null until then. */
+let known = null;
+let asked = null;
+
+/** Whether whoever looks may do what needs a scope. Until the server has said so, yes: it refuses what may not be. */
+export const may = (scope) => known === null || known.scopes.includes(scope);
+
+function ask() {
+  asked =
+    asked ||
+    api.me().then(
+      (answer) => {
+        known = answer;
+        // assets/me.css leaves out the buttons for the rest.
+        document.documentElement.dataset.may = answer.scopes.join(" ");
+      },
+      () => {
+        asked = null; // the server is away, or wants a login: the page itself says so
+      },
+    );
+  return asked;
+}
+
+async function leave() {
+  try {
+    await api.logout();
+  } catch (error) {
+    toast(`Still logged in: ${error.message}`, "critical");
+    return;
+  }
+  location.assign("/login");
+}
+
+function draw() {
+  const place = byId("who");
+  if (!place || known === null || known.by === "local") return;
+  const only = may("command") ? "" : "read-only";
+  const project = known.project === null ? "" : `project ${known.project}`;
+  setTitle(
+    place,
+    only ? "This key has no scope “command”: rollbacks, restarts, settings and acknowledging need another one." : "",
+  );
+  fill(
+    place,
+    h("span", { id: "who-name" }, known.name),
+    h("span", { class: "sub", id: "who-may" }, [project, only].filter(Boolean).join(" · ")),
+    known.by === "session"
+      ? h("button", { type: "button", class: "link", id: "log-out", on: { click: leave } }, "Log out")
+      : null,
+  );
+}
+
+/** Say on the page that is open who looks at it. */
+export const showMe = () => ask().then(draw);

@@ -1,0 +1,356 @@
+// The GPUs of a run, node by node, the eight of a node in one row: what each reads, and by its shape which one is sick.
+
+import { api } from "../core/api.js";
+import { byId, fill, h, segmented, setClass, setShown, setText } from "../core/dom.js";
+import { clock, formatCount, moment, plural, readable } from "../core/format.js";
+import { incidentHref } from "../core/route.js";
+import { colorTheme } from "../core/theme.js";
+import { CellMap } from "./cell_map.js";
+import {
+  READING_FIELDS,
+  gibOf,
+  hardThrottle,
+  percentOf,
+  readingOf,
+  throttleWords,
+  totalMemory,
+} from "./gpu_readings.js";
+import { fillLegend } from "./rank_grid.js";
+
+/** What the server knows of faults is asked for again so often, and soon after an incident of a GPU. */
+const ASK_MS = 60_000;
+const SOON_MS = 800;
+/** A node that is not heard for so long has no readings of now, seconds. */
+const STALE_S = 30;
+/** Names of nodes that are listed in one line. */
+const NAMED = 6;
+
+const MARKS = { lost: "cross", sick: "up", watch: "dash", ok: "", none: "hatch" };
+const WORDS = { lost: "lost", sick: "sick", watch: "to watch", ok: "", none: "no reading" };
+const WORST = ["lost", "sick", "watch"];
+const TONES = { lost: "critical", sick: "critical", watch: "warning" };
+
+/** What is wrong with a GPU by its own readings, where the server has not said so. */
+function own(fields) {
+  if (fields.ecc_uncorrected > 0) return "sick";
+  return hardThrottle(fields) ? "watch" : "ok";
+}
+
+function story(gpu) {
+  const f = gpu.fields;
+  const has = (name) => readingOf(f[name]) !== null;
+  const lines = [
+    [
+      "",
+      gpu.state === "ok"
+        ? ""
+        : gpu.state === "none"
+          ? gpu.stale
+            ? "its node is not heard"
+            : "nothing was read of it yet"
+          : WORDS[gpu.state],
+    ],
+    ["rank", gpu.ranks.join(", ")],
+    ["utilisation", has("util_pct") ? percentOf(f.util_pct) : ""],
+    [
+      "memory",
+      has("mem_used_mib")
+        ? `${gibOf(f.mem_used_mib)}${totalMemory(f, gpu.known) ? ` of ${gibOf(totalMemory(f, gpu.known))}` : ""}`
+        : "",
+    ],
+    [
+      "temperature",
+      [
+        has("temp_c") ? `${Math.round(f.temp_c)} °C` : "",
+        has("mem_temp_c") ? `memory ${Math.round(f.mem_temp_c)} °C` : "",
+      ]
+        .filter(Boolean)
+        .join(", "),
+    ],
+    [
+      "power",
+      has("power_w")
+        ? `${Math.round(f.power_w)} W${has("power_limit_w") ? ` of ${Math.round(f.power_limit_w)}` : ""}`
+        : "",
+    ],
+    [
+      "clocks",
+      [
+        has("clock_sm_mhz") ? `${formatCount(f.clock_sm_mhz)} MHz` : "",
+        has("clock_mem_mhz") ? `memory ${formatCount(f.clock_mem_mhz)}` : "",
+      ]
+        .filter(Boolean)
+        .join(", "),
+    ],
+    ["throttled", throttleWords(f).join(", ")],
+    [
+      "ECC",
+      has("ecc_uncorrected") || has("ecc_corrected")
+        ? `${formatCount(f.ecc_uncorrected || 0)} uncorrected, ${formatCount(f.ecc_corrected || 0)} corrected`
+        : "",
+    ],
+    [
+      "remapped rows",
+      f.remapped_uncorrected > 0 || f.remapped_corrected > 0
+        ? `${formatCount(f.remapped_uncorrected || 0)} uncorrected, ${formatCount(f.remapped_corrected || 0)} corrected`
+        : "",
+    ],
+    ["retired pages", f.retired_pages > 0 ? formatCount(f.retired_pages) : ""],
+    [
+      "links",
+      [
+        f.pcie_replays > 0 ? `${plural(f.pcie_replays, "PCIe replay")}` : "",
+        f.nvlink_errors > 0 ? plural(f.nvlink_errors, "NVLink error") : "",
+      ]
+        .filter(Boolean)
+        .join(", "),
+    ],
+  ];
+  for (const fault of gpu.faults.slice(0, 3))
+    lines.push([
+      "fault",
+      `${typeof fault.text === "string" ? fault.text : readable(fault.what)} (${clock(fault.time || 0)})`,
+    ]);
+  const offences = gpu.known && gpu.known.offences;
+  if (offences && offences.faults > 0)
+    lines.push([
+      "before",
+      `${plural(offences.faults, "fault")} in ${plural(offences.runs || 1, "run")}${offences.last ? `, the last ${moment(offences.last)}` : ""}`,
+    ]);
+  if (gpu.known && typeof gpu.known.uuid === "string") lines.push(["id", gpu.known.uuid]);
+  return lines;
+}
+
+export class GpuMap {
+  constructor(page) {
+    this.page = page;
+    this.field = "util";
+    this.known = new Map();
+    /** GPUs that the server knows, by node, and how often it was asked. */
+    this.indices = new Map();
+    this.answers = 0;
+    /** What each node shows, and what that was made of. */
+    this.made = new Map();
+    segmented(byId("gpus-field"), (value) => {
+      this.field = value;
+      this.draw(true);
+    });
+    this.visible = true;
+    this.seen = new IntersectionObserver((entries) => {
+      this.visible = entries[entries.length - 1].isIntersecting; // earlier ones are over
+      if (this.visible) this.draw();
+    });
+    this.seen.observe(byId("gpus-panel"));
+    this.timer = setInterval(() => document.hidden || this.fetch(), ASK_MS);
+  }
+
+  /** What the server knows of GPUs: identity, faults, offences of earlier runs. An older server knows nothing. */
+  async fetch() {
+    try {
+      const answer = await api.gpusOf(this.page.id);
+      if (this.page.gone || !answer) return;
+      this.known = new Map(
+        (Array.isArray(answer.gpus) ? answer.gpus : []).map((gpu) => [`${gpu.node} ${gpu.index}`, gpu]),
+      );
+      this.indices = new Map();
+      for (const { node, index } of this.known.values()) {
+        if (typeof node !== "string" || readingOf(index) === null) continue;
+        if (!this.indices.has(node)) this.indices.set(node, []);
+        this.indices.get(node).push(index);
+      }
+      this.answers += 1;
+      this.draw();
+    } catch (error) {
+      // Readings are shown without it; asked again in a minute.
+    }
+  }
+
+  /** An incident changed: the GPU that it is about may be another now. */
+  soon() {
+    clearTimeout(this.again);
+    this.again = setTimeout(() => this.fetch(), SOON_MS);
+  }
+
+  /** GPUs of all nodes that an agent or the server knows: `[{label, cells}]`, and nodes without any. */
+  groups(colors) {
+    const { page } = this;
+    const nodes = page.health.nodes();
+    const now = page.now();
+    const groups = [];
+    const without = [];
+    for (const agent of nodes) {
+      // What a silent node read last says nothing of now.
+      const stale = now - agent.time > STALE_S;
+      const of = [agent, page.health.reads.get(agent.node), stale, this.answers, this.field, colors];
+      let made = this.made.get(agent.node);
+      // Of thousands of GPUs a few are read at a time.
+      if (!made || of.some((one, index) => one !== made.of[index]))
+        this.made.set(agent.node, (made = { of, group: this.group(agent, stale, colors) }));
+      groups.push(made.group);
+      if (!made.group.known) without.push(agent);
+    }
+    if (this.made.size > nodes.length) this.made.clear();
+    return { groups, without };
+  }
+
+  /** The GPUs of one node; `known`: whether anybody ever saw one there. */
+  group(agent, stale, colors) {
+    const { node } = agent;
+    const field = READING_FIELDS[this.field];
+    const readings = this.page.health.gpus.get(node) || new Map();
+    const indices = new Set([...(this.indices.get(node) || []), ...[...readings.keys()].map(Number)]);
+    // Where none is known its place stays free: nodes stand where they stand among the ranks.
+    const group = { label: node, tone: "", cells: [], bad: [], known: indices.size > 0 };
+    if (!group.known) return group;
+    const ranks = new Map();
+    for (const slot of agent.ranks) {
+      if (!slot || !slot.gpu) continue;
+      ranks.set(slot.gpu.index, [slot.rank]);
+      // One that is lost from the start has no reading, but a rank says that it has it.
+      indices.add(slot.gpu.index);
+    }
+    for (const index of [...indices].sort((a, b) => a - b)) {
+      const key = `${node} ${index}`;
+      const known = this.known.get(key);
+      const fields = (!stale && readings.get(String(index))) || {};
+      const said = known && known.state in MARKS ? known.state : null;
+      const any = field.has(fields);
+      const state = said && said !== "ok" ? said : Object.keys(fields).length ? own(fields) : "none";
+      const gpu = {
+        node,
+        index,
+        known,
+        fields,
+        state,
+        stale,
+        ranks: ranks.get(index) || (known && Array.isArray(known.ranks) ? known.ranks : []),
+        faults: known && Array.isArray(known.faults) ? known.faults : [],
+      };
+      if (TONES[state]) group.tone = TONES[state] === "critical" || group.tone === "critical" ? "critical" : "warning";
+      const share = any ? Math.max(0, Math.min(0.999, field.share(fields, known))) : 0;
+      const scale = field.cold ? colors.load : colors.ramp;
+      const cell = {
+        key,
+        gpu,
+        fill:
+          state === "lost"
+            ? colors["rank-dead"]
+            : any
+              ? scale[Math.floor(share * scale.length)]
+              : colors["rank-unheard"],
+        hollow: state !== "lost" && !any,
+        mark: MARKS[state] || (any ? "" : "hatch"),
+        ring: TONES[state] || "",
+        text: any && state !== "lost" ? field.words(fields) : "",
+      };
+      group.cells.push(cell);
+      if (TONES[state]) group.bad.push(cell);
+    }
+    return group;
+  }
+
+  /** Bring the panel up to date; `anyway`: though nobody sees it. */
+  draw(anyway) {
+    const { page } = this;
+    const place = byId("gpus");
+    if (!place || !page.ready) return;
+    const { colors, font } = {
+      colors: page.config.themes[colorTheme.name()].colors,
+      font: page.config.themes[colorTheme.name()].panel.font.family,
+    };
+    const { groups, without } = this.groups(colors);
+    const count = groups.reduce((sum, group) => sum + group.cells.length, 0);
+    const bad = groups
+      .flatMap((group) => group.bad)
+      .sort((a, b) => WORST.indexOf(a.gpu.state) - WORST.indexOf(b.gpu.state));
+    setShown(byId("gpus-panel"), page.health.agents.size > 0);
+    setShown(byId("gpus-field"), count > 0);
+    setShown(byId("gpus"), count > 0);
+    setText(byId("gpus-note"), count ? `${plural(count, "GPU")}${bad.length ? "" : ", none with a fault"}` : "");
+    setText(
+      byId("gpus-summary"),
+      bad.length
+        ? `${plural(bad.length, "GPU")} with a fault: ${bad
+            .slice(0, 3)
+            .map(({ gpu }) => `GPU ${gpu.index} on ${gpu.node} is ${WORDS[gpu.state]}`)
+            .join("; ")}${bad.length > 3 ? ` and ${bad.length - 3} more` : ""}.`
+        : "",
+    );
+    setClass(
+      byId("gpus-summary"),
+      `ranks-summary ${bad.some((cell) => TONES[cell.gpu.state] === "critical") ? "critical" : "warning"}`,
+    );
+    setShown(byId("gpus-summary"), bad.length > 0);
+    this.drawWithout(without);
+    if (!this.visible && !anyway && this.map) return;
+    const legend = count
+      ? READING_FIELDS[this.field].legend.map(([share, said]) => [
+          (READING_FIELDS[this.field].cold ? colors.load : colors.ramp)[Math.floor(share * colors.ramp.length)],
+          "",
+          said,
+        ])
+      : [];
+    for (const [state, sign] of [
+      ["watch", "–"],
+      ["sick", "▴"],
+      ["lost", "×"],
+    ]) {
+      const many = bad.filter((cell) => cell.gpu.state === state).length;
+      if (many)
+        legend.push([
+          state === "watch" ? colors["rank-behind"] : colors["rank-over"],
+          sign,
+          `${WORDS[state]} ${formatCount(many)}`,
+        ]);
+    }
+    fillLegend(byId("gpus-legend"), legend);
+    if (!count) return;
+    this.map = this.map || this.makeMap(place);
+    this.map.set(groups, colors, font);
+  }
+
+  makeMap(place) {
+    return new CellMap(place, {
+      label: "GPUs by node. Arrow keys go from GPU to GPU, Enter keeps what is said of one.",
+      name: ({ gpu, text }) => `GPU ${gpu.index} on ${gpu.node} ${WORDS[gpu.state]} ${text}`,
+      describe: ({ gpu }) => {
+        const fault = gpu.faults.find((one) => one && typeof one.incident_id === "string");
+        return {
+          title: `GPU ${gpu.index} · ${gpu.node}`,
+          tone: TONES[gpu.state],
+          lines: story(gpu),
+          link: fault ? { href: incidentHref(this.page.id, fault.incident_id), text: "Open the incident" } : null,
+        };
+      },
+    });
+  }
+
+  /** Nodes on which no GPU is seen, by the reason that their agents give. */
+  drawWithout(without) {
+    const reasons = new Map();
+    for (const agent of without) {
+      const why = agent.gpuVisible
+        ? "its GPUs are there, but nothing has been read yet"
+        : agent.gpuText || "no GPU visible here: the agent has not reported why yet";
+      if (!reasons.has(why)) reasons.set(why, []);
+      reasons.get(why).push(agent.node);
+    }
+    const place = byId("gpus-none");
+    const key = JSON.stringify([...reasons]);
+    if (place.dataset.key === key) return;
+    place.dataset.key = key;
+    fill(
+      place,
+      [...reasons].map(([why, nodes]) =>
+        h("div", {}, h("b", {}, nodes.length > NAMED ? plural(nodes.length, "node") : nodes.join(", ")), ` ${why}`),
+      ),
+    );
+  }
+
+  close() {
+    clearInterval(this.timer);
+    clearTimeout(this.again);
+    this.seen.disconnect();
+    if (this.map) this.map.close();
+  }
+}

@@ -1,0 +1,382 @@
+// The ranks of a run: a wall of cells by node for many, cards with words for a few. Colour by state, phase, steps behind
+// or age; every rank's whole story under the pointer, and one line that says it all.
+
+import { byId, fill, h, segmented, setClass, setShown, setText } from "../core/dom.js";
+import { ago, duration, formatAge, formatCount, plural, sentence } from "../core/format.js";
+import { incidentKind } from "../core/kinds.js";
+import { incidentHref } from "../core/route.js";
+import { colorTheme } from "../core/theme.js";
+import { CellMap, inkOn } from "./cell_map.js";
+import { RANK_STATES, rankMark, rankRows, rankSummary, worstFirst } from "./rank_state.js";
+
+/** Up to so many ranks each has a card with words. */
+const CARDS = 16;
+/** Cells of a group where ranks stand worst first and not by node. */
+const ROW = 8;
+/** Phases that get a colour of their own. */
+const PHASES = 8;
+/** Ages of a phase that get the next colour, seconds. */
+const AGES = [2, 5, 15, 60, 300];
+const SIGNS = { cross: "×", bang: "!", hatch: "", question: "?", down: "▾", dash: "–", dots: "…", tick: "✓", "": "" };
+const PROC = {
+  R: "runs",
+  S: "sleeps",
+  D: "waits for a disk or a device",
+  T: "stopped",
+  t: "traced",
+  Z: "zombie",
+  X: "dead",
+};
+
+/** Open incidents by the ranks that they blame. */
+export function blamed(page) {
+  const found = new Map();
+  for (const incident of page.incidents()) {
+    if (incident.state !== "open" || !incidentKind(incident.kind).blames) continue;
+    const verdict = (incident.evidence && incident.evidence.verdict) || {};
+    const culprits = Array.isArray(verdict.culprits) ? verdict.culprits : [];
+    for (const rank of [...culprits, incident.rank])
+      if (typeof rank === "number" && !found.has(rank)) found.set(rank, incident);
+  }
+  return found;
+}
+
+const ramp = (colors, share) =>
+  colors.ramp[Math.max(0, Math.min(colors.ramp.length - 1, Math.floor(share * colors.ramp.length)))];
+
+/** How cells are coloured: `paint(row) -> {fill, mark, hollow}` and `legend: [[fill, sign, words, hollow]]`. */
+function painter(kind, rows, colors) {
+  const hollow = (row) => row.state === "unheard" || row.state === "unread";
+  const base = (row, fill) => ({
+    fill: hollow(row) ? colors["rank-unheard"] : fill,
+    hollow: hollow(row),
+    mark: ["dead", "unheard", "unread"].includes(row.state) ? rankMark(row.state) : "",
+  });
+  if (kind === "phase") {
+    const counts = new Map();
+    for (const row of rows) counts.set(row.slot.phase, (counts.get(row.slot.phase) || 0) + 1);
+    const names = [...counts.keys()].filter(Boolean).sort().slice(0, PHASES);
+    const color = new Map(names.map((name, index) => [name, colors.series[index % colors.series.length]]));
+    return {
+      paint: (row) => base(row, color.get(row.slot.phase) || colors["rank-finished"]),
+      legend: names.map((name) => [color.get(name), "", `${name} ${formatCount(counts.get(name))}`]),
+    };
+  }
+  if (kind === "lag") {
+    const most = Math.max(1, ...rows.map((row) => row.lag || 0));
+    const levels = [...new Set([0, 1, 3, 10, 30, 100, 1000].filter((lag) => lag < most).concat(most))].slice(
+      -colors.ramp.length,
+    );
+    const share = (lag) => (lag <= 0 ? 0 : 0.17 + (0.82 * Math.log1p(lag)) / Math.log1p(Math.max(most, 3)));
+    return {
+      paint: (row) => base(row, row.lag === null ? colors["rank-finished"] : ramp(colors, share(row.lag))),
+      legend: levels.map((lag) => [ramp(colors, share(lag)), "", lag === 0 ? "at the front" : `−${formatCount(lag)}`]),
+    };
+  }
+  if (kind === "age") {
+    const level = (seconds) => AGES.filter((age) => seconds >= age).length / AGES.length - 0.01;
+    return {
+      paint: (row) => base(row, row.stoodS === null ? colors["rank-finished"] : ramp(colors, level(row.stoodS))),
+      legend: [0, ...AGES].map((age) => [ramp(colors, level(age)), "", age ? `≥ ${formatAge(age)}` : `< ${AGES[0]} s`]),
+    };
+  }
+  const counts = new Map();
+  for (const row of rows) counts.set(row.state, (counts.get(row.state) || 0) + 1);
+  return {
+    paint: (row) => ({ fill: colors[`rank-${row.state}`], hollow: hollow(row), mark: rankMark(row.state) }),
+    legend: RANK_STATES.filter(([state]) => counts.has(state))
+      .reverse()
+      .map(([state, said, mark]) => [
+        colors[`rank-${state}`],
+        SIGNS[mark],
+        `${said} ${formatCount(counts.get(state))}`,
+        state === "unheard" || state === "unread",
+      ]),
+  };
+}
+export function fillLegend(place, legend) {
+  const key = JSON.stringify(legend);
+  if (!place || place.dataset.key === key) return;
+  place.dataset.key = key;
+  fill(
+    place,
+    legend.map(([fill, sign, said, hollow]) =>
+      h(
+        "span",
+        { class: "cell-key" },
+        h(
+          "i",
+          {
+            class: hollow ? (sign ? "hollow" : "hollow hatched") : "",
+            style: hollow ? { "border-color": fill, color: fill } : { background: fill, color: inkOn(fill) },
+          },
+          sign,
+        ),
+        said,
+      ),
+    ),
+  );
+}
+
+/** All that is known of a rank, `[name, words]`. */
+function story(row, blamed) {
+  const { slot } = row;
+  const proc = [
+    slot.proc ? `${slot.proc} (${PROC[slot.proc] || "unknown"})` : "",
+    slot.cpu === null ? "" : `${Math.round(100 * slot.cpu)} % of a core`,
+    slot.wchan && slot.wchan !== "0" ? `in ${slot.wchan}` : "",
+  ]
+    .filter(Boolean)
+    .join(", ");
+  return [
+    ["", row.words],
+    [
+      "step",
+      slot.step === null
+        ? ""
+        : slot.step < 0
+          ? "none yet"
+          : `${formatCount(slot.step)}${row.lag ? `, ${formatCount(row.lag)} behind` : ""}`,
+    ],
+    ["phase", slot.phase ? `${slot.phase}${row.phaseS === null ? "" : ` for ${duration(row.phaseS)}`}` : ""],
+    [
+      "budget",
+      slot.budget_s === null
+        ? ""
+        : `${duration(slot.budget_s)}${slot.expect_s ? `, declared ${duration(slot.expect_s)}` : ""}`,
+    ],
+    ["beat", !slot.alive ? "" : row.beatS === null ? "moves" : `stalled for ${duration(row.beatS)}`],
+    ["process", proc],
+    ["pid", slot.pid === null ? "" : String(slot.pid)],
+    ["GPU", slot.gpu ? `${slot.gpu.index}${slot.gpu.uuid ? ` · ${slot.gpu.uuid.slice(0, 12)}` : ""}` : ""],
+    ["heard", row.heardS < 5 ? "" : ago(row.heardS)],
+    ["slot", slot.trouble],
+    ["dropped", slot.dropped ? `${plural(slot.dropped, "record")}: its disk or its agent could not keep up` : ""],
+    ["incident", blamed ? blamed.title || incidentKind(blamed.kind).label : ""],
+  ];
+}
+
+const TONES = {
+  dead: "critical",
+  over: "critical",
+  unheard: "warning",
+  unread: "warning",
+  behind: "warning",
+  waits: "warning",
+  long: "info",
+};
+
+/** How bad it is: that a verdict names a rank is worse than that it is not heard. */
+export const rankTone = (row) => (row.named ? "critical" : TONES[row.state] || "");
+
+export class RankGrid {
+  constructor(page) {
+    this.page = page;
+    this.color = "state";
+    this.order = "node";
+    this.rows = [];
+    this.blamed = new Map();
+    this.cards = new Map();
+    /** Cells by rank, as they were drawn last. */
+    this.cells = new Map();
+    segmented(byId("ranks-color"), (value) => this.change("color", value));
+    segmented(byId("ranks-order"), (value) => this.change("order", value));
+    this.visible = true;
+    this.seen = new IntersectionObserver((entries) => {
+      this.visible = entries[entries.length - 1].isIntersecting; // earlier ones are over
+      if (this.visible) this.draw();
+    });
+    this.seen.observe(byId("ranks-panel"));
+  }
+
+  change(what, value) {
+    this[what] = value;
+    this.draw(true);
+  }
+
+  /** Bring the panel up to date; `anyway`: though nobody sees it. */
+  draw(anyway) {
+    const { page } = this;
+    const place = byId("ranks");
+    if (!place) return;
+    const rows = (this.rows = rankRows(page));
+    this.blamed = blamed(page);
+    const some = rows.length > 0;
+    setText(byId("ranks-summary"), some ? `${sentence(rankSummary(rows, page.worldSize()))}` : "");
+    const tone = rows.reduce(
+      (worst, row) =>
+        rankTone(row) === "critical" || worst === "critical"
+          ? "critical"
+          : rankTone(row) === "warning"
+            ? "warning"
+            : worst,
+      "",
+    );
+    setClass(byId("ranks-summary"), `ranks-summary ${tone}`);
+    setText(byId("ranks-note"), some ? plural(new Set(rows.map((row) => row.node)).size, "node") : "");
+    setShown(byId("ranks-summary"), some);
+    const large = rows.length > CARDS;
+    setShown(byId("ranks-color"), large);
+    setShown(byId("ranks-order"), large);
+    // Once in any case, so that the wall has its height before somebody scrolls to it.
+    if (!this.visible && !anyway && this.map) return;
+    if (!some) {
+      this.leave();
+      fillLegend(byId("ranks-legend"), []);
+      fill(
+        place,
+        h(
+          "div",
+          { class: "nothing" },
+          page.ready ? "No agent has connected. Ranks and GPUs are shown while one is." : "",
+        ),
+      );
+    } else if (large) this.drawWall(place, rows);
+    else this.drawCards(place, rows);
+  }
+
+  /** Forget what stood there. */
+  leave() {
+    if (this.map) this.map.close();
+    this.map = null;
+    this.cards.clear();
+    this.cells.clear();
+    this.shape = "";
+  }
+
+  drawWall(place, rows) {
+    const { page } = this;
+    if (!this.map) {
+      this.leave();
+      this.map = new CellMap(place, {
+        label: "Ranks by node. Arrow keys go from rank to rank, Enter keeps what is said of one.",
+        name: ({ row }) => `rank ${row.rank} on ${row.node} ${row.words}`,
+        describe: ({ row }) => {
+          const blamed = this.blamed.get(row.rank);
+          return {
+            title: `Rank ${row.rank} · ${row.node}`,
+            tone: rankTone(row),
+            lines: story(row, blamed),
+            link: blamed ? { href: incidentHref(page.id, blamed.incident_id), text: "Open the incident" } : null,
+          };
+        },
+      });
+    }
+    const theme = page.config.themes[colorTheme.name()];
+    const { paint, legend } = painter(this.color, rows, theme.colors);
+    fillLegend(byId("ranks-legend"), legend);
+    const cell = (row) => this.cell(row, paint(row));
+    let groups;
+    if (this.order === "worst") {
+      const sorted = [...rows].sort(worstFirst);
+      groups = [];
+      for (let at = 0; at < sorted.length; at += ROW)
+        groups.push({ label: "", cells: sorted.slice(at, at + ROW).map(cell) });
+    } else {
+      const nodes = new Map();
+      for (const row of rows) {
+        if (!nodes.has(row.node)) nodes.set(row.node, { label: row.node, cells: [], tone: "" });
+        const node = nodes.get(row.node);
+        node.cells.push(cell(row));
+        if (["dead", "over", "unheard"].includes(row.state))
+          node.tone = row.state === "unheard" && !row.named && node.tone !== "critical" ? "warning" : "critical";
+      }
+      groups = page.health
+        .nodes()
+        .filter((agent) => nodes.has(agent.node))
+        .map((agent) => nodes.get(agent.node));
+    }
+    this.map.set(groups, theme.colors, theme.panel.font.family);
+  }
+
+  /** The cell of a rank: the very one of before where it looks the same, so that the wall passes over it. */
+  cell(row, { fill, mark, hollow }) {
+    const ring = this.blamed.has(row.rank) ? "text" : "";
+    const letter = row.slot.phase.slice(0, 1);
+    let cell = this.cells.get(row.rank);
+    if (
+      !cell ||
+      cell.fill !== fill ||
+      cell.mark !== mark ||
+      cell.hollow !== hollow ||
+      cell.ring !== ring ||
+      cell.letter !== letter
+    ) {
+      cell = { key: row.rank, row, fill, mark, hollow, ring, letter, text: `${row.rank}`, x: 0, y: 0 };
+      this.cells.set(row.rank, cell);
+    }
+    cell.row = row;
+    return cell;
+  }
+
+  drawCards(place, rows) {
+    const { colors } = this.page.config.themes[colorTheme.name()];
+    const shape = JSON.stringify(rows.map((row) => [row.node, row.rank]));
+    if (shape !== this.shape) {
+      this.leave();
+      this.shape = shape;
+      const nodes = new Map();
+      for (const row of rows) {
+        if (!nodes.has(row.node)) nodes.set(row.node, []);
+        nodes.get(row.node).push(this.makeCard(row));
+      }
+      fill(
+        place,
+        [...nodes].map(([node, cards]) =>
+          h("div", { class: "rank-node" }, h("h3", {}, node), h("div", { class: "rank-cards" }, cards)),
+        ),
+      );
+    }
+    fillLegend(byId("ranks-legend"), []);
+    for (const row of rows) this.fillCard(this.cards.get(row.rank), row, colors);
+  }
+
+  makeCard(row) {
+    const parts = {
+      head: h("b", {}, `Rank ${row.rank}`),
+      sign: h("i", {}),
+      said: h("div", { class: "rank-said" }),
+      list: h("dl", {}),
+      link: h("span", {}),
+    };
+    const element = h(
+      "article",
+      { class: "rank-card", tabindex: "0", data: { rank: String(row.rank) } },
+      h("div", { class: "rank-head" }, parts.sign, parts.head, h("span", { class: "grow" }), parts.link),
+      parts.said,
+      parts.list,
+    );
+    this.cards.set(row.rank, { element, ...parts });
+    return element;
+  }
+
+  fillCard(card, row, colors) {
+    const blamed = this.blamed.get(row.rank);
+    const state = row.state;
+    card.element.dataset.state = state;
+    setClass(card.element, `rank-card ${rankTone(row)}`);
+    const color = colors[`rank-${row.named && state !== "dead" ? "over" : state}`];
+    setText(card.sign, SIGNS[rankMark(state)]);
+    card.sign.style.background = ["unheard", "unread"].includes(state) ? "transparent" : color;
+    card.sign.style.borderColor = color;
+    card.sign.style.color = ["unheard", "unread"].includes(state) ? color : inkOn(color);
+    setText(card.said, sentence(row.words));
+    const href = blamed ? incidentHref(this.page.id, blamed.incident_id) : "";
+    if (card.href !== href) {
+      card.href = href;
+      fill(card.link, href ? h("a", { href }, "incident") : null);
+    }
+    const lines = story(row, null).filter(([name, said]) => name && said);
+    const names = lines.map(([name]) => name).join();
+    if (card.names !== names) {
+      card.names = names;
+      fill(card.list, lines.map(([name]) => [h("dt", {}, name), h("dd", {})]).flat());
+    }
+    lines.forEach(([, said], index) => setText(card.list.children[2 * index + 1], said));
+  }
+
+  close() {
+    this.seen.disconnect();
+    this.leave();
+  }
+}

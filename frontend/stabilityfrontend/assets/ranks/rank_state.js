@@ -1,0 +1,136 @@
+// What each rank does, as the server judges it (docs/api.md, Health): rows, words and marks of it. Worst first.
+
+import { ago, duration, formatCount, plural } from "../core/format.js";
+import { rankWords } from "./rank_words.js";
+
+/** `[state, words of the legend, mark]`, worst first; colours are `rank-<state>` of theme.py. */
+export const RANK_STATES = [
+  ["dead", "gone", "cross"],
+  ["over", "stands past its budget", "bang"],
+  ["unheard", "not heard", "hatch"],
+  ["unread", "unreadable", "question"],
+  ["behind", "behind", "down"],
+  ["waits", "waits", "dash"],
+  ["long", "long phase", "dots"],
+  ["finished", "finished", "tick"],
+  ["running", "runs", ""],
+];
+const RANKING = new Map(RANK_STATES.map(([name], index) => [name, index]));
+const MARKS = new Map(RANK_STATES.map(([name, , mark]) => [name, mark]));
+
+/** The shape that stands for a state. */
+export const rankMark = (state) => MARKS.get(state) || "";
+
+/** What is known of a rank. Its words are made when somebody reads them: of thousands one or two stand in a sentence. */
+class Row {
+  constructor(slot, agent, heardS, waitsFor, named) {
+    this.rank = slot.rank;
+    this.node = agent.node;
+    this.agent = agent;
+    this.slot = slot;
+    this.state = slot.status;
+    /** Whether an open verdict names it; and the ranks that it waits for, where they are known. */
+    this.named = named;
+    this.waitsFor = waitsFor;
+    this.lag = null;
+    this.heardS = heardS;
+    // What a silent node's rank did since is not known: its ages stop with its agent's last word.
+    const at = agent.time;
+    const entered = Math.max(slot.step_start || 0, slot.phase_start || 0);
+    this.stoodS = entered ? Math.max(0, at - entered) : null;
+    this.phaseS = slot.phase_start ? Math.max(0, at - slot.phase_start) : null;
+    this.beatS = slot.beat_at === null ? null : Math.max(0, at - slot.beat_at);
+  }
+
+  get words() {
+    return wordsOf(this);
+  }
+}
+
+/**
+ * A row for each rank, by rank: `{rank, node, agent, slot, state, words, lag, stoodS, phaseS, heardS, beatS}`.
+ * Times are on the agents' clocks: a node's clock that is off changes no age.
+ */
+export function rankRows(page) {
+  const now = page.now();
+  const { waitsFor } = page.health;
+  const named = new Set(waitsFor);
+  const found = new Map();
+  for (const agent of page.health.nodes()) {
+    const heardS = Math.max(0, now - agent.time);
+    // A process without a status is one that another has replaced, or of a rank that the job has no more.
+    for (const slot of agent.ranks)
+      if (slot && RANKING.has(slot.status) && !found.has(slot.rank))
+        found.set(slot.rank, new Row(slot, agent, heardS, waitsFor, named.has(slot.rank)));
+  }
+  const rows = [...found.values()].sort((a, b) => a.rank - b.rank);
+  let front = -Infinity;
+  for (const { state, slot } of rows)
+    if (state !== "dead" && state !== "finished" && slot.step > front) front = slot.step;
+  for (const row of rows)
+    row.lag =
+      row.slot.step === null || row.slot.step < 0 || !Number.isFinite(front)
+        ? null
+        : Math.max(0, front - row.slot.step);
+  return rows;
+}
+
+const since = (seconds) => (seconds === null ? "" : ` for ${duration(seconds)}`);
+
+/** What a rank does, as it stands behind its name. */
+function wordsOf(row) {
+  const { slot } = row;
+  switch (row.state) {
+    case "dead":
+      return slot.state === "exception"
+        ? "left by an exception"
+        : slot.state === "left"
+          ? "left without finish"
+          : "is gone";
+    case "over":
+      return `stands in ${slot.phase || "this step"}${since(row.stoodS)}`;
+    case "unheard":
+      return row.agent.connected
+        ? `is not heard for ${duration(row.heardS)}`
+        : `is not seen: its agent is away, heard ${ago(row.heardS)}`;
+    case "unread":
+      return "has a slot that can't be read";
+    case "behind":
+      return `is ${plural(row.lag, "step")} behind`;
+    case "waits":
+      return `waits ${row.waitsFor.length ? `for ${rankWords(row.waitsFor, 3)}, ` : ""}in ${slot.phase || "this step"}${since(row.stoodS)}`;
+    case "long":
+      return `is in ${slot.phase || "a long phase"}${since(row.phaseS)}`;
+    default:
+      return row.state === "finished" ? "finished" : "runs";
+  }
+}
+
+/** Worst first, then furthest behind, then longest in its phase. */
+export const worstFirst = (a, b) =>
+  RANKING.get(a.state) - RANKING.get(b.state) ||
+  (b.lag || 0) - (a.lag || 0) ||
+  (b.stoodS || 0) - (a.stoodS || 0) ||
+  a.rank - b.rank;
+
+/** `"2,047 of 2,048 ranks run; rank 517 on gpu-064 stands in data for 74 s"`. */
+export function rankSummary(rows, worldSize) {
+  if (!rows.length) return "";
+  const total = Math.max(rows.length, worldSize || 0);
+  const fine = rows.filter((row) => !row.named && (row.state === "running" || row.state === "long")).length;
+  const waits = rows.filter((row) => row.state === "waits").length;
+  const done = rows.filter((row) => row.state === "finished").length;
+  const parts = [
+    done === rows.length
+      ? `all ${plural(done, "rank")} finished`
+      : `${formatCount(fine)} of ${plural(total, "rank")} run`,
+  ];
+  if (waits) parts.push(`${formatCount(waits)} ${waits === 1 ? "waits" : "wait"}`);
+  const bad = rows
+    .filter((row) => row.named || !["running", "waits", "long", "finished"].includes(row.state))
+    .sort(worstFirst);
+  for (const row of bad.slice(0, 2)) parts.push(`rank ${row.rank} on ${row.node} ${row.words}`);
+  if (bad.length > 2) parts.push(`${formatCount(bad.length - 2)} more in trouble`);
+  if (total > rows.length) parts.push(`${plural(total - rows.length, "rank")} unseen`);
+  return parts.join("; ");
+}

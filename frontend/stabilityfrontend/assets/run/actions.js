@@ -1,0 +1,47 @@
+// What people do on a run's page beside looking: roll back, acknowledge, take a restart back, go to an incident.
+
+import { bandEnd } from "../chart/traces.js";
+import { api } from "../core/api.js";
+import { byId, toast } from "../core/dom.js";
+import { errorText, formatCount } from "../core/format.js";
+import { confirm } from "../dialogs/confirm.js";
+
+/** Methods of the run's page (run.js). */
+export const actions = {
+  openRollback(incident) {
+    this.dialog.show(incident);
+  },
+
+  async acknowledge(incident) {
+    try {
+      this.setIncident(await api.acknowledge(this.id, incident.incident_id));
+    } catch (error) {
+      toast(errorText(error), "warning");
+    }
+  },
+
+  /** Take back a segment that was only inferred. The server says `reset` then, and everything is fetched anew. */
+  async undo(segment, label) {
+    const sure = await confirm({
+      title: `${label ? `${label} was` : "This was"} not a rollback`,
+      text: `Nobody declared it: the steps went back to ${formatCount(segment.fork_step + 1)} and went on, so a restart was assumed. Taken back, the line goes on as it was before, and what came twice is left out of it. It can't be put back.`,
+      action: "Take it back",
+    });
+    if (!sure || this.gone) return;
+    try {
+      await api.undo(this.id, segment.id);
+      toast(`${label || "The restart"} is taken back.`, "good");
+      if (this.state !== "live") this.feed.sync();
+    } catch (error) {
+      toast(errorText(error), "warning");
+    }
+  },
+
+  zoomTo(incident) {
+    if (incident.onset_step === null || incident.onset_step === undefined) return;
+    const end = bandEnd(incident, this.store.segments, this.lastStep());
+    const air = Math.max(20, 0.6 * (end - incident.onset_step));
+    this.zoom.set([Math.max(0, incident.onset_step - air), end + air]);
+    byId("focus-panel").scrollIntoView({ block: "nearest", behavior: "smooth" });
+  },
+};

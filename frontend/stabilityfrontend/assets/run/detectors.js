@@ -1,0 +1,251 @@
+// The detectors of a run: how they are set and by whom, editing and saving that. The rows are detector_rows.js, trying
+// settings before they are saved is detector_trial.js, what one clicks on an incident is quieter.js.
+
+import { api } from "../core/api.js";
+import { byId, h, setClass, setShown, setText, setTitle, toast } from "../core/dom.js";
+import { ago, errorText, moment, plural } from "../core/format.js";
+import { incidentKind } from "../core/kinds.js";
+import { patch } from "../core/patch.js";
+import { DetectorRows, settingWords } from "./detector_rows.js";
+import { DetectorTrial } from "./detector_trial.js";
+import { offer } from "./sensitivity_menu.js";
+
+/** Changes in the history. */
+const CHANGES = 6;
+/** No point comes any more that a detector could judge. */
+const ENDED = new Set(["finished", "crashed", "offline"]);
+
+const same = (one, other) => JSON.stringify(sorted(one)) === JSON.stringify(sorted(other));
+const sorted = (settings) =>
+  Object.keys(settings)
+    .sort()
+    .map((name) => [name, Object.entries(settings[name]).sort()]);
+
+export class Detectors {
+  /** `page` as in run.js. */
+  constructor(page) {
+    this.page = page;
+    this.list = [];
+    this.saved = {};
+    this.draft = {};
+    this.changes = [];
+    this.trial = new DetectorTrial(this);
+    this.rows = new DetectorRows(this);
+    const on = (id, action) => byId(id).addEventListener("click", action);
+    on("detectors-fold", () => this.setOpen(!this.open));
+    on("detectors-open", () => this.show());
+    on("detectors-badge", () => this.show());
+    on("detectors-reset", () => this.reset());
+    on("detectors-save", () => this.save(this.draft));
+  }
+
+  async fetch() {
+    try {
+      const [listed, set] = await Promise.all([api.detectors(), api.detectorsOf(this.page.id)]);
+      if (this.page.gone || listed === null || set === null) return; // an older server
+      const known = JSON.stringify(this.list);
+      this.list = listed.detectors;
+      if (JSON.stringify(this.list) !== known) this.rows.make();
+      this.set(set);
+      setShown(byId("detectors-panel"), true);
+      setShown(byId("detectors-open"), true);
+      this.page.dirty("incidents");
+    } catch (error) {
+      // It is asked again when the page is in touch again.
+    }
+  }
+
+  /** Take what the server says; what is being edited stays as it is. */
+  set(answer) {
+    const edited = this.edited();
+    this.saved = answer.settings;
+    this.changes = answer.changes;
+    if (!edited) this.draft = structuredClone(this.saved);
+    this.overtaken = edited && this.edited() && this.changes.length > 0;
+    this.draw();
+  }
+
+  edited() {
+    return !same(this.draft, this.saved);
+  }
+
+  /** The detector that found an incident, or null. */
+  of(incident) {
+    const named = (incident.evidence || {}).detector;
+    return (
+      this.list.find((one) => one.name === named) ||
+      this.list.find((one) => !named && one.kinds.includes(incident.kind)) ||
+      null
+    );
+  }
+
+  parameter(detector, name) {
+    return detector.parameters.find((one) => one.name === name);
+  }
+
+  /** What a parameter is set to, in `settings`. */
+  value(settings, detector, name) {
+    const own = settings[detector.name];
+    return own && own[name] !== undefined ? own[name] : this.parameter(detector, name).default;
+  }
+
+  /** `settings` with one parameter changed; what is the default is not in them. */
+  changed(settings, detector, name, value) {
+    const next = structuredClone(settings);
+    const own = { ...next[detector.name], [name]: value };
+    if (value === this.parameter(detector, name).default) delete own[name];
+    if (Object.keys(own).length) next[detector.name] = own;
+    else delete next[detector.name];
+    return next;
+  }
+
+  edit(detector, name, value) {
+    this.draft = this.changed(this.draft, detector, name, value);
+    this.trial.forget();
+    this.draw();
+  }
+
+  setOpen(open) {
+    this.open = open;
+    byId("detectors-fold").setAttribute("aria-expanded", String(open));
+    setShown(byId("detectors-body"), open);
+    if (!open) this.trial.forget();
+    this.draw();
+  }
+
+  /** Open the panel where people see it; `name`: the detector that they came for. */
+  show(name) {
+    this.setOpen(true);
+    const row = typeof name === "string" ? this.rows.row(name) : null;
+    (row || byId("detectors-panel")).scrollIntoView({ block: row ? "center" : "nearest", behavior: "smooth" });
+    (row ? row.querySelector("button.on, button") : byId("detectors-fold")).focus({ preventScroll: true });
+  }
+
+  // -- saving ---------------------------------------------------------------------------------------------------
+
+  /** Save settings and offer the way back, once. */
+  async save(settings, words, undoing) {
+    const before = this.saved;
+    try {
+      const answer = await api.setDetectors(this.page.id, settings);
+      if (this.page.gone) return;
+      if (settings === this.draft) this.draft = structuredClone(answer.settings);
+      this.trial.forget();
+      this.set(answer);
+      const back =
+        undoing || same(before, answer.settings)
+          ? null
+          : { label: "Undo", run: () => this.save(before, "Undone: set as it was before.", true) };
+      offer(words || "Saved. It holds for what comes from now on; what was found stays.", back);
+    } catch (error) {
+      toast(errorText(error), "warning");
+    }
+  }
+
+  reset() {
+    this.draft = {};
+    this.trial.forget();
+    if (Object.keys(this.saved).length) this.save({}, "All detectors are back at their defaults, from now on.");
+    else this.draw();
+  }
+
+  // -- drawing --------------------------------------------------------------------------------------------------
+
+  draw() {
+    if (!this.list.length || this.page.gone) return;
+    this.drawHead();
+    if (!this.open) return;
+    this.rows.draw();
+    this.trial.draw();
+    this.drawFoot();
+    this.drawHistory();
+  }
+
+  drawHead() {
+    const tuned = Object.keys(this.saved);
+    const muted = tuned.filter((name) => this.saved[name].sensitivity === 0);
+    const badge = byId("detectors-badge");
+    setText(
+      badge,
+      muted.length
+        ? `${muted.length === 1 ? incidentKind(muted[0]).short : muted.length} muted`
+        : tuned.length
+          ? `${plural(tuned.length, "detector")} tuned`
+          : "",
+    );
+    setClass(badge, `chip press ${muted.length ? "warning" : "accent"}`);
+    setTitle(badge, `${tuned.map((name) => settingWords(name, this.saved[name])).join("; ")}. Show the detectors`);
+    setShown(badge, tuned.length > 0);
+    const last = this.changes[0];
+    const who = last ? `${tuned.length ? "set" : "put back"} by ${last.who} ${ago(this.page.now() - last.time)}` : "";
+    const state = tuned.length
+      ? `${tuned.length} of ${this.list.length} not at their defaults`
+      : `${this.list.length}, all at their defaults`;
+    setText(byId("detectors-note"), [state, who].filter(Boolean).join(" · "));
+  }
+
+  drawFoot() {
+    const edited = this.edited();
+    const words =
+      this.overtaken && edited
+        ? `${this.changes[0].who} has changed the settings meanwhile: saving replaces them`
+        : edited
+          ? "Not saved yet"
+          : "";
+    setText(byId("detectors-draft"), words);
+    byId("detectors-save").title = ENDED.has(this.page.run && this.page.run.status)
+      ? "This run has ended: it would hold only if the run goes on"
+      : "For what comes from now on; what was found stays";
+    byId("detectors-save").disabled = !edited;
+    byId("detectors-reset").disabled = !Object.keys(this.draft).length && !Object.keys(this.saved).length;
+  }
+
+  drawHistory() {
+    const place = byId("detectors-history");
+    const key = JSON.stringify([this.changes.slice(0, CHANGES), Math.floor(this.page.now() / 60)]);
+    if (place.dataset.key === key) return;
+    place.dataset.key = key;
+    if (!this.changes.length) return patch(place);
+    patch(
+      place,
+      h("h3", {}, "Changes"),
+      this.changes.slice(0, CHANGES).map((change, index) =>
+        h(
+          "div",
+          { class: "change", data: { time: String(change.time) } },
+          h("span", { class: "sub", title: moment(change.time) }, ago(this.page.now() - change.time)),
+          h("b", {}, change.who),
+          h(
+            "span",
+            { class: "grow" },
+            Object.keys(change.settings).length
+              ? Object.entries(change.settings)
+                  .map(([name, values]) => settingWords(name, values))
+                  .join("; ")
+              : "all defaults",
+          ),
+          index
+            ? h(
+                "button",
+                {
+                  type: "button",
+                  class: "link",
+                  on: { click: () => this.save(change.settings, "Put back, from now on.") },
+                },
+                "Put back",
+              )
+            : h("span", { class: "sub" }, "now"),
+        ),
+      ),
+    );
+  }
+
+  /** Incidents that charts show instead of those that were found, while a try is looked at; else null. */
+  preview() {
+    return this.open && this.trial.found ? this.trial.found.incidents : null;
+  }
+
+  close() {
+    this.trial.stop();
+  }
+}

@@ -1,0 +1,229 @@
+// The run page's header: name, status in words, step, how live the picture is; and the strips and banners beneath it.
+
+import { commandEnded, commandFailed, commandLine } from "../core/command.js";
+import { byId, fill, h, setClass, setShown, setText, setTitle } from "../core/dom.js";
+import { clock, duration, formatAge, formatCount, plural } from "../core/format.js";
+import { patch } from "../core/patch.js";
+import { incidentHref } from "../core/route.js";
+import { lastingWords, tickLasting } from "../incident/verdict.js";
+
+const TONES = {
+  running: "good",
+  finished: "calm",
+  offline: "calm",
+  stalled: "warning",
+  unreachable: "warning",
+  crashed: "critical",
+  failed: "critical",
+};
+/** Nobody is there any more who could go back. */
+const ENDED = new Set(["finished", "offline"]);
+/** A finished command stays in the strip this long. */
+const STRIP_S = 20;
+/** The banner waits this long: a reconnect within it is nobody's business. */
+const AWAY_S = 2;
+
+export const statusTone = (status) => TONES[status] || "calm";
+
+const UNDER_WAY = ["running", "stalled", "unreachable"];
+
+/** When a run was heard of last: of one that is over, its newest point, by the clock of its log. */
+export const lastWord = (run) => (UNDER_WAY.includes(run.status) || !(run.logged > 0) ? run.updated : run.logged);
+
+/** How long a run has been under way, seconds: from its first point, to now or to its last one; null where its log has no times. */
+export function elapsed(run, now) {
+  const end = UNDER_WAY.includes(run.status) ? now : lastWord(run);
+  const begin = run.began > 0 ? run.began : run.created;
+  return end > begin ? end - begin : null;
+}
+
+/** The pill that says how live a page is. `live` is its socket, `state` what it said last. */
+export function drawPill(live, state, latency, lastTime, running) {
+  const pill = byId("live-pill");
+  if (!pill) return;
+  const age = lastTime === null || lastTime === undefined ? null : live.now() - lastTime;
+  let words = "connecting";
+  let tone = "quiet";
+  if (state === "live") {
+    tone = "good";
+    if (age === null) words = "live";
+    else if (age < 3 && latency !== null) words = `live · ${Math.max(1, Math.round(1000 * latency))} ms`;
+    else if (running && age > 10) {
+      words = `live · last point ${formatAge(age)} ago`;
+      tone = "warning";
+    } else words = age < 3 ? "live" : `live · last point ${formatAge(age)} ago`;
+    if (!running) {
+      words = age === null || age > 10 ? "connected" : words;
+      if (age !== null && age > 10) tone = "quiet";
+    }
+  } else if (state === "away") {
+    words = "reconnecting";
+    tone = "critical";
+  } else if (state === "paused") words = "paused";
+  setText(pill, words);
+  setClass(pill, `pill ${tone}`);
+  // The dot beats with what is heard, at most once a second: an animation goes on when nothing comes, and takes a
+  // tenth of a core where no GPU draws.
+  const beat = String(Math.floor((live.heard || 0) / 1000) % 2);
+  if (pill.dataset.beat !== beat) pill.dataset.beat = beat;
+}
+
+/** The banner that says that the server is away and what is seen meanwhile, or that it can store nothing. */
+export function drawBanner(live, trouble) {
+  const banner = byId("banner");
+  if (!banner) return;
+  const away = live.lost === null ? 0 : Date.now() / 1000 - live.lost;
+  if (away > AWAY_S) {
+    setText(
+      banner,
+      `No answer from the server since ${clock(live.lost)}. What you see is from then; training is not affected. Trying again by itself.`,
+    );
+    setShown(banner, true);
+  } else if (live.storing) {
+    const { problem, hint, since } = live.storing;
+    setText(banner, `${problem} since ${clock(since)}. ${hint}`);
+    setShown(banner, true);
+  } else if (trouble) {
+    setText(banner, `${trouble} Trying again by itself.`);
+    setShown(banner, true);
+  } else setShown(banner, false);
+}
+
+/** What stands under the header: `{words, tone, href}`; null while there is nothing that somebody has to know. */
+export function noteOf(run) {
+  if (!run.note || (run.status === "running" && run.twins !== true))
+    return run.unwatched && run.status === "running" ? { words: run.unwatched, tone: "warning", href: null } : null;
+  const doubles = run.twins === true; // two jobs share the run id: wrong however well it runs
+  const well = run.status === "running" || run.status === "finished";
+  if (well && !doubles) return null;
+  const tone = statusTone(run.status);
+  return {
+    words: run.note,
+    tone: doubles && tone !== "critical" ? "warning" : tone,
+    href: run.note_incident ? incidentHref(run.run_id, run.note_incident) : null,
+  };
+}
+
+/** The note in its place. */
+export function drawNote(page, run) {
+  const place = byId("run-note");
+  const note = noteOf(run);
+  setShown(place, note !== null);
+  if (!place || !note) return;
+  setClass(place, `note ${note.tone}`);
+  const stopper = page.incidents().find((one) => one.incident_id === run.note_incident);
+  const key = `${note.href} ${stopper && stopper.version} ${note.words}`;
+  if (place.dataset.key === key) {
+    tickLasting(place, page.now());
+    return;
+  }
+  const words = lastingWords(note.words, stopper, page.now());
+  patch(
+    place,
+    note.href ? h("a", { href: note.href }, h("span", {}, ...words), h("b", {}, "Open the incident")) : words,
+  );
+  place.dataset.key = key;
+}
+
+export function drawHeader(page) {
+  const { run, store } = page;
+  drawPill(page.live, page.state, page.latency, store.lastTime, run && run.status === "running");
+  drawBanner(page.live, page.ready ? null : page.trouble);
+  if (!run) {
+    setText(byId("run-name"), page.id);
+    for (const id of ["run-step", "run-elapsed"]) setText(byId(id), "–");
+    return;
+  }
+  setText(byId("run-name"), page.name());
+  setTitle(byId("run-name"), `${run.project ? `${run.project} / ` : ""}${run.run_id}`);
+  const segments = [...store.segments.values()].filter((one) => !one.undone).map((one) => one.id);
+  const world = run.world || {};
+  const fewer = Number.isInteger(world.before) && world.now < world.before;
+  const place = segments.length
+    ? `segment ${segments.indexOf(store.head) + 1} of ${segments.length}`
+    : "no segment yet";
+  setText(byId("run-segment"), fewer ? `${place} · ${world.now} of ${world.before} ranks` : place);
+  const since = Number.isInteger(world.since_step) ? ` since step ${formatCount(world.since_step)}` : "";
+  setTitle(
+    byId("run-segment"),
+    fewer ? `The job runs on ${world.now} ranks${since}; before it had ${world.before}.` : "",
+  );
+  const status = byId("run-status");
+  setText(status, run.status);
+  // What was so when the server was last heard is no news.
+  setClass(status, `pill ${page.live.lost === null ? statusTone(run.status) : "calm"}`);
+  setTitle(status, run.note || "");
+  drawNote(page, run);
+  setText(byId("run-step"), formatCount(page.lastStep()));
+  setText(byId("run-elapsed"), duration(elapsed(run, page.now())));
+  const over = ENDED.has(run.status);
+  const back = byId("rollback-open");
+  const closed = !page.ready || page.lost === true || over;
+  if (back.disabled !== closed) back.disabled = closed;
+  setTitle(back, over ? "This run has ended: there is no job to roll back. Start it again from a checkpoint." : "");
+  const gone = page.ledger.stepsLost();
+  const forks = page.forkList.length;
+  setText(byId("focus-note"), gone ? `−${plural(gone, "step")}` : "");
+  setTitle(
+    byId("focus-note"),
+    forks && gone !== null ? `${plural(gone, "step")} discarded in ${plural(forks, "fork")}` : "",
+  );
+  setShown(byId("focus-ghosts"), forks > 0);
+  legend(page, forks);
+  const empty = page.charted && page.store.extent([page.metric()]) === null && !page.lost;
+  const words = byId("chart-focus").dataset;
+  const text = !page.charted
+    ? "Fetching the run …"
+    : empty
+      ? (run.agents ? "The job has started; its first step is awaited. " : "No point yet. ") +
+        "The chart begins with the first call of run.log(step, {“loss”: …})."
+      : "";
+  if (words.empty !== text) words.empty = text;
+  setText(
+    byId("run-foot"),
+    `${run.run_id} · ${formatCount(run.effective_points)} effective and ${formatCount(run.dead_points)} discarded points kept · Stabilityboard ${page.config.version}`,
+  );
+}
+
+let legendKey = "";
+function legend(page, forks) {
+  const incidents = page.detectors.preview() ? "would be found" : page.incidentMap.size ? "incident" : "";
+  const { view, ghosts } = page.settings;
+  const alone = page.look.segment() !== null;
+  const discarded =
+    forks === 0 || alone ? "" : view === "all" ? "discarded, each its own colour" : ghosts ? "discarded" : "";
+  const key = `${discarded} ${alone} ${incidents}`;
+  const place = byId("focus-legend");
+  if (key === legendKey && place.children.length) return;
+  legendKey = key;
+  fill(
+    place,
+    h("span", { class: "key" }, h("i", { class: "line" }), alone ? "this segment" : "effective"),
+    discarded ? h("span", { class: "key" }, view === "all" ? null : h("i", { class: "ghost" }), discarded) : null,
+    incidents ? h("span", { class: "key" }, h("i", { class: "band" }), incidents) : null,
+  );
+}
+
+/** The strip under the header while a command is under way, and a little after it ended. */
+export function drawCommandStrip(page) {
+  const strip = byId("command-strip");
+  if (!strip) return;
+  const command = [...page.commands.values()].sort((a, b) => b.issued - a.issued)[0];
+  const entry = command && (command.history || [])[command.history.length - 1];
+  const ended = command && commandEnded(command);
+  const fresh = command && (!ended || (entry && page.now() - entry.time < STRIP_S));
+  if (!fresh || page.dialog.open) {
+    setShown(strip, false);
+  } else {
+    setText(strip, commandLine(command));
+    setClass(strip, `note ${command.state === "done" ? "good" : commandFailed(command) ? "critical" : "working"}`);
+    setShown(strip, true);
+  }
+  if (fresh) page.dirty("command");
+}
+
+/** Hide the panels' grid while none of them has a metric. */
+export function fitPanels(root) {
+  const grid = byId("panels");
+  if (grid) grid.hidden = ![...root.querySelectorAll("#panels > section")].some((section) => !section.hidden);
+}

@@ -1,0 +1,215 @@
+// The strip of numbers: what the run does now, with the last hundred points behind each number.
+
+import { lowerBound } from "../chart/downsample.js";
+import { lossMetric } from "../chart/main_chart.js";
+import { sparkline } from "../chart/sparkline.js";
+import { byId, fill, h, setClass, setShown, setText, setTitle } from "../core/dom.js";
+import { ago, formatCount, plural, steady } from "../core/format.js";
+import { incidentKind } from "../core/kinds.js";
+import { onlyKnown, severityOf } from "../incident/severity.js";
+
+/** Points behind a sparkline, and steps back for the comparison under the number. */
+const SPARK = 120;
+const BACK = 50;
+
+function cell(id) {
+  const element = byId(`kpi-${id}`);
+  if (!element) return null;
+  return {
+    element,
+    value: element.querySelector(".kpi-value"),
+    unit: element.querySelector(".kpi-unit"),
+    note: element.querySelector(".kpi-note"),
+    spark: element.querySelector(".kpi-spark"),
+  };
+}
+
+/** The words under a number; in full under the pointer, where the cell is too narrow for them. */
+function note(parts, words, full) {
+  setText(parts.note, words);
+  if (parts.note.title !== (full || words)) parts.note.title = full || words;
+}
+
+export const median = (values) => {
+  const sorted = values.filter(Number.isFinite).sort((a, b) => a - b);
+  return sorted.length ? sorted[Math.floor(sorted.length / 2)] : null;
+};
+
+/** What the small picture of a cell was made of; it is made again where that is another. */
+const made = new WeakMap();
+function picture(parts, key, make) {
+  // A region that came anew is empty.
+  if (made.get(parts.spark) === key && (parts.spark.firstChild || !key)) return;
+  made.set(parts.spark, key);
+  fill(parts.spark, make ? make() : null);
+}
+
+/** Median value of a metric on the effective line in the 40 points before a step; null where there are none. */
+function levelBefore(page, name, step) {
+  const { steps, values } = page.store.tail(name, page.config.limits.entry_points);
+  const to = lowerBound(steps, step);
+  return median(values.slice(Math.max(0, to - 40), to));
+}
+
+/** Redraw a cell that shows a metric; its `data-` attributes are of the table of cells in run_page.py. */
+function metricCell(page, id, metric, fallsIsGood) {
+  const parts = cell(id);
+  if (!parts) return;
+  const { steps, values } = page.store.tail(metric, SPARK);
+  const tone = (state) => setClass(parts.element, `kpi${state ? ` ${state}` : ""}`);
+  setShown(parts.unit, values.length > 0);
+  if (!values.length) {
+    setText(parts.value, "–");
+    setText(parts.note, !page.ready ? "" : page.names.length ? "not logged" : "no point yet");
+    picture(parts, "");
+    return tone("");
+  }
+  const now = values[values.length - 1];
+  const smooth = parts.element.dataset.median ? median(values.slice(-9)) : now;
+  setText(parts.value, steady(Number.isFinite(now) ? smooth : now));
+  const before = median(values.slice(-BACK - 10, -10));
+  const incident = page
+    .incidents()
+    .find(
+      (one) =>
+        one.state === "open" &&
+        !onlyKnown(one) &&
+        incidentKind(one.kind).compared &&
+        (one.metric === metric || id === "grad" || id === "loss") &&
+        one.onset_step !== null,
+    );
+  const level = incident && fallsIsGood ? levelBefore(page, metric, incident.onset_step) : null;
+  let note = "";
+  let state = "";
+  if (level && Number.isFinite(now) && now > 1.1 * level) {
+    note = `× ${(now / level).toPrecision(2)} since ${formatCount(incident.onset_step)}`;
+    state = incident.severity === "critical" ? "critical" : "warning";
+  } else if (!Number.isFinite(now)) {
+    note = `at step ${formatCount(steps[steps.length - 1])}`;
+    state = "critical";
+  } else if (before !== null && values.length >= 24 && before !== 0) {
+    // A change is told, not judged: what is wrong is the server's to say, with an incident.
+    const change = (median(values.slice(-5)) - before) / Math.abs(before);
+    note =
+      Math.abs(change) < 0.0005
+        ? "no change"
+        : `${change >= 0 ? "▲" : "▼"} ${percent(Math.abs(change))} in ${BACK} points`;
+  }
+  setText(parts.note, note);
+  tone(state);
+  const color = state === "critical" ? "var(--critical)" : state === "warning" ? "var(--warning)" : "var(--accent)";
+  picture(parts, `${color} ${values.join()}`, () => sparkline(values, color, 160, 30));
+}
+
+/** The large chart's metric, under its own name where it is no loss: nobody knows then which way is better. */
+function lossCell(page) {
+  const metric = page.metric();
+  const loss = page.names.length === 0 || lossMetric(page.names, page.run) === metric;
+  const label = byId("kpi-loss")?.querySelector(".kpi-label");
+  setText(label, loss ? "Loss" : metric);
+  setTitle(label, loss ? "" : metric);
+  metricCell(page, "loss", metric, loss);
+}
+
+const percent = (share) =>
+  share >= 9.995 ? `× ${(share + 1).toPrecision(3)}` : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+
+function checkpointCell(page) {
+  const parts = cell("checkpoint");
+  if (!parts) return;
+  const usable = page.checkpointList().filter((one) => one.available && !one.dead);
+  const [newest] = usable;
+  setText(parts.value, newest ? formatCount(newest.step) : "–");
+  setText(
+    parts.note,
+    newest ? `${ago(page.now() - newest.time)} · ${usable.length} usable` : page.ready ? "none announced yet" : "",
+  );
+  if (!newest || page.lastStep() === null) return picture(parts, "");
+  const shown = usable.slice(0, 60);
+  const low = shown[shown.length - 1].step;
+  const span = Math.max(1, page.lastStep() - low);
+  const places = shown.map((one) => `${Math.min(100, (100 * (one.step - low)) / span)}%`);
+  picture(parts, places.join(), () =>
+    h(
+      "div",
+      { class: "ticks" },
+      places.map((left) => h("i", { style: { left } })),
+    ),
+  );
+}
+
+function incidentsCell(page) {
+  const parts = cell("incidents");
+  if (!parts) return;
+  const alarms = page.incidents().filter((incident) => !onlyKnown(incident));
+  const open = alarms.filter((incident) => incident.state === "open");
+  const worst = open.some((one) => one.severity === "critical") ? "critical" : open.length ? "warning" : "good";
+  setText(parts.value, page.ready || open.length ? formatCount(open.length) : "–");
+  const lead = open.find((one) => one.severity === "critical") || open[0];
+  note(
+    parts,
+    lead
+      ? lead.title
+      : alarms.length
+        ? `${formatCount(alarms.length)} so far, none open`
+        : page.ready
+          ? "none so far"
+          : "",
+  );
+  setClass(parts.element, `kpi${open.length ? ` ${worst}` : ""}`);
+  const dots = alarms
+    .slice(0, 24)
+    .reverse()
+    .map((one) => [one.state === "open" ? severityOf(one) : "calm", one.title]);
+  picture(parts, JSON.stringify(dots), () =>
+    h(
+      "div",
+      { class: "dots" },
+      dots.map(([tone, title]) => h("i", { class: tone, title })),
+    ),
+  );
+}
+
+function rollbacksCell(page) {
+  const parts = cell("rollbacks");
+  if (!parts) return;
+  const { forks } = page.view();
+  const restarts = forks.filter((fork) => fork.segment.cause === "restart").length;
+  const gone = page.ledger.stepsLost();
+  setText(parts.value, page.ready || forks.length ? formatCount(forks.length) : "–");
+  const words = gone
+    ? `${gone < 1000 ? plural(gone, "step") : formatCount(gone)} discarded`
+    : gone === 0
+      ? "nothing discarded"
+      : "";
+  const goodput = page.ledger.goodput();
+  note(
+    parts,
+    goodput && forks.length ? goodput : words,
+    `${gone === null ? "" : `${plural(gone, "step")} discarded`}${restarts ? `; ${plural(restarts, "restart")} among the forks` : ""}${goodput ? `; ${goodput} (see the ledger)` : ""}`,
+  );
+  const last = page.lastStep();
+  const share = last ? gone / (last + gone) : 0;
+  picture(
+    parts,
+    gone ? String(share) : "",
+    gone
+      ? () =>
+          h(
+            "div",
+            { class: "bar", title: `${percent(share)} of all steps` },
+            h("i", { style: { width: `${100 * share}%` } }),
+          )
+      : null,
+  );
+}
+
+/** Bring the strip up to date. */
+export function drawKpis(page) {
+  lossCell(page);
+  for (const { id, dataset } of document.querySelectorAll("#kpis > [data-metric]:not([data-metric='']):not(#kpi-loss)"))
+    metricCell(page, id.slice("kpi-".length), dataset.metric, dataset.good === "down");
+  checkpointCell(page);
+  incidentsCell(page);
+  rollbacksCell(page);
+}

@@ -1,0 +1,433 @@
+// The run page: fetches what there is, then lives on the feed. Regions are redrawn a few times a second, charts by the
+// Board, and nothing else happens per message but writing it down.
+
+import { Board, Zoom, loadPlotly } from "../chart/chart_scheduler.js";
+import { HealthLane } from "../chart/health_lane.js";
+import { focusChart, focusMetric } from "../chart/main_chart.js";
+import { panelChart } from "../chart/panel_chart.js";
+import { SeriesStore } from "../chart/series_store.js";
+import { Derived } from "../chart/server_series.js";
+import { forks } from "../chart/traces.js";
+import { byId, setShown } from "../core/dom.js";
+import { firstMetrics, firstRequests, matching } from "../core/first_requests.js";
+import { pressed } from "../core/patch.js";
+import { colorTheme } from "../core/theme.js";
+import { RollbackDialog } from "../dialogs/rollback_dialog.js";
+import { GpuMap } from "../ranks/gpu_map.js";
+import { Health, withReadings } from "../ranks/health.js";
+import { RankGrid } from "../ranks/rank_grid.js";
+import { actions } from "./actions.js";
+import { Detectors } from "./detectors.js";
+import { drawCommandStrip, drawHeader, fitPanels } from "./header.js";
+import { drawKpis, median } from "./kpis.js";
+import { drawLineage, forgetLineage } from "./lineage.js";
+import { Cards } from "./metric_cards.js";
+import { Ledger } from "./rollback_cost.js";
+import { Feed } from "./run_feed.js";
+import { drawCheckpoints, drawIncidents, forgetRail } from "./sidebar.js";
+import { StorageLine } from "./storage_line.js";
+import { View } from "./view_state.js";
+import { drawBlind } from "./visibility_gaps.js";
+import { drawWaiting } from "./waiting.js";
+
+/** Regions other than charts are brought up to date this often at most. */
+const TICK_MS = 250;
+/** Ranks and GPUs: less than the second in which agents speak, so that a word never waits for long. */
+const HEALTH_MS = 700;
+/** plotly.js waits for a quiet moment this long after the first chart. */
+const PLOTLY_WAIT_MS = 800;
+/** A zoom rests this long before its detail is fetched. */
+const DETAIL_MS = 180;
+/** Between two tries to load plotly.js. */
+const PLOTLY_AGAIN_MS = 3000;
+/** Incidents and checkpoints kept. */
+const KEPT = 500;
+
+export class RunPage {
+  constructor(root, config) {
+    this.root = root;
+    this.id = root.dataset.run;
+    this.config = config;
+    this.store = new SeriesStore(config.limits);
+    this.run = null;
+    this.ready = false;
+    this.checkpoints = [];
+    this.incidentMap = new Map();
+    this.commands = new Map();
+    this.health = new Health();
+    this.names = [];
+    this.dirt = new Set();
+    this.state = "connecting";
+    this.latency = null;
+    this.forkList = [];
+    this.wallsDrawn = { ranks: -HEALTH_MS, gpus: -HEALTH_MS };
+    this.zoom = new Zoom();
+    this.board = new Board(config, this.zoom);
+    this.board.onDrawn = (shown) => this.onDrawn(shown);
+    this.board.onFirst = () => this.loadPlotlySoon();
+    this.dialog = new RollbackDialog(this);
+    this.look = new View(this);
+    this.settings = this.look.settings;
+    this.derived = new Derived(this, (words) => this.look.giveUp(words));
+    this.lane = new HealthLane(this);
+    this.makeCharts();
+    this.grid = new RankGrid(this);
+    this.gpus = new GpuMap(this);
+    this.cards = new Cards(this, config);
+    this.ledger = new Ledger(this);
+    this.storage = new StorageLine(this);
+    this.detectors = new Detectors(this);
+    this.listen();
+    this.feed = new Feed(this);
+    this.live = this.feed.live;
+    this.tick = setInterval(() => this.onTick(), TICK_MS);
+  }
+
+  /** Load plotly.js when the charts are there and the page rests, or when the pointer comes to the large one. */
+  loadPlotlySoon() {
+    if (this.plotlyAsked) return;
+    this.plotlyAsked = true;
+    const load = () => {
+      if (!this.gone && !this.plotlyComing) this.loadPlotly();
+    };
+    this.focus.element.addEventListener("pointerenter", load, { once: true });
+    // Safari has no idle callback.
+    if (window.requestIdleCallback) requestIdleCallback(load, { timeout: PLOTLY_WAIT_MS });
+    else setTimeout(load, PLOTLY_WAIT_MS / 2);
+  }
+
+  /** Again and again while the server is away: without it the large chart can't be zoomed. */
+  async loadPlotly() {
+    this.plotlyComing = true;
+    try {
+      await loadPlotly(this.config.plotly);
+      performance.mark("stability-plotly");
+      if (!this.gone) this.board.markAll();
+    } catch (error) {
+      if (!this.gone) this.plotlyTimer = setTimeout(() => this.loadPlotly(), PLOTLY_AGAIN_MS);
+    }
+  }
+
+  makeCharts() {
+    this.focus = focusChart(byId("chart-focus"), this.config, this);
+    this.board.add(this.focus);
+    this.panels = [];
+    for (const section of this.root.querySelectorAll("[data-panel]")) {
+      const panel = JSON.parse(section.dataset.panel);
+      const chart = panelChart(
+        section.querySelector(".chart"),
+        section.querySelector(".legend"),
+        panel,
+        this.config,
+        this,
+      );
+      this.panels.push({ panel, section, chart });
+      section.hidden = true;
+      this.board.add(chart);
+    }
+    fitPanels(this.root);
+  }
+
+  redraw() {
+    for (const chart of this.board.charts.values()) chart.forget();
+    this.board.markAll();
+    this.dirty("header");
+  }
+
+  resetZoom() {
+    this.focus.localRange = null;
+    this.zoom.set(null);
+  }
+
+  listen() {
+    this.unwatch = colorTheme.watch(() => {
+      this.redraw();
+      this.dirtyAll();
+    });
+    byId("rollback-open").addEventListener("click", () => this.openRollback(null));
+    byId("incidents-all").addEventListener("click", () => {
+      this.allIncidents = !this.allIncidents;
+      this.dirty("incidents");
+    });
+    byId("lineage-all").addEventListener("click", () => {
+      this.allSegments = !this.allSegments;
+      this.dirty("lineage");
+    });
+    this.zoom.listeners.add((range) => {
+      setShown(byId("zoom-reset"), range !== null);
+      this.redraw();
+      this.look.remember();
+      clearTimeout(this.detailTimer);
+      if (range) this.detailTimer = setTimeout(() => this.fetchDetail(range), DETAIL_MS);
+    });
+  }
+
+  fetchDetail(range) {
+    this.feed.fetchDetail(range);
+    this.derived.fetchDetail(range);
+  }
+
+  /** The charts' points are here; `onSynced`: everything else too. */
+  onSynced() {
+    if (this.derived.active()) {
+      if (this.derived.ready()) this.derived.fetchMore();
+      else this.derived.change();
+    }
+    if (!this.zoom.range && this.look.segment() !== null) this.look.showSegment();
+    else if (this.zoom.range) this.fetchDetail(this.zoom.range);
+    this.ledger.fetch();
+    this.gpus.fetch();
+    this.storage.fetch();
+    this.detectors.fetch();
+    this.loadPlotlySoon(); // also where there is no point yet
+  }
+
+  /** What the server could not read: parts of the history that are missing from what is shown. */
+  setProblems(problems) {
+    if (problems && problems.length) this.storage.setProblems(problems);
+  }
+
+  // -- what the charts and regions ask for --------------------------------------------------------------------
+
+  metrics() {
+    return this.names;
+  }
+  metric() {
+    return focusMetric(this.names, this.run);
+  }
+  /** What is never evicted: the large chart's, the panels' and the strip's. */
+  alwaysKept() {
+    return [...firstRequests.fine, ...firstMetrics(this.names), this.metric()];
+  }
+  hasGrad() {
+    return this.names.includes("grad_norm") && this.metric() !== "grad_norm";
+  }
+  head() {
+    return this.store.head;
+  }
+  now() {
+    return this.live.now();
+  }
+  name() {
+    return (this.run && (this.run.name || this.run.run_id)) || this.id;
+  }
+  lastStep() {
+    return this.store.lastStep !== null ? this.store.lastStep : this.run ? this.run.last_step : null;
+  }
+  worldSize() {
+    return (this.run && this.run.world_size) || 1;
+  }
+  stepSeconds() {
+    const logged = median(this.store.tail("step_time_s", 50).values);
+    return logged || null;
+  }
+  incidents() {
+    return [...this.incidentMap.values()].sort(
+      (a, b) => (b.state === "open") - (a.state === "open") || b.opened - a.opened,
+    );
+  }
+  view() {
+    return {
+      incidents: this.detectors.preview() || this.incidents(),
+      segments: this.store.segments,
+      forks: this.forkList,
+      lastStep: this.lastStep(),
+    };
+  }
+  /** Checkpoints, newest first, each dead as soon as its branch is: the news of a fork is enough to know. */
+  checkpointList() {
+    return this.checkpoints.map((one) =>
+      one.dead || one.step <= this.store.aliveUpTo(one.segment) ? one : { ...one, dead: true },
+    );
+  }
+
+  /** The steps that all charts show, and those that have to be in what is drawn. */
+  xRange() {
+    return this.look.stepRange();
+  }
+  window() {
+    return this.look.window();
+  }
+
+  // -- news ---------------------------------------------------------------------------------------------------
+
+  onState(state) {
+    this.state = state;
+    this.dirty("pill");
+  }
+
+  addPoints(message) {
+    const touched = new Set();
+    let step = null;
+    for (const block of message.blocks) {
+      if (this.health.points(block)) this.dirty("gpus");
+      // Hardly any of a thousand GPUs' readings has a chart: nothing is kept of the others.
+      for (const name of this.store.append(withReadings(block, (one) => this.store.follows(one)))) touched.add(name);
+      step = block.steps[block.steps.length - 1];
+    }
+    const known = new Set(this.names);
+    const fresh = [...touched].filter((name) => !known.has(name));
+    if (fresh.length) this.setNames([...this.names, ...fresh]);
+    // Most messages of a large job are readings of GPUs that no chart shows: nothing else is drawn for them.
+    if (touched.size) {
+      this.derived.onPoints();
+      this.board.markMetrics(touched, step, message.time);
+      this.dirty("kpis", "header", "cards");
+    }
+    if (!this.sawPoints) this.dirtyAll();
+    this.sawPoints = true;
+  }
+
+  setNames(names) {
+    const sorted = [...new Set(names)].sort();
+    if (sorted.length === this.names.length && sorted.every((name, index) => name === this.names[index])) return;
+    const fresh = sorted.filter((name) => !this.names.includes(name));
+    this.names = sorted;
+    for (const { panel, section } of this.panels) section.hidden = matching(panel.metrics, sorted).length === 0;
+    fitPanels(this.root);
+    this.cards.list();
+    if (this.charted) {
+      const pinned = [...firstRequests.fine, ...firstMetrics(sorted)].filter((name) => fresh.includes(name));
+      this.store.pin(pinned);
+      this.feed.fetchWanted(pinned);
+      this.board.markAll();
+    }
+  }
+
+  /** What the run says of itself; what did not change since the last message may be left out of it. */
+  setRun(run) {
+    this.run = { ...this.run, ...run };
+    if (this.lost) this.setLost(false);
+    this.setNames([...this.names, ...(run.metrics || [])]);
+    document.title = `${this.name()} · ${this.run.status}`;
+    this.dirty("header", "kpis");
+  }
+
+  /** There is another fork, or the server's ledger has booked one: it says what each discarded. */
+  forksChanged() {
+    this.forkList = forks(this.store.segments, this.ledger.rollbacks());
+    this.dirty("lineage", "kpis", "header");
+  }
+
+  setSegments(head, segments) {
+    this.store.setSegments(head, segments);
+    const forks = this.forkList.length;
+    this.forksChanged();
+    if (this.ready && forks !== this.forkList.length) this.ledger.soon();
+  }
+
+  setIncident(incident) {
+    const known = this.incidentMap.get(incident.incident_id);
+    if (known && known.version > incident.version) return;
+    this.incidentMap.set(incident.incident_id, incident);
+    if (this.incidentMap.size > KEPT)
+      this.incidentMap.delete([...this.incidentMap.values()].sort((a, b) => a.opened - b.opened)[0].incident_id);
+    this.board.markAll();
+    this.dirty("incidents", "kpis", "ranks");
+    if (incident.kind === "gpu_fault") this.gpus.soon();
+  }
+
+  setCommand(command) {
+    const known = this.commands.get(command.command_id);
+    if (known && (known.history || []).length > (command.history || []).length) return;
+    this.commands.set(command.command_id, command);
+    this.watched = command.command_id;
+    this.dirty("command");
+    this.dialog.refresh();
+  }
+
+  setCheckpoint(checkpoint) {
+    this.checkpoints = [
+      checkpoint,
+      ...this.checkpoints.filter(
+        (one) => one.step !== checkpoint.step || one.segment !== checkpoint.segment || one.path !== checkpoint.path,
+      ),
+    ]
+      .sort((a, b) => b.step - a.step || b.time - a.time)
+      .slice(0, KEPT);
+    this.dirty("checkpoints", "kpis");
+  }
+
+  // -- drawing --------------------------------------------------------------------------------------------------
+
+  onDrawn(shown) {
+    const newest = shown.reduce((best, one) => Math.max(best, one.logTime || 0), 0);
+    if (!newest) return;
+    const delay = this.now() - newest;
+    this.latency = this.latency === null || delay > 5 ? delay : 0.8 * this.latency + 0.2 * delay;
+  }
+
+  dirty(...regions) {
+    for (const region of regions) this.dirt.add(region);
+  }
+  dirtyAll() {
+    this.dirty("header", "kpis", "incidents", "lineage", "checkpoints", "ranks", "gpus", "command", "cards", "pill");
+  }
+
+  onTick() {
+    // Between two pages the regions are gone a moment before we are told.
+    if (this.gone || document.hidden || !this.root.isConnected || pressed()) return;
+    this.beats = (this.beats || 0) + 1;
+    // Ages go on by themselves. Those of ranks come with agents' words, and go on by themselves where none come.
+    if (this.beats % 4 === 0) this.dirty("header", "kpis", "incidents", "checkpoints", "gpus", "pill");
+    if (this.beats % 8 === 0) this.dirty("ranks");
+    const dirt = this.dirt;
+    this.dirt = new Set();
+    if (dirt.has("lineage") || dirt.has("header")) drawLineage(this); // first: it asks where it is scrolled to, after other writes a layout
+    drawHeader(this);
+    if (dirt.has("header")) this.look.draw();
+    if (dirt.has("kpis")) drawKpis(this);
+    if (dirt.has("incidents")) drawIncidents(this, this.allIncidents);
+    if (dirt.has("incidents")) this.detectors.draw();
+    if (dirt.has("checkpoints")) drawCheckpoints(this);
+    for (const wall of ["ranks", "gpus"]) if (dirt.has(wall)) this.drawWall(wall);
+    if (dirt.has("command")) drawCommandStrip(this);
+    if (dirt.has("cards")) this.cards.draw();
+    if (dirt.has("header")) this.dialog.refresh();
+  }
+
+  /** What is known of ranks or of GPUs: at once, then once a second, however often something of it changes. */
+  drawWall(wall) {
+    const now = performance.now();
+    if (now - this.wallsDrawn[wall] < HEALTH_MS) return this.dirty(wall);
+    this.wallsDrawn[wall] = now;
+    if (wall === "gpus") return this.gpus.draw();
+    this.grid.draw();
+    return drawBlind(this);
+  }
+
+  /** There is no such run, or not yet; `error` is what the server said. */
+  missing(error) {
+    this.setLost(true);
+    drawWaiting(this, error);
+  }
+
+  setLost(lost) {
+    this.lost = lost;
+    setShown(byId("run-main"), !lost);
+    setShown(byId("kpis"), !lost);
+    setShown(byId("run-empty"), lost);
+  }
+
+  close() {
+    this.gone = true;
+    clearInterval(this.tick);
+    clearTimeout(this.detailTimer);
+    clearTimeout(this.plotlyTimer);
+    this.unwatch();
+    this.feed.close();
+    this.cards.close();
+    this.grid.close();
+    this.gpus.close();
+    this.derived.clear();
+    this.ledger.close();
+    this.storage.close();
+    this.detectors.close();
+    this.board.close();
+    this.dialog.destroy();
+    forgetRail();
+    forgetLineage();
+  }
+}
+
+Object.assign(RunPage.prototype, actions);

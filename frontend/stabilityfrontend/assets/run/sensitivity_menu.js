@@ -1,0 +1,113 @@
+// From a noisy incident to fewer like it: one click on the incident, one on how much quieter, and a way back.
+
+import { byId, h, toast } from "../core/dom.js";
+
+/** Undo stays this long; the panel's history has it for ever. */
+const OFFER_S = 20;
+
+/** A message at the corner with something to do: `action` is `{label, run}` or null. */
+export function offer(text, action) {
+  const place = byId("toasts");
+  if (!place) return;
+  if (!action) {
+    toast(text, "good");
+    return;
+  }
+  const button = h("button", { type: "button", class: "button", id: "offer-do" }, action.label);
+  const note = h("div", { class: "toast good offer" }, h("span", {}, text), button);
+  for (const old of place.querySelectorAll(".offer")) old.remove(); // what they would undo is no longer the last thing
+  button.addEventListener("click", () => {
+    note.remove();
+    action.run();
+  });
+  place.append(note);
+  setTimeout(() => note.remove(), 1000 * OFFER_S);
+}
+
+/** The button on an incident; null where no detector with settings found it. */
+export function lessButton(page, incident) {
+  const detector = page.detectors && page.detectors.of(incident);
+  if (!detector || incident.dead) return null;
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "button quiet",
+      title: "Fewer incidents of this kind in this run, from now on",
+      data: { less: incident.incident_id },
+      on: { click: () => ask(page, incident, detector) },
+    },
+    "Reduce alerts …",
+  );
+}
+
+function ask(page, incident, detector) {
+  const panel = page.detectors;
+  const now = panel.value(panel.saved, detector, "sensitivity");
+  const half = Math.max(panel.parameter(detector, "sensitivity").low, Number((now / 2).toPrecision(2)));
+  const set = (value, words) => {
+    dialog.close();
+    panel.save(panel.changed(panel.saved, detector, "sensitivity", value), words);
+  };
+  const choice = (id, label, hint, run) =>
+    h(
+      "button",
+      { type: "button", class: "less-choice", id, on: { click: run } },
+      h("b", {}, label),
+      h("span", { class: "sub" }, hint),
+    );
+  const choices =
+    now === 0
+      ? [
+          choice("less-default", "Bring it back", "Sensitivity 1, as usual", () =>
+            set(1, `${detector.title}: back at the default, from now on.`),
+          ),
+        ]
+      : [
+          choice(
+            "less-half",
+            "Half as sensitive",
+            `Sensitivity ${now} → ${half}: only events twice as high are reported`,
+            () => set(half, `${detector.title}: sensitivity ${half}, from now on.`),
+          ),
+          choice(
+            "less-mute",
+            "Mute in this run",
+            "Finds nothing new until somebody brings it back; other detectors go on",
+            () => set(0, `${detector.title}: muted in this run, from now on.`),
+          ),
+        ];
+  const look = choice("less-look", "See all settings", "Try others on this run before you save them", () => {
+    dialog.close();
+    panel.show(detector.name);
+  });
+  const dialog = h(
+    "dialog",
+    { id: "less-dialog", class: "dialog small", "aria-labelledby": "less-title" },
+    h("div", { class: "dialog-head" }, h("h2", { id: "less-title" }, `Fewer incidents like this: ${detector.title}`)),
+    h(
+      "div",
+      { class: "dialog-body less" },
+      choices,
+      look,
+      h(
+        "p",
+        { class: "sub" },
+        "Only this run, and only what comes from now on. This incident stays. Everybody who looks at the run sees who changed it.",
+      ),
+    ),
+    h(
+      "div",
+      { class: "dialog-foot" },
+      h("span", { class: "grow" }),
+      h("button", { type: "button", class: "button", on: { click: () => dialog.close() } }, "Cancel"),
+    ),
+  );
+  dialog.addEventListener("click", (event) => {
+    if (event.target === dialog) dialog.close();
+  });
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+  choices[0].focus();
+}

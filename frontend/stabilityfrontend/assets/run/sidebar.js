@@ -1,0 +1,233 @@
+// The right rail: incidents and checkpoints; lineage.js draws the tree between them.
+
+import { toldStep } from "../core/as_type.js";
+import { byId, h, setClass, setShown, setText } from "../core/dom.js";
+import { ago, formatAge, formatCount, plural } from "../core/format.js";
+import { incidentKind } from "../core/kinds.js";
+import { patch } from "../core/patch.js";
+import { incidentHref } from "../core/route.js";
+import { dataSets, evidence, knownList } from "../incident/evidence.js";
+import { SEVERITIES, onlyKnown, severityOf } from "../incident/severity.js";
+import { lastingWords, tickLasting, verdictOf } from "../incident/verdict.js";
+import { lessButton } from "./sensitivity_menu.js";
+
+/** Cards in the list before "All" is pressed, and at most ever. */
+const FEW = 6;
+const MOST = 200;
+
+/** Open ones first and the gravest of them on top, else the newest. */
+export const gravestFirst = (a, b) => {
+  const open = (one) => (one.state === "open" ? SEVERITIES.indexOf(severityOf(one)) : 3);
+  return open(a) - open(b) || b.opened - a.opened;
+};
+
+const facts = (...words) =>
+  h(
+    "div",
+    { class: "facts" },
+    words.filter(Boolean).map((word) => (typeof word === "string" ? h("span", { class: "fact-chip" }, word) : word)),
+  );
+
+function stateWords(incident) {
+  if (incident.state === "open") return incident.recovery === "pending" ? "open, may recover" : "open";
+  if (incident.state === "recovered") return incident.recovery ? `recovered (${incident.recovery})` : "recovered";
+  return "resolved";
+}
+
+function incidentCard(page, incident, first) {
+  const severity = severityOf(incident);
+  const delay = incident.step !== null && incident.onset_step !== null ? incident.step - incident.onset_step : null;
+  const suggestion = incident.suggestion;
+  const open = incident.state === "open";
+  const kind = incidentKind(incident.kind);
+  const said = kind.about === "user";
+  const curve = !said && !kind.stops_job; // what stops a job has its onset in no curve
+  const verdict = verdictOf(incident);
+  const where = [
+    toldStep(incident.onset_step) === null ? null : `${curve ? "onset" : "step"} ${formatCount(incident.onset_step)}`,
+    !curve || delay === null || !Number.isFinite(delay)
+      ? null
+      : `detected ${delay === 0 ? "at once" : `${plural(delay, "step")} later`}`,
+    incident.rank === null || incident.rank === undefined ? null : `rank ${incident.rank}`,
+    incident.node && (incident.rank === null || incident.rank === undefined) ? incident.node : null,
+    incident.dataset
+      ? h(
+          "span",
+          { class: "fact-chip dataset", title: "The data set whose loss carries it" },
+          h("span", {}, "data set"),
+          ` ${incident.dataset}`,
+        )
+      : null,
+    incident.dataset ? null : dataSets(incident),
+    verdict && verdict.confidence ? `${verdict.confidence} confidence` : null,
+    incident.dead ? "on a discarded branch" : null,
+  ];
+  return h(
+    "article",
+    {
+      class: `incident ${severity}${open ? "" : " closed"}`,
+      tabindex: "0",
+      data: { incident: incident.incident_id },
+      on: {
+        click: (event) => {
+          if (!event.target.closest("button, a")) page.zoomTo(incident);
+        },
+        keydown: (event) => {
+          if (event.key === "Enter" && event.target === event.currentTarget) page.zoomTo(incident);
+        },
+      },
+    },
+    h(
+      "div",
+      { class: "incident-head" },
+      h("h3", {}, incident.title || kind.label),
+      h("time", {}, formatAge(page.now() - incident.opened)),
+    ),
+    verdict && verdict.text
+      ? h("p", { class: "verdict-line" }, ...lastingWords(verdict.text, incident, page.now()))
+      : incident.text
+        ? h("p", {}, incident.text)
+        : null,
+    facts(...where),
+    evidence(page, incident, first),
+    h(
+      "div",
+      { class: "incident-foot" },
+      h("span", { class: `state ${open ? severity : "calm"}` }, stateWords(incident)),
+      h("span", { class: "grow" }),
+      page.id
+        ? h(
+            "a",
+            {
+              class: "details-link",
+              href: incidentHref(page.id, incident.incident_id),
+              data: { details: incident.incident_id },
+            },
+            "Details",
+          )
+        : null,
+      lessButton(page, incident),
+      incident.acknowledged_by
+        ? h("span", { class: "sub" }, `acknowledged by ${incident.acknowledged_by}`)
+        : open
+          ? h(
+              "button",
+              {
+                type: "button",
+                class: "button quiet",
+                title: said ? "The job's alert is then closed" : "Tells others that you look after it; it stays open",
+                data: { needs: "command" },
+                on: { click: () => page.acknowledge(incident) },
+              },
+              said ? "Acknowledge and close" : "Acknowledge",
+            )
+          : null,
+      open && !incident.dead && !kind.of_machine
+        ? h(
+            "button",
+            {
+              type: "button",
+              class: `button${suggestion && suggestion.action === "roll_back" ? " danger" : ""}`,
+              data: { rollback: incident.incident_id },
+              on: { click: () => page.openRollback(incident) },
+            },
+            "Roll back …",
+          )
+        : null,
+    ),
+  );
+}
+
+let keyOf = new WeakMap();
+
+/** Bring the list of incidents up to date. Cards are looked at only when something in them changed. */
+export function drawIncidents(page, all) {
+  const place = byId("incidents");
+  if (!place) return;
+  const every = page.incidents().sort(gravestFirst);
+  const list = every.filter((incident) => !onlyKnown(incident));
+  const known = every.filter(onlyKnown).slice(0, MOST);
+  const open = list.filter((incident) => incident.state === "open").length;
+  const badge = byId("incidents-count");
+  setText(badge, open ? `${open} open` : list.length ? `${list.length}` : "");
+  const worst = list.some((one) => one.state === "open" && severityOf(one) === "critical") ? "critical" : "warning";
+  setClass(badge, `chip${open ? ` ${worst}` : ""}`);
+  const toggle = byId("incidents-all");
+  setShown(toggle, list.length > FEW);
+  setText(toggle, all ? "Fewer" : `All ${list.length}`);
+  const shown = list.slice(0, all ? MOST : FEW);
+  const key = JSON.stringify([
+    page.ready,
+    page.detectors.list.length,
+    page.knownShown,
+    known.length,
+    page.evidenceFolds && [...page.evidenceFolds],
+    [...shown, ...(page.knownShown ? known : [])].map((one) => [
+      one.incident_id,
+      one.version,
+      one.state,
+      one.acknowledged_by,
+      one.dead,
+      one.updated,
+      formatAge(page.now() - one.opened),
+    ]),
+  ]);
+  if (keyOf.get(place) === key) {
+    tickLasting(place, page.now());
+    return;
+  }
+  keyOf.set(place, key);
+  // The gravest alarm that is open shows all that is known of it: that is what people came for.
+  const first = shown.find((incident) => incident.state === "open");
+  const nothing = list.length
+    ? null
+    : h("div", { class: "nothing" }, page.ready ? "Nothing has gone wrong so far." : "");
+  patch(
+    place,
+    nothing,
+    shown.map((incident) => incidentCard(page, incident, incident === first)),
+    knownList(page, known),
+  );
+}
+
+/** Bring the list of checkpoints up to date. */
+export function drawCheckpoints(page) {
+  const place = byId("checkpoints");
+  if (!place) return;
+  const list = page.checkpointList();
+  const shown = list.slice(0, 40);
+  const key = JSON.stringify([page.ready, shown.map((one) => [one, formatAge(page.now() - one.time)])]);
+  if (keyOf.get(place) === key) return;
+  keyOf.set(place, key);
+  const usable = list.filter((one) => one.available && !one.dead).length;
+  setText(byId("checkpoints-note"), list.length ? `${usable} of ${list.length} usable` : "");
+  if (!shown.length) {
+    patch(
+      place,
+      h(
+        "div",
+        { class: "nothing" },
+        page.ready ? "None yet. The job announces each with run.checkpoint(step, path)." : "",
+      ),
+    );
+    return;
+  }
+  patch(
+    place,
+    shown.map((one) =>
+      h(
+        "div",
+        { class: `checkpoint${one.available && !one.dead ? "" : " off"}`, title: one.path },
+        h("i", { class: "tick" }),
+        h("b", {}, formatCount(one.step)),
+        h("span", { class: "sub" }, one.dead ? "on a discarded branch" : one.available ? "" : "no longer on disk"),
+        h("span", { class: "grow" }),
+        h("span", { class: "sub" }, ago(page.now() - one.time)),
+      ),
+    ),
+  );
+}
+
+export const forgetRail = () => {
+  keyOf = new WeakMap();
+};

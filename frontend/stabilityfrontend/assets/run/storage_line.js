@@ -1,0 +1,104 @@
+// Where a run's points lie: how full the hot window is, what is archived, and what is wrong with it, in one line.
+
+import { api } from "../core/api.js";
+import { byId, h, setClass, setShown, setText } from "../core/dom.js";
+import { formatCount, plural, sentence } from "../core/format.js";
+import { patch } from "../core/patch.js";
+
+const AGAIN_MS = 20000;
+/** Problems named in the strip; the rest is counted. */
+const NAMED = 2;
+
+/** Bytes as people read them: `512 KiB`, `12.3 MiB`, `1.20 GiB`. */
+export function bytes(count) {
+  if (count === null || count === undefined) return "–";
+  const [unit, letters] =
+    count >= 2 ** 30
+      ? [2 ** 30, "GiB"]
+      : count >= 2 ** 20
+        ? [2 ** 20, "MiB"]
+        : count >= 1024
+          ? [1024, "KiB"]
+          : [1, "B"];
+  const value = count / unit;
+  return `${unit === 1 ? value : value >= 100 ? Math.round(value) : Number(value.toPrecision(3))} ${letters}`;
+}
+
+export class StorageLine {
+  constructor(page) {
+    this.page = page;
+    this.problems = [];
+  }
+
+  async fetch() {
+    clearTimeout(this.timer);
+    const { page } = this;
+    try {
+      const answer = await api.storage(page.id);
+      if (page.gone || answer === null) return; // a server without an archive says nothing
+      this.answer = answer;
+      this.draw();
+    } catch (error) {
+      if (page.gone) return;
+    }
+    this.timer = setTimeout(() => this.fetch(), AGAIN_MS);
+  }
+
+  /** Parts of the history that could not be read. */
+  setProblems(problems) {
+    this.problems = problems;
+    this.draw();
+  }
+
+  draw() {
+    const line = byId("storage");
+    const { answer, problems } = this;
+    if (!line) return;
+    if (answer) {
+      const { hot, cold, state } = answer;
+      const full = hot.limit_bytes ? Math.min(1, hot.bytes / hot.limit_bytes) : 0;
+      patch(
+        line,
+        h("span", {
+          class: "gauge",
+          style: { "--share": full },
+          title: `${formatCount(hot.frames)} frames in Redis; older ones are moved to the archive`,
+        }),
+        h("span", {}, `Hot ${bytes(hot.bytes)}${hot.limit_bytes ? ` of ${bytes(hot.limit_bytes)}` : ""}`),
+        h(
+          "span",
+          { title: cold.location || null },
+          cold.parts
+            ? `archive ${plural(cold.parts, "part")}, ${bytes(cold.bytes)}${cold.rows ? `, ${formatCount(cold.rows)} points` : ""}`
+            : "nothing archived yet",
+        ),
+        h(
+          "span",
+          { class: `state ${state === "failed" ? "critical" : state === "behind" ? "warning" : "calm"}` },
+          { ok: "up to date", archiving: "archiving", behind: "archive behind", failed: "archive failed" }[state] ||
+            state,
+        ),
+      );
+    }
+    const bad = answer && (answer.state === "behind" || answer.state === "failed");
+    // One file that can't be read is one fact, however many of its users say so.
+    const fresh = [...new Set(problems)].filter((one) => !bad || one !== answer.problem);
+    const words = [];
+    if (bad)
+      words.push(
+        `${answer.state === "failed" ? "The archive failed" : "The archive is behind"}: ${sentence(answer.problem || "no reason given")} What is not archived stays in Redis; it is tried again.`,
+      );
+    if (fresh.length)
+      words.push(
+        `Part of the history can't be read and is missing here: ${fresh.slice(0, NAMED).map(sentence).join(" ")}${fresh.length > NAMED ? ` And ${fresh.length - NAMED} more.` : ""}`,
+      );
+    const note = byId("storage-note");
+    setText(note, words.join(" "));
+    setClass(note, `note ${(bad && answer.state === "failed") || fresh.length ? "critical" : "warning"}`);
+    setShown(note, words.length > 0);
+  }
+
+  close() {
+    clearTimeout(this.timer);
+  }
+}
