@@ -9,7 +9,8 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 p
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check --no-input --only-binary :all: $(PIP_ARGS)
 
 # Node is a wheel of requirements/test.txt; what checks the browser's code is pinned in package.json, none is shipped.
-BIOME  := PATH="$(CURDIR)/$(BIN):$$PATH" node_modules/.bin/biome
+NODE   := PATH="$(CURDIR)/$(BIN):$$PATH"
+BIOME  := $(NODE) node_modules/.bin/biome
 
 DEMO_ARGS   ?=
 UP_ARGS     ?=
@@ -41,14 +42,15 @@ check: $(VENV)/.test $(VENV)/.node ## lint, format, types, import arrows, compos
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@PATH="$(CURDIR)/$(BIN):$$PATH" lint-imports
-	@$(BIOME) lint --error-on-warnings
+	@$(BIOME) check --error-on-warnings
+	@$(NODE) node_modules/.bin/tsc --project .
 	@if docker compose version >/dev/null 2>&1; then VALKEY_PASSWORD=of-the-check docker compose config --quiet && echo "compose: valid"; \
 	else echo "compose: not checked, docker compose is not here"; fi
 
 fix: $(VENV)/.test $(VENV)/.node ## repair what the linter can, and format
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
-	@$(BIOME) lint --write
+	@$(BIOME) check --write
 
 soak: $(VENV)/.test ## the long tests: minutes to hours
 	@$(BIN)/python -m pytest -m soak $(PYTEST_ARGS)
@@ -99,7 +101,7 @@ $(VENV)/.test: $(VENV)/.demo requirements/test.txt
 
 $(VENV)/.node: $(VENV)/.test package.json .npmrc
 	@echo "== Installing what checks the browser's code" >&2
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/npm install --no-save --loglevel=error >&2
+	@$(NODE) $(BIN)/npm install --no-save --loglevel=error >&2
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.test requirements/bench.txt

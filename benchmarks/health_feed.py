@@ -23,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 
 from playwright.sync_api import CDPSession, Page, sync_playwright
-from server_process import ServerProcess, usage
+from server_process import HANDLE, ServerProcess, usage
 from websockets.asyncio.client import connect
 
 RUN = "simulated"
@@ -104,6 +104,7 @@ def _browse(server: ServerProcess, options: argparse.Namespace) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=options.chromium, args=FLAGS)
         page = browser.new_page(bypass_csp=True, viewport={"width": 1920, "height": 1080})
+        page.add_init_script(path=HANDLE)
         page.goto(f"{server.url}/runs/{RUN}", timeout=120_000)
         page.wait_for_function("window.stability?.page?.ready", timeout=120_000)
         # What it costs to open a page is asked in page_open.py.

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import httpx
 from playwright.sync_api import sync_playwright
-from server_process import free_port
+from server_process import HANDLE, free_port
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
@@ -100,17 +100,18 @@ def _measure(options: argparse.Namespace, folder: Path) -> None:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=options.chromium, args=CHROMIUM)
             page = browser.new_page(bypass_csp=True, viewport={"width": 1920, "height": 2200})
+            page.add_init_script(path=HANDLE)
             page.goto(f"{url}/runs/bench")
-            page.wait_for_function("window.__stability && window.__stability.drawn.length > 20", timeout=60_000)
+            page.wait_for_function("window.stability && window.stability.drawLog.drawn.length > 20", timeout=60_000)
             page.click("#all-fold")
             page.wait_for_timeout(3_000)
             floor.start()
-            page.evaluate("window.__stability.drawn.length = 0")
+            page.evaluate("window.stability.drawLog.drawn.length = 0")
             drawn: list[dict[str, float]] = []
             end = time.monotonic() + options.seconds
             while time.monotonic() < end:
                 time.sleep(1)
-                drawn += page.evaluate("window.__stability.drawn.splice(0)")
+                drawn += page.evaluate("window.stability.drawLog.drawn.splice(0)")
             charts = page.locator(".js-plotly-plot, canvas").count()
             browser.close()
         delays = [d["drawnAt"] - d["logTime"] for d in drawn]

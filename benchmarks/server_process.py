@@ -18,12 +18,14 @@ from redis import Redis
 
 from stabilitybackend.redis_server.embedded import running_url
 
-__all__ = ["ServerProcess", "Usage", "free_port", "usage"]
+__all__ = ["HANDLE", "ServerProcess", "Usage", "free_port", "usage"]
 
 #: Seconds until the server must answer; with ten million points in Redis it takes about a second to load.
 START_TIMEOUT_S = 120.0
 #: Seconds that a stop may take before the process is killed.
 STOP_TIMEOUT_S = 30.0
+#: Gives pages ``window.stability``: what is in them, for whoever measures.
+HANDLE = Path(__file__).parents[1] / "tests" / "browser" / "handle.js"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

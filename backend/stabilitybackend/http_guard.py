@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from http import HTTPStatus
 
 from fastapi.responses import JSONResponse
 from starlette.datastructures import Headers
@@ -29,9 +28,9 @@ MAX_LOGIN_BYTES = 4096
 #: Seconds in which a body has to be here. A slow one holds a connection and nothing else.
 BODY_TIMEOUT_S = 20.0
 
-#: What browsers may keep. What the API says is for those who asked; a page is asked for again, so that it fits its
-#: scripts; a script whose address has the time of its file never changes: seventy of them asked for again took 150 ms.
-_NO_STORE, _NO_CACHE, _FOR_GOOD = b"no-store", b"no-cache", b"public, max-age=31536000, immutable"
+#: What browsers may keep where an answer does not say it. What the API says is for those who asked; a page is asked for
+#: again, so that it fits its scripts, whose addresses hold a hash.
+_NO_STORE, _NO_CACHE = b"no-store", b"no-cache"
 
 #: Calls with a body that need no key.
 _OPEN = frozenset({"/api/v1/login", "/api/v1/logout"})
@@ -96,12 +95,11 @@ class HttpGuard:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        kept = _kept(scope)
+        kept = _NO_STORE if scope["path"].startswith("/api/") else _NO_CACHE
 
         async def send_safely(message: Message) -> None:
             if message["type"] in ("http.response.start", "websocket.http.response.start"):
-                missing = kept == _FOR_GOOD and message["status"] != HTTPStatus.OK
-                message["headers"] = self._with_ours(list(message.get("headers", ())), _NO_CACHE if missing else kept)
+                message["headers"] = self._with_ours(list(message.get("headers", ())), kept)
             await send(message)
 
         try:
@@ -155,13 +153,6 @@ class HttpGuard:
                 status=408,
             ) from None
         return _once({"type": "http.request", "body": bytes(body), "more_body": False}, receive)
-
-
-def _kept(scope: Scope) -> bytes:
-    if scope["path"].startswith("/api/"):
-        return _NO_STORE
-    dated = scope["path"].startswith("/assets/") and scope.get("query_string", b"").startswith(b"m=")
-    return _FOR_GOOD if dated else _NO_CACHE
 
 
 def _has_body(scope: Scope) -> bool:

@@ -7,7 +7,6 @@ the browser's one WebSocket is 13 times cheaper for the server and loses nothing
 from __future__ import annotations
 
 import base64
-import gzip
 import hashlib
 import importlib.metadata
 import importlib.resources
@@ -20,11 +19,10 @@ from dash.exceptions import DashException
 from fastapi import FastAPI, Request, Response
 
 from stabilityfrontend import figures, layout, run_page, theme
+from stabilityfrontend.bundle import bundle
+from stabilityfrontend.served import ASSETS, serve_for_good, serve_modules, serve_styles
 
 __all__ = ["attach", "register"]
-
-#: Where plotly.js is served from; the name holds a hash, so a browser keeps it for a year.
-_PLOTLY_PREFIX = "/_stability/plotly-"
 
 #: The product's mark, drawn here; a data address, so no request.
 _ICON = (
@@ -50,8 +48,10 @@ _INDEX = """<!DOCTYPE html>
         document.documentElement.dataset.theme = kept === "light" || kept === "dark" ? kept : light ? "light" : "dark";
       })();
     </script>
-    <script>__EARLY__</script>
+    <script>__PRELOAD__</script>
+    <link rel="modulepreload" href="__MODULES__">
     {%css%}
+    <link rel="stylesheet" href="__STYLES__">
   </head>
   <body>
     {%app_entry%}
@@ -74,7 +74,7 @@ def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object]) -> list[str
         title: what the browser's tab says before a run is open.
         kinds: the table of incident kinds by name.
     """
-    index = _index(kinds)
+    index = _index(modules=serve_modules(app), styles=serve_styles(app), kinds=kinds)
     pages = Dash(
         __name__,
         server=app,
@@ -84,8 +84,8 @@ def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object]) -> list[str
         add_log_handler=False,
         suppress_callback_exceptions=True,
         index_string=index,
-        # It is in the page's head already.
-        assets_ignore=r"^early\.js$",
+        # They are served as one script and one style sheet.
+        include_assets_files=False,
         meta_tags=[
             {"name": "viewport", "content": "width=device-width, initial-scale=1"},
             {"name": "robots", "content": "noindex"},
@@ -122,14 +122,16 @@ def register(pages: Dash, api: FastAPI) -> None:
 
 
 def _close_callback_doors(pages: Dash, app: FastAPI) -> None:
-    """Take away the addresses of Dash that no page of ours uses: no callback of ours runs in the server.
+    """Take away the addresses of Dash that no page of ours uses: no callback of ours runs in the server, and the folder
+    of assets is served as two files.
 
     Dash answers what it can't read there with 500, and its WebSocket is open to whoever comes. A component's file that
     it does not have becomes a 404.
     """
     prefix = pages.config.routes_pathname_prefix
     suites = f"{prefix}_dash-component-suites/{{package_name}}/{{fingerprinted_path:path}}"
-    gone = {f"{prefix}{name}" for name in ("_dash-update-component", "_dash-ws-callback", "_reload-hash")} | {suites}
+    gone = {f"{prefix}{name}" for name in ("_dash-update-component", "_dash-ws-callback", "_reload-hash")}
+    gone |= {suites, f"{prefix}assets"}
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) not in gone]
 
     def suite(request: Request, package_name: str, fingerprinted_path: str) -> Response:
@@ -147,29 +149,29 @@ def _script_hashes(page: str) -> list[str]:
     return [f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in texts]
 
 
-def _index(kinds: Mapping[str, object]) -> str:
-    """Return the page around Dash's own: icon, colours, theme, what scripts find at hand, and the first requests."""
-    script = importlib.resources.files(__package__).joinpath("assets/early.js").read_text(encoding="utf-8")
+def _index(*, modules: str, styles: str, kinds: Mapping[str, object]) -> str:
+    """Return the page around Dash's own: icon, colours, theme, and the script that loads the modules.
+
+    Args:
+        modules: address of the browser's modules.
+        styles: address of the style sheets.
+        kinds: the table of incident kinds by name.
+    """
     # Names come from our own tables; still no text of theirs may end the script.
-    at_hand = json.dumps({"first": run_page.first_requests(), "kinds": dict(kinds)}).replace("<", "\\u003c")
-    early = f"window.stability = {at_hand};\n{script}"
-    return _INDEX.replace("__ICON__", _ICON).replace("__VARIABLES__", theme.css_variables()).replace("__EARLY__", early)
+    given = json.dumps({"first": run_page.first_requests(), "kinds": dict(kinds)}).replace("<", "\\u003c")
+    code = bundle(ASSETS, "preload.js").text
+    preload = f'(() => {{\n"use strict";\n{code}preload.begin({given}, "{modules}");\n}})();'
+    parts = {
+        "__ICON__": _ICON,
+        "__VARIABLES__": theme.css_variables(),
+        "__PRELOAD__": preload,
+        "__MODULES__": modules,
+        "__STYLES__": styles,
+    }
+    return re.sub("__[A-Z]+__", lambda mark: parts[mark[0]], _INDEX)
 
 
 def _serve_plotly(api: FastAPI) -> str:
-    """Serve the plotly.js that ships in the ``plotly`` wheel, packed once, and return its address."""
-    raw = importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
-    packed: list[bytes] = []
-    url = f"{_PLOTLY_PREFIX}{hashlib.sha256(raw).hexdigest()[:16]}.min.js"
-    headers = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
-
-    def plotly(request: Request) -> Response:
-        if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(raw, media_type="text/javascript", headers=headers)
-        if not packed:
-            # Level 6 takes a fifth of a second once and saves 3.4 of 4.8 MB on each first visit.
-            packed.append(gzip.compress(raw, 6))
-        return Response(packed[0], media_type="text/javascript", headers=headers | {"Content-Encoding": "gzip"})
-
-    api.add_api_route(url, plotly, methods=["GET"], include_in_schema=False)
-    return url
+    """Serve the plotly.js that ships in the ``plotly`` wheel, and return its address."""
+    script = importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
+    return serve_for_good(api, "plotly.min.js", script, "text/javascript")

@@ -36,7 +36,7 @@ def layout(config: dict[str, Any]) -> html.Div:
 
 
 def skeletons() -> dict[str, Any]:
-    """Return every page's skeleton as plain JSON, by the name that ``assets/route.js`` knows it by.
+    """Return every page's skeleton as plain JSON, by the name that ``assets/core/route.js`` knows it by.
 
     They come with the frame: going to a page then costs no request, and the first chart waits for one less.
     """
@@ -113,7 +113,7 @@ def runs_page() -> html.Div:
                             className="table runs",
                             id="runs-table",
                         ),
-                        # How many of them are shown, and a button for more (assets/runs.js).
+                        # How many of them are shown, and a button for more (assets/runs/runs_page.js).
                         html.Div(id="runs-more", className="runs-more", hidden=True),
                         html.Div(id="runs-empty", hidden=True),
                     ],

@@ -1,4 +1,4 @@
-"""The ledger of rollbacks on the run page: its headline numbers, and the table that ``assets/ledger.js`` fills."""
+"""The ledger of rollbacks on the run page: headline numbers, and the table that ``rollback_cost.js`` fills."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ PANELS = (
 
 
 def first_requests() -> dict[str, Any]:
-    """Return what the page's head asks the server for before its scripts are there (``assets/early.js``).
+    """Return what the page's head asks the server for before its scripts are there (``assets/preload.js``).
 
     The large chart's own metric is not known yet: whichever of the usual names the run has is in the answer. What the
     strip and the panels show follows as soon as the metrics of the run are known.
@@ -206,7 +206,7 @@ def _focus() -> html.Section:
                 className="tools",
             ),
             html.Div(id="chart-focus", className="chart focus"),
-            # Machines and processes, on the chart's own x axis (assets/health_lane.js).
+            # Machines and processes, on the chart's own x axis (assets/chart/health_lane.js).
             html.Div(id="health-lane", className="health-lane", hidden=True),
         ],
         className="panel",

@@ -1,4 +1,4 @@
-"""The walls of ranks and GPUs on the run page, filled by ``assets/rank_grid.js`` and ``assets/gpu_map.js``."""
+"""The walls of ranks and GPUs on the run page, filled by ``rank_grid.js`` and ``gpu_map.js`` of ``assets/ranks/``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from stabilityfrontend.controls import panel_head, segmented
 
 __all__ = ["GPU_FIELDS", "panel"]
 
-#: What the wall of GPUs can show; ``assets/gpu_map.js`` knows how.
+#: What the wall of GPUs can show; ``assets/ranks/gpu_map.js`` knows how.
 GPU_FIELDS = (
     ("util", "Load"),
     ("memory", "Memory"),

@@ -21,7 +21,7 @@ OTHERS = [
     "/api/v1/runs",
     "/api/v1/runs/none",
     "/api/v1/openapi.json",
-    "/assets/run.js",
+    "/_stability/board.js.map",
     "/assets/none.js",
     "/_dash-layout",
     "/_dash-component-suites/none/none.js",
@@ -53,12 +53,14 @@ def test_what_the_api_says_is_kept_by_nobody(server: RunningServer) -> None:
     assert server.client.get("/").headers["cache-control"] == "no-cache"
 
 
-def test_scripts_whose_address_has_their_date_are_kept_and_missing_ones_are_not(server: RunningServer) -> None:
-    script = re.search(r"/assets/store\.js\?m=[^\"]+", server.client.get("/").text)
-    assert script is not None
-    assert server.client.get(script.group()).headers["cache-control"] == "public, max-age=31536000, immutable"
-    assert server.client.get("/assets/store.js").headers["cache-control"] == "no-cache"
-    assert server.client.get("/assets/none.js?m=1").headers["cache-control"] == "no-cache"
+def test_scripts_and_styles_whose_address_has_their_hash_are_kept_and_missing_ones_are_not(
+    server: RunningServer,
+) -> None:
+    for kind in ("js", "css"):
+        address = re.search(rf"/_stability/board-[0-9a-f]{{16}}\.{kind}", server.client.get("/").text)
+        assert address is not None
+        assert server.client.get(address.group()).headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert server.client.get("/_stability/board-0000000000000000.js").headers["cache-control"] == "no-cache"
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -66,7 +68,7 @@ def test_each_script_that_stands_in_a_page_is_named_by_its_hash(server: RunningS
     answer = server.client.get(path)
     allowed = answer.headers["content-security-policy"]
     scripts = re.findall(r"<script(?![^>]*(?:src=|json))[^>]*>(.*?)</script>", answer.text, re.DOTALL)
-    assert len(scripts) == 3  # the theme, the first requests, and what starts Dash
+    assert len(scripts) == 3  # the theme, what loads the modules, and what starts Dash
     for script in scripts:
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in allowed
 

@@ -79,7 +79,6 @@ NEEDED = {
     "GET /_favicon.ico": "open",
     "GET /_dash-component-suites/{package_name}/{fingerprinted_path:path}": "open",
     "GET /_stability/{file}": "open",
-    "GET /assets/{file}": "open",
     "GET {page}": "open",
 }
 #: What a path's or a query's parameter is here.
@@ -101,12 +100,7 @@ def routes_of(routes: Any) -> Iterator[str]:
         path = str(route.path)
         if path.startswith("/_stability/"):
             path = "/_stability/{file}"  # its name has a hash
-        if path == "/assets":
-            path, methods = "/assets/{file}", {"GET"}
-        elif type(route).__name__ == "APIWebSocketRoute":
-            methods = {"WS"}
-        else:
-            methods = set(route.methods) - {"HEAD"}
+        methods = {"WS"} if type(route).__name__ == "APIWebSocketRoute" else set(route.methods) - {"HEAD"}
         for method in methods:
             yield f"{method} {path}"
 

@@ -2,8 +2,8 @@
 
 `chromium`    the browser of this module's tests. Where none is installed they are skipped at home and fail in CI.
 `lied_to`     one whose names below ``example`` lead here, as DNS rebinding makes them.
-`open_page`   opens an address; at the end of the test fails if the page wrote an error to its console, threw, or asked
-              another host for anything.
+`open_page`   opens an address, with the handle of handle.js; at the end of the test fails if the page wrote an error to
+              its console, threw, or asked another host for anything.
 `pages`       an empty page with our scripts for all tests of a module: each makes its own stage there.
 `scripts`     an empty page with our scripts and no server: for the laws of the store and of the words.
 """
@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import stabilityfrontend
 from stabilitybackend.schema.kinds import served
+from stabilityfrontend.bundle import bundle
+from stabilityfrontend.served import ASSETS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -57,7 +58,8 @@ _FLAGS = [
 #: Longest wait for anything in a page: what comes in time costs nothing more, and a loaded machine fails no test.
 _PATIENCE_MS = 90_000
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
+#: Gives pages `window.stability`; what it is, is said there.
+HANDLE = Path(__file__).with_name("handle.js").read_text()
 
 OpenPage = Callable[..., "Page"]
 
@@ -121,6 +123,7 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
         contexts.append(context)
         if before is not None:
             context.add_init_script(before)
+        context.add_init_script(HANDLE)
         page = context.new_page()
         origin = "/".join(url.split("/")[:3]) if url.startswith("http") else "http"
         page.on(
@@ -141,6 +144,7 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
                 ),
             )
         page.goto(url)
+        page.evaluate(HANDLE)  # waits for it, where the page is one of ours
         return page
 
     yield open_
@@ -150,11 +154,11 @@ def open_page(chromium: Browser) -> Iterator[OpenPage]:
 
 
 def load_scripts(page: Page) -> None:
-    """Put all our scripts into an empty page."""
-    # In one document: sixty questions to the browser took three times as long. The names are for the traces of errors.
-    at_hand = f"window.stability = {json.dumps({'kinds': served()})};"  # as the head of a served page has it
-    texts = (f"{script.read_text()}\n//# sourceURL={script.name}\n" for script in sorted(ASSETS.glob("*.js")))
-    page.set_content("<body>" + "".join(f"<script>{text}</script>" for text in (at_hand, *texts)))
+    """Put all our modules into an empty page, with the table of kinds that the head of a served page hands over."""
+    board = bundle(ASSETS, "page_lifecycle.js").text
+    at_hand = f"Object.assign(core_kinds.kindTable, {json.dumps(served())});"
+    handle = "window.stability = Object.assign({}, ...Object.values(modules));"
+    page.set_content(f'<body><script type="module">{board}{at_hand}{handle}</script>')
 
 
 @pytest.fixture(scope="module")

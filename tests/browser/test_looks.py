@@ -66,7 +66,7 @@ def test_the_same_requests_are_made_early_and_later(scripts: Page) -> None:
     said = scripts.evaluate(
         """() => {
           const S = window.stability;
-          S.first.patterns = ["loss/*", "lr"];
+          S.firstRequests.patterns = ["loss/*", "lr"];
           const names = ["zeta", "loss/b", "lr", "loss", "loss/a", "gpu/0/temp_c"];
           return [S.firstMetrics(names), S.firstMetrics([...names].reverse()),
             S.seriesPaths("r 1", ["loss", "a/b&c"], { view: "all", points: 5, x: null })[0].path];

@@ -104,7 +104,7 @@ def test_a_kind_that_a_user_adds_has_its_label_sign_and_advice_in_the_api_and_on
 
 def test_a_kind_that_the_page_does_not_know_is_called_by_its_name(scripts: Page) -> None:
     told = scripts.evaluate(
-        """() => ["of_a_newer_server", "constructor", ""].map((name) => window.stability.kind(name))
+        """() => ["of_a_newer_server", "constructor", ""].map((name) => window.stability.incidentKind(name))
              .map(({ label, short, sign, band, about }) => [label, short, sign, band, about])"""
     )
     assert told == [

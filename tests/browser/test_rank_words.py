@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import stabilityfrontend
 from stabilitybackend.liveness.rank_status import STATUSES
-from stabilitybackend.schema.kinds import served
+from stabilityfrontend.served import ASSETS
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-
-ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
+    from playwright.sync_api import Page
 
 #: Ranks as `[rank, overrides]` on nodes of eight, looked at at 1000.
 ROWS = """([ranks, silent, waitsFor]) => {
@@ -40,28 +34,10 @@ WAITS = {"step_start": 925, "phase_start": 926}
 
 
 @pytest.fixture(scope="module")
-def scripts(chromium: Browser) -> Iterator[Page]:
-    """An empty page with the scripts that these laws are about: they keep nothing, one page is enough for all."""
-    page = chromium.new_page()
-    page.add_style_tag(path=ASSETS / "health.css")
-    page.add_script_tag(content=f"window.stability = {json.dumps({'kinds': served()})};")
-    for name in (
-        "dom",
-        "patch",
-        "format",
-        "kinds",
-        "traces",
-        "ticks",
-        "health",
-        "verdict",
-        "route",
-        "rank_state",
-        "rank_grid",
-        "health_lane",
-    ):
-        page.add_script_tag(path=ASSETS / f"{name}.js")
-    yield page
-    page.close()
+def scripts(pages: Page) -> Page:
+    """The page with our modules: what these laws are about keeps nothing, one document is enough for all."""
+    pages.add_style_tag(content=ASSETS.joinpath("styles/health.css").read_text())
+    return pages
 
 
 def rows(

@@ -34,7 +34,7 @@ DRAWN = """() => {
     range: chart.layout.yaxis.range,
   };
 }"""
-NEWEST = "() => window.__stability?.lastDrawn?.step || 0"
+NEWEST = "() => window.stability?.drawLog.lastDrawn?.step || 0"
 
 
 class Stack:

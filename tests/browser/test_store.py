@@ -247,7 +247,7 @@ def test_the_sentence_says_what_will_happen(scripts: Page, order: Any, facts: An
     ],
 )
 def test_a_value_is_written_with_four_digits(scripts: Page, value: float | None, expected: str) -> None:
-    assert scripts.evaluate("(value) => window.stability.value(value)", value) == expected
+    assert scripts.evaluate("(value) => window.stability.formatValue(value)", value) == expected
 
 
 def test_plotly_gets_names_as_text(scripts: Page) -> None:
@@ -285,11 +285,11 @@ def test_forty_incidents_cost_as_many_shapes_as_they_have_looks(scripts: Page) -
     ],
 )
 def test_the_ticks_of_an_axis_are_round_and_alike(scripts: Page, axis: list[float], expected: list[str]) -> None:
-    words = scripts.evaluate("(range) => window.stability.ticks(range, 4).map((tick) => tick.words)", axis)
+    words = scripts.evaluate("(range) => window.stability.valueTicks(range, 4).map((tick) => tick.words)", axis)
     assert words == expected
 
 
 @pytest.mark.parametrize(("value", "words"), [(1e-3, ["0.0008", "0.0010", "0.0012"]), (12.5, ["10", "12", "14"])])
 def test_a_constant_has_ticks_that_fit_beside_it(scripts: Page, value: float, words: list[str]) -> None:
-    drawn = "([value]) => stability.ticks(stability.axisRange([value, value], false), 3).map((tick) => tick.words)"
+    drawn = "([value]) => stability.valueTicks(stability.axisRange([value, value], false), 3).map((tick) => tick.words)"
     assert scripts.evaluate(drawn, [value]) == words

@@ -71,7 +71,7 @@ def test_the_first_charts_need_no_plotly_and_one_request_each(server: Server, op
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/api/" in request.url else None)
     page.goto(f"{server.url}/runs/r-long")
-    wait_in(page, "window.__stability?.first.focus > 0 && window.__stability.first.grad > 0")
+    wait_in(page, "window.stability?.drawLog.first.focus > 0 && window.stability.drawLog.first.grad > 0")
     assert page.evaluate("typeof window.Plotly") == "undefined"
     # The curve is really there: pixels of the line's colour, from the left edge of the plot to its right one.
     columns = page.evaluate(

@@ -64,7 +64,7 @@ def test_a_page_is_html_that_loads_from_here_only(client: httpx.Client, path: st
 
 def test_every_script_and_style_of_a_page_is_there(client: httpx.Client) -> None:
     sources = re.findall(r'(?:src|href)="(/[^"]+)"', client.get("/").text)
-    assert any("/assets/run.js" in source for source in sources)
+    assert [source for source in sources if "/assets/" in source] == []
     for source in sources:
         assert client.get(source).status_code == 200, source
 
@@ -81,16 +81,19 @@ def test_the_layout_is_ready_at_the_first_request_of_any_kind(client: httpx.Clie
     assert {one["output"] for one in dependencies} == {"page.children"}
 
 
-def test_plotly_is_packed_kept_for_a_year_and_whole(client: httpx.Client) -> None:
-    url = plotly_url(client)
-    with client.stream("GET", url, headers={"accept-encoding": "gzip"}) as answer:
-        assert answer.headers["content-encoding"] == "gzip"
-        assert "immutable" in answer.headers["cache-control"]
-        packed = b"".join(answer.iter_raw())
-    plain = client.get(url, headers={"accept-encoding": "identity"})
-    assert "content-encoding" not in plain.headers
-    assert gzip.decompress(packed) == plain.content
-    assert len(packed) < len(plain.content) / 3
+def test_what_pages_load_is_packed_kept_for_a_year_and_whole(client: httpx.Client) -> None:
+    page = client.get("/").text
+    ours = re.findall(r"(?<=href=\")/_stability/board-[0-9a-f]{16}\.(?:js|css)", page)
+    assert len(ours) == 2
+    for url in (*ours, plotly_url(client)):
+        with client.stream("GET", url, headers={"accept-encoding": "gzip"}) as answer:
+            assert answer.headers["content-encoding"] == "gzip"
+            assert "immutable" in answer.headers["cache-control"]
+            packed = b"".join(answer.iter_raw())
+        plain = client.get(url, headers={"accept-encoding": "identity"})
+        assert "content-encoding" not in plain.headers
+        assert gzip.decompress(packed) == plain.content
+        assert len(packed) < len(plain.content) / 3
 
 
 def test_importing_the_package_does_nothing() -> None:

@@ -40,7 +40,7 @@ def ids(node: Any) -> list[str]:
 def script_ids() -> set[str]:
     """Return the ids that the scripts look up by a literal name."""
     found: set[str] = set()
-    for script in ASSETS.glob("*.js"):
+    for script in ASSETS.rglob("*.js"):
         found |= set(re.findall(r'byId\("([^"]+)"\)', script.read_text()))
     return found
 

@@ -3,27 +3,6 @@
 
 import { Sketch } from "./sketch.js";
 
-let loading = null;
-
-/** Load plotly.js once, from our own server. */
-export function loadPlotly(url) {
-  if (window.Plotly) return Promise.resolve(window.Plotly);
-  if (!loading) {
-    loading = new Promise((resolve, reject) => {
-      const script = document.createElement("script");
-      script.src = url;
-      script.onload = () => resolve(window.Plotly);
-      script.onerror = () => {
-        loading = null;
-        script.remove();
-        reject(new Error("plotly.js did not load"));
-      };
-      document.head.append(script);
-    });
-  }
-  return loading;
-}
-
 /** A chart rests this many times as long as its drawing took: fifty forks in Plotly cost 30 to 60 ms, and the page is
  * one of many things that a machine does. */
 const REST = 10;
@@ -31,7 +10,7 @@ const REST = 10;
 const SOON_MS = 20;
 
 /** What was drawn and when, for benchmarks and tests: the newest records, `drawnAt` in unix seconds. */
-const hook = (window.__stability = window.__stability || { lastDrawn: null, drawn: [], frames: 0, first: {} });
+export const drawLog = { lastDrawn: null, drawn: [], frames: 0, first: {} };
 
 /** The x range that all charts share. `range` null follows the data. */
 export class Zoom {
@@ -60,6 +39,8 @@ export class Board {
     this.sleeping = true;
     this.dragging = null;
     this.first = {};
+    /** Called with what was drawn, and when a chart showed its first line. */
+    this.onDrawn = this.onFirst = null;
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "80px" });
     this.sized = new ResizeObserver((entries) => {
       for (const entry of entries) this.mark(this.byElement.get(entry.target));
@@ -155,7 +136,7 @@ export class Board {
       drawn.push(chart);
     }
     if (drawn.length) this.record(drawn);
-    hook.frames += drawn.length ? 1 : 0;
+    drawLog.frames += drawn.length ? 1 : 0;
     const rests = waiting
       .filter((chart) => chart.dirty)
       .map((chart) => chart.drawn + this.pace(chart) - performance.now());
@@ -245,23 +226,23 @@ export class Board {
       const drawnAt = Date.now() / 1000;
       for (const one of shown) {
         one.drawnAt = drawnAt;
-        hook.drawn.push(one);
-        hook.lastDrawn = one;
+        drawLog.drawn.push(one);
+        drawLog.lastDrawn = one;
       }
-      if (hook.drawn.length > this.config.limits.drawn_records) {
-        hook.drawn.splice(0, hook.drawn.length - this.config.limits.drawn_records);
+      if (drawLog.drawn.length > this.config.limits.drawn_records) {
+        drawLog.drawn.splice(0, drawLog.drawn.length - this.config.limits.drawn_records);
       }
       if (this.onDrawn) this.onDrawn(shown);
     });
   }
 
-  /** When each chart first showed a line, in milliseconds since the navigation began: `first` of the hook. */
+  /** When each chart first showed a line, in milliseconds since the navigation began: `drawLog.first`. */
   recordFirst(drawn) {
     const fresh = drawn.filter((chart) => !(chart.id in this.first) && chart.hasLine && chart.hasLine());
     if (!fresh.length) return;
     requestAnimationFrame(() => {
       for (const chart of fresh) this.first[chart.id] = performance.now();
-      hook.first = this.first;
+      drawLog.first = this.first;
       if (this.onFirst) this.onFirst();
     });
   }

@@ -247,7 +247,7 @@ export class SeriesStore {
     return metric ? metric.entries : new Map();
   }
 
-  /** The effective lines of a metric (see group.js), in full detail where a window lies inside what was fetched. */
+  /** The effective lines of a metric (see series_lines.js), in full detail where a window lies inside what was fetched. */
   effective(name, window) {
     return effectiveLines(this.source(name, window).values(), (segment) => this.aliveUpTo(segment));
   }

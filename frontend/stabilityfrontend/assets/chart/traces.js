@@ -147,6 +147,7 @@ export function bandEnd(incident, segments, lastStep) {
 }
 
 /** Where a step is drawn when the x axis is the steps themselves. */
+/** @type {(step: number, segment?: number) => number | null} */
 export const atStep = (step) => step;
 export const onSteps = { place: atStep, forkAt: (fork) => fork.step };
 

@@ -1,16 +1,16 @@
 // Runs over each other: one metric, aligned by step, by the newest fork or by time since the first point. What is shown is
 // in the address, so that a link shows the same.
 
-import { axisRange, robustRange } from "../chart/downsample.js";
 import { Plot } from "../chart/line_chart.js";
-import { calmRange, focusMetric } from "../chart/main_chart.js";
+import { focusMetric } from "../chart/main_chart.js";
 import { api } from "../core/api.js";
 import { choice, remember, smoothing } from "../core/controls.js";
 import { byId, fill, h, segmented, setShown, setText, toast } from "../core/dom.js";
-import { errorText, plural, toNumber } from "../core/format.js";
+import { errorText, plural } from "../core/format.js";
 import { Live } from "../core/live.js";
 import { colorTheme } from "../core/theme.js";
 import { drawBanner, drawPill } from "../run/header.js";
+import { drawChart } from "./compare_chart.js";
 import { drawCompared } from "./compare_table.js";
 
 /** Runs on the page; beyond that nobody tells lines apart. */
@@ -20,7 +20,6 @@ const AGAIN_MS = 4000;
 const REST_MS = 120;
 const POINTS = 2000;
 const METRICS = 500;
-const BEHIND = 0.25;
 const ALIGNS = { step: "step", fork: "steps since the newest fork", time: "time since the first point" };
 
 export class ComparePage {
@@ -158,8 +157,8 @@ export class ComparePage {
       const query = new URLSearchParams(asked.map((id) => ["run", id]));
       query.set("metric", settings.metric);
       query.set("align", settings.align);
-      query.set("points", POINTS);
-      if (settings.smooth) query.set("smooth", settings.smooth);
+      query.set("points", String(POINTS));
+      if (settings.smooth) query.set("smooth", String(settings.smooth));
       if (this.range) this.window(query);
       try {
         const answer = await api.compare(query);
@@ -202,8 +201,8 @@ export class ComparePage {
   window(query) {
     if (this.settings.align !== "step") return; // each run has its own; what is here stays
     const span = this.range[1] - this.range[0];
-    query.set("start", Math.max(0, Math.floor(this.range[0] - 0.1 * span)));
-    query.set("stop", Math.ceil(this.range[1] + 0.1 * span));
+    query.set("start", String(Math.max(0, Math.floor(this.range[0] - 0.1 * span))));
+    query.set("stop", String(Math.ceil(this.range[1] + 0.1 * span)));
   }
 
   onMessage(message) {
@@ -318,103 +317,13 @@ export class ComparePage {
     );
   }
 
-  /** The lines of a run in one: its segments in step order, cut where each stopped counting. */
-  line(run, column) {
-    const x = [];
-    const y = [];
-    const parts = [...run.series]
-      .filter((one) => !one.dead && one.steps.length)
-      .sort((a, b) => a.steps[0] - b.steps[0]);
-    for (const part of parts) {
-      const xs = part.xs || part.steps;
-      const values = part[column] || part.values;
-      // In time a fork is a gap: what was discarded took its time, and the restart took some.
-      if (this.settings.align === "time" && x.length) {
-        x.push(x[x.length - 1]);
-        y.push(null);
-      }
-      for (let index = 0; index < xs.length; index += 1) {
-        const value = toNumber(values[index]);
-        x.push(xs[index]);
-        y.push(Number.isFinite(value) ? value : null);
-      }
-    }
-    return { x, y };
-  }
-
   paint() {
-    const element = byId("compare-chart");
-    if (this.gone || !element || element.clientWidth < 40) return;
-    const { settings } = this;
-    const theme = this.config.themes[colorTheme.name()];
-    const { colors } = theme;
-    const lines = [];
-    const marks = [];
-    const ranges = [];
-    let low = Infinity;
-    let high = -Infinity;
-    for (const run of this.runs) {
-      if (!this.ids.includes(run.run_id) || this.off.has(run.run_id)) continue;
-      const color = this.colour(run.run_id);
-      const raw = this.line(run, "values");
-      const main = settings.smooth ? this.line(run, "smoothed") : raw;
-      if (settings.smooth) lines.push({ ...raw, color, opacity: BEHIND, width: 1, hover: false, name: "" });
-      lines.push({ ...main, color, width: 1.8, name: this.nameOf(run.run_id), run: run.run_id });
-      const inside = main.y.filter(
-        (value, index) =>
-          value !== null &&
-          (!settings.log || value > 0) &&
-          (!this.range || (main.x[index] >= this.range[0] && main.x[index] <= this.range[1])),
-      );
-      if (inside.length) ranges.push(robustRange(inside, []));
-      for (const part of run.series)
-        part.values.forEach(
-          (value, index) =>
-            Number.isFinite(toNumber(value)) || marks.push({ x: (part.xs || part.steps)[index], color }),
-        );
-      if (raw.x.length) {
-        low = Math.min(low, raw.x[0]);
-        high = Math.max(high, raw.x[raw.x.length - 1]);
-      }
-    }
-    const there = lines.some((line) => line.x.length);
-    element.dataset.empty = there
-      ? ""
-      : this.ids.length
-        ? this.refused ||
-          (this.runs.length
-            ? `None of these runs has logged ${settings.metric}.`
-            : this.all.length && !this.asked().length
-              ? "None of these runs has forked: there is nothing to align by."
-              : "Fetching …")
-        : "";
-    const span = high - low || 1;
-    const y = axisRange(
-      ranges.length ? [Math.min(...ranges.map((one) => one[0])), Math.max(...ranges.map((one) => one[1]))] : [0, 1],
-      settings.log,
-    );
-    this.plot.draw({
-      width: element.clientWidth,
-      height: element.clientHeight,
-      margin: { l: 62, r: 18, t: 14, b: 30 },
-      xRange: this.range || (there ? [low - 0.005 * span, high + 0.01 * span] : [0, 100]),
-      yRange: calmRange(this.memory, "y", y),
-      log: settings.log,
-      colors,
-      font: theme.panel.font.family,
-      lines,
-      shapes:
-        settings.align === "fork" && there
-          ? [{ type: "line", x0: 0, x1: 0, opacity: 0.8, line: { color: colors.muted, width: 1, dash: "dash" } }]
-          : [],
-      marks: marks.slice(0, 400),
-      xKind: settings.align === "time" ? "duration" : "step",
-      xName: settings.align === "fork" ? "fork" : settings.align,
-    });
+    if (this.gone || !byId("compare-chart")) return;
+    drawChart(this, byId("compare-chart"));
     const missing = this.ids.filter((id) => !this.asked().includes(id));
     const note = byId("compare-note");
     const words = [
-      `x: ${ALIGNS[settings.align]}`,
+      `x: ${ALIGNS[this.settings.align]}`,
       missing.length ? `without a fork and so left out: ${missing.map((id) => this.nameOf(id)).join(", ")}` : "",
       ...new Set(this.runs.flatMap((run) => run.problems || [])),
     ];

@@ -109,7 +109,7 @@ export function drawCompared(page) {
     );
   }
   facts.forEach(({ words }, row) => {
-    const cells = place.querySelectorAll("tbody tr")[row].cells;
-    words.forEach((text, index) => setText(cells[index + 2], text));
+    const { children } = place.querySelectorAll("tbody tr")[row];
+    words.forEach((text, index) => setText(children[index + 2], text));
   });
 }

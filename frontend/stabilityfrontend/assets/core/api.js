@@ -1,6 +1,6 @@
 // The backend over HTTP: one place that knows addresses, errors and what to do without a key.
 
-import { early, seriesPaths } from "./first_requests.js";
+import { runPath, seriesPaths, takeAnswer } from "./first_requests.js";
 
 /** Runs asked for at once, after the first page. */
 const RUNS_A_PAGE = 1000;
@@ -19,7 +19,7 @@ export class ApiError extends Error {
 
 async function call(method, path, body, signal) {
   // What the page's head asked for is on its way already.
-  let response = method === "GET" ? await early.take(path) : null;
+  let response = method === "GET" ? await takeAnswer(path) : null;
   try {
     response =
       response ||
@@ -47,8 +47,6 @@ async function call(method, path, body, signal) {
   const message = said.message || `The server answered ${response.status} ${response.statusText}.`;
   throw new ApiError(response.status, said.code || "", message, said.hint);
 }
-
-const run = (id) => `/runs/${encodeURIComponent(id)}`;
 
 /**
  * Points of metrics: one answer for each group of names, `{names, series, cursor, complete, level, problems}`.
@@ -94,38 +92,38 @@ export const api = {
     } while (next);
     return found;
   },
-  run: (id) => call("GET", run(id)),
-  segments: (id) => call("GET", `${run(id)}/segments`),
+  run: (id) => call("GET", runPath(id)),
+  segments: (id) => call("GET", `${runPath(id)}/segments`),
   series,
-  incidents: (id) => call("GET", `${run(id)}/incidents`),
-  incident: (id, incident) => call("GET", `${run(id)}/incidents/${encodeURIComponent(incident)}`),
+  incidents: (id) => call("GET", `${runPath(id)}/incidents`),
+  incident: (id, incident) => call("GET", `${runPath(id)}/incidents/${encodeURIComponent(incident)}`),
   /** A dump that may be gone: of all that are kept, for whose address has no answer is an error in the browser's console. */
   heldStacks: async (id, request) =>
-    ((await call("GET", `${run(id)}/stacks`)).dumps || []).find((dump) => dump.request === request) || null,
-  stacks: (id, request) => optional(`${run(id)}/stacks/${encodeURIComponent(request)}`),
-  plan: (id) => optional(`${run(id)}/plan?ordered=true`),
+    ((await call("GET", `${runPath(id)}/stacks`)).dumps || []).find((dump) => dump.request === request) || null,
+  stacks: (id, request) => optional(`${runPath(id)}/stacks/${encodeURIComponent(request)}`),
+  plan: (id) => optional(`${runPath(id)}/plan?ordered=true`),
   /** The rollback that the server suggests, and the checkpoints that it offers. */
   wayBack: (id, incident) =>
-    call("GET", `${run(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
+    call("GET", `${runPath(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
   gpus: () => optional("/gpus"),
   interruptions: (query) => call("GET", `/interruptions${query ? `?${query}` : ""}`),
   setCategory: (id, incident, category) =>
-    call("PUT", `${run(id)}/incidents/${encodeURIComponent(incident)}/category`, { category }),
-  checkpoints: (id) => call("GET", `${run(id)}/checkpoints`),
-  health: (id) => call("GET", `${run(id)}/health`),
-  gpusOf: (id) => optional(`${run(id)}/gpus`),
-  commands: (id) => call("GET", `${run(id)}/commands`),
-  command: (id, command) => call("GET", `${run(id)}/commands/${encodeURIComponent(command)}`),
-  order: (id, order) => call("POST", `${run(id)}/commands`, order),
-  acknowledge: (id, incident) => call("POST", `${run(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
-  undo: (id, segment) => call("POST", `${run(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
-  ledger: (id) => optional(`${run(id)}/ledger`),
+    call("PUT", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/category`, { category }),
+  checkpoints: (id) => call("GET", `${runPath(id)}/checkpoints`),
+  health: (id) => call("GET", `${runPath(id)}/health`),
+  gpusOf: (id) => optional(`${runPath(id)}/gpus`),
+  commands: (id) => call("GET", `${runPath(id)}/commands`),
+  command: (id, command) => call("GET", `${runPath(id)}/commands/${encodeURIComponent(command)}`),
+  order: (id, order) => call("POST", `${runPath(id)}/commands`, order),
+  acknowledge: (id, incident) => call("POST", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
+  undo: (id, segment) => call("POST", `${runPath(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
+  ledger: (id) => optional(`${runPath(id)}/ledger`),
   detectors: () => optional("/detectors"),
-  detectorsOf: (id) => optional(`${run(id)}/detectors`),
-  setDetectors: (id, settings) => call("PUT", `${run(id)}/detectors`, { settings }),
+  detectorsOf: (id) => optional(`${runPath(id)}/detectors`),
+  setDetectors: (id, settings) => call("PUT", `${runPath(id)}/detectors`, { settings }),
   /** Takes as long as it takes, until `signal` ends it. */
-  tryDetectors: (id, body, signal) => call("POST", `${run(id)}/backtest`, body, signal),
-  storage: (id) => optional(`${run(id)}/storage`),
+  tryDetectors: (id, body, signal) => call("POST", `${runPath(id)}/backtest`, body, signal),
+  storage: (id) => optional(`${runPath(id)}/storage`),
   compare: (query) => call("GET", `/compare?${query}`),
   me: () => call("GET", "/me"),
   logout: () => call("POST", "/logout"),

@@ -1,6 +1,10 @@
 // Builds and fills elements. Text is only ever set as text: names, reasons and metrics come from anywhere.
 
-/** Element by id, or null: a region may belong to a page that has gone. */
+/**
+ * Element by id, or null: a region may belong to a page that has gone.
+ *
+ * @returns {any}
+ */
 export const byId = (id) => document.getElementById(id);
 
 /** Element -> what it does, by the type of the event. One listener looks it up, so that it can be exchanged (`patch`). */

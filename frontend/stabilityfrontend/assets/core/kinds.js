@@ -1,12 +1,13 @@
-// The kinds of incidents: the server's one table (schema/kinds.py, docs/api.md), which stands in the page's head.
+// The kinds of incidents: the server's one table (schema/kinds.py, docs/api.md), which the page's head hands over.
 
 import { readable } from "./format.js";
 
-const table = kindTable || {};
+/** Name -> what is known of the kind; the page's head fills it before any page opens. */
+export const kindTable = {};
 
 /** What is known of a kind; of one that is not in the table (of a newer server), what its name says. */
 export function incidentKind(name) {
-  if (name && Object.hasOwn(table, name)) return table[name];
+  if (name && Object.hasOwn(kindTable, name)) return kindTable[name];
   const short = readable(name);
-  return { ...table[""], name, short, label: short.charAt(0).toUpperCase() + short.slice(1) };
+  return { ...kindTable[""], name, short, label: short.charAt(0).toUpperCase() + short.slice(1) };
 }

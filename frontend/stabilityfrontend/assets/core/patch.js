@@ -76,7 +76,7 @@ function children(parent, fresh) {
  */
 export function patch(element, ...parts) {
   if (!element) return;
-  const active = document.activeElement;
+  const active = /** @type {HTMLElement} */ (document.activeElement);
   children(
     element,
     parts

@@ -32,3 +32,10 @@ export function route(pathname, skeletons) {
   if (!run) return skeletons.missing;
   return { ...skeletons.run, props: { ...skeletons.run.props, "data-run": decoded(run[1]) } };
 }
+
+/** Go to another page of ours without loading everything again: Dash listens to the history. */
+export function go(href) {
+  history.pushState({}, "", href);
+  window.dispatchEvent(new PopStateEvent("popstate"));
+  window.scrollTo(0, 0);
+}

@@ -5,11 +5,13 @@ import { byId, fill, h, setShown, setText } from "../core/dom.js";
 import { sentence } from "../core/format.js";
 
 export class CommandDialog {
-  /** `page` as in run.js; `kind`: "rollback" or "restart", the begin of all ids. Uses order(), update(), progress() of the class that extends it. */
+  /** `page` as in run_page.js; `kind`: "rollback" or "restart", the begin of all ids. */
   constructor(page, kind) {
     this.page = page;
     this.kind = kind;
     this.open = false;
+    /** The button that sends. */
+    this.confirm = null;
     this.dialog = h("dialog", { id: `${kind}-dialog`, class: "dialog", "aria-labelledby": `${kind}-title` });
     this.dialog.addEventListener("click", (event) => {
       if (event.target === this.dialog && this.dialog.matches(":modal")) this.dialog.close();
@@ -98,6 +100,17 @@ export class CommandDialog {
     this.problem = h("div", { class: "problem", id: `${this.kind}-problem`, role: "alert", hidden: true });
     return this.problem;
   }
+
+  /** What is sent. Like the next two of the class that extends this one. */
+  order() {
+    return {};
+  }
+
+  /** Bring the form up to date. */
+  update() {}
+
+  /** Show how far the command is that was sent. */
+  progress() {}
 
   async send() {
     if (this.sending || this.confirm.disabled) return;

@@ -16,7 +16,7 @@ const OFFERED = 40;
 const NODES = 16;
 
 export class RestartDialog extends CommandDialog {
-  /** `page` as in incident.js. */
+  /** `page` as in incident_page.js. */
   constructor(page) {
     super(page, "restart");
   }

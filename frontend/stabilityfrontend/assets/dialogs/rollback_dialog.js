@@ -60,9 +60,11 @@ export function rollbackSentence(order, facts) {
 }
 
 export class RollbackDialog extends CommandDialog {
-  /** `page` as in run.js. */
+  /** `page` as in run_page.js. */
   constructor(page) {
     super(page, "rollback");
+    /** The fields of the form. */
+    this.lr = this.seed = this.skip = this.reason = null;
     this.dialog.addEventListener("close", () => this.page.dirty("command"));
   }
 

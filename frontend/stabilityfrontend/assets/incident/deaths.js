@@ -3,7 +3,7 @@
 import { asFinite, asList, asRecord, asText, asWholeText, toldStep } from "../core/as_type.js";
 import { h } from "../core/dom.js";
 import { formatCount, moment, readable } from "../core/format.js";
-import { HOWS, LISTED, factList } from "./facts.js";
+import { factList, HOWS, LISTED } from "./facts.js";
 import { verdictOf } from "./verdict.js";
 
 /** Deaths of one incident that are described. */

@@ -9,7 +9,7 @@ import { incidentKind } from "../core/kinds.js";
 import { rankRanges, ranksOf } from "../ranks/rank_words.js";
 import { median } from "../run/kpis.js";
 import { severityOf } from "./severity.js";
-import { stackGroups, stackedRanks } from "./stacks.js";
+import { stackedRanks, stackGroups } from "./stacks.js";
 import { sinceOf, verdictOf } from "./verdict.js";
 
 /** Ranks with a row of their own before the rest is one row per place. */
@@ -210,7 +210,7 @@ export function rankTable(rows, suspects, all) {
     node: place.nodes.size > 1 ? plural(place.nodes.size, "node") : [...place.nodes][0] || "",
   }));
   const lines = [
-    ...own.sort((a, b) => guilty.has(b.ranks[0]) - guilty.has(a.ranks[0]) || a.ranks[0] - b.ranks[0]),
+    ...own.sort((a, b) => Number(guilty.has(b.ranks[0])) - Number(guilty.has(a.ranks[0])) || a.ranks[0] - b.ranks[0]),
     ...grouped.sort((a, b) => a.ranks.length - b.ranks.length),
   ];
   const head = ["Rank", "Step", "Phase", "For", "Process", "CPU", "Waits in", "Node"];

@@ -10,7 +10,7 @@ import { evidence } from "./evidence.js";
 import { rankFacts, rankTable, timelineList, timelineOf } from "./facts.js";
 import { gpuParts } from "./gpus.js";
 import { advice, keyed, wide } from "./parts.js";
-import { collectivesTable, stackGroups, stackParts, stackedRanks } from "./stacks.js";
+import { collectivesTable, stackedRanks, stackGroups, stackParts } from "./stacks.js";
 import { verdictOf } from "./verdict.js";
 
 /** Draw into a panel's body and show the panel, or hide it where there is nothing. Garbage in one region leaves the others. */

@@ -107,7 +107,7 @@ function blindNodes(page, verdict) {
   if (asText(page.incident.node)) nodes.add(asText(page.incident.node));
   return page.agents
     .map(asRecord)
-    .sort((a, b) => Boolean(b.connected) - Boolean(a.connected))
+    .sort((a, b) => Number(Boolean(b.connected)) - Number(Boolean(a.connected)))
     .filter((agent) => nodes.delete(asText(agent.node))) // of two agents of a node, one after the other, the one that is there
     .slice(0, 4)
     .map((agent) => ({

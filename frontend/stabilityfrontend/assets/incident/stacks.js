@@ -5,7 +5,7 @@ import { asFinite, asList, asRecord, asText, asTexts, asWholeText } from "../cor
 import { copyText } from "../core/clipboard.js";
 import { fill, h, setText, toast } from "../core/dom.js";
 import { formatCount, plural } from "../core/format.js";
-import { rankRanges, rankWords, ranksOf } from "../ranks/rank_words.js";
+import { rankRanges, ranksOf, rankWords } from "../ranks/rank_words.js";
 
 /** Groups and frames of each that are drawn; the rest is counted. */
 const GROUPS = 64;
@@ -226,7 +226,9 @@ function missingRows(dump) {
 export const stackGroups = (dump) =>
   (Array.isArray(dump.groups) ? dump.groups : [])
     .filter((group) => group && typeof group === "object")
-    .sort((a, b) => Boolean(b.odd) - Boolean(a.odd) || ranksOf(a.ranks).length - ranksOf(b.ranks).length);
+    .sort(
+      (a, b) => Number(Boolean(b.odd)) - Number(Boolean(a.odd)) || ranksOf(a.ranks).length - ranksOf(b.ranks).length,
+    );
 
 /** How many ranks of a dump have a stack. */
 export const stackedRanks = (dump) =>

@@ -101,8 +101,10 @@ export class CellMap {
    * `element`: where; `label`: what it is for those who can't see it; `describe(cell)`: `{title, lines: [[name, words]], tone,
    * link}` for the tip; `name(cell)`: one line for a screen reader.
    */
-  constructor(element, { label, describe, name, small }) {
-    Object.assign(this, { element, describe, name, small });
+  constructor(element, { label, describe, name }) {
+    this.element = element;
+    this.describe = describe;
+    this.name = name;
     this.canvas = h("canvas", {
       tabindex: "0",
       role: "application",
@@ -112,6 +114,7 @@ export class CellMap {
     this.tip = h("div", { class: "tip cell-tip", hidden: true });
     this.said = h("div", { class: "unseen", role: "status", "aria-live": "polite" });
     fill(element, this.canvas, this.tip, this.said);
+    this.groups = this.colors = this.font = null;
     this.cells = [];
     this.at = -1;
     /** The place whose outline is drawn. */
@@ -372,15 +375,15 @@ export class CellMap {
       ),
       link ? h("a", { href: link.href }, link.text) : null,
     );
-    const { w, h } = this.fitted;
+    const { w: across, h: down } = this.fitted;
     const [wide, tall] = [this.tip.offsetWidth, this.tip.offsetHeight];
     const room = this.element.clientWidth;
-    const left = cell.x + w + 10 + wide <= room ? cell.x + w + 10 : Math.max(4, cell.x - wide - 10);
+    const left = cell.x + across + 10 + wide <= room ? cell.x + across + 10 : Math.max(4, cell.x - wide - 10);
     // It may hang over the foot of the wall, but not over the top of the window.
     const above = this.canvas.getBoundingClientRect().top;
-    const down = Math.min(cell.y + h + 6, Math.max(-above + 60, window.innerHeight - above - tall - 8));
+    const top = Math.min(cell.y + down + 6, Math.max(-above + 60, window.innerHeight - above - tall - 8));
     this.tip.style.left = `${left}px`;
-    this.tip.style.top = `${down}px`;
+    this.tip.style.top = `${top}px`;
   }
 
   close() {

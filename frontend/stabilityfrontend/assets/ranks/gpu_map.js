@@ -7,10 +7,10 @@ import { incidentHref } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
 import { CellMap } from "./cell_map.js";
 import {
-  READING_FIELDS,
   gibOf,
   hardThrottle,
   percentOf,
+  READING_FIELDS,
   readingOf,
   throttleWords,
   totalMemory,

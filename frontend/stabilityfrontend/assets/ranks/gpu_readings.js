@@ -8,7 +8,11 @@ export const percentOf = (value) => `${Math.round(value)} %`;
 
 export const gibOf = (mib) => `${(mib / 1024).toFixed(1)} GiB`;
 
-/** Clock throttle reasons that mean trouble, by NVML's bit (nvml.h, nvmlClocksEventReason*); idle and user caps don't. */
+/**
+ * Clock throttle reasons that mean trouble, by NVML's bit (nvml.h, nvmlClocksEventReason*); idle and user caps don't.
+ *
+ * @type {[number, string][]}
+ */
 const THROTTLE = [
   [0x4, "power cap"],
   [0x8, "hardware slowdown"],

@@ -178,7 +178,11 @@ export class Health {
 
 const collator = new Intl.Collator("en", { numeric: true });
 
-/** Columns of a News: what each sets of a rank. `at` makes a time of tenths, `word` a word of its number. */
+/**
+ * Columns of a News: what each sets of a rank. `at` makes a time of tenths, `word` a word of its number.
+ *
+ * @type {[string, Function][]}
+ */
 const COLUMNS = [
   ["step", (rank, value) => (rank.step = step(value))],
   ["start", (rank, value, at) => (rank.step_start = at(value))],

@@ -6,7 +6,7 @@ import { byId, toast } from "../core/dom.js";
 import { errorText, formatCount } from "../core/format.js";
 import { confirm } from "../dialogs/confirm.js";
 
-/** Methods of the run's page (run.js). */
+/** Methods of the run's page (run_page.js). */
 export const actions = {
   openRollback(incident) {
     this.dialog.show(incident);

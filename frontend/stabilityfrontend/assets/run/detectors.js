@@ -1,5 +1,5 @@
 // The detectors of a run: how they are set and by whom, editing and saving that. The rows are detector_rows.js, trying
-// settings before they are saved is detector_trial.js, what one clicks on an incident is quieter.js.
+// settings before they are saved is detector_trial.js, what one clicks on an incident is sensitivity_menu.js.
 
 import { api } from "../core/api.js";
 import { byId, h, setClass, setShown, setText, setTitle, toast } from "../core/dom.js";
@@ -22,7 +22,7 @@ const sorted = (settings) =>
     .map((name) => [name, Object.entries(settings[name]).sort()]);
 
 export class Detectors {
-  /** `page` as in run.js. */
+  /** `page` as in run_page.js. */
   constructor(page) {
     this.page = page;
     this.list = [];

@@ -221,9 +221,3 @@ export function drawCommandStrip(page) {
   }
   if (fresh) page.dirty("command");
 }
-
-/** Hide the panels' grid while none of them has a metric. */
-export function fitPanels(root) {
-  const grid = byId("panels");
-  if (grid) grid.hidden = ![...root.querySelectorAll("#panels > section")].some((section) => !section.hidden);
-}

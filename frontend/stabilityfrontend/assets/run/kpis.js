@@ -207,7 +207,8 @@ function rollbacksCell(page) {
 /** Bring the strip up to date. */
 export function drawKpis(page) {
   lossCell(page);
-  for (const { id, dataset } of document.querySelectorAll("#kpis > [data-metric]:not([data-metric='']):not(#kpi-loss)"))
+  const cells = "#kpis > [data-metric]:not([data-metric='']):not(#kpi-loss)";
+  for (const { id, dataset } of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(cells)))
     metricCell(page, id.slice("kpi-".length), dataset.metric, dataset.good === "down");
   checkpointCell(page);
   incidentsCell(page);

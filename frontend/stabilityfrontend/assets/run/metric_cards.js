@@ -6,7 +6,7 @@ import { sparkline } from "../chart/sparkline.js";
 import { byId, fill, h, setShown, setText, toast } from "../core/dom.js";
 import { formatCount, formatValue, plural } from "../core/format.js";
 import { colorTheme } from "../core/theme.js";
-import { fitPanels } from "./header.js";
+import { fitPanels } from "./panels.js";
 
 /** Charts that people may add by clicking cards. */
 const ADDED = 12;
@@ -37,7 +37,7 @@ export class Cards {
     byId("all-fold").addEventListener("click", () => this.setOpen(!this.open));
     this.seen = new IntersectionObserver((entries) => {
       for (const entry of entries) {
-        const card = this.cards.get(entry.target.dataset.metric);
+        const card = this.cards.get(/** @type {HTMLElement} */ (entry.target).dataset.metric);
         if (card) card.visible = entry.isIntersecting;
       }
       this.page.feed.fetchWanted([...this.cards].filter(([, card]) => card.visible).map(([name]) => name));

@@ -33,7 +33,7 @@ export class Feed {
     this.cursor = null;
     // The live feed begins where the charts' points end, so that nothing falls between and nothing waits for it.
     const begin = new Promise((resolve) => (this.begin = resolve));
-    this.said = new Promise((resolve) => (this.hello = resolve));
+    this.said = new Promise((resolve) => (this.hello = () => resolve(null)));
     setTimeout(() => this.hello(), LATE_MS); // a proxy that lets no WebSocket through: show what there is
     this.live = new Live(
       page.id,
@@ -131,7 +131,7 @@ export class Feed {
     const { page } = this;
     const { store } = page;
     const { fine: usual, points } = firstRequests;
-    // The same requests as early.js makes: their answers may be here already.
+    // The same requests as preload.js makes: their answers may be here already.
     const fine = api.series(page.id, usual, { view: "all", points: points.fine });
     const named = firstMetrics(page.names);
     const others = [...store.metrics.keys()].filter(

@@ -1,15 +1,15 @@
 // The run page: fetches what there is, then lives on the feed. Regions are redrawn a few times a second, charts by the
 // Board, and nothing else happens per message but writing it down.
 
-import { Board, Zoom, loadPlotly } from "../chart/chart_scheduler.js";
+import { Board, Zoom } from "../chart/chart_scheduler.js";
 import { HealthLane } from "../chart/health_lane.js";
 import { focusChart, focusMetric } from "../chart/main_chart.js";
-import { panelChart } from "../chart/panel_chart.js";
+import { PlotlyLoader } from "../chart/plotly_loader.js";
 import { SeriesStore } from "../chart/series_store.js";
 import { Derived } from "../chart/server_series.js";
 import { forks } from "../chart/traces.js";
 import { byId, setShown } from "../core/dom.js";
-import { firstMetrics, firstRequests, matching } from "../core/first_requests.js";
+import { firstMetrics, firstRequests } from "../core/first_requests.js";
 import { pressed } from "../core/patch.js";
 import { colorTheme } from "../core/theme.js";
 import { RollbackDialog } from "../dialogs/rollback_dialog.js";
@@ -18,10 +18,11 @@ import { Health, withReadings } from "../ranks/health.js";
 import { RankGrid } from "../ranks/rank_grid.js";
 import { actions } from "./actions.js";
 import { Detectors } from "./detectors.js";
-import { drawCommandStrip, drawHeader, fitPanels } from "./header.js";
+import { drawCommandStrip, drawHeader } from "./header.js";
 import { drawKpis, median } from "./kpis.js";
 import { drawLineage, forgetLineage } from "./lineage.js";
 import { Cards } from "./metric_cards.js";
+import { makePanels, showPanels } from "./panels.js";
 import { Ledger } from "./rollback_cost.js";
 import { Feed } from "./run_feed.js";
 import { drawCheckpoints, drawIncidents, forgetRail } from "./sidebar.js";
@@ -34,12 +35,8 @@ import { drawWaiting } from "./waiting.js";
 const TICK_MS = 250;
 /** Ranks and GPUs: less than the second in which agents speak, so that a word never waits for long. */
 const HEALTH_MS = 700;
-/** plotly.js waits for a quiet moment this long after the first chart. */
-const PLOTLY_WAIT_MS = 800;
 /** A zoom rests this long before its detail is fetched. */
 const DETAIL_MS = 180;
-/** Between two tries to load plotly.js. */
-const PLOTLY_AGAIN_MS = 3000;
 /** Incidents and checkpoints kept. */
 const KEPT = 500;
 
@@ -50,7 +47,7 @@ export class RunPage {
     this.config = config;
     this.store = new SeriesStore(config.limits);
     this.run = null;
-    this.ready = false;
+    this.ready = this.charted = false;
     this.checkpoints = [];
     this.incidentMap = new Map();
     this.commands = new Map();
@@ -64,7 +61,7 @@ export class RunPage {
     this.zoom = new Zoom();
     this.board = new Board(config, this.zoom);
     this.board.onDrawn = (shown) => this.onDrawn(shown);
-    this.board.onFirst = () => this.loadPlotlySoon();
+    this.board.onFirst = () => this.plotly.soon();
     this.dialog = new RollbackDialog(this);
     this.look = new View(this);
     this.settings = this.look.settings;
@@ -83,49 +80,11 @@ export class RunPage {
     this.tick = setInterval(() => this.onTick(), TICK_MS);
   }
 
-  /** Load plotly.js when the charts are there and the page rests, or when the pointer comes to the large one. */
-  loadPlotlySoon() {
-    if (this.plotlyAsked) return;
-    this.plotlyAsked = true;
-    const load = () => {
-      if (!this.gone && !this.plotlyComing) this.loadPlotly();
-    };
-    this.focus.element.addEventListener("pointerenter", load, { once: true });
-    // Safari has no idle callback.
-    if (window.requestIdleCallback) requestIdleCallback(load, { timeout: PLOTLY_WAIT_MS });
-    else setTimeout(load, PLOTLY_WAIT_MS / 2);
-  }
-
-  /** Again and again while the server is away: without it the large chart can't be zoomed. */
-  async loadPlotly() {
-    this.plotlyComing = true;
-    try {
-      await loadPlotly(this.config.plotly);
-      performance.mark("stability-plotly");
-      if (!this.gone) this.board.markAll();
-    } catch (error) {
-      if (!this.gone) this.plotlyTimer = setTimeout(() => this.loadPlotly(), PLOTLY_AGAIN_MS);
-    }
-  }
-
   makeCharts() {
     this.focus = focusChart(byId("chart-focus"), this.config, this);
     this.board.add(this.focus);
-    this.panels = [];
-    for (const section of this.root.querySelectorAll("[data-panel]")) {
-      const panel = JSON.parse(section.dataset.panel);
-      const chart = panelChart(
-        section.querySelector(".chart"),
-        section.querySelector(".legend"),
-        panel,
-        this.config,
-        this,
-      );
-      this.panels.push({ panel, section, chart });
-      section.hidden = true;
-      this.board.add(chart);
-    }
-    fitPanels(this.root);
+    this.plotly = new PlotlyLoader(this.config.plotly, this.focus.element, () => this.board.markAll());
+    this.panels = makePanels(this);
   }
 
   redraw() {
@@ -144,7 +103,7 @@ export class RunPage {
       this.redraw();
       this.dirtyAll();
     });
-    byId("rollback-open").addEventListener("click", () => this.openRollback(null));
+    byId("rollback-open").addEventListener("click", () => this.dialog.show(null));
     byId("incidents-all").addEventListener("click", () => {
       this.allIncidents = !this.allIncidents;
       this.dirty("incidents");
@@ -179,7 +138,7 @@ export class RunPage {
     this.gpus.fetch();
     this.storage.fetch();
     this.detectors.fetch();
-    this.loadPlotlySoon(); // also where there is no point yet
+    this.plotly.soon(); // also where there is no point yet
   }
 
   /** What the server could not read: parts of the history that are missing from what is shown. */
@@ -223,7 +182,7 @@ export class RunPage {
   }
   incidents() {
     return [...this.incidentMap.values()].sort(
-      (a, b) => (b.state === "open") - (a.state === "open") || b.opened - a.opened,
+      (a, b) => Number(b.state === "open") - Number(a.state === "open") || b.opened - a.opened,
     );
   }
   view() {
@@ -283,8 +242,7 @@ export class RunPage {
     if (sorted.length === this.names.length && sorted.every((name, index) => name === this.names[index])) return;
     const fresh = sorted.filter((name) => !this.names.includes(name));
     this.names = sorted;
-    for (const { panel, section } of this.panels) section.hidden = matching(panel.metrics, sorted).length === 0;
-    fitPanels(this.root);
+    showPanels(this);
     this.cards.list();
     if (this.charted) {
       const pinned = [...firstRequests.fine, ...firstMetrics(sorted)].filter((name) => fresh.includes(name));
@@ -413,7 +371,7 @@ export class RunPage {
     this.gone = true;
     clearInterval(this.tick);
     clearTimeout(this.detailTimer);
-    clearTimeout(this.plotlyTimer);
+    this.plotly.close();
     this.unwatch();
     this.feed.close();
     this.cards.close();

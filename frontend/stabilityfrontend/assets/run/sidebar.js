@@ -7,7 +7,7 @@ import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { incidentHref } from "../core/route.js";
 import { dataSets, evidence, knownList } from "../incident/evidence.js";
-import { SEVERITIES, onlyKnown, severityOf } from "../incident/severity.js";
+import { onlyKnown, SEVERITIES, severityOf } from "../incident/severity.js";
 import { lastingWords, tickLasting, verdictOf } from "../incident/verdict.js";
 import { lessButton } from "./sensitivity_menu.js";
 

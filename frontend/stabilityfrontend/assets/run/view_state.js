@@ -146,6 +146,7 @@ export class View {
     const labels = new Map(page.forkList.map((fork) => [fork.segment.id, fork.label]));
     const name = (id) => labels.get(id) || (id === 0 ? "Start" : `Segment ${id}`);
     const segments = [...page.store.segments.values()].filter((one) => !one.undone).sort((a, b) => b.id - a.id);
+    /** @type {{value: string, text: string, group?: string}[]} */
     const parts = Object.entries(KINDS).map(([value, text]) => ({ value, text }));
     for (const one of segments.slice(0, SEGMENTS)) {
       const from = one.first_step ?? (one.fork_step === null || one.fork_step === undefined ? 0 : one.fork_step + 1);

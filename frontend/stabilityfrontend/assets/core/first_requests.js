@@ -1,0 +1,94 @@
+// Which lines a run's page asks for first, in which requests. The page's head asks (preload.js) before the other modules
+// are there; whoever needs an answer later builds the same address and finds it on its way.
+
+/** An answer that nobody took by then is old news. */
+const FRESH_MS = 15000;
+/** Metrics per request: keeps the address under what proxies let through (8 kB), at 200 characters a name. */
+const METRICS_PER_REQUEST = 24;
+/** Panels' metrics that are fetched before somebody opens them. */
+const PANEL_METRICS = 80;
+
+/**
+ * What the page's skeleton says: `fine` (names that the large chart may show), `patterns` of the panels' metrics, `strip`,
+ * `points` of a line. The server's own replace these (`begin`, `takeOver`).
+ */
+export const firstRequests = {
+  fine: ["loss", "grad_norm"],
+  patterns: [],
+  strip: [],
+  points: { fine: 2000, panel: 500 },
+};
+
+/** What is on its way: address -> `{at, answer}`. The page's head has a copy of this module and hands its own over. */
+const preloaded = { answers: new Map() };
+
+/** What the page's head hands to the modules. */
+export const handOver = () => ({ firstRequests, preloaded });
+
+/** Take what the page's head has begun. */
+export function takeOver(given) {
+  Object.assign(firstRequests, given.firstRequests);
+  Object.assign(preloaded, given.preloaded);
+}
+
+/** Ask for an address of the API and keep the answer for whoever takes it; null where there is none. */
+export function ask(path) {
+  const answer = fetch(`/api/v1${path}`, { credentials: "same-origin", priority: "high" }).catch(() => null);
+  preloaded.answers.set(path, { at: performance.now(), answer });
+  return answer;
+}
+
+/** The answer to a request that is on its way already, or null. Each is given once. */
+export function takeAnswer(path) {
+  const asked = preloaded.answers.get(path);
+  preloaded.answers.delete(path);
+  return asked && performance.now() - asked.at < FRESH_MS ? asked.answer : null;
+}
+
+/** Forget all answers. */
+export const forgetAnswers = () => preloaded.answers.clear();
+
+/** The API's address of a run. */
+export const runPath = (id) => `/runs/${encodeURIComponent(id)}`;
+
+/** The addresses that ask for these metrics: one for each group of names. */
+export function seriesPaths(id, metrics, options) {
+  const paths = [];
+  for (let start = 0; start < metrics.length; start += METRICS_PER_REQUEST) {
+    const names = metrics.slice(start, start + METRICS_PER_REQUEST);
+    const query = new URLSearchParams(names.map((metric) => ["metric", metric]));
+    for (const [key, value] of Object.entries(options))
+      if (value !== null && value !== undefined) query.set(key, value);
+    paths.push({ names, path: `${runPath(id)}/series?${query}` });
+  }
+  return paths;
+}
+
+/** Whether a name is one of these patterns, or begins with what stands before a pattern's `*`. */
+const matches = (name, pattern) => (pattern.endsWith("*") ? name.startsWith(pattern.slice(0, -1)) : name === pattern);
+
+/** The names of `metrics` that a panel's patterns match. */
+export const matching = (patterns, metrics) =>
+  metrics.filter((name) => patterns.some((pattern) => matches(name, pattern)));
+
+/** Metrics of the panels and the strip: what is kept all the time beside the large chart's. */
+export function firstMetrics(names) {
+  const named = matching(firstRequests.patterns, [...names].sort()).slice(0, PANEL_METRICS);
+  return named.filter((name) => !firstRequests.fine.includes(name));
+}
+
+/** How the page's address says that a chart is to be shown: `{x, smooth}` and what else view_state.js reads. */
+export function viewOf(search) {
+  const query = new URLSearchParams(search);
+  const smooth = Number(query.get("smooth"));
+  return { x: query.get("x") || "step", smooth: smooth > 0 && smooth < 1 ? smooth : 0 };
+}
+
+/** The options of a request for lines that the server makes: another x axis, smoothed. */
+export const derivedOptions = ({ x, smooth }, more) => ({
+  view: "all",
+  points: firstRequests.points.fine,
+  x: x === "step" ? null : x,
+  smooth: smooth || null,
+  ...more,
+});

@@ -1,0 +1,64 @@
+// What stands in the page's head: it loads the modules, and meanwhile asks for what a run's page will need, so that the
+// answers wait for the scripts and not the other way round. It is put there with a copy of what it imports.
+
+import {
+  ask,
+  derivedOptions,
+  firstMetrics,
+  firstRequests,
+  forgetAnswers,
+  handOver,
+  runPath,
+  seriesPaths,
+  viewOf,
+} from "./core/first_requests.js";
+
+const RUN = /^\/runs\/([^/]+)\/?$/;
+const WALL_PX = 1600;
+
+/**
+ * Load the modules and tell Dash what to call when it has an address.
+ *
+ * `first`: what the skeleton says of the first requests (`first_requests.js`); `kinds`: the table of incident kinds;
+ * `url`: where the modules are.
+ */
+export function begin({ first, kinds }, url) {
+  Object.assign(firstRequests, first);
+  // A wall shows twice as much of a line as a desk. The large chart is SVG: 4,000 points cost it 12 ms.
+  if (window.innerWidth > WALL_PX) firstRequests.points.fine *= 2;
+  const lifecycle = import(url).then(({ modules }) => {
+    modules["core/first_requests.js"].takeOver(handOver());
+    Object.assign(modules["core/kinds.js"].kindTable, kinds);
+    return modules["page_lifecycle.js"];
+  });
+  window.dash_clientside = window.dash_clientside || {};
+  window.dash_clientside.stability = { show: async (...shown) => (await lifecycle).show(...shown) };
+  const found = RUN.exec(location.pathname);
+  if (!found) return;
+  try {
+    askForRun(decodeURIComponent(found[1]));
+  } catch {
+    // An id that can't be decoded: the page says so.
+  }
+}
+
+function askForRun(id) {
+  const { fine, panel } = firstRequests.points;
+  const view = viewOf(location.search);
+  const run = ask(runPath(id));
+  ask(`${runPath(id)}/segments`);
+  for (const { path } of seriesPaths(id, firstRequests.fine, { view: "all", points: fine })) ask(path);
+  if (view.x !== "step" || view.smooth)
+    for (const { path } of seriesPaths(id, firstRequests.fine, derivedOptions(view))) ask(path);
+  run
+    .then((response) => {
+      if (response?.ok) return response.clone().json();
+      forgetAnswers(); // the others are as bad, and would be old news when the run is there
+      return null;
+    })
+    .then((facts) => {
+      const names = facts ? firstMetrics(facts.metrics || []) : [];
+      for (const { path } of seriesPaths(id, names, { view: "all", points: panel })) ask(path);
+    })
+    .catch(() => {}); // whoever takes the answer says what is wrong with it
+}

@@ -1,0 +1,65 @@
+"""Files that the pages load and that browsers keep for good: the name holds a hash of what is in them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.resources
+from functools import cache
+from importlib.resources.abc import Traversable
+
+from fastapi import FastAPI, Request, Response
+
+from stabilityfrontend.bundle import bundle
+
+__all__ = ["ASSETS", "serve_for_good", "serve_modules", "serve_styles"]
+
+#: The browser's modules and style sheets.
+ASSETS: Traversable = importlib.resources.files(__package__).joinpath("assets")
+
+_PREFIX = "/_stability/"
+_FOR_GOOD = {"Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+
+
+def serve_for_good(api: FastAPI, name: str, content: bytes, media_type: str) -> str:
+    """Serve a file, packed once, and return its address.
+
+    Args:
+        api: gets the route.
+        name: of the file; the hash goes before its first dot.
+        content: what is in it.
+        media_type: of the file.
+    """
+    stem, _, suffix = name.partition(".")
+    url = f"{_PREFIX}{stem}-{hashlib.sha256(content).hexdigest()[:16]}.{suffix}"
+
+    # Level 6 takes a fifth of a second once for plotly.js and saves 3.4 of 4.8 MB on each first visit.
+    @cache
+    def packed() -> bytes:
+        return gzip.compress(content, 6)
+
+    def file(request: Request) -> Response:
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(content, media_type=media_type, headers=_FOR_GOOD)
+        return Response(packed(), media_type=media_type, headers=_FOR_GOOD | {"Content-Encoding": "gzip"})
+
+    api.add_api_route(url, file, methods=["GET"], include_in_schema=False)
+    return url
+
+
+def serve_modules(api: FastAPI) -> str:
+    """Serve all modules as one, with a map for developers' tools, and return its address."""
+    board = bundle(ASSETS, "page_lifecycle.js")
+
+    def source_map() -> Response:
+        return Response(board.source_map(), media_type="application/json")
+
+    api.add_api_route(f"{_PREFIX}board.js.map", source_map, methods=["GET"], include_in_schema=False)
+    text = f"{board.text}export {{ modules }};\n//# sourceMappingURL=board.js.map\n"
+    return serve_for_good(api, "board.js", text.encode(), "text/javascript")
+
+
+def serve_styles(api: FastAPI) -> str:
+    """Serve all style sheets as one, in the order of their names, and return its address."""
+    sheets = sorted(ASSETS.joinpath("styles").iterdir(), key=lambda sheet: sheet.name)
+    return serve_for_good(api, "board.css", "".join(sheet.read_text("utf-8") for sheet in sheets).encode(), "text/css")
