@@ -95,7 +95,7 @@ def ours(path: Path) -> list[Alarm]:
 
     log = next(iter(read_files([path])))
     return [
-        Alarm(i["step"], i["kind"], i["recovery"], i["dataset"], i["rank"], i["severity"] in LOUD)
+        Alarm(i.step, i.kind, i.recovery, i.dataset, i.rank, i.severity in LOUD)
         for i in backtest(log.frames(), run_id=path.name).incidents
     ]
 

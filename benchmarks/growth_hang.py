@@ -36,8 +36,8 @@ def hung_ranks(count: int) -> Run:
         run.now += 60.0
         run.health(_standing(ranks, since, run.now))
         run.tick()
-    (hang,) = (one for one in run.state.incidents.all() if one["kind"] == "hang")
-    assert hang["evidence"]["verdict"]["culprits"] == [CULPRIT], hang["evidence"]["verdict"]
+    (hang,) = (one for one in run.state.incidents.all() if one.kind == "hang")
+    assert hang.evidence["verdict"]["culprits"] == [CULPRIT], hang.evidence["verdict"]
     run.health(words(ranks, 4, run.now))
     run.tick()
     assert run.state.incidents.open_count() == 0

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
-import orjson
 
 from stabilitybackend.collector import LOOK_EVERY_S, CycleCollector
 from stabilitybackend.runs.changes import Changes
@@ -21,6 +20,7 @@ from stabilitybackend.runs.health_feed import HealthFeed
 from stabilitybackend.runs.live import Channel, Subscriber
 from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.incidents import encoded
 from stabilitybackend.slices import SLICE_S
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo, decode_message, encode_message
 
@@ -121,7 +121,7 @@ class Run:
 
         def tell() -> None:
             for incident in changes.incidents.values():
-                orjson.dumps(incident)
+                encoded(incident)
             publish(self.channel, self.state, changes, cursor)
 
         if changes:
@@ -255,7 +255,7 @@ def checkpoints(count: int) -> Run:
     """A job whose loss is NaN announces one checkpoint after the other: each may change what is offered."""
     run, rank = Run(), Rank(0, 1)
     run.frames([rank.rows(1, 200), rank.rows(201, 3, scale=math.nan)])
-    assert [one["kind"] for one in run.state.incidents.all()] == ["nonfinite"]
+    assert [one.kind for one in run.state.incidents.all()] == ["nonfinite"]
     run.frames(rank.event("checkpoint", 10 + at, path=f"/c/{at}") for at in range(count))
     return run
 

@@ -14,6 +14,7 @@ from stabilityalerting import AlertingService, Patience
 from stabilityalerting.webhook import WebhookSink
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
+from stabilitybackend.schema.incidents import as_json
 from support.incident_stream import STREAM, publish, settled
 from support.watched_job import START, Job
 
@@ -52,7 +53,7 @@ async def test_what_one_cause_breaks_is_one_message(
 ) -> None:
     job, book = broken(count), IncidentBook("run-1")
     versions = [book.apply(finding, segment=0, time=START, checkpoints=UsableOf([])) for finding in job.said]
-    events = [incident for incident in versions if incident is not None and incident["kind"] == kind]
+    events = [as_json(incident) for incident in versions if incident is not None and incident.kind == kind]
     assert len(events) > 1, "it grew"
 
     async def streams() -> list[str]:

@@ -6,9 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from stabilitybackend.policy.advice import suggest
 from stabilitybackend.policy.going_back import UsableOf
+from stabilitybackend.schema.incidents import Incident
+from support.stored_incident import stored
 
 FIELDS = {
     "action", "to_step", "skip_batches", "skip_range", "lr_scale", "reseed", "wait_steps", "checklist", "text",
@@ -28,33 +31,25 @@ def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
 CHECKPOINTS = [checkpoint(step) for step in range(0, 1_500, 100)]
 
 
-def incident(kind: str = "spike", onset: int = ONSET, **changes: Any) -> dict[str, Any]:
-    return {
+def incident(kind: str = "spike", onset: int = ONSET, **changes: Any) -> Incident:
+    like = {
         "incident_id": f"i-{kind}-{onset}",
-        "kind": kind,
         "severity": "warning",
-        "state": "open",
         "metric": "loss",
-        "dataset": None,
-        "rank": None,
-        "node": None,
-        "segment": 0,
         "onset_step": onset,
-        "recovered_step": None,
         "recovery": "pending" if kind == "spike" else None,
-        "dead": False,
-        "evidence": {},
-    } | changes
+    }
+    return stored(kind, **like | changes)
 
 
-def recovered(onset: int, steps: int) -> dict[str, Any]:
+def recovered(onset: int, steps: int) -> Incident:
     return incident(onset=onset, state="recovered", recovery="fast", recovered_step=onset + steps)
 
 
-def advice(one: dict[str, Any], history: Any = (), now: int = NOW, checkpoints: Any = CHECKPOINTS) -> dict[str, Any]:
+def advice(one: Incident, history: Any = (), now: int = NOW, checkpoints: Any = CHECKPOINTS) -> dict[str, Any]:
     suggestion = suggest(one, UsableOf(checkpoints), now, history)
     assert suggestion is not None
-    return suggestion
+    return asdict(suggestion)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,7 +101,7 @@ def test_a_spike_that_took_longer_than_the_wait_is_rolled_back() -> None:
 @pytest.mark.parametrize(
     "one", [incident(recovery="none", severity="critical"), incident("divergence", severity="critical")]
 )
-def test_what_does_not_come_back_is_rolled_back_with_a_lower_learning_rate(one: dict[str, Any]) -> None:
+def test_what_does_not_come_back_is_rolled_back_with_a_lower_learning_rate(one: Incident) -> None:
     found = advice(one)
     assert (found["action"], found["lr_scale"], found["reseed"]) == ("roll_back", 0.5, False)
     assert "2205.01068" in found["source"]
@@ -168,7 +163,7 @@ def test_trouble_of_the_optimizer_names_beta2_and_epsilon(evidence: Any, history
         incident(dataset="code", evidence={"gradients": {"quiet_ratio": 1.0, "burst_ratio": 50.0}}),
     ],
 )
-def test_a_single_spike_or_one_of_a_single_data_set_does_not_accuse_the_optimizer(one: dict[str, Any]) -> None:
+def test_a_single_spike_or_one_of_a_single_data_set_does_not_accuse_the_optimizer(one: Incident) -> None:
     assert advice(one)["checklist"] == []
 
 

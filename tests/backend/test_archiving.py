@@ -58,11 +58,11 @@ async def test_an_incident_is_told_once_whatever_was_archived_before_the_restart
     worker = await stage.send(*frames[:40])
     await stage.archived(worker, 2)
     told = worker.state.incidents.all()
-    assert "spike" in [i["kind"] for i in told]
+    assert "spike" in [i.kind for i in told]
     await stage.restart()
     worker = await stage.send(*frames[40:])
-    assert [(i["incident_id"], i["version"]) for i in worker.state.incidents.all()] == [
-        (i["incident_id"], i["version"]) for i in told
+    assert [(i.incident_id, i.version) for i in worker.state.incidents.all()] == [
+        (i.incident_id, i.version) for i in told
     ]
 
 
@@ -114,8 +114,8 @@ async def test_incidents_are_as_if_a_segment_that_was_taken_back_had_never_been(
     await stage.archived(worker, 2)
     assert (worker.storage().cold.parts == 1) is merged
     for incident in worker.state.incidents.all():
-        await worker.acknowledge(incident["incident_id"], "ada")
-    before = {one["incident_id"]: one for one in worker.state.incidents.all()}
+        await worker.acknowledge(incident.incident_id, "ada")
+    before = {one.incident_id: one for one in worker.state.incidents.all()}
     if killed:
         segment = worker.state.fold.tree[1]
         await worker.journal.undo(segment.key, segment.fork_step)
@@ -129,11 +129,11 @@ async def test_incidents_are_as_if_a_segment_that_was_taken_back_had_never_been(
     assert [{k: v for k, v in one.items() if k not in unlike} for one in facts(found) if not one["dead"]] == [
         {k: v for k, v in one.items() if k not in unlike} for one in facts(never)
     ]
-    assert before.keys() <= {one["incident_id"] for one in found}
-    revived = [one for one in found if before.get(one["incident_id"], one)["dead"] and not one["dead"]]
+    assert before.keys() <= {one.incident_id for one in found}
+    revived = [one for one in found if before.get(one.incident_id, one).dead and not one.dead]
     assert revived
-    assert all(one["version"] > before[one["incident_id"]]["version"] for one in revived)
-    assert all(one["acknowledged_by"] == "ada" for one in found if one["incident_id"] in before)
+    assert all(one.version > before[one.incident_id].version for one in revived)
+    assert all(one.acknowledged_by == "ada" for one in found if one.incident_id in before)
     await stage.restart()
     again = await stage.manager.get("run-1")
     assert facts(again.state.incidents.all()) == facts(found)

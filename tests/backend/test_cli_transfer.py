@@ -306,12 +306,12 @@ def test_long_after_an_import_nothing_hangs_and_no_agent_is_missed(tmp_path: Pat
     state.liveness.agent_connected("import-r", now[0])
     kinds: set[str] = set()
     for frame in job.frames({}):
-        kinds |= {i["kind"] for i in state.apply(frame, replayed=False).incidents.values()}
+        kinds |= {i.kind for i in state.apply(frame, replayed=False).incidents.values()}
     state.liveness.agent_disconnected("import-r", now[0])
 
     for later in (1.0, 20.0, 10_000.0):
         now[0] += later
-        kinds |= {i["kind"] for i in state.tick().incidents.values()}
+        kinds |= {i.kind for i in state.tick().incidents.values()}
 
     assert not kinds & {"hang", "agent_lost", "process_death", "straggler"}
     assert state.view()["status"] == "finished"

@@ -49,7 +49,7 @@ def spiky(job: Job, first: int, last: int, *spikes: int) -> list[Frame]:
 
 
 def spikes(worker: RunWorker) -> list[int]:
-    return sorted(one["onset_step"] for one in worker.state.incidents.all() if one["kind"] == "spike")
+    return sorted(one.onset_step for one in worker.state.incidents.all() if one.kind == "spike")
 
 
 def plain(thing: Any) -> Any:

@@ -17,6 +17,7 @@ from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.runs.evidence import Evidence
 from stabilitybackend.runs.store import RunStore
+from stabilitybackend.schema.incidents import as_json
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 
@@ -138,11 +139,11 @@ def test_what_is_gathered_passes_the_bounds_of_an_incident_unharmed() -> None:
     found = run_of(steps, values).of(finding(1_100))
     incident = IncidentBook("run").apply(found, segment=0, time=1.0, checkpoints=UsableOf([]))
     assert incident is not None
-    window = incident["evidence"]["window"]
+    window = incident.evidence["window"]
     assert window["steps"] == found.evidence["window"]["steps"]
     assert "Infinity" in window["values"]
-    assert incident["evidence"]["moved_first"][0]["dataset"] == "code"
-    assert len(json.dumps(incident, allow_nan=False)) < 8_000
+    assert incident.evidence["moved_first"][0]["dataset"] == "code"
+    assert len(json.dumps(as_json(incident), allow_nan=False)) < 8_000
 
 
 def test_forks_checkpoints_and_jumps_near_the_onset_are_told_and_far_ones_are_not() -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
-import orjson
 import pytest
 
 from stabilitybackend.agents.frame_checks import check_frame
@@ -19,6 +18,7 @@ from stabilitybackend.runs.live import Channel, Subscriber
 from stabilitybackend.runs.planning import plan_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import CommandRequest, read_command
+from stabilitybackend.schema.incidents import as_json, decoded, encoded
 from stabilityclient.wire import (
     BadMessage,
     EventBlock,
@@ -84,7 +84,7 @@ class _Run:
     def starts_again(self) -> None:
         """Go on with another server, from what is stored."""
         again = snapshot.load(snapshot.dump(self.state), "run", lambda: self.now)
-        incidents = orjson.loads(orjson.dumps(self.state.incidents.all()))
+        incidents = [decoded(encoded(incident)) for incident in self.state.incidents.all()]
         again.incidents.load(incidents)
         again.liveness.load(incidents)
         again.gpus.load(incidents)
@@ -97,7 +97,7 @@ class _Run:
         msgspec.json.encode(
             [
                 state.view(),
-                state.incidents.all(),
+                [as_json(incident) for incident in state.incidents.all()],
                 state.commands.all(),
                 state.checkpoints(),
                 state.fold.tree.shown(),

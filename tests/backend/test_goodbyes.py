@@ -10,6 +10,8 @@ from stabilitybackend.policy.advice import suggest
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.interruption_rules import Stop, judge
 from stabilitybackend.policy.plan import JobFacts, make_plan
+from stabilitybackend.schema.incidents import Incident
+from support.stored_incident import stored
 from support.watched_job import Job, source
 
 NOW = 1_000.0
@@ -32,17 +34,14 @@ NOT_DONE = [
 ]
 
 
-def hang(evidence: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {
-        "incident_id": "i", "kind": "hang", "state": "open", "severity": "critical", "title": "The job hangs",
-        "opened": NOW, "onset_step": 100, "rank": 3, "node": "n1", "suggestion": None, "dead": False,
-    } | more | {"evidence": {"verdict": VERDICT, **evidence}}  # fmt: skip
+def hang(evidence: dict[str, Any], **more: Any) -> Incident:
+    return stored("hang", opened=NOW, rank=3, node="n1", evidence={"verdict": VERDICT, **evidence}, **more)
 
 
 def advised(evidence: dict[str, Any]) -> str:
     found = suggest(hang(evidence), UsableOf([]), 100, ())
     assert found is not None
-    return str(found["text"])
+    return found.text
 
 
 def excluded(evidence: dict[str, Any]) -> list[str]:

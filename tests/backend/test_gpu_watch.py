@@ -218,7 +218,7 @@ def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) 
     assert "No rank of this job is on it" in fault.text
     incident = IncidentBook("r").apply(fault, segment=0, time=10.0, checkpoints=UsableOf([]))
     assert incident is not None
-    assert incident["suggestion"]["action"] == "none"
+    assert incident.suggestion.action == "none"
     assert Offenders().add(incident, {"run_id": "r"}) == []
     job = JobFacts("running", "", [incident], [], ["gpu-03"], 0)
     assert make_plan("r", job, 11.0)["suspects"] == make_plan("r", job, 11.0)["exclude_nodes"] == []

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.policy import incidents
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
+from stabilitybackend.schema.incidents import RolledBack, as_json, decoded, encoded
 
 
 def spike(onset: int = 200, **changes: Any) -> Finding:
@@ -72,8 +74,7 @@ def apply(book: IncidentBook, finding: Finding, *, time: float = 1.0, checkpoint
 
 def advice(onset: int, checkpoints: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
     incident = apply(IncidentBook("run"), spike(onset, **changes), checkpoints=checkpoints)
-    suggestion: dict[str, Any] = incident["suggestion"]
-    return suggestion
+    return asdict(incident.suggestion)
 
 
 def test_an_incident_has_exactly_the_fields_that_the_api_names() -> None:
@@ -81,7 +82,7 @@ def test_an_incident_has_exactly_the_fields_that_the_api_names() -> None:
     shape = re.search(r"Incident\s+\{(.*?)\}\n", prose, re.DOTALL)
     assert shape is not None
     documented = set(re.findall(r'"(\w+)"', re.sub(r':"[^"]*"|:\{[^}]*\}', "", shape[1])))
-    assert set(apply(IncidentBook("run"), spike())) == documented
+    assert set(as_json(apply(IncidentBook("run"), spike()))) == documented
 
 
 def test_a_suggestion_has_exactly_the_fields_that_the_api_names() -> None:
@@ -89,7 +90,7 @@ def test_a_suggestion_has_exactly_the_fields_that_the_api_names() -> None:
     shape = re.search(r'"suggestion":\{(.*?)\}', prose, re.DOTALL)
     assert shape is not None
     documented = set(re.findall(r'"(\w+)"', re.sub(r':"[^"]*"', "", shape[1])))
-    assert set(apply(IncidentBook("run"), spike())["suggestion"]) == documented
+    assert set(as_json(apply(IncidentBook("run"), spike()))["suggestion"]) == documented
 
 
 def test_incidents_near_a_step_or_a_time_are_found_by_their_kind() -> None:
@@ -106,10 +107,10 @@ def test_findings_of_one_key_are_one_incident_with_growing_versions() -> None:
     book = IncidentBook("run")
     opened = apply(book, spike(), time=10.0)
     over = apply(book, recovered(), time=12.0)
-    assert opened["incident_id"] == over["incident_id"]
-    assert (opened["version"], over["version"]) == (1, 2)
-    assert (over["opened"], over["updated"], over["resolved"]) == (10.0, 12.0, 12.0)
-    assert [incident["recovery"] for incident in book.all()] == ["fast"]
+    assert opened.incident_id == over.incident_id
+    assert (opened.version, over.version) == (1, 2)
+    assert (over.opened, over.updated, over.resolved) == (10.0, 12.0, 12.0)
+    assert [incident.recovery for incident in book.all()] == ["fast"]
 
 
 def test_a_finding_that_says_nothing_new_changes_nothing() -> None:
@@ -117,7 +118,7 @@ def test_a_finding_that_says_nothing_new_changes_nothing() -> None:
     apply(book, spike())
     assert apply(book, spike(), time=9.0) is None
     assert apply(book, spike(now_step=230), time=9.0) is None
-    assert book.all()[0]["version"] == 1
+    assert book.all()[0].version == 1
 
 
 def test_points_fed_again_do_not_take_an_incident_back() -> None:
@@ -125,16 +126,16 @@ def test_points_fed_again_do_not_take_an_incident_back() -> None:
     apply(book, spike())
     apply(book, recovered())
     assert apply(book, spike(), time=20.0) is None
-    assert book.all()[0]["state"] == "recovered"
+    assert book.all()[0].state == "recovered"
 
 
 def test_the_id_depends_on_the_event_and_not_on_who_computes_it() -> None:
-    ids = {apply(IncidentBook("run"), spike())["incident_id"] for _ in range(2)}
+    ids = {apply(IncidentBook("run"), spike()).incident_id for _ in range(2)}
     others = {
-        apply(IncidentBook("other"), spike())["incident_id"],
-        apply(IncidentBook("run"), spike(), segment=1)["incident_id"],
-        apply(IncidentBook("run"), spike(201))["incident_id"],
-        apply(IncidentBook("run"), hang())["incident_id"],
+        apply(IncidentBook("other"), spike()).incident_id,
+        apply(IncidentBook("run"), spike(), segment=1).incident_id,
+        apply(IncidentBook("run"), spike(201)).incident_id,
+        apply(IncidentBook("run"), hang()).incident_id,
     }
     assert len(ids) == 1
     assert len(ids | others) == 5
@@ -144,21 +145,19 @@ def test_a_loaded_book_goes_on_where_the_stored_one_was() -> None:
     book = IncidentBook("run")
     apply(book, spike(), time=1.0)
     apply(book, spike(300), time=2.0)
-    stored = json.loads(json.dumps(book.all()))
+    stored = [decoded(encoded(incident)) for incident in book.all()]
     again = IncidentBook("run")
     again.load(reversed(stored))
     assert again.all() == book.all()
     assert apply(again, spike(), time=3.0) is None
-    assert apply(again, recovered(), time=3.0)["version"] == 2
+    assert apply(again, recovered(), time=3.0).version == 2
 
 
-def test_all_is_newest_first_and_gives_copies() -> None:
+def test_all_is_newest_first() -> None:
     book = IncidentBook("run")
     apply(book, spike(200), time=1.0)
     apply(book, spike(300), time=2.0)
-    assert [incident["onset_step"] for incident in book.all()] == [300, 200]
-    book.all()[0]["evidence"]["peak"] = "changed"
-    assert book.all()[0]["evidence"]["peak"] == 5.0
+    assert [incident.onset_step for incident in book.all()] == [300, 200]
 
 
 def test_a_rollback_resolves_what_began_on_the_dead_branch_and_leaves_the_rest() -> None:
@@ -167,10 +166,10 @@ def test_a_rollback_resolves_what_began_on_the_dead_branch_and_leaves_the_rest()
     apply(book, recovered(100, at=106), time=2.0)
     apply(book, spike(200), time=3.0)
     changed = book.rolled_back(150, {0}, 9.0, 1, "bad data")
-    assert [(i["onset_step"], i["state"], i["dead"], i["resolved"]) for i in changed] == [(200, "resolved", True, 9.0)]
-    assert changed[0]["evidence"]["rolled_back_to"] == 150
-    assert changed[0]["suggestion"] is None
-    assert "went back to step 150" in changed[0]["text"]
+    assert [(i.onset_step, i.state, i.dead, i.resolved) for i in changed] == [(200, "resolved", True, 9.0)]
+    assert changed[0].rolled_back == RolledBack(150, 1, "bad data")
+    assert changed[0].suggestion is None
+    assert "went back to step 150" in changed[0].text
     assert book.rolled_back(150, {0}, 10.0, 2, "again") == []
 
 
@@ -179,8 +178,8 @@ def test_the_same_step_on_the_new_branch_is_a_new_incident() -> None:
     first = apply(book, spike(200))
     book.rolled_back(150, {0}, 9.0, 1, "bad data")
     second = apply(book, spike(200), segment=1, time=12.0)
-    assert first["incident_id"] != second["incident_id"]
-    assert [(i["dead"], i["state"]) for i in book.all()] == [(False, "open"), (True, "resolved")]
+    assert first.incident_id != second.incident_id
+    assert [(i.dead, i.state) for i in book.all()] == [(False, "open"), (True, "resolved")]
     assert book.open_count() == 1
 
 
@@ -189,11 +188,9 @@ def test_what_became_known_on_the_dead_branch_about_an_older_incident_is_taken_b
     apply(book, spike(200))
     apply(book, recovered(200, at=260))
     changed = book.rolled_back(230, {0}, 9.0, 1, "changed my mind")
-    assert [(i["state"], i["recovery"], i["recovered_step"], i["dead"]) for i in changed] == [
-        ("open", "pending", None, False)
-    ]
+    assert [(i.state, i.recovery, i.recovered_step, i.dead) for i in changed] == [("open", "pending", None, False)]
     again = apply(book, recovered(200, at=240), segment=1)
-    assert (again["recovered_step"], again["segment"]) == (240, 0)
+    assert (again.recovered_step, again.segment) == (240, 0)
 
 
 def test_what_ended_on_the_dead_branch_is_open_again_whatever_its_kind() -> None:
@@ -204,8 +201,8 @@ def test_what_ended_on_the_dead_branch_is_open_again_whatever_its_kind() -> None
     apply(book, spike(200, **over | {"now_step": 240, "text": "It is said better now."}))
     assert book.rolled_back(220, {0}, 9.0, 1, "x") == []
     [changed] = book.rolled_back(205, {0}, 9.0, 2, "x")
-    assert (changed["state"], changed["recovered_step"], changed["resolved"]) == ("open", None, None)
-    assert changed["text"].endswith("the run went back to step 205.")
+    assert (changed.state, changed.recovered_step, changed.resolved) == ("open", None, None)
+    assert changed.text.endswith("the run went back to step 205.")
 
 
 def test_what_nobody_had_seen_at_the_fork_is_dead_and_lives_again_when_it_is_seen_again() -> None:
@@ -213,20 +210,20 @@ def test_what_nobody_had_seen_at_the_fork_is_dead_and_lives_again_when_it_is_see
     slow = spike(200, step=300, now_step=300)
     first = apply(book, slow)
     [changed] = book.rolled_back(250, {0}, 9.0, 1, "x")
-    assert (changed["dead"], changed["state"]) == (True, "resolved")
+    assert (changed.dead, changed.state) == (True, "resolved")
     again = apply(book, replace(slow, step=280, now_step=280))
-    assert (again["incident_id"], again["dead"], again["state"], again["step"]) == (
-        first["incident_id"], False, "open", 280
+    assert (again.incident_id, again.dead, again.state, again.step) == (
+        first.incident_id, False, "open", 280
     )  # fmt: skip
-    assert again["version"] > changed["version"]
+    assert again.version > changed.version
 
 
 def test_a_rollback_does_not_undo_what_happened_to_a_process() -> None:
     book = IncidentBook("run")
     apply(book, hang(200))
-    assert [(i["state"], i["dead"]) for i in book.rolled_back(150, {0}, 9.0, 1, "x")] == [("open", True)]
+    assert [(i.state, i.dead) for i in book.rolled_back(150, {0}, 9.0, 1, "x")] == [("open", True)]
     over = replace(hang(200), state="resolved", text="It goes on.")
-    assert apply(book, over)["state"] == "resolved"
+    assert apply(book, over).state == "resolved"
 
 
 def test_incidents_of_other_segments_are_not_touched_by_a_rollback() -> None:
@@ -242,7 +239,7 @@ def test_the_worst_open_incident_is_the_newest_of_the_highest_severity() -> None
     apply(book, spike(200), time=2.0)
     apply(book, spike(300, severity="info"), time=3.0)
     newest = book.all()[1]
-    told = {"incident_id": newest["incident_id"], "kind": "spike", "severity": "warning", "title": newest["title"]}
+    told = {"incident_id": newest.incident_id, "kind": "spike", "severity": "warning", "title": newest.title}
     assert book.worst() == told
     apply(book, hang(150), time=1.5)
     assert (book.worst() or {})["kind"] == "hang"
@@ -250,20 +247,20 @@ def test_the_worst_open_incident_is_the_newest_of_the_highest_severity() -> None
 
 def test_the_first_who_acknowledges_stands() -> None:
     book = IncidentBook("run")
-    incident_id = apply(book, spike())["incident_id"]
-    assert book.acknowledge(incident_id, "ada", 5.0)["acknowledged_by"] == "ada"  # type: ignore[index]
+    incident_id = apply(book, spike()).incident_id
+    assert book.acknowledge(incident_id, "ada", 5.0).acknowledged_by == "ada"  # type: ignore[union-attr]
     again = book.acknowledge(incident_id, "bob", 6.0)
     assert again is not None
-    assert (again["acknowledged_by"], again["acknowledged"], again["version"]) == ("ada", 5.0, 2)
+    assert (again.acknowledged_by, again.acknowledged, again.version) == ("ada", 5.0, 2)
     assert book.acknowledge("i-unknown", "ada", 5.0) is None
 
 
 def test_non_finite_evidence_is_spelled_as_the_api_does_and_large_evidence_is_cut() -> None:
     evidence = {"peak": math.inf, "list": [math.nan, 1.0] * 100, "long": "x" * 10_000, "odd": object()}
     incident = apply(IncidentBook("run"), spike(evidence=evidence))
-    text = json.dumps(incident, allow_nan=False)
-    assert incident["evidence"]["peak"] == "Infinity"
-    assert incident["evidence"]["list"][:2] == ["NaN", 1.0]
+    text = json.dumps(as_json(incident), allow_nan=False)
+    assert incident.evidence["peak"] == "Infinity"
+    assert incident.evidence["list"][:2] == ["NaN", 1.0]
     assert len(text) < 10_000
 
 
@@ -276,7 +273,7 @@ def test_the_book_is_bounded_and_keeps_what_is_open(monkeypatch: pytest.MonkeyPa
         apply(book, recovered(10 + 20 * i, at=12 + 20 * i), time=float(i))
     assert len(book.all()) == 50
     assert book.dropped == 51
-    assert book.all()[-1]["onset_step"] == 1
+    assert book.all()[-1].onset_step == 1
 
 
 def test_the_suggested_checkpoint_is_the_newest_from_before_the_onset() -> None:
@@ -309,7 +306,7 @@ def test_a_spike_that_is_over_asks_for_nothing() -> None:
     book = IncidentBook("run")
     apply(book, spike(), checkpoints=[checkpoint(100)])
     over = apply(book, recovered(), checkpoints=[checkpoint(100)])
-    assert (over["suggestion"]["action"], over["suggestion"]["to_step"]) == ("none", None)
+    assert (over.suggestion.action, over.suggestion.to_step) == ("none", None)
 
 
 def test_suggestions_follow_the_checkpoints_and_only_what_changed_is_returned() -> None:
@@ -318,19 +315,19 @@ def test_suggestions_follow_the_checkpoints_and_only_what_changed_is_returned() 
     apply(book, spike(50))
     apply(book, recovered(50, 56))
     changed = book.refresh_suggestions(UsableOf([checkpoint(100)]), 7.0)
-    assert [(i["onset_step"], i["suggestion"]["to_step"], i["updated"]) for i in changed] == [(200, 100, 7.0)]
+    assert [(i.onset_step, i.suggestion.to_step, i.updated) for i in changed] == [(200, 100, 7.0)]
     assert book.refresh_suggestions(UsableOf([checkpoint(100)]), 8.0) == []
     gone = book.refresh_suggestions(UsableOf([checkpoint(100, available=False)]), 9.0)
-    assert [i["suggestion"]["action"] for i in gone] == ["wait"]
+    assert [i.suggestion.action for i in gone] == ["wait"]
 
 
 def test_the_worst_open_incident_is_the_gravest_and_of_equals_the_newest() -> None:
     book = IncidentBook("run")
     assert book.worst() is None
-    assert apply(book, hang(10), time=1.0)["severity"] == "critical"
+    assert apply(book, hang(10), time=1.0).severity == "critical"
     newer = apply(book, hang(20), time=2.0)
     apply(book, spike(severity="warning"), time=3.0)
-    named = {name: newer[name] for name in ("severity", "kind", "incident_id", "title")}
+    named = {name: getattr(newer, name) for name in ("severity", "kind", "incident_id", "title")}
     assert (book.worst(), book.open_count()) == (named, 3)
 
 
@@ -351,7 +348,7 @@ def test_a_status_is_about_the_newest_incident_of_its_kind(status: str, open_: l
         for at, kind in enumerate(open_)
     ]
     apply(book, replace(hang(90), key="over", state="resolved"), time=99.0)
-    assert book.stopper(status) == (None if named is None else found[named]["incident_id"])
+    assert book.stopper(status) == (None if named is None else found[named].incident_id)
 
 
 def test_what_is_over_or_only_worth_knowing_is_not_the_worst() -> None:
@@ -367,4 +364,4 @@ def test_what_is_over_or_only_worth_knowing_is_not_the_worst() -> None:
 )
 def test_incidents_about_processes_get_advice_of_their_own(kind: str, action: str) -> None:
     incident = apply(IncidentBook("run"), replace(hang(), kind=kind), checkpoints=[checkpoint(100)])
-    assert incident["suggestion"]["action"] == action
+    assert incident.suggestion.action == action

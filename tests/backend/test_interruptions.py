@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stabilitybackend.policy.interruption_table import CATEGORIES, PUBLISHED, table_of
 from stabilitybackend.policy.interruptions import (
@@ -20,32 +21,20 @@ from stabilitybackend.policy.interruptions import (
     with_time,
 )
 from stabilitybackend.schema.commands import Fence, Restart
+from stabilitybackend.schema.incidents import Incident
+from support.stored_incident import stored
 
 #: 100 steps of a second each, 50 s of nothing, then the job repeats 20 steps and goes on to step 200.
 FIRST = Stretch("r0-1", 1_000.0, 1_100.0, 0, 100, 8)
 SECOND = Stretch("r0-2", 1_150.0, 1_270.0, 81, 200, 8)
 
 
-def _incident(kind: str, opened: float, **facts: Any) -> dict[str, Any]:
-    evidence = facts.pop("evidence", {})
-    return {
-        "incident_id": f"i-{kind}-{opened:.0f}",
-        "kind": kind,
-        "opened": opened,
-        "resolved": None,
-        "state": "open",
-        "severity": "critical",
-        "title": f"{kind} at {opened:.0f}",
-        "rank": None,
-        "node": None,
-        "onset_step": 100,
-        "recovered_step": None,
-        **facts,
-        "evidence": evidence,
-    }
+def _incident(kind: str, opened: float, **facts: Any) -> Incident:
+    named = {"incident_id": f"i-{kind}-{opened:.0f}", "opened": opened, "title": f"{kind} at {opened:.0f}"}
+    return stored(kind, **named | facts)
 
 
-def _death(at: float, **first: Any) -> dict[str, Any]:
+def _death(at: float, **first: Any) -> Incident:
     facts = {"source": "r0-1", "rank": 3, "node": "n1", "step": 100, "time": at, **first}
     verdict = {"class": first.get("cause", "unknown"), "culprits": [3], "nodes": ["n1"], "text": "rank 3 died"}
     return _incident(
@@ -54,18 +43,26 @@ def _death(at: float, **first: Any) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _hang(since: float, cls: str, **facts: Any) -> dict[str, Any]:
+def _hang(since: float, cls: str, **facts: Any) -> Incident:
     verdict = {"class": cls, "culprits": [3], "nodes": ["n1"], "since": since, "text": "rank 3 stands"}
     return _incident("hang", since + 30, evidence={"stood_s": 30.0, "verdict": verdict}, **facts)
 
 
-def _fault(at: float, family: str = "hbm", ranks: tuple[int, ...] = (3,), **facts: Any) -> dict[str, Any]:
+def _fault(at: float, family: str = "hbm", ranks: tuple[int, ...] = (3,), **facts: Any) -> Incident:
     gpus = facts.pop("gpus", [{"uuid": "GPU-1", "ranks": list(ranks)}])
-    evidence = {"since": at, "last": at, "family": family, "ranks": list(ranks), "gpus": gpus, "blames_hardware": True}
-    return _incident("gpu_fault", at, node="n1", evidence=evidence, **facts)
+    blames = facts.pop("blames_hardware", True)
+    evidence = {
+        "since": at,
+        "last": at,
+        "family": family,
+        "ranks": list(ranks),
+        "gpus": gpus,
+        "blames_hardware": blames,
+    }
+    return _incident("gpu_fault", at, **{"node": "n1", "evidence": evidence} | facts)
 
 
-def _story(*incidents: dict[str, Any], **facts: Any) -> JobStory:
+def _story(*incidents: Incident, **facts: Any) -> JobStory:
     return JobStory(facts.pop("stretches", (FIRST, SECOND)), incidents, **facts)
 
 
@@ -110,8 +107,7 @@ def test_a_hang_that_ends_in_deaths_and_the_gpu_behind_it_are_one_interruption()
 )
 def test_ranks_that_were_done_before_the_others_are_no_trouble_of_the_network(why: str) -> None:
     hang = _hang(1_100.0, "peer_missing", state="resolved", resolved=1_140.0)
-    hang["evidence"]["why"] = why
-    one = _only(_story(hang))
+    one = _only(_story(replace(hang, evidence={**hang.evidence, "why": why})))
     assert (one["category"], one["confidence"]) == ("software_bug", "medium")
 
 
@@ -139,17 +135,17 @@ def test_the_first_line_of_the_evidence_is_what_the_category_rests_on() -> None:
     [
         _fault(500.0),
         _fault(1_095.0, severity="warning"),
-        _fault(1_095.0) | {"evidence": {**_fault(1_095.0)["evidence"], "blames_hardware": False}},
+        _fault(1_095.0, blames_hardware=False),
     ],
 )
 def test_a_fault_of_another_time_one_that_stops_nothing_and_one_of_the_program_are_no_cause(
-    fault: dict[str, Any],
+    fault: Incident,
 ) -> None:
     assert _only(_story(_death(1_101.0, cause="oom_kill"), fault))["category"] == "oom"
 
 
 def test_a_fault_of_another_gpu_is_told_as_unsure() -> None:
-    one = _only(_story(_death(1_101.0), _fault(1_095.0, ranks=(7,)) | {"node": "n9"}))
+    one = _only(_story(_death(1_101.0), _fault(1_095.0, ranks=(7,), node="n9")))
     assert (one["category"], one["confidence"], "unrelated" in one["unsure"]) == ("gpu_hbm3", "low", True)
 
 
@@ -318,14 +314,14 @@ _STOPS = st.lists(
         st.builds(_fault, _TIMES),
     ),
     max_size=8,
-    unique_by=lambda incident: incident["incident_id"],
+    unique_by=lambda incident: incident.incident_id,
 )
 
 
 @settings(max_examples=100, deadline=None)
 @given(incidents=_STOPS, starts=st.lists(st.floats(1_000.0, 1_400.0), max_size=4, unique=True))
 def test_no_two_interruptions_lie_between_the_same_two_stretches_and_none_costs_less_than_nothing(
-    incidents: list[dict[str, Any]], starts: list[float]
+    incidents: list[Incident], starts: list[float]
 ) -> None:
     begins = sorted(starts)
     ends = [b for _, b in pairwise([*begins, 1_500.0])]

@@ -84,16 +84,33 @@ async def test_judging_that_works_again_is_told_no_more(stage: Stage) -> None:
     assert "fails" not in worker.run()["note"]
 
 
-async def _unreadable_incident(stage: Stage) -> None:
+async def _nothing_to_take_up(stage: Stage) -> None:
     """Store of run-1 what no version of the server can take up, and start the server again."""
     await _two_runs(stage)
     await stage.manager.stop()
-    await stage.redis.hset(RunKeys("run-1").incidents, "i-1", b'{"kind": "process_death"}')
+    await stage.redis.set(RunKeys("run-1").undone, "no set")
     await stage.restart()
 
 
+async def test_a_stored_incident_that_can_not_be_read_is_passed_over_and_told_on_its_run(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await _two_runs(stage)
+    worker = await stage.manager.get("run-1")
+    worker.state.liveness.event({"type": "exception", "data": {}, "source": Job().info.source}, 0, stage.now)
+    await worker.tick()
+    await stage.manager.stop()
+    await stage.redis.hset(RunKeys("run-1").incidents, "i-1", b'{"kind": "process_death"}')
+    await stage.restart()
+    worker = await stage.manager.get("run-1")
+    assert [one.kind for one in worker.state.incidents.all()] == ["process_death"]
+    assert 'The server fails at reading its stored incidents (Misfit: b\'{"kind": ' in worker.run()["note"]
+    assert "run run-1: an incident is passed over" in caplog.text
+    assert (await _statuses(stage))["run-1"] == "crashed"
+
+
 async def test_a_run_that_can_not_be_taken_up_fails_at_once_and_no_other_with_it(stage: Stage) -> None:
-    await _unreadable_incident(stage)
+    await _nothing_to_take_up(stage)
     with pytest.raises(Unavailable, match="the server fails at following run run-1"):
         await stage.manager.get("run-1")
     assert (await _statuses(stage))["run-1"] == "failed"
@@ -101,7 +118,7 @@ async def test_a_run_that_can_not_be_taken_up_fails_at_once_and_no_other_with_it
 
 
 async def test_a_run_that_failed_stays_failed_while_it_is_tried_again_until_it_is_taken_up(stage: Stage) -> None:
-    await _unreadable_incident(stage)
+    await _nothing_to_take_up(stage)
     with pytest.raises(Unavailable):
         await stage.manager.get("run-1")
     for _ in range(3):
@@ -110,13 +127,13 @@ async def test_a_run_that_failed_stays_failed_while_it_is_tried_again_until_it_i
         assert (await _statuses(stage))["run-1"] == "failed"
         with pytest.raises(Unavailable):
             await again
-    await stage.redis.hdel(RunKeys("run-1").incidents, "i-1")
+    await stage.redis.delete(RunKeys("run-1").undone)
     await stage.manager.get("run-1")
     assert (await _statuses(stage))["run-1"] == "running"
 
 
 async def test_a_run_that_can_not_be_taken_up_can_be_deleted(stage: Stage) -> None:
-    await _unreadable_incident(stage)
+    await _nothing_to_take_up(stage)
     await stage.manager.delete_run("run-1")
     assert await RunIndex(stage.redis).ids() == ["run-2"]
     with pytest.raises(NotFound):
@@ -133,7 +150,7 @@ async def test_a_run_whose_page_fails_can_be_deleted_by_force_while_its_agent_is
 
 
 async def test_a_server_that_starts_follows_the_other_runs_though_it_fails_at_one(stage: Stage) -> None:
-    await _unreadable_incident(stage)
+    await _nothing_to_take_up(stage)
     await stage.manager.start()
     await stage.manager.get("run-2")
     assert set(await _statuses(stage)) == {"run-1", "run-2"}

@@ -190,14 +190,14 @@ def test_a_restart_without_a_word_is_booked_like_a_rollback_with_the_death_that_
     for frame in (again.event("start"), again.at(1_100.0).steps(41, 60)):
         state.apply(frame, replayed=False)
     (entry,) = ledger_of(state, 5_000.0)()["rollbacks"]
-    (death,) = [i for i in state.incidents.all() if i["kind"] == "process_death"]
+    (death,) = [i for i in state.incidents.all() if i.kind == "process_death"]
     assert (entry["cause"], entry["steps_lost"], entry["wall_lost_s"], entry["downtime_s"]) == (
         "restart",
         10,
         10.0,
         51.0,
     )
-    assert entry["incidents"] == [death["incident_id"]]
+    assert entry["incidents"] == [death.incident_id]
 
 
 def test_the_spike_that_a_rollback_answers_is_named_and_one_that_was_over_before_is_not() -> None:
@@ -208,7 +208,7 @@ def test_the_spike_that_a_rollback_answers_is_named_and_one_that_was_over_before
     frames = [job.rows([step], {"loss": [value]}) for step, value in enumerate(loss, 1)]
     state = _run(*frames, job.rolled_back(150, "a"), job.rows([151, 152], {"loss": [2.0, 2.0]}))
     (entry,) = ledger_of(state, 5_000.0)()["rollbacks"]
-    onsets = {i["incident_id"]: i["onset_step"] for i in state.incidents.all()}
+    onsets = {i.incident_id: i.onset_step for i in state.incidents.all()}
     assert sorted(onsets.values()) == [100, 191]
     assert [onsets[incident_id] for incident_id in entry["incidents"]] == [191]
 

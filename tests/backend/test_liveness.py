@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
+from stabilitybackend.schema.incidents import Incident
 from support.watched_job import START, Job, kinds, source
 
 
@@ -337,18 +336,18 @@ def test_a_hang_began_when_it_began_though_the_server_was_away() -> None:
     job.run(60)
     book = IncidentBook("run")
 
-    def told() -> dict[str, Any]:
+    def told() -> Incident:
         for finding in job.run(12, moving=False):
             book.apply(finding, segment=0, time=job.now, checkpoints=UsableOf([]))
         return book.all()[0]
 
-    since = told()["evidence"]["verdict"]["since"]
+    since = told().evidence["verdict"]["since"]
     job.monitor = LivenessMonitor("run")
     job.monitor.load(book.all())
     job.now += 300.0
     incident = [told() for _ in range(10)][-1]
-    assert incident["evidence"]["verdict"]["since"] == pytest.approx(since, abs=2.0)
-    assert incident["score"] == pytest.approx(incident["updated"] - since, abs=2.0)
+    assert incident.evidence["verdict"]["since"] == pytest.approx(since, abs=2.0)
+    assert incident.score == pytest.approx(incident.updated - since, abs=2.0)
 
 
 def test_a_run_known_only_from_its_events_is_unreachable_until_an_agent_comes() -> None:

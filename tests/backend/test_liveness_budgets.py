@@ -10,6 +10,8 @@ import pytest
 from stabilitybackend.liveness.budgets import Budgets, is_long
 from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.policy.going_back import UsableOf
+from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.runs.snapshot import loads_restricted
 from support.watched_job import START, Job, kinds, source
 
@@ -228,11 +230,8 @@ def test_an_open_hang_is_not_over_because_the_server_was_away() -> None:
     job = Job()
     job.run(60)
     said = job.run(12, moving=False)
-    incident = {
-        "kind": "hang", "state": "open", "severity": "critical", "title": said[0].title, "text": said[0].text,
-        "onset_step": said[0].onset_step, "step": said[0].step, "rank": None, "node": None, "score": said[0].score,
-        "evidence": said[0].evidence | {"key": said[0].key, "now_step": said[0].now_step},
-    }  # fmt: skip
+    incident = IncidentBook("run").apply(said[0], segment=0, time=job.now, checkpoints=UsableOf([]))
+    assert incident is not None
     job.monitor = LivenessMonitor("run")
     job.monitor.load([incident])
     assert [finding for finding in job.run(30, moving=False) if finding.state != "open"] == []

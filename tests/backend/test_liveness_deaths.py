@@ -10,6 +10,7 @@ from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
+from stabilitybackend.schema.incidents import Incident
 from support.watched_job import START, Job, kinds, source
 
 
@@ -154,7 +155,7 @@ def test_a_job_that_comes_up_behind_the_step_of_its_death_is_known_to_run_again(
     take(job.run(2, moving=False))
     job.start, job.step = 2, 1
     take(job.run(2, moving=False))
-    assert [(one["kind"], one["state"]) for one in book.all()] == [("process_death", "resolved")]
+    assert [(one.kind, one.state) for one in book.all()] == [("process_death", "resolved")]
 
 
 def test_a_job_that_a_scheduler_ends_has_no_rank_to_blame() -> None:
@@ -182,7 +183,7 @@ def ended(job: Job, *ranks: int, name: str = "SIGTERM", **facts: Any) -> Finding
     return next(finding for finding in job.run(2, moving=False) if finding.kind == "process_death")
 
 
-def stored(finding: Finding) -> dict[str, Any]:
+def stored(finding: Finding) -> Incident:
     book = IncidentBook("run")
     incident = book.apply(finding, segment=0, time=START, checkpoints=UsableOf([]))
     assert incident is not None
@@ -199,7 +200,7 @@ def test_a_hanging_job_that_somebody_ends_is_no_second_critical_incident(name: s
         f"The job hung before, at step {job.step}: rank 1 (node a) in data; somebody or its launcher ended it."
     )
     assert ("hang", "resolved") in kinds(job.said)
-    assert "find out who" not in stored(said)["suggestion"]["text"]
+    assert "find out who" not in stored(said).suggestion.text
 
 
 def test_the_one_hanging_rank_that_is_killed_is_named_and_told_as_ended() -> None:

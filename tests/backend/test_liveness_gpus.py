@@ -93,4 +93,4 @@ def test_a_run_hands_what_it_knows_of_its_gpus_to_its_hang() -> None:
         state.on_health(Health("agent-a", "a", job.now, [job.slot(0), job.slot(1) | {"source": source(1)}]))
         state.tick()
     (hang,) = state.incidents.of({"hang"})
-    assert LOST in hang["evidence"]["verdict"]["because"][0]
+    assert LOST in hang.evidence["verdict"]["because"][0]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from stabilitybackend.detectors.contract import Finding
@@ -77,7 +75,7 @@ def test_a_restarted_server_goes_on_with_the_incident_and_opens_none_beside_it()
     job, book = racks(8), IncidentBook("run")
     job.silent = {node for node in job.nodes if node.startswith("rack3-")}
     job.run(40)
-    incident: dict[str, Any] | None = book.apply(told(job)[-1], segment=0, time=START, checkpoints=UsableOf([]))
+    incident = book.apply(told(job)[-1], segment=0, time=START, checkpoints=UsableOf([]))
     assert incident is not None
     job.monitor = LivenessMonitor("run")
     job.monitor.load([incident])

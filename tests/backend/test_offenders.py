@@ -17,6 +17,7 @@ from stabilitybackend.policy.interruptions import JobStory, Stretch, interruptio
 from stabilitybackend.runs import offenders as offenders_module
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.offenders import Offenders
+from stabilitybackend.schema.incidents import Incident
 from support.gpu_events import Node
 
 DAY_S = 86_400.0
@@ -29,7 +30,7 @@ def _finding(at: float, *xids: int, gpu: int = 2) -> Finding:
     return found[-1]
 
 
-def _incident(finding: Finding, run_id: str = "run-a") -> dict[str, Any]:
+def _incident(finding: Finding, run_id: str = "run-a") -> Incident:
     incident = IncidentBook(run_id).apply(finding, segment=0, time=finding.evidence["since"], checkpoints=UsableOf([]))
     assert incident is not None
     return incident
@@ -99,7 +100,7 @@ def test_the_advice_follows_the_class_of_the_fault_and_names_its_source(xid: int
     checkpoints = [{"step": 4, "path": "p", "segment": 0, "time": 1.0, "available": True, "dead": False}]
     said = suggest(_incident(_finding(10.0, xid)), UsableOf(checkpoints), 5)
     assert said is not None
-    assert (said["action"], words in said["text"], "NVIDIA" in said["source"]) == (action, True, True)
+    assert (said.action, words in said.text, "NVIDIA" in said.source) == (action, True, True)
 
 
 def test_a_gpu_that_was_at_fault_before_is_to_be_taken_out() -> None:
@@ -107,8 +108,8 @@ def test_a_gpu_that_was_at_fault_before_is_to_be_taken_out() -> None:
     known.add(_incident(_finding(10.0, 48)), _run("run-a"))
     said = suggest(_incident(known.told(_finding(DAY_S, 95), "run-b"), "run-b"), UsableOf([]), 5)
     assert said is not None
-    assert "fault number 2 of this GPU" in said["text"]
-    assert "2410.21680" in said["source"]
+    assert "fault number 2 of this GPU" in said.text
+    assert "2410.21680" in said.source
 
 
 async def test_what_can_not_be_read_in_redis_is_passed_over_and_the_rest_is_known(redis: Redis) -> None:

@@ -11,6 +11,8 @@ from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.policy.orders import check_fields
 from stabilitybackend.policy.plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, JobFacts, make_plan
 from stabilitybackend.schema.commands import CommandRequest
+from stabilitybackend.schema.incidents import Incident
+from support.stored_incident import stored
 
 NOW = 1000.0
 
@@ -19,13 +21,12 @@ def _checkpoint(step: int, **more: Any) -> dict[str, Any]:
     return {"step": step, "path": f"c/{step}", "segment": 0, "time": 0.0, "available": True, "dead": False} | more
 
 
-def _incident(kind: str, verdict: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def _incident(kind: str, verdict: dict[str, Any] | None = None, **more: Any) -> Incident:
     evidence = {} if verdict is None else {"verdict": {"confidence": "high", "text": "Rank 5 stands."} | verdict}
-    incident = {"incident_id": f"i-{kind}", "kind": kind, "state": "open", "title": "It stands", "opened": NOW - 30.0}
-    return incident | {"evidence": evidence, "suggestion": None, "dead": False, "node": None} | more
+    return stored(kind, **{"title": "It stands", "opened": NOW - 30.0, "evidence": evidence} | more)
 
 
-def _spike(action: str) -> dict[str, Any]:
+def _spike(action: str) -> Incident:
     """An open spike from step 120 on that advises something."""
     return _incident("spike", severity="critical", onset_step=120, suggestion={"action": action, "to_step": 100})
 
@@ -95,7 +96,7 @@ def test_who_names_a_checkpoint_from_inside_has_to_accept_that() -> None:
     ids=["blamed once", "twice", "low confidence", "software", "node gone", "agent gone", "GPU to drain", "its kernel"],
 )
 def test_a_node_is_left_out_on_hard_evidence_or_when_it_was_blamed_twice(
-    incidents: list[dict[str, Any]], excluded: list[str]
+    incidents: list[Incident], excluded: list[str]
 ) -> None:
     plan = _plan(replace(JOB, incidents=incidents))
     assert _where(plan) == ("relaunch_without" if excluded else "relaunch", 150, excluded)

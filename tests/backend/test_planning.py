@@ -64,9 +64,9 @@ def test_deaths_that_the_restart_brings_are_no_incident_and_those_after_it_are()
     state = _ordered()
     old = Job()
     state.apply(old.event("exception", 10, type="RuntimeError", message="Connection closed by peer"), replayed=False)
-    assert [i["kind"] for i in state.incidents.all()] == []
+    assert [i.kind for i in state.incidents.all()] == []
     _comes_up_and_dies(state, 2)
-    assert [i["kind"] for i in state.incidents.all()] == ["process_death"]
+    assert [i.kind for i in state.incidents.all()] == ["process_death"]
 
 
 def test_a_plan_waits_for_the_last_words_of_a_job_that_died_they_may_name_its_gpu() -> None:

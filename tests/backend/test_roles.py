@@ -111,7 +111,7 @@ def spiking(name: str) -> list[float]:
 def test_a_live_spike_is_told_whatever_framework_logs_it(name: str) -> None:
     state = RunState("run", lambda: 5_000.0)
     state.apply(Job().rows(range(1, 270), {name: spiking(name)}), replayed=False)
-    assert [(i["kind"], i["metric"]) for i in state.incidents.all() if i["kind"] == "spike"] == [("spike", name)]
+    assert [(i.kind, i.metric) for i in state.incidents.all() if i.kind == "spike"] == [("spike", name)]
     assert (state.view()["loss_metric"], state.view()["unwatched"]) == (name, "")
 
 

@@ -56,9 +56,7 @@ def test_a_spike_that_was_thrown_away_is_found_however_much_came_with_it(in_one:
         frames = [Frame(job.info, 1, frames[-1].last_seq, [block for frame in frames for block in frame.blocks])]
     for frame in frames:
         state.apply(frame, replayed=False)
-    assert [(i["kind"], i["onset_step"], i["segment"], i["dead"]) for i in state.incidents.all()] == [
-        ("spike", 100, 0, True)
-    ]
+    assert [(i.kind, i.onset_step, i.segment, i.dead) for i in state.incidents.all()] == [("spike", 100, 0, True)]
 
 
 def test_steps_that_a_rollback_repeats_make_no_step_longer() -> None:
@@ -102,4 +100,4 @@ def test_a_checkpoint_that_comes_while_an_incident_is_open_is_suggested_without_
     for step in (40, 90, 102):
         state.apply(job.event("checkpoint", step, path=f"c/{step}"), replayed=False)
     (incident,) = state.incidents.all()
-    assert (incident["kind"], incident["suggestion"]["to_step"], state.unreadable.note) == ("nonfinite", 90, "")
+    assert (incident.kind, incident.suggestion.to_step, state.unreadable.note) == ("nonfinite", 90, "")

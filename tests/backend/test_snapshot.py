@@ -59,7 +59,7 @@ class _Fold:
             "head": state.fold.tree.head,
             "pending": [_plain(p) for p in state.fold.pending()],
             "incidents": state.incidents.all(),
-            "told": sorted(i["kind"] for i in tick.incidents.values()),
+            "told": sorted(i.kind for i in tick.incidents.values()),
             "checkpoints": state.checkpoints(),
             "job": state.job(),
             "view": state.view(),
@@ -91,7 +91,7 @@ def test_a_detector_goes_back_to_a_state_from_before_the_restart() -> None:
     frames += [job.rows([s], {"loss": [9.0]}) for s in range(301, 305)]
     end = [job.rolled_back(200, "k"), *(job.rows([s], {"loss": [9.0]}) for s in range(201, 204))]
     second = _Fold().feed(frames).restarted().feed(end)
-    kinds = [(i["kind"], i["onset_step"], i["segment"]) for i in second.state.incidents.all()]
+    kinds = [(i.kind, i.onset_step, i.segment) for i in second.state.incidents.all()]
     assert kinds == [("resume_artifact", 201, 1), ("spike", 301, 0)]
 
 
@@ -103,7 +103,7 @@ def test_a_death_that_was_over_before_the_restart_stays_over() -> None:
     first.feed([again.event("start", 3), again.rows([4, 5])])
     first.state.tick()
     stored = first.state.incidents.all()
-    assert [i["state"] for i in stored] == ["resolved"]
+    assert [i.state for i in stored] == ["resolved"]
     state = snapshot.load(snapshot.dump(frozen.state), "run", _now)
     state.incidents.load(stored)
     state.liveness.load(stored)

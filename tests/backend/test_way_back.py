@@ -16,30 +16,25 @@ from stabilitybackend.policy.way_back import MAX_OFFERED, way_back
 from stabilitybackend.runs.offering import offer_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import Command, CommandRequest
+from stabilitybackend.schema.incidents import Incident
 from stabilityclient.wire import Frame
 from support.job_frames import Job
+from support.stored_incident import stored
 
 
 def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
     return {"step": step, "path": f"c/{step}", "segment": 0, "time": 0.0, "available": True, "dead": False} | changes
 
 
-def incident(onset: int = 220, kind: str = "spike", **changes: Any) -> dict[str, Any]:
-    return {
+def incident(onset: int = 220, kind: str = "spike", **changes: Any) -> Incident:
+    like = {
         "incident_id": f"i-{kind}-{onset}",
-        "kind": kind,
-        "severity": "critical",
-        "state": "open",
         "metric": "loss",
-        "dataset": None,
-        "segment": 0,
         "onset_step": onset,
-        "recovered_step": None,
         "recovery": "pending" if kind == "spike" else None,
-        "dead": False,
         "evidence": {"now_step": 269},
-        "suggestion": None,
-    } | changes
+    }
+    return stored(kind, **like | changes)
 
 
 TWO = [checkpoint(250), checkpoint(200)]
@@ -95,7 +90,7 @@ def test_a_job_without_checkpoints_is_offered_none() -> None:
 
 
 def test_step_0_is_a_checkpoint_like_any_other() -> None:
-    assert chosen(way_back([incident(5, evidence={})], [checkpoint(0)], 30)) == (0, 55, "i-spike-5")
+    assert chosen(way_back([incident(5, evidence={"now_step": 5})], [checkpoint(0)], 30)) == (0, 55, "i-spike-5")
 
 
 def test_what_can_not_be_loaded_is_not_offered() -> None:

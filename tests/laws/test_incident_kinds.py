@@ -10,8 +10,9 @@ import pytest
 
 import stabilitybackend
 from stabilitybackend.policy.advice import has_advice
-from stabilitybackend.policy.incidents import IncidentBook
+from stabilitybackend.schema.incidents import as_json
 from stabilitybackend.schema.kinds import KINDS, IncidentKind, kind_of, kinds_where, register, served
+from support.stored_incident import stored
 
 
 def _emitted() -> Iterator[tuple[str, str]]:
@@ -57,12 +58,8 @@ def test_a_kind_that_the_table_lacks_is_called_by_its_name_and_claims_nothing() 
 def test_stored_incidents_carry_the_words_of_todays_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(KINDS, "hang", kind_of("hang"))
     register(IncidentKind(name="hang", label="Stalled job", short="stalled job", about="process"))
-    old = {"incident_id": "i-1", "kind": "hang", "severity": "critical", "opened": 1.0, "state": "open", "dead": False}
-    old |= {"evidence": {}}
-    book = IncidentBook("run-1")
-    book.load([old, old | {"incident_id": "i-2", "kind": "of_tomorrow", "label": "Of yesterday"}])
-    shown = [book.get("i-1"), book.get("i-2")]
-    assert [one and (one["label"], one["about"]) for one in shown] == [
+    shown = [as_json(stored("hang")), as_json(stored("of_tomorrow", label="Of yesterday"))]
+    assert [(one["label"], one["about"]) for one in shown] == [
         ("Stalled job", "process"),
         ("Of tomorrow", "model"),
     ]

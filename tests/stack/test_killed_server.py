@@ -9,9 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import httpx
+import orjson
 import pytest
 
 from stabilitybackend.backtest import backtest
+from stabilitybackend.schema.incidents import decoded
 from stabilityclient.wire import Frame
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.gateway_stack import RawAgent
@@ -69,6 +71,6 @@ def test_after_kills_at_many_moments_incidents_and_points_are_those_of_a_server_
     run = server.wait_for("/runs/run-1", lambda r: r["last_step"] == steps[-1], "all is folded")
     expected = backtest(frames, run_id="run-1").incidents
     found = server.wait_for("/runs/run-1/incidents", lambda r: len(r["incidents"]) >= len(expected), "judged")
-    assert facts(found["incidents"]) == facts(expected)
+    assert facts(decoded(orjson.dumps(one)) for one in found["incidents"]) == facts(expected)
     assert run["effective_points"] + run["dead_points"] == sum(bool(row[2]) for row in rows)
     assert takes > 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stabilitybackend.schema.incidents import Incident, as_json
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["Row", "as_frames", "eventful_rows", "facts", "story_frames", "write_lines"]
@@ -97,9 +98,9 @@ def write_lines(rows: Sequence[Row], path: Path) -> Path:
     return path
 
 
-def facts(incidents: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def facts(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
     """Return what incidents are compared by, in the order of their onsets."""
-    found = [{key: incident[key] for key in COMPARED} for incident in incidents]
+    found = [{key: incident[key] for key in COMPARED} for incident in map(as_json, incidents)]
     return sorted(found, key=lambda each: (each["onset_step"], each["kind"], each["segment"], str(each["metric"])))
 
 

@@ -12,6 +12,7 @@ from stabilitybackend.backtest.sources import Log
 from stabilitybackend.detectors.contract import SEVERITIES
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.importers.troubles import Reading
+from stabilitybackend.schema.incidents import Incident, as_json
 
 __all__ = ["Filter", "Judged", "judge"]
 
@@ -28,11 +29,11 @@ class Filter:
     severity: str = "info"
     only: frozenset[str] = frozenset()
 
-    def takes(self, incident: Mapping[str, Any]) -> bool:
+    def takes(self, incident: Incident) -> bool:
         """Return whether an incident is shown."""
-        if SEVERITIES.index(incident["severity"]) < SEVERITIES.index(self.severity):
+        if SEVERITIES.index(incident.severity) < SEVERITIES.index(self.severity):
             return False
-        return not self.only or incident["kind"] in self.only or incident["evidence"].get("detector") in self.only
+        return not self.only or incident.kind in self.only or incident.detector in self.only
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Judged:
     """One log.
 
     Attributes:
-        name: as in ``Log``. incidents: that the filter takes, oldest first.
+        name: as in ``Log``. incidents: that the filter takes, oldest first, in the shape of docs/api.md.
         rows, points, seconds, failures, unreadable: as in ``Backtest``.
         error, hint: why nothing could be judged, empty where it could.
         reading: what could not be read of it.
@@ -74,7 +75,7 @@ def judge(log: Log, settings: Mapping[str, Mapping[str, float]], shown: Filter, 
     except (StabilityBoardError, OSError) as error:
         hint = error.hint if isinstance(error, StabilityBoardError) else ""
         return Judged(log.name, error=str(error), hint=hint, reading=log.reading)
-    incidents = [incident for incident in found.incidents if shown.takes(incident)]
+    incidents = [as_json(incident) for incident in found.incidents if shown.takes(incident)]
     return Judged(
         log.name,
         incidents,

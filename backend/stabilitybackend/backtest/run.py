@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.incidents import Incident
 from stabilityclient.wire import Frame, PointsBlock
 
 __all__ = ["Backtest", "backtest"]
@@ -20,7 +20,7 @@ class Backtest:
     """What became of one run.
 
     Attributes:
-        incidents: in the shape of docs/api.md, oldest first.
+        incidents: oldest first.
         state: the run after its last frame, for further questions.
         rows, points: that were judged or passed over; a row of twelve metrics has twelve points.
         seconds: wall time that it took, reading included.
@@ -28,7 +28,7 @@ class Backtest:
         unreadable: events and blocks of points that could not be folded and were passed over, as the server does.
     """
 
-    incidents: list[dict[str, Any]]
+    incidents: list[Incident]
     state: RunState
     rows: int
     points: int

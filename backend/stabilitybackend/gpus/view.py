@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from stabilitybackend.gpus.faults import Fault
 from stabilitybackend.gpus.watch import GpuWatch
+from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["gpus_view"]
 
@@ -15,16 +16,16 @@ MAX_SHOWN = 16
 
 
 def gpus_view(
-    watch: GpuWatch, incidents: Iterable[Mapping[str, Any]], offences: Callable[[str], dict[str, Any] | None]
+    watch: GpuWatch, incidents: Iterable[Incident], offences: Callable[[str], dict[str, Any] | None]
 ) -> list[dict[str, Any]]:
     """Return the GPUs by node and index.
 
     Args:
         watch: of the run.
-        incidents: of the run, in the shape of docs/api.md.
+        incidents: of the run.
         offences: UUID -> what other runs remember of it, None for nothing.
     """
-    ids = {str(i["evidence"].get("key")): str(i["incident_id"]) for i in incidents if i["kind"] == "gpu_fault"}
+    ids = {i.key: i.incident_id for i in incidents if i.kind == "gpu_fault"}
     faults: dict[str, list[dict[str, Any]]] = {}
     states: dict[str, set[str]] = {}
     for fault in watch.faults:

@@ -15,6 +15,7 @@ from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.gpus.faults import BURST_S, GROUP_S, Device, Fault, finding_of, keeps_to_one_gpu
 from stabilitybackend.gpus.inventory import MAX_GPUS_A_NODE, bus_key, devices_of, place
 from stabilitybackend.gpus.signs import MAX_TEXT_CHARS, Sign, sign_of
+from stabilitybackend.schema.incidents import Incident
 
 #: Types of events that are for ``GpuWatch.event``.
 GPU_EVENTS = frozenset({"gpu", "gpu_inventory", "kernel"})
@@ -318,12 +319,12 @@ class GpuWatch:
         """Return (GPU, sign) of the symptoms that stand alone, oldest first."""
         return ((ident, sign) for (ident, _, _), sign in self._symptoms.items())
 
-    def load(self, incidents: Iterable[Mapping[str, Any]]) -> None:
+    def load(self, incidents: Iterable[Incident]) -> None:
         """Take note of the stored incidents of the run: what is told of them from now on has to be newer."""
         for incident in incidents:
-            fault = self._faults.get(str(incident["evidence"].get("key")))
+            fault = self._faults.get(incident.key)
             if fault is not None:
-                fault.now_step = max(fault.now_step, int(incident["evidence"].get("now_step") or 0))
+                fault.now_step = max(fault.now_step, incident.now_step)
 
     def saved(self) -> dict[str, Any]:
         """Return for ``restore`` what was folded."""

@@ -10,6 +10,7 @@ from typing import Any
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.lost_agents import GATHER_S, SILENT_AFTER_S, Elsewhere, LostAgents
 from stabilitybackend.liveness.rank_watch import RankWatch, number
+from stabilitybackend.schema.incidents import Incident
 
 #: Agents followed per run; the longest silent one is forgotten first.
 MAX_AGENTS = 5_000
@@ -68,7 +69,7 @@ class AgentBook:
         self.all: dict[str, Agent] = {}
         self._lost = LostAgents()
 
-    def load(self, incident: Mapping[str, Any], finding: Finding) -> None:
+    def load(self, incident: Incident, finding: Finding) -> None:
         """Take over a stored open ``agent_lost`` incident."""
         self._lost.load(incident, finding)
 

@@ -8,6 +8,7 @@ from typing import Any
 from stabilitybackend.liveness.death_causes import is_cascade, passes_on
 from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, capital, name_ranks
 from stabilitybackend.liveness.rank_watch import number
+from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
 
 #: Characters of an exception's message or of the agent's words in a text.
 MAX_SAID_CHARS = 300
@@ -71,8 +72,8 @@ def verdict_of(
     text: str,
     together: bool,
     hung: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Return the verdict, in the shape of docs/api.md."""
+) -> Verdict:
+    """Return the verdict."""
     because = [] if hung is None else [f"the job hung before: {hung['title']}"]
     blind = []
     if first.get("evidence"):
@@ -87,24 +88,25 @@ def verdict_of(
     because += [f"rank {death['rank']} died {_apart(death['time'] - first['time'])}" for death in others[:8]]
     if cause == "unknown":
         blind.append("how the process ended: its exit status was not read")
-    gpu = first.get("gpu")
+    gpus = []
+    if first.get("gpu") is not None and not together:
+        gpus = [SuspectGpu(first["rank"], first["node"], first["gpu"].get("index"), first["gpu"].get("uuid"))]
     certain = cause in ("oom_kill", "crash", "exception", "exit_code") or (cause == "signal" and first.get("signal"))
     heard = number(first.get("heard"))
     alone = not others or min(death["time"] for death in others) - first["time"] > 1.0
     sure = not passes_on(first) and (alone or not is_cascade(first))
-    return {
-        "class": cause,
-        "text": text,
-        "confidence": "high" if certain and sure else ("medium" if certain else "low"),
-        "culprits": [] if together else [first["rank"]],
-        "nodes": [first["node"]] if first["node"] and not together else [],
-        "gpus": [{"rank": first["rank"], "node": first["node"], **gpu}] if gpu is not None and not together else [],
-        "because": because,
-        "blind": blind,
-        "since": first["time"],
-        "decided_after_s": round(max(0.0, heard - first["time"]), 1) if heard else None,
-        "dump": None,
-    }
+    return Verdict(
+        kind=cause,
+        text=text,
+        confidence="high" if certain and sure else ("medium" if certain else "low"),
+        culprits=[] if together else [first["rank"]],
+        nodes=[first["node"]] if first["node"] and not together else [],
+        gpus=gpus,
+        because=because,
+        blind=blind,
+        since=first["time"],
+        decided_after_s=round(max(0.0, heard - first["time"]), 1) if heard else None,
+    )
 
 
 def _apart(seconds: float) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from stabilitybackend.detectors.contract import Finding, Severity
 from stabilitybackend.liveness.budgets import AFTER_LOOP
 from stabilitybackend.liveness.death_causes import (
@@ -31,6 +33,9 @@ from stabilitybackend.liveness.death_words import (
 )
 from stabilitybackend.liveness.naming import capital, name_ranks
 from stabilitybackend.liveness.rank_watch import number, start_of
+from stabilitybackend.schema.evidence import DeathFacts, HangFacts, facts
+from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.verdicts import Verdict
 from stabilityclient.arguments import cut_inside, gist
 
 #: Deaths described one by one in the evidence of one incident; all are counted.
@@ -104,22 +109,21 @@ class DeathWatch:
         """Say whether this process is known to be dead."""
         return source in self._over or any(death["source"] == source for death in self._deaths.values())
 
-    def load(self, incident: Mapping[str, Any]) -> None:
+    def load(self, incident: Incident) -> None:
         """Take over a stored ``process_death`` incident, open or over."""
-        evidence = incident["evidence"]
-        deaths = {int(death["rank"]): dict(death) for death in evidence.get("deaths", [])}
-        if incident["state"] != "open":
+        known = facts(incident.evidence, DeathFacts)
+        deaths = {int(death["rank"]): dict(death) for death in incident.evidence.get("deaths", [])}
+        if incident.state != "open":
             self._remember(str(death["source"]) for death in deaths.values())
-            if str(evidence.get("key")) == self._key:  # a snapshot knew it while it was open
+            if incident.key == self._key:  # a snapshot knew it while it was open
                 self._forget()
                 self._runs_again = None
             return
-        self._deaths, self._key = deaths, str(evidence["key"])
-        self._told_step = _step({"step": evidence.get("now_step")})
-        self._more = int(evidence.get("not_described", 0))
+        self._deaths, self._key = deaths, incident.key
+        self._told_step = incident.now_step
+        self._more = known.not_described
         self._nodes = {str(death.get("node") or "") for death in deaths.values()}
-        hung = evidence.get("hung")
-        self._hung = dict(hung) if isinstance(hung, Mapping) else None
+        self._hung = known.hung
 
     def tell_again(self) -> None:
         """Let the next ``news`` tell an open death once more: a snapshot does not know whether it was heard."""
@@ -338,20 +342,21 @@ class DeathWatch:
                 "node_count": len(self._nodes),
                 "exception": exception or None,
                 "hung": hung,
-                "verdict": verdict_of(first, pulled_down, cause, text, together, hung),
+                "verdict": msgspec.to_builtins(verdict_of(first, pulled_down, cause, text, together, hung)),
             },
         )
 
 
 def _short(hang: Finding) -> dict[str, Any]:
     """Return what is kept of a hang with the deaths that ended it."""
-    verdict = hang.evidence.get("verdict") or {}
+    known = facts(hang.evidence, HangFacts)
+    verdict = known.verdict or Verdict()
     return {
         "key": hang.key,
-        "class": str(verdict.get("class") or ""),
+        "class": verdict.kind,
         "title": hang.title.removeprefix("The job hangs "),
-        "since": number(verdict.get("since")),
-        "stood_s": number(hang.evidence.get("stood_s")),
+        "since": verdict.since or 0.0,
+        "stood_s": known.stood_s,
     }
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
+
+from msgspec import to_builtins
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.dumps import DUMP_WAIT_S, DumpBook, DumpRequest
 from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_ranks, nodes_of, place_of, seat_of
 from stabilitybackend.liveness.peek import Peek
-from stabilitybackend.liveness.rank_watch import RankWatch, number
+from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.scene import Scene
 from stabilitybackend.liveness.standing import Allowance
-from stabilitybackend.liveness.verdict import Verdict, judging
+from stabilitybackend.liveness.verdict import MAX_LISTED, Diagnosis, judging
+from stabilitybackend.schema.evidence import HangFacts, JudgedFacts, facts
+from stabilitybackend.schema.verdicts import Verdict
 
 #: A hang is told again when it has lasted this many times longer.
 NEWS_FACTOR = 2.0
@@ -57,14 +61,9 @@ class HangWatch:
     def load(self, finding: Finding) -> None:
         """Take over a stored open hang."""
         self.finding = finding
-        ranks = finding.evidence.get("ranks")
-        for rank, place in (ranks if isinstance(ranks, Mapping) else {}).items():
-            if str(rank).isdigit() and isinstance(place, Mapping):
-                self._places[int(rank)] = (
-                    str(place.get("source") or ""),
-                    int(place.get("step", -1)),
-                    str(place.get("phase") or ""),
-                )
+        for rank, place in facts(finding.evidence, HangFacts).ranks.items():
+            if rank.isdigit():
+                self._places[int(rank)] = (place.source, place.step, place.phase)
 
     def wants(self) -> list[DumpRequest]:
         """Return the dumps to order, once each."""
@@ -104,7 +103,7 @@ class HangWatch:
             return [self._close("No process of the job runs any more.", None, None)] if over else []
         anew = self._started_anew(scene)
         if not overdue and (anew or self._went_on(scene)):
-            stood = float(self.finding.evidence.get("stood_s") or 0.0)
+            stood = facts(self.finding.evidence, HangFacts).stood_s
             where = f"at step {self.finding.onset_step}" if self.finding.onset_step >= 0 else "before the first step"
             text = f"The ranks had been hung {where} for more than {stood:.0f} s."
             if anew:  # it did not recover: somebody ended it
@@ -146,10 +145,10 @@ class HangWatch:
     ) -> Generator[None, None, list[Finding]]:
         old = self.finding
         assert old is not None
-        before = old.evidence.get("verdict") or {}
-        earlier_s = max(watch.seen_at for watch in scene.visible) - scene.seen_to_stand_s - number(before.get("since"))
-        scene.before_s = earlier_s if before.get("since") and earlier_s > AWAY_S else 0.0
-        request = str(before.get("dump") or "")
+        before = facts(old.evidence, JudgedFacts).verdict or Verdict()
+        earlier_s = max(watch.seen_at for watch in scene.visible) - scene.seen_to_stand_s - (before.since or 0.0)
+        scene.before_s = earlier_s if before.since and earlier_s > AWAY_S else 0.0
+        request = before.dump or ""
         if not request:  # an incident of an older server
             request = self._request(old.key, 0.0)
         if not self._asked_at:
@@ -168,15 +167,15 @@ class HangWatch:
         if self._answers >= 0 and not (news or longer or broken) and self._gone(scene) == self._gone_then:
             return []
         verdict = yield from judging(scene)
-        told = (before.get("class"), before.get("culprits"))
-        seen = (verdict.kind, verdict.as_dict(0.0, None)["culprits"])
+        told = (before.kind, before.culprits)
+        seen = (verdict.kind, verdict.ranks[:MAX_LISTED])
         settled, self._doubt = self._doubt == seen, seen
         other = seen != told and (settled or news)
         if not (other or news or longer or broken):
             return []
         if news and dump is not None:
             self._answers = len(dump.looks)
-        took = now - verdict.since if other or news else float(before.get("decided_after_s") or now - verdict.since)
+        took = now - verdict.since if other or news else before.decided_after_s or now - verdict.since
         fresh = _finding(scene, verdict, old.key, old.onset_step, request, budget, took)
         self._gone_then, self._broken_then = self._gone(scene), frozenset(scene.broken_gpus)
         self.finding = replace(fresh, step=old.step, now_step=max(old.now_step, fresh.now_step))
@@ -225,7 +224,7 @@ def _reason(step: int) -> str:
 
 
 def _finding(
-    scene: Scene, verdict: Verdict, key: str, step: int, request: str, budget: Allowance, decided_after_s: float
+    scene: Scene, verdict: Diagnosis, key: str, step: int, request: str, budget: Allowance, decided_after_s: float
 ) -> Finding:
     culprits = verdict.culprits
     one = culprits[0] if len(verdict.ranks) == 1 and culprits else None
@@ -262,7 +261,7 @@ def _finding(
             "finished": verdict.gone("finished")[:MAX_NAMED_RANKS],
             "left": verdict.gone("left")[:MAX_NAMED_RANKS],
             "unseen_ranks": unseen[:MAX_NAMED_RANKS],
-            "verdict": verdict.as_dict(decided_after_s, request),
+            "verdict": to_builtins(verdict.as_told(decided_after_s, request)),
             "ranks": {
                 str(watch.rank): {
                     "step": watch.step,
@@ -282,11 +281,11 @@ def _finding(
     )
 
 
-def _have_not_come(scene: Scene, verdict: Verdict) -> bool:
+def _have_not_come(scene: Scene, verdict: Diagnosis) -> bool:
     return bool(verdict.ranks) and set(verdict.ranks) <= set(scene.absent)
 
 
-def _title(scene: Scene, verdict: Verdict, step: int) -> str:
+def _title(scene: Scene, verdict: Diagnosis, step: int) -> str:
     """Return who and where, and not for how long: the title stays on screens and in messages while that grows."""
     title = f"The job hangs at step {step}" if step >= 0 else "The job hangs before its first step"
     if verdict.kind == "node_lost":

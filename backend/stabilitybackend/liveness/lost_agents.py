@@ -9,11 +9,16 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec import structs, to_builtins
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_nodes, name_ranks
-from stabilitybackend.liveness.rank_watch import RankWatch, number
+from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.evidence import JudgedFacts, LostAgentsFacts, facts
+from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.verdicts import Training, Verdict
 
 if TYPE_CHECKING:
     from stabilitybackend.liveness.agents import Agent
@@ -64,13 +69,12 @@ class LostAgents:
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def load(self, incident: Mapping[str, Any], finding: Finding) -> None:
+    def load(self, incident: Incident, finding: Finding) -> None:
         """Take over a stored open ``agent_lost`` incident, as far as its evidence names the agents."""
-        evidence = incident["evidence"]
-        names = [str(one) for one in evidence.get("agents") or [evidence.get("agent", "")]]
-        nodes = [str(one) for one in evidence.get("nodes") or [finding.node or ""]]
-        nodes += [""] * (len(names) - len(nodes))
-        since = number(evidence.get("last_word"), math.inf)
+        known = facts(incident.evidence, LostAgentsFacts)
+        names, nodes = known.agents or [known.agent], known.nodes or [finding.node or ""]
+        nodes = nodes + [""] * (len(names) - len(nodes))
+        since = math.inf if known.last_word is None else known.last_word
         self._groups.append(_Group(finding, dict(zip(names, nodes, strict=False)), (since, since), changed=False))
 
     def tick(
@@ -133,18 +137,17 @@ class LostAgents:
     ) -> Finding | None:
         members = [agents[name] for name in group.members if name in agents]
         verdict = _verdict(members, ranks, elsewhere, every_node, usual_step_s, now)
-        named = set((hang.evidence.get("verdict") or {}).get("nodes") or ()) if hang is not None else set()
-        named &= set(group.members.values()) - {""}
+        named = set(group.members.values()) & set(_judged(hang).nodes) - {""}
         if hang is not None and named:
-            verdict["text"] += f" The hang of the job names {name_nodes(named)} already: it is the same trouble."
-            verdict["because"].append(f"reported before: {hang.title}")
+            text = f"{verdict.text} The hang of the job names {name_nodes(named)} already: it is the same trouble."
+            verdict = structs.replace(verdict, text=text, because=[*verdict.because, f"reported before: {hang.title}"])
         old = group.finding
-        before = (old.evidence.get("verdict") or {}) if old is not None else {}
         if old is not None and not group.changed:
-            if not before or before.get("training") == verdict["training"] or verdict["training"] == "unknown":
+            before = _judged(old)
+            if not before.kind or before.training == verdict.training or verdict.training == "unknown":
                 return None
-            verdict["class"] = before.get("class", verdict["class"])
-            group.finding = replace(old, text=verdict["text"], evidence={**old.evidence, "verdict": verdict})
+            verdict = structs.replace(verdict, kind=before.kind)
+            group.finding = replace(old, text=verdict.text, evidence={**old.evidence, "verdict": to_builtins(verdict)})
             return group.finding
         fresh = _finding(list(group.members), members, ranks, verdict, every_node, lost_after_s)
         if old is not None:
@@ -182,7 +185,8 @@ class LostAgents:
             was = ". ".join(_counted(what, count, many) for what, count in group.ended.most_common())
             text = f"{who} {word}. {was}."
             old = group.finding
-            evidence = {**old.evidence, "verdict": {**(old.evidence.get("verdict") or {}), "text": text}, "was": was}
+            verdict = structs.replace(_judged(old), text=text)
+            evidence = {**old.evidence, "verdict": to_builtins(verdict), "was": was}
             step = max(old.now_step, newest_step)
             found.append(replace(old, state="resolved", text=text, now_step=step, evidence=evidence))
         return found
@@ -195,6 +199,11 @@ class LostAgents:
     def members(self) -> list[tuple[str, str]]:
         """Return (agent, node) of all that are told as lost."""
         return [(name, node) for group in self._groups for name, node in group.members.items()]
+
+
+def _judged(finding: Finding | None) -> Verdict:
+    """Return the verdict of a finding, an empty one where it has none."""
+    return (None if finding is None else facts(finding.evidence, JudgedFacts).verdict) or Verdict()
 
 
 def _counted(what: str, count: int, many: bool) -> str:
@@ -216,13 +225,14 @@ def _verdict(
     every_node: Collection[str],
     usual_step_s: float | None,
     now: float,
-) -> dict[str, Any]:
+) -> Verdict:
     """Say what the silence of agents means: they ended, or nothing comes through; and whether training goes on."""
     closed = sum(map(_closed, agents))
     ended, many = 2 * closed > len(agents), len(agents) > 1
     last = min(agent.seen_at for agent in agents)
     step = max(watch.step for watch in ranks)
-    because, training = [], "unknown"
+    because: list[str] = []
+    training: Training = "unknown"
     if ended:
         because.append(
             f"{closed} connections were closed within seconds of their last message, as when processes end"
@@ -260,27 +270,24 @@ def _verdict(
         stuck = "the nodes or the agents are stuck" if many else "the node or the agent is stuck"
         what = f"Nothing arrives from {where}: the network, {stuck}"
     named = name_ranks([watch.rank for watch in ranks])
-    return {
-        "class": "agent_dead" if ended else "partition",
-        "text": f"{what}. {words[training]} No data from {named}; what they log stays in their spool.",
-        "confidence": "high" if ended and training == "goes on" else ("medium" if training != "unknown" else "low"),
-        "culprits": [],
-        "nodes": nodes[:MAX_NAMED],
-        "gpus": [],
-        "because": because,
-        "blind": [f"{named}: no agent there is connected"],
-        "since": last or None,
-        "decided_after_s": round(now - last, 1) if last else None,
-        "dump": None,
-        "training": training,
-    }
+    return Verdict(
+        kind="agent_dead" if ended else "partition",
+        text=f"{what}. {words[training]} No data from {named}; what they log stays in their spool.",
+        confidence="high" if ended and training == "goes on" else ("medium" if training != "unknown" else "low"),
+        nodes=nodes[:MAX_NAMED],
+        because=because,
+        blind=[f"{named}: no agent there is connected"],
+        since=last or None,
+        decided_after_s=round(now - last, 1) if last else None,
+        training=training,
+    )
 
 
 def _finding(
     names: list[str],
     agents: list[Agent],
     ranks: list[RankWatch],
-    verdict: dict[str, Any],
+    verdict: Verdict,
     every_node: Collection[str],
     lost_after_s: float,
 ) -> Finding:
@@ -288,11 +295,11 @@ def _finding(
     many = len(agents) > 1
     nodes = [agent.node for agent in agents]
     where = name_nodes([node for node in nodes if node], every_node) or names[0]
-    ended = verdict["class"] == "agent_dead"
+    ended = verdict.kind == "agent_dead"
     numbers = [watch.rank for watch in ranks]
     text = (
         f"No data from {name_ranks(numbers)} for more than {lost_after_s:.0f} s because the "
-        f"{'agents' if many else 'agent'} on {where} {'do' if many else 'does'} not report. {verdict['text']}"
+        f"{'agents' if many else 'agent'} on {where} {'do' if many else 'does'} not report. {verdict.text}"
     )
     one = "has ended" if ended else "does not report"
     title = f"{len(agents)} agents on {where} {'have ended' if ended else 'do not report'}"
@@ -318,6 +325,6 @@ def _finding(
             "last_word": min(agent.seen_at for agent in agents) or None,
             "ranks": numbers[:MAX_NAMED_RANKS],
             "rank_count": len(numbers),
-            "verdict": verdict,
+            "verdict": to_builtins(verdict),
         },
     )

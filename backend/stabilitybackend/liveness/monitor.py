@@ -31,6 +31,7 @@ from stabilitybackend.liveness.scene import JobStart, Scene, of_earlier_start, o
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.standing import Allowance, Standing, budget_of, has_pace
 from stabilitybackend.liveness.stored import finding_of
+from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.slices import at_once
 
 #: Ranks followed per run; more are counted, not followed.
@@ -77,19 +78,16 @@ class LivenessMonitor:
 
     # --- what is stored ------------------------------------------------------------------------------------------
 
-    def load(self, incidents: Iterable[Mapping[str, Any]]) -> None:
+    def load(self, incidents: Iterable[Incident]) -> None:
         """Take over the stored incidents of the run: a restarted server goes on with them and opens none twice."""
         for incident in incidents:
-            kind = incident["kind"]
-            if kind == "process_death":
+            if incident.kind == "process_death":
                 self._deaths.load(incident)
-            elif incident["state"] != "open":
-                continue
-            elif kind == "hang":
+            elif incident.state == "open" and incident.kind == "hang":
                 self._hang.load(finding_of(incident))
-            elif kind == "agent_lost":
+            elif incident.state == "open" and incident.kind == "agent_lost":
                 self._agents.load(incident, finding_of(incident))
-            elif kind == "straggler" and incident["evidence"].get("detector") == "liveness":
+            elif incident.state == "open" and incident.kind == "straggler" and incident.detector == "liveness":
                 self._slow.load(finding_of(incident))
 
     def saved(self) -> dict[str, Any]:

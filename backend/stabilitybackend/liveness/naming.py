@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 from stabilitybackend.liveness.budgets import AFTER_LOOP
 from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.verdicts import SuspectGpu
 
 #: Ranks named one by one in a text; of the others only the number is told.
 MAX_NAMED_RANKS = 8
@@ -64,13 +64,10 @@ def nodes_of(watches: Iterable[RankWatch]) -> list[str]:
     return sorted({watch.node for watch in watches if watch.node})
 
 
-def gpus_of(watches: Iterable[RankWatch]) -> list[dict[str, Any]]:
-    """Return the GPUs of some ranks, in the shape of a verdict."""
-    return [
-        {"rank": watch.rank, "node": watch.node, "index": watch.gpu.get("index"), "uuid": watch.gpu.get("uuid")}
-        for watch in watches
-        if watch.gpu
-    ]
+def gpus_of(watches: Iterable[RankWatch]) -> list[SuspectGpu]:
+    """Return the GPUs of some ranks."""
+    known = ((watch, watch.gpu) for watch in watches if watch.gpu)
+    return [SuspectGpu(watch.rank, watch.node, gpu.get("index"), gpu.get("uuid")) for watch, gpu in known]
 
 
 def capital(text: str) -> str:

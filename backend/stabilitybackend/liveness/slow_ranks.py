@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import to_builtins
+
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.detectors.robust import MAD_TO_SIGMA, median
 from stabilitybackend.liveness.budgets import is_long
@@ -295,6 +297,6 @@ def _finding(
             "ranks": {str(rank): ranks[rank][0] for rank in sorted(ranks)[:MAX_NAMED_RANKS]},
             "slow": sorted(ranks)[:MAX_NAMED_RANKS],
             "slow_ranks": len(ranks),
-            "gpus": gpus_of([watches[rank] for rank in sorted(ranks)[:MAX_NAMED_RANKS]]),
+            "gpus": to_builtins(gpus_of([watches[rank] for rank in sorted(ranks)[:MAX_NAMED_RANKS]])),
         },
     )

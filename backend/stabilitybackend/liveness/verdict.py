@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stabilitybackend.liveness.naming import capital, gpus_of, name_ranks, nodes_of, place_of, seat_of
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.scene import RUNS_PYTHON_S, Scene, is_data
 from stabilitybackend.liveness.stack_text import calls_of, collective_of, own_call
 from stabilitybackend.liveness.suspicion import Suspicion, suspicions
+from stabilitybackend.schema.verdicts import Confidence, Verdict
 
 #: Culprits, reasons and blind spots listed in a verdict.
 MAX_LISTED = 16
@@ -58,15 +58,15 @@ _ALL = {
 #: A text in pieces: a number stands where the text says for how long, and is since when, unix seconds.
 _Parts = list[str | float]
 
-__all__ = ["Verdict", "judging"]
+__all__ = ["MAX_LISTED", "Diagnosis", "judging"]
 
 
 @dataclass(slots=True)
-class Verdict:
-    """Attributes are the fields of a verdict in docs/api.md; ``why`` is the clause of the strongest evidence."""
+class Diagnosis:
+    """What a verdict is told from, with the ranks themselves; ``why`` is the clause of the strongest evidence."""
 
     kind: str
-    confidence: str
+    confidence: Confidence
     culprits: list[RankWatch]
     ranks: list[int]
     why: str = ""
@@ -86,25 +86,25 @@ class Verdict:
         """Return the suspects that have left the job in order: ``finished`` (``run.finish()``), or ``left`` without."""
         return [watch.rank for watch in self.culprits if watch.state == state]
 
-    def as_dict(self, decided_after_s: float, dump: str | None) -> dict[str, Any]:
-        """Return it in the shape of docs/api.md."""
-        return {
-            "class": self.kind,
-            "text": self.text,
-            "parts": self.parts,
-            "confidence": self.confidence,
-            "culprits": self.ranks[:MAX_LISTED],
-            "nodes": nodes_of(self.culprits)[:MAX_LISTED],
-            "gpus": gpus_of(self.culprits)[:MAX_LISTED],
-            "because": self.because[:MAX_LISTED],
-            "blind": self.blind[:MAX_LISTED],
-            "since": self.since,
-            "decided_after_s": round(decided_after_s, 1),
-            "dump": dump,
-        }
+    def as_told(self, decided_after_s: float, dump: str | None) -> Verdict:
+        """Return the verdict that people are told."""
+        return Verdict(
+            kind=self.kind,
+            text=self.text,
+            parts=self.parts,
+            confidence=self.confidence,
+            culprits=self.ranks[:MAX_LISTED],
+            nodes=nodes_of(self.culprits)[:MAX_LISTED],
+            gpus=gpus_of(self.culprits)[:MAX_LISTED],
+            because=self.because[:MAX_LISTED],
+            blind=self.blind[:MAX_LISTED],
+            since=self.since,
+            decided_after_s=round(decided_after_s, 1),
+            dump=dump,
+        )
 
 
-def judging(scene: Scene) -> Generator[None, None, Verdict]:
+def judging(scene: Scene) -> Generator[None, None, Diagnosis]:
     """Return the verdict on a standstill; yield where others may be served."""
     yield from scene.reading()
     found = yield from suspicions(scene)
@@ -121,7 +121,7 @@ def judging(scene: Scene) -> Generator[None, None, Verdict]:
     yield
     if not scene.front.desync and scene.front.circle:
         kind = "desync"
-    verdict = Verdict(kind, _confidence(scene, found, kind), culprits, ranks, why="" if top is None else top.why)
+    verdict = Diagnosis(kind, _confidence(scene, found, kind), culprits, ranks, why="" if top is None else top.why)
     yield
     seen = set(scene.visible)
     stood = max((scene.stood_of(watch) for watch in culprits if watch in seen), default=scene.stood_s)
@@ -178,7 +178,7 @@ def _class_of(scene: Scene, watch: RankWatch) -> str:
     return "collective_stuck" if where == "collective" or scene.front.waiting(watch.rank) is not None else "blocked"
 
 
-def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> str:
+def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> Confidence:
     """Return ``high``, ``medium`` or ``low``.
 
     High: evidence that stands alone, ranks that never came while most did, or two kinds that name the same ranks, one
@@ -303,7 +303,7 @@ def _blind(scene: Scene) -> list[str]:
     return blind
 
 
-def _parts(scene: Scene, verdict: Verdict) -> _Parts:
+def _parts(scene: Scene, verdict: Diagnosis) -> _Parts:
     culprits, kind = verdict.culprits, verdict.kind
     named = set(culprits)
     others = [watch for watch in scene.visible if watch not in named]
@@ -321,7 +321,7 @@ def _parts(scene: Scene, verdict: Verdict) -> _Parts:
     return [capital(str(parts[0])), *parts[1:], end] if parts else [end]
 
 
-def _who(scene: Scene, verdict: Verdict) -> _Parts:
+def _who(scene: Scene, verdict: Diagnosis) -> _Parts:
     """Say what the culprits do: "rank 5 (node gpu-03, GPU 2) has been in data for 74 s"."""
     culprits, kind = verdict.culprits, verdict.kind
     first = culprits[0]

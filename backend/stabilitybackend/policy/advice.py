@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+
+from msgspec.structs import replace
 
 from stabilitybackend.detectors.roles import GRAD_NORM, LR, role_of
 from stabilitybackend.policy import literature as lit
@@ -24,6 +25,7 @@ from stabilitybackend.policy.going_back import (
 )
 from stabilitybackend.policy.machine_advice import MACHINE_RULES
 from stabilitybackend.policy.suggestion import Case, over, say
+from stabilitybackend.schema.incidents import Incident, Suggestion
 from stabilitybackend.schema.kinds import kind_of
 
 __all__ = ["GUARD_STEPS", "has_advice", "suggest"]
@@ -53,45 +55,40 @@ def has_advice(kind: str) -> bool:
 
 
 def suggest(
-    incident: Mapping[str, Any],
+    incident: Incident,
     checkpoints: Usable,
     now_step: int,
-    history: Iterable[Mapping[str, Any]] = (),
-) -> dict[str, Any] | None:
+    history: Iterable[Incident] = (),
+) -> Suggestion | None:
     """Return the suggestion for an incident, or None where there is nothing to say.
 
     Args:
-        incident: in the shape of ``docs/api.md``.
+        incident: with its evidence; the suggestion that it has does not count.
         checkpoints: those that can be gone back to.
         now_step: newest step that the incident's detector saw.
         history: the run's incidents, oldest first; this one among them does not count.
-
-    Returns:
-        ``{"action", "to_step", "skip_batches", "skip_range", "lr_scale", "reseed", "wait_steps", "checklist", "text",
-        "source"}``. ``action`` is ``roll_back``, ``wait``, ``none``, ``restart`` or ``inspect``. A ``to_step`` beside
-        another action is where a rollback should go if it comes to that.
     """
-    rule = _RULES.get(incident["kind"])
+    rule = _RULES.get(incident.kind)
     if rule is None:
-        advice = kind_of(incident["kind"]).advice
-        return None if not advice else say("inspect", advice) if incident["state"] == "open" else over(incident)
-    others = [other for other in history if other["incident_id"] != incident["incident_id"]]
+        advice = kind_of(incident.kind).advice
+        return None if not advice else say("inspect", advice) if incident.state == "open" else over(incident)
+    others = [other for other in history if other.incident_id != incident.incident_id]
     return rule(Case(incident, checkpoints, now_step, others))
 
 
 # --- spikes, divergences, NaN --------------------------------------------------------------------------------------
 
 
-def _spike(case: Case) -> dict[str, Any]:
+def _spike(case: Case) -> Suggestion:
     incident = case.incident
-    if incident["state"] != "open":
+    if incident.state != "open":
         return over(incident, (*_after_fork(case), *(_optimizer_checks(case) if _many_spikes(case) else ())))
-    if incident["severity"] == "info":
+    if incident.severity == "info":
         return say("wait", "Not sure yet whether this is one: nothing to do but to look again in some points.")
     wait, known = usual_wait(incident, case.history)
     back, again = _back(case)
-    if incident["recovery"] == "none" or case.now_step - case.onset >= wait:
-        return _roll_back(case, back, again, lr_scale=LR_SCALE if incident["recovery"] == "none" or again else None)
+    if incident.recovery == "none" or case.now_step - case.onset >= wait:
+        return _roll_back(case, back, again, lr_scale=LR_SCALE if incident.recovery == "none" or again else None)
     until = case.onset + wait
     based = (
         f"{known} earlier {'spike' if known == 1 else 'spikes'} of this run" if known else "this run had no earlier one"
@@ -117,20 +114,20 @@ def _spike(case: Case) -> dict[str, Any]:
     )
 
 
-def _divergence(case: Case) -> dict[str, Any]:
-    if case.incident["state"] != "open":
+def _divergence(case: Case) -> Suggestion:
+    if case.incident.state != "open":
         return over(case.incident)
-    if case.incident["severity"] == "info":
+    if case.incident.severity == "info":
         return say("wait", "The loss drifts: look at the learning rate, and again in some points.")
     back, again = _back(case)
     return _roll_back(case, back, again, lr_scale=LR_SCALE)
 
 
-def _nonfinite(case: Case) -> dict[str, Any]:
+def _nonfinite(case: Case) -> Suggestion:
     incident = case.incident
-    if incident["state"] != "open":
+    if incident.state != "open":
         return over(incident, lit.NONFINITE_CHECKS[1:])
-    if role_of(incident["metric"] or "") == GRAD_NORM:
+    if role_of(incident.metric or "") == GRAD_NORM:
         back, _ = _back(case)
         text = (
             "Look at the loss: while it is finite the optimizer or the loss scaler skips such a step. If it lasts for "
@@ -139,8 +136,8 @@ def _nonfinite(case: Case) -> dict[str, Any]:
         return say("inspect", text, back, checklist=lit.NONFINITE_CHECKS, sources=[lit.MEGATRON])
     back, again = _back(case)
     gradients_first = any(
-        role_of(str(move.get("metric"))) == GRAD_NORM and move.get("onset_step", case.onset) < case.onset
-        for move in _entries(case.evidence, "moved_first")
+        role_of(move.metric) == GRAD_NORM and move.onset_step is not None and move.onset_step < case.onset
+        for move in case.curve.moved_first
     )
     lr = LR_SCALE if again is not None or gradients_first else None
     return _roll_back(case, back, again, lr_scale=lr, checks=lit.NONFINITE_CHECKS, sources=[lit.MEGATRON])
@@ -148,25 +145,22 @@ def _nonfinite(case: Case) -> dict[str, Any]:
 
 def _schedule(case: Case) -> str:
     """Return a first sentence where the learning rate jumped up right before the onset, else ""."""
-    jumps = [
-        fact
-        for fact in _entries(case.evidence, "nearby")
-        if fact.get("what") == "lr" and -SCHEDULE_POINTS * interval_of(case.incident) <= fact.get("distance", 1) <= 0
-    ]
+    curve = case.curve
+    reach = SCHEDULE_POINTS * interval_of(case.incident)
+    jumps = [fact for fact in curve.nearby if fact.what == "lr" and -reach <= fact.distance <= 0]
     rising = any(
-        role_of(str(move.get("metric"))) == LR and _number(move.get("rise_percent"), 0.0) >= RATE_RISE_PERCENT
-        for move in _entries(case.evidence, "moved_first")
+        role_of(move.metric) == LR and (move.rise_percent or 0.0) >= RATE_RISE_PERCENT for move in curve.moved_first
     )
     if not jumps or not rising:
         return ""
-    return f"Look at the schedule first: {jumps[0].get('text')} at step {jumps[0].get('step')}. "
+    return f"Look at the schedule first: {jumps[0].text} at step {jumps[0].step}. "
 
 
 def _after_fork(case: Case) -> tuple[str, ...]:
     """Return the list for a bad resume where the run had just been restarted or rolled back."""
     reach = FORK_POINTS * interval_of(case.incident)
-    forks = [fact for fact in _entries(case.evidence, "nearby") if fact.get("what") == "fork"]
-    return lit.RESUME_CHECKS if any(-reach <= fact.get("distance", 1) <= 0 for fact in forks) else ()
+    near = any(fact.what == "fork" and -reach <= fact.distance <= 0 for fact in case.curve.nearby)
+    return lit.RESUME_CHECKS if near else ()
 
 
 def _back(case: Case) -> tuple[Target | None, int | None]:
@@ -184,7 +178,7 @@ def _roll_back(
     lr_scale: float | None = None,
     checks: Iterable[str] = (),
     sources: Iterable[str] = (),
-) -> dict[str, Any]:
+) -> Suggestion:
     checklist = [*checks, *_after_fork(case), *_optimizer_checks(case)]
     if back is None:
         return say("wait", _schedule(case) + _no_checkpoint(case), checklist=checklist)
@@ -224,21 +218,19 @@ def _no_checkpoint(case: Case) -> str:
 
 def _many_spikes(case: Case) -> bool:
     low = case.onset - MANY_SPIKES_POINTS * interval_of(case.incident)
-    spikes = [i for i in case.history if i["kind"] == "spike" and i["severity"] != "info" and not i["dead"]]
-    earlier = {spike["onset_step"] for spike in spikes if low <= spike["onset_step"] < case.onset}
+    spikes = [i for i in case.history if i.kind == "spike" and i.severity != "info" and not i.dead]
+    earlier = {spike.onset_step for spike in spikes if low <= spike.onset_step < case.onset}
     return len(earlier) + 1 >= MANY_SPIKES
 
 
 def _optimizer_checks(case: Case) -> tuple[str, ...]:
     """Return what to change in optimizer or model where the evidence speaks for it; each line has its source."""
     lines: list[str] = []
-    gradients = case.evidence.get("gradients")
-    quiet, burst = 1.0, 1.0
-    if isinstance(gradients, Mapping):
-        quiet, burst = _number(gradients.get("quiet_ratio"), 1.0), _number(gradients.get("burst_ratio"), 1.0)
+    curve = case.curve
+    quiet, burst = curve.gradients.quiet_ratio, curve.gradients.burst_ratio
     stale = quiet <= QUIET_RATIO and burst >= BURST_RATIO
     # A burst that one data set brought is that data's doing and tells nothing of the optimizer.
-    burst_alone = burst >= HUGE_BURST_RATIO and case.incident["dataset"] is None
+    burst_alone = burst >= HUGE_BURST_RATIO and case.incident.dataset is None
     if stale or burst_alone or _many_spikes(case):
         why = (
             f"gradients were {quiet:.2g} x their usual size and then {burst:.2g} x that"
@@ -248,31 +240,31 @@ def _optimizer_checks(case: Case) -> tuple[str, ...]:
             else "spikes come again and again"
         )
         lines += [f"Adam's state is suspected ({why}): {lit.ADAM}.", *lit.ADAM_CHECKS]
-    for entry in _entries(case.evidence, "growing")[:2]:
-        metric, rise = str(entry.get("metric")), _number(entry.get("rise_percent"), 0.0)
-        words = lit.ATTENTION_LOGITS if "att" in metric.lower() or "qk" in metric.lower() else lit.OUTPUT_LOGITS
-        lines.append(f"{words.format(metric=metric, rise=rise)} {lit.PROXIES}.")
+    for logit in curve.growing[:2]:
+        name = logit.metric.lower()
+        words = lit.ATTENTION_LOGITS if "att" in name or "qk" in name else lit.OUTPUT_LOGITS
+        lines.append(f"{words.format(metric=logit.metric, rise=logit.rise_percent)} {lit.PROXIES}.")
     return tuple(lines)
 
 
 # --- data and resumes ----------------------------------------------------------------------------------------------
 
 
-def _resume(case: Case) -> dict[str, Any]:
+def _resume(case: Case) -> Suggestion:
     schedule = _schedule(case)
     text = "Something was not restored as it was. Go through the list; a rollback helps only once the cause is gone."
     # The bump passes, a learning rate that was not restored stays.
     return _look(case, schedule + text, lit.RESUME_CHECKS, lit.RESUMES, ended=bool(schedule))
 
 
-def _mix(case: Case) -> dict[str, Any]:
+def _mix(case: Case) -> Suggestion:
     text = "The sampler draws another mixture than before. Stop feeding it: correct the sampler, then go back"
     back, _ = _back(case)
     text += f" to the checkpoint of step {back.to_step} and train on from there." if back else " to a checkpoint."
     return _look(case, text, lit.MIX_CHECKS)
 
 
-def _repeat(case: Case) -> dict[str, Any]:
+def _repeat(case: Case) -> Suggestion:
     text = (
         "The model sees data that it has seen: the loss is lower than the truth, and will jump when new data comes. "
         "Correct the data position before the next resume; go back if more than a small share was repeated."
@@ -280,16 +272,16 @@ def _repeat(case: Case) -> dict[str, Any]:
     return _look(case, text, lit.REPEAT_CHECKS, ended=True)
 
 
-def _level(case: Case) -> dict[str, Any]:
-    incident, evidence = case.incident, case.evidence
-    excuses = [str(text) for text in evidence.get("explained_by") or () if text]
+def _level(case: Case) -> Suggestion:
+    incident, curve = case.incident, case.curve
+    excuses = [text for text in curve.explained_by if text]
     if excuses:
         return say(
             "none", f"Nothing to do if this was meant: {'; '.join(excuses[:3])}.", checklist=lit.LEVEL_CHECKS[:1]
         )
-    if incident["severity"] == "info" or incident["state"] != "open":
+    if incident.severity == "info" or incident.state != "open":
         return say("none", "Nothing to do: the loss found another level.", checklist=lit.LEVEL_CHECKS)
-    before, after = _number(evidence.get("level_before"), 0.0), _number(evidence.get("level_after"), 0.0)
+    before, after = curve.level_before or 0.0, curve.level_after or 0.0
     checks = list(lit.LEVEL_CHECKS)
     if before > 0 and after > 0:
         checks.insert(
@@ -298,18 +290,17 @@ def _level(case: Case) -> dict[str, Any]:
         )
     back, again = _back(case)
     said = _roll_back(case, back, again, checks=checks)
-    return said | {"text": f"First find out what changed at step {case.onset}. If nothing was meant to: {said['text']}"}
+    return replace(said, text=f"First find out what changed at step {case.onset}. If nothing was meant to: {said.text}")
 
 
-def _plateau(case: Case) -> dict[str, Any]:
+def _plateau(case: Case) -> Suggestion:
     checks = list(lit.PLATEAU_CHECKS)
-    window = case.evidence.get("window")
-    level = _number(window.get("level") if isinstance(window, Mapping) else None, math.nan)
-    level = _number(case.evidence.get("level_after"), level)
-    if 0 < level < math.log(MOST_CLASSES):
+    curve = case.curve
+    level = curve.window.level if curve.level_after is None else curve.level_after
+    if level is not None and 0 < level < math.log(MOST_CLASSES):
         guess = f"{math.exp(level):.4g}"
         checks.insert(0, f"exp(loss) is {guess}: if there are so many classes or tokens, the model only guesses.")
-    if case.incident["state"] != "open":
+    if case.incident.state != "open":
         return over(case.incident)
     return say("inspect", "The loss does not fall any more. More steps alone will not help.", checklist=checks)
 
@@ -317,8 +308,8 @@ def _plateau(case: Case) -> dict[str, Any]:
 # --- gradients ----------------------------------------------------------------------------------------
 
 
-def _gradients(case: Case) -> dict[str, Any]:
-    if case.incident["state"] != "open":
+def _gradients(case: Case) -> Suggestion:
+    if case.incident.state != "open":
         return over(case.incident)
     return say("none", lit.GRADIENTS, checklist=_optimizer_checks(case), sources=[lit.MEASURED_GRADIENTS])
 
@@ -326,26 +317,15 @@ def _gradients(case: Case) -> dict[str, Any]:
 # --- words ---------------------------------------------------------------------------------------------------------
 
 
-def _look(case: Case, text: str, checks: Iterable[str], source: str = "", *, ended: bool = False) -> dict[str, Any]:
+def _look(case: Case, text: str, checks: Iterable[str], source: str = "", *, ended: bool = False) -> Suggestion:
     """Return an ``inspect`` with the checkpoint that a rollback would go to."""
-    if case.incident["state"] != "open" and not ended:
+    if case.incident.state != "open" and not ended:
         return over(case.incident, checks)
     back, _ = _back(case)
     return say("inspect", text, back, checklist=checks, sources=[source])
 
 
-def _entries(evidence: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    found = evidence.get(name)
-    return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
-
-
-def _number(value: object, default: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return default
-    return float(value)
-
-
-_RULES: Mapping[str, Callable[[Case], dict[str, Any] | None]] = {
+_RULES: Mapping[str, Callable[[Case], Suggestion]] = {
     "spike": _spike,
     "divergence": _divergence,
     "nonfinite": _nonfinite,

@@ -11,6 +11,8 @@ from statistics import median
 from typing import Any, Protocol
 
 from stabilitybackend.policy.literature import PALM
+from stabilitybackend.schema.evidence import CurveFacts, facts
+from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
 
 __all__ = [
@@ -83,29 +85,26 @@ class UsableOf:
         return self._steps[0] if self._steps else None
 
 
-def beginning(incident: Mapping[str, Any]) -> int:
+def beginning(incident: Incident) -> int:
     """Return the step at which it began: the onset, or where another series had moved before."""
-    moved = incident["evidence"].get("moved_first")
-    steps = (
-        [entry.get("onset_step") for entry in moved if isinstance(entry, Mapping)] if isinstance(moved, list) else []
-    )
-    return min([int(incident["onset_step"]), *(step for step in steps if isinstance(step, int))])
+    moved = facts(incident.evidence, CurveFacts).moved_first
+    return min([incident.onset_step, *(one.onset_step for one in moved if one.onset_step is not None)])
 
 
-def spoiling(incidents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def spoiling(incidents: Iterable[Incident]) -> list[Incident]:
     """Return the open incidents from whose onset on no checkpoint is good: those that one would go back for."""
     return [
         one
         for one in incidents
-        if kind_of(one["kind"]).curable
-        and one["state"] == "open"
-        and not one["dead"]
-        and one["severity"] != "info"
-        and (kind_of(one["kind"]).damaging or (one.get("suggestion") or {}).get("to_step") is not None)
+        if kind_of(one.kind).curable
+        and one.state == "open"
+        and not one.dead
+        and one.severity != "info"
+        and (kind_of(one.kind).damaging or (one.suggestion is not None and one.suggestion.to_step is not None))
     ]
 
 
-def inside(step: int, spoiled: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
+def inside(step: int, spoiled: Iterable[Incident]) -> dict[str, Any] | None:
     """Return which incident the state after ``step`` is from inside of, None where it is from before all of them.
 
     Args:
@@ -114,27 +113,27 @@ def inside(step: int, spoiled: Iterable[Mapping[str, Any]]) -> dict[str, Any] | 
     Returns:
         ``{"incident_id", "kind", "onset_step", "text"}`` of the one that began first.
     """
-    first = min(spoiled, key=lambda one: (one["onset_step"], one["incident_id"]), default=None)
-    if first is None or step < first["onset_step"]:
+    first = min(spoiled, key=lambda one: (one.onset_step, one.incident_id), default=None)
+    if first is None or step < first.onset_step:
         return None
-    late = step - int(first["onset_step"])
+    late = step - first.onset_step
     when = "at the onset" if late == 0 else f"{late} {'step' if late == 1 else 'steps'} after the onset"
-    what = kind_of(first["kind"]).short
-    text = f"saved {when} of an open {what} (step {first['onset_step']}): it may hold the damage already"
+    what = kind_of(first.kind).short
+    text = f"saved {when} of an open {what} (step {first.onset_step}): it may hold the damage already"
     return {
-        "incident_id": first["incident_id"],
-        "kind": first["kind"],
-        "onset_step": int(first["onset_step"]),
+        "incident_id": first.incident_id,
+        "kind": first.kind,
+        "onset_step": first.onset_step,
         "text": text,
     }
 
 
 def target(
-    incident: Mapping[str, Any],
+    incident: Incident,
     checkpoints: Usable,
     now_step: int,
     below: float = math.inf,
-    others: Iterable[Mapping[str, Any]] = (),
+    others: Iterable[Incident] = (),
 ) -> Target | None:
     """Return the checkpoint to go back to, None where none is at hand.
 
@@ -145,8 +144,8 @@ def target(
         below: only checkpoints of an earlier step; where there is none, the oldest one that fits otherwise.
         others: further incidents that the checkpoint has to be from before.
     """
-    onset = incident["onset_step"]
-    safe = min(min(int(one["onset_step"]) - GUARD_STEPS, beginning(one) - 1) for one in (incident, *others))
+    onset = incident.onset_step
+    safe = min(min(one.onset_step - GUARD_STEPS, beginning(one) - 1) for one in (incident, *others))
     oldest, source = checkpoints.oldest(), ""
     if oldest is None or oldest > safe:
         return None
@@ -164,47 +163,47 @@ def _or(step: int | None, otherwise: int) -> int:
     return otherwise if step is None else step
 
 
-def interval_of(incident: Mapping[str, Any]) -> float:
+def interval_of(incident: Incident) -> float:
     """Return the usual distance between two logged points, from the drawn window, steps >= 1."""
-    window = incident["evidence"].get("window")
-    steps = window.get("steps") if isinstance(window, Mapping) else None
-    before = [step for step in steps or () if isinstance(step, int) and step < incident["onset_step"]]
+    steps = facts(incident.evidence, CurveFacts).window.steps
+    before = [step for step in steps if step < incident.onset_step]
     distances = [later - earlier for earlier, later in pairwise(before)]
     return max(1.0, float(median(distances))) if distances else 1.0
 
 
-def usual_wait(incident: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> tuple[int, int]:
+def usual_wait(incident: Incident, history: Iterable[Incident]) -> tuple[int, int]:
     """Return (steps that it is worth waiting from the onset on, earlier spikes of the run that this is based on)."""
     interval = interval_of(incident)
     took = [
-        other["recovered_step"] - other["onset_step"]
+        other.recovered_step - other.onset_step
         for other in history
-        if other["kind"] == "spike" and other["recovered_step"] is not None and other["metric"] == incident["metric"]
+        if other.kind == "spike" and other.recovered_step is not None and other.metric == incident.metric
     ][-RECOVERIES:]
     if not took:
         return math.ceil(WAIT_POINTS * interval), 0
     return math.ceil(max(WAIT_TIMES * median(took), MIN_WAIT_POINTS * interval)), len(took)
 
 
-def went_back_for(incident: Mapping[str, Any], history: Iterable[Mapping[str, Any]]) -> int | None:
+def went_back_for(incident: Incident, history: Iterable[Incident]) -> int | None:
     """Return the step that the run went back to for the same trouble before, None where it did not.
 
     That is a rollback which opened the segment of this incident and left one behind that is like it, where this one
     began not long after the steps in which that one was seen. What comes thousands of steps later is another trouble:
     to go back beyond the first rollback for it would throw all of them away.
     """
-    onset = int(incident["onset_step"])
+    onset = incident.onset_step
     steps = [
-        other["evidence"]["rolled_back_to"]
+        other.rolled_back.step
         for other in history
-        if kind_of(other["kind"]).curable
-        and other["severity"] != "info"
-        and other["evidence"].get("rolled_back_into") == incident["segment"]
+        if kind_of(other.kind).curable
+        and other.severity != "info"
+        and other.rolled_back is not None
+        and other.rolled_back.segment == incident.segment
         and onset <= _last_seen(other) + SKIP_PAST_ONSET_BATCHES
     ]
     return min(steps, default=None)
 
 
-def _last_seen(incident: Mapping[str, Any]) -> int:
+def _last_seen(incident: Incident) -> int:
     """Return the newest step at which an incident was judged."""
-    return max(int(incident["onset_step"]), int(incident["evidence"].get("now_step") or 0))
+    return max(incident.onset_step, incident.now_step)

@@ -7,8 +7,7 @@ such incidents only. A new wording never has to fit it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from stabilitybackend.schema.evidence import HangFacts
 
 __all__ = ["finished_first", "left_in_order"]
 
@@ -17,21 +16,12 @@ _OLD_FINISHED = ("it has finished", "they have finished")
 _OLD_LEFT = ("it has left", "they have left")
 
 
-def finished_first(evidence: Mapping[str, Any]) -> bool:
-    """Say whether a suspect of a hang had finished (``run.finish()``) while the others still waited for it.
-
-    Args:
-        evidence: of a ``hang``, however old.
-    """
-    return _told(evidence, "finished", _OLD_FINISHED)
+def finished_first(hang: HangFacts) -> bool:
+    """Say whether a suspect of a hang, however old, had finished (``run.finish()``) while the others still waited."""
+    return hang.why.startswith(_OLD_FINISHED) if hang.finished is None else bool(hang.finished)
 
 
-def left_in_order(evidence: Mapping[str, Any]) -> bool:
+def left_in_order(hang: HangFacts) -> bool:
     """Say whether a suspect of a hang had ended in order, with ``run.finish()`` or without it."""
-    return finished_first(evidence) or _told(evidence, "left", _OLD_LEFT)
-
-
-def _told(evidence: Mapping[str, Any], name: str, old_words: tuple[str, ...]) -> bool:
-    if name in evidence:
-        return bool(evidence[name])
-    return str(evidence.get("why") or "").startswith(old_words)
+    left = hang.why.startswith(_OLD_LEFT) if hang.left is None else bool(hang.left)
+    return finished_first(hang) or left

@@ -7,16 +7,17 @@ so, and people can correct the category.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from stabilitybackend.policy.goodbyes import finished_first
 from stabilitybackend.schema.commands import Restart
+from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, OneDeath, Raised, facts
+from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["Judgement", "Stop", "judge"]
 
-Incident = Mapping[str, Any]
 #: Lines of evidence told of one interruption.
 MAX_EVIDENCE = 12
 _MAX_CHARS = 240
@@ -81,7 +82,7 @@ class Stop:
         """Return the ranks that are suspected or died first."""
         found: list[int] = []
         for incident in (*self.hangs, *self.deaths):
-            found += _ints(_verdict(incident).get("culprits")) or _ints([incident.get("rank")])
+            found += incident.verdict.culprits or ([] if incident.rank is None else [incident.rank])
         return list(dict.fromkeys(found))
 
     @property
@@ -89,9 +90,8 @@ class Stop:
         """Return the nodes that are suspected."""
         found: list[str] = []
         for incident in (*self.faults, *self.hangs, *self.deaths, *self.lost):
-            named = _verdict(incident).get("nodes")
-            found += [str(node) for node in named] if isinstance(named, list) else []
-            found += [str(incident["node"])] if incident.get("node") else []
+            found += incident.verdict.nodes
+            found += [incident.node] if incident.node else []
         return list(dict.fromkeys(found))
 
 
@@ -125,9 +125,11 @@ _NOTHING = Judgement("unknown", "low", "Nobody saw why the job stopped.")
 
 
 def _by_hand(stop: Stop) -> Judgement | None:
-    if stop.hangs or any(fault["severity"] == "critical" for fault in stop.faults):
+    if stop.hangs or any(fault.severity == "critical" for fault in stop.faults):
         return None  # people end a job that hangs: that is not why it was interrupted
-    interrupted = [i for i in stop.deaths if _exception(i)[0] == "KeyboardInterrupt" or _signal(i) == "SIGINT"]
+    interrupted = [
+        i for i in stop.deaths if _exception(i).type == "KeyboardInterrupt" or _first(i).signal_name == "SIGINT"
+    ]
     if interrupted:
         return Judgement("user_stop", "high")
     if stop.restarts:
@@ -136,30 +138,31 @@ def _by_hand(stop: Stop) -> Judgement | None:
 
 
 def _gpu(stop: Stop) -> Judgement | None:
-    grave = [fault for fault in stop.faults if fault["severity"] == "critical" and _ev(fault).get("blames_hardware")]
+    grave = [fault for fault in stop.faults if fault.severity == "critical" and _fault(fault).blames_hardware]
     if not grave:
         return None
     suspects = set(stop.ranks)
-    close = [fault for fault in grave if suspects & set(_ints(_ev(fault).get("ranks")))]
+    close = [fault for fault in grave if suspects & set(_fault(fault).ranks)]
     fault = (close or grave)[0]
-    of_node = fault.get("node") in {node for i in (*stop.deaths, *stop.hangs) for node in [i.get("node")] if node}
+    of_node = fault.node in {i.node for i in (*stop.deaths, *stop.hangs) if i.node}
     confidence = "high" if close else "medium" if of_node or not suspects else "low"
-    if len(_ev(fault).get("gpus") or ()) > 1:
+    seen = _fault(fault)
+    if len(seen.gpus) > 1:
         return Judgement(
             "io_expansion_board", "low",
             "Several GPUs of one node went at once: board, power supply and chassis look the same from here.",
             [_line(fault)],
         )  # fmt: skip
-    category = _OF_FAMILY.get(str(_ev(fault).get("family")), "faulty_gpu")
+    category = _OF_FAMILY.get(seen.family, "faulty_gpu")
     unsure = "" if close else "The faulty GPU is not the one of the rank that stopped first: the two may be unrelated."
-    if _ev(fault).get("family") == "link":
+    if seen.family == "link":
         unsure = "An NVLink error can come from the GPU, the board or a switch. " + unsure
     return Judgement(category, confidence, unsure.strip(), [_line(fault)])
 
 
 def _oom(stop: Stop) -> Judgement | None:
     for death in stop.deaths:
-        if _cls(death) == "oom_kill" or _first(death).get("cause") == "oom_kill":
+        if death.verdict.kind == "oom_kill" or _first(death).cause == "oom_kill":
             return Judgement("oom", "high", "Which process filled the memory is not always the one that was killed.")
     return None
 
@@ -182,17 +185,16 @@ def _kernel(stop: Stop) -> Judgement | None:
 def _said(stop: Stop) -> Judgement | None:
     """By what the first process to die said."""
     for death in stop.deaths:
-        kind, message = _exception(death)
-        fatal = str(_first(death).get("fatal") or "")
-        text = f"{kind}: {message}\n{fatal}".strip(": \n")
+        raised = _exception(death)
+        text = f"{raised.type}: {raised.message}\n{_first(death).fatal}".strip(": \n")
         if not text:
             continue
         for pattern, judgement in _WORDS:
             if pattern.search(text):
-                if judgement.category in ("nccl_timeout", "network_switch_cable") and _first(death).get("over_before"):
+                if judgement.category in ("nccl_timeout", "network_switch_cable") and _first(death).over_before:
                     return _UNEQUAL
                 return judgement
-        if kind and kind != "KeyboardInterrupt":
+        if raised.type not in ("", "KeyboardInterrupt"):
             return Judgement(
                 "software_bug", "medium", "An exception names the place that gave up, not always the cause."
             )
@@ -203,7 +205,7 @@ def _signalled(stop: Stop) -> Judgement | None:
     if stop.hang_first:
         return None
     for death in stop.deaths:
-        name = _signal(death)
+        name = _first(death).signal_name
         if name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU"):
             return Judgement(
                 "host_maintenance", "low",
@@ -233,9 +235,9 @@ def _hung_first(stop: Stop) -> Judgement | None:
 
 
 def _of_hang(hang: Incident) -> Judgement | None:
-    if _cls(hang) == "peer_missing" and finished_first(_ev(hang)):
+    if hang.verdict.kind == "peer_missing" and finished_first(facts(hang.evidence, HangFacts)):
         return _UNEQUAL
-    return _HANGS.get(_cls(hang))
+    return _HANGS.get(hang.verdict.kind)
 
 
 def _hung(stop: Stop) -> Judgement | None:
@@ -253,7 +255,7 @@ def _hung(stop: Stop) -> Judgement | None:
 def _vanished(stop: Stop) -> Judgement | None:
     if stop.lost:
         return _SILENT
-    if any(_cls(death) == "exit_code" for death in stop.deaths):
+    if any(death.verdict.kind == "exit_code" for death in stop.deaths):
         return Judgement("software_bug", "low", "The process ended with an exit code and said nothing more.")
     return None
 
@@ -313,39 +315,19 @@ _WORDS: tuple[tuple[re.Pattern[str], Judgement], ...] = (
 # --- reading incidents ------------------------------------------------------------------------------------------------
 
 
-def _ev(incident: Incident) -> Mapping[str, Any]:
-    found = incident.get("evidence")
-    return found if isinstance(found, Mapping) else {}
+def _fault(incident: Incident) -> GpuFaultFacts:
+    return facts(incident.evidence, GpuFaultFacts)
 
 
-def _verdict(incident: Incident) -> Mapping[str, Any]:
-    found = _ev(incident).get("verdict")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _cls(incident: Incident) -> str:
-    return str(_verdict(incident).get("class") or "")
-
-
-def _first(death: Incident) -> Mapping[str, Any]:
+def _first(death: Incident) -> OneDeath:
     """Return the first death of an incident."""
-    deaths = _ev(death).get("deaths")
-    return deaths[0] if isinstance(deaths, list) and deaths and isinstance(deaths[0], Mapping) else {}
+    deaths = facts(death.evidence, DeathFacts).deaths
+    return deaths[0] if deaths else OneDeath()
 
 
-def _exception(death: Incident) -> tuple[str, str]:
-    found = _ev(death).get("exception") or _first(death).get("exception")
-    return (str(found.get("type") or ""), str(found.get("message") or "")) if isinstance(found, Mapping) else ("", "")
-
-
-def _signal(death: Incident) -> str:
-    return str(_first(death).get("signal_name") or _verdict(death).get("signal_name") or "")
+def _exception(death: Incident) -> Raised:
+    return facts(death.evidence, DeathFacts).exception or _first(death).exception or Raised()
 
 
 def _line(incident: Incident) -> str:
-    return str(_verdict(incident).get("text") or incident.get("title") or "")
-
-
-def _ints(values: object) -> list[int]:
-    listed: Iterable[Any] = values if isinstance(values, list | tuple) else ()
-    return [value for value in listed if isinstance(value, int) and not isinstance(value, bool)]
+    return incident.verdict.text or incident.title

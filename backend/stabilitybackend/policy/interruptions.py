@@ -15,6 +15,8 @@ from typing import Any
 from stabilitybackend.policy.interruption_rules import Judgement, Stop, judge
 from stabilitybackend.policy.interruption_table import CATEGORIES, NOT_COUNTED, label_of
 from stabilitybackend.schema.commands import Restart
+from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, facts
+from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["OPEN_COUNTS_S", "JobStory", "Stretch", "corrected", "interruptions_of", "summed", "with_time"]
 
@@ -65,7 +67,7 @@ class JobStory:
 
     Args:
         stretches: oldest first.
-        incidents: in the shape of docs/api.md.
+        incidents: of the kinds of ``Stop``.
         kernel: lines of kernel logs, ``{"node", "what", "time", "text", "pid"}``; pid: of whom it speaks, None or
             absent where that is not known.
         restarts: those that people or we ordered.
@@ -73,7 +75,7 @@ class JobStory:
     """
 
     stretches: Sequence[Stretch]
-    incidents: Sequence[Mapping[str, Any]]
+    incidents: Sequence[Incident]
     kernel: Sequence[Mapping[str, Any]] = ()
     restarts: Sequence[Restart] = ()
     watched: bool = True
@@ -98,8 +100,8 @@ def interruptions_of(story: JobStory) -> list[dict[str, Any]]:
     gaps = [_Gap(None, stretches[0] if stretches else None)]
     gaps += [_Gap(one, next_one) for one, next_one in zip_longest(stretches, stretches[1:])]
     found: list[dict[str, Any]] = []
-    for incident in sorted(story.incidents, key=lambda i: (i["opened"], i["incident_id"])):
-        kind = incident["kind"]
+    for incident in sorted(story.incidents, key=lambda i: (i.opened, i.incident_id)):
+        kind = incident.kind
         if kind == "hang" and _went_on(incident):
             found.append(_stall(incident))
         elif kind in ("process_death", "hang") or (kind == "agent_lost" and _stands(incident)):
@@ -175,35 +177,33 @@ def _gap_of(gaps: Sequence[_Gap], at: float) -> _Gap:
     return next((gap for gap in reversed(gaps) if gap.before is not None and gap.before.began <= at), gaps[0])
 
 
-def _at(incident: Mapping[str, Any]) -> float:
+def _at(incident: Incident) -> float:
     """Return when the job stopped by what an incident says, unix seconds."""
-    evidence = incident["evidence"]
-    deaths = evidence.get("deaths")
-    if incident["kind"] == "process_death" and isinstance(deaths, list) and deaths:
-        return min(float(death.get("time") or incident["opened"]) for death in deaths)
-    verdict = evidence.get("verdict")
-    since = verdict.get("since") if isinstance(verdict, Mapping) else None
-    if isinstance(since, int | float) and since > 0:
-        return float(since)
-    return float(incident["opened"]) - float(evidence.get("stood_s") or 0.0)
+    if incident.kind == "process_death":
+        deaths = facts(incident.evidence, DeathFacts).deaths
+        if deaths:
+            return min(death.time or incident.opened for death in deaths)
+    since = incident.verdict.since
+    if since is not None and since > 0:
+        return since
+    return incident.opened - facts(incident.evidence, HangFacts).stood_s
 
 
-def _went_on(hang: Mapping[str, Any]) -> bool:
+def _went_on(hang: Incident) -> bool:
     """Say whether a hang ended with steps that went on: the same processes, no restart."""
-    return hang["state"] != "open" and hang.get("recovered_step") is not None
+    return hang.state != "open" and hang.recovered_step is not None
 
 
-def _stands(lost: Mapping[str, Any]) -> bool:
-    verdict = lost["evidence"].get("verdict")
-    return isinstance(verdict, Mapping) and verdict.get("training") == "stands"
+def _stands(lost: Incident) -> bool:
+    return lost.verdict.training == "stands"
 
 
-def _stall(hang: Mapping[str, Any]) -> dict[str, Any]:
+def _stall(hang: Incident) -> dict[str, Any]:
     judgement = judge(Stop(hangs=[hang]))
     since = _at(hang)
     return _told(
-        judgement, Stop(hangs=[hang]), what="stall", since=since, resumed=hang["resolved"] or since,
-        step=hang["onset_step"], resumed_step=hang["recovered_step"],
+        judgement, Stop(hangs=[hang]), what="stall", since=since, resumed=hang.resolved or since,
+        step=hang.onset_step, resumed_step=hang.recovered_step,
     )  # fmt: skip
 
 
@@ -212,9 +212,10 @@ def _interruption(gap: _Gap, story: JobStory) -> dict[str, Any]:
     since = before.ended if before is not None else min(gap.times)
     first, last = min([since, *gap.times]), max([since, *gap.times])
     for fault in story.incidents:
-        if fault["kind"] == "gpu_fault":
-            begin = float(fault["evidence"].get("since") or fault["opened"])
-            end = max(begin, float(fault["evidence"].get("last") or begin))
+        if fault.kind == "gpu_fault":
+            seen = facts(fault.evidence, GpuFaultFacts)
+            begin = seen.since or fault.opened
+            end = max(begin, seen.last or begin)
             if begin <= last + NEAR_AFTER_S and end >= first - NEAR_BEFORE_S:
                 stop.faults.append(fault)
     near = [line for line in story.kernel if first - NEAR_BEFORE_S <= line["time"] <= last + NEAR_AFTER_S]
@@ -246,17 +247,14 @@ def _processes(gap: _Gap) -> set[tuple[str, int | None]]:
     """
     found: set[tuple[str, int | None]] = {("", _pid_of(gap.before.source))} if gap.before is not None else set()
     for death in gap.stop.deaths:
-        for one in death["evidence"].get("deaths") or ():
-            node, said = str(one.get("node") or ""), str((one.get("exception") or {}).get("message") or "")
-            pid = one.get("pid")
-            found.add((node, pid if type(pid) is int else _pid_of(str(one.get("source")))))
-            oom = one.get("oom")
-            if isinstance(oom, Mapping) and oom.get("source") == "cgroup":
-                found.add((node, None))
-            found |= {(node, int(pid)) for pids in _NAMED_PIDS.findall(said) for pid in re.findall(r"\d+", pids)}
+        for one in facts(death.evidence, DeathFacts).deaths:
+            found.add((one.node, _pid_of(one.source) if one.pid is None else one.pid))
+            if one.oom is not None and one.oom.source == "cgroup":
+                found.add((one.node, None))
+            named = _NAMED_PIDS.findall("" if one.exception is None else one.exception.message)
+            found |= {(one.node, int(pid)) for pids in named for pid in re.findall(r"\d+", pids)}
     for hang in gap.stop.hangs:
-        ranks = hang["evidence"].get("ranks") or {}
-        found |= {(str(one.get("node") or ""), int(one.get("pid") or 0)) for one in ranks.values()}
+        found |= {(one.node, one.pid) for one in facts(hang.evidence, HangFacts).ranks.values()}
     return found
 
 
@@ -286,8 +284,8 @@ def _told(
     source: str = "",
 ) -> dict[str, Any]:
     """Return an interruption; the incident that names it is the first of those that told of the stop itself."""
-    incidents = [i["incident_id"] for i in (*stop.hangs, *stop.deaths, *stop.lost, *stop.faults)]
-    gpus = [gpu for fault in stop.faults for gpu in fault["evidence"].get("gpus") or ()]
+    incidents = [i.incident_id for i in (*stop.hangs, *stop.deaths, *stop.lost, *stop.faults)]
+    gpus = [gpu.uuid for fault in stop.faults for gpu in facts(fault.evidence, GpuFaultFacts).gpus]
     found = {
         "id": incidents[0] if incidents else f"stop-{source}",
         "incident_id": incidents[0] if incidents else None,
@@ -302,7 +300,7 @@ def _told(
         "redone_s": redone_s,
         "ranks": stop.ranks[:64],
         "nodes": stop.nodes[:64],
-        "gpus": list(dict.fromkeys(str(gpu["uuid"]) for gpu in gpus if gpu.get("uuid")))[:64],
+        "gpus": list(dict.fromkeys(uuid for uuid in gpus if uuid))[:64],
         "evidence": list(judgement.evidence),
         "confidence": judgement.confidence,
         "unsure": judgement.unsure,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from stabilitybackend.lineage.tree import ROOT_FORK, Segment
+from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["JobFacts", "LogTimes", "ledger"]
 
@@ -67,7 +68,7 @@ def ledger(
     segments: Sequence[Segment],
     heads: Sequence[int],
     times: LogTimes,
-    incidents: Iterable[Mapping[str, Any]],
+    incidents: Iterable[Incident],
     job: JobFacts,
 ) -> dict[str, Any]:
     """Return the ledger of docs/api.md: ``{"rollbacks": [...], "totals": {...}}``, rollbacks oldest first.
@@ -76,7 +77,6 @@ def ledger(
         segments: all of them, by id.
         heads: ids of those that were the head once, in order, without the root.
         times: looked up a few times per segment.
-        incidents: in the shape of docs/api.md.
         job: whose time it was.
     """
     known = list(incidents)
@@ -172,7 +172,7 @@ def _entry(
     segments: Sequence[Segment],
     heads: Sequence[int],
     times: LogTimes,
-    incidents: Sequence[Mapping[str, Any]],
+    incidents: Sequence[Incident],
     until: float | None,
     gpus: int,
 ) -> dict[str, Any]:
@@ -259,18 +259,16 @@ def _downtime(
     return left_at, max(0.0, back_at - left_at)
 
 
-def _led_to(
-    segment: Segment, losses: Sequence[_Loss], left_at: float, incidents: Sequence[Mapping[str, Any]]
-) -> list[str]:
+def _led_to(segment: Segment, losses: Sequence[_Loss], left_at: float, incidents: Sequence[Incident]) -> list[str]:
     """Return the incidents that began in what was thrown away, or were open when the job went back."""
     found = []
     for incident in incidents:
         in_dead = any(
-            loss.segment == incident["segment"] and loss.low < incident["onset_step"] <= loss.high for loss in losses
+            loss.segment == incident.segment and loss.low < incident.onset_step <= loss.high for loss in losses
         )
-        over = incident.get("resolved")
-        if in_dead or (incident["opened"] <= segment.created and (over is None or over >= left_at)):
-            found.append((incident["opened"], str(incident["incident_id"])))
+        over = incident.resolved
+        if in_dead or (incident.opened <= segment.created and (over is None or over >= left_at)):
+            found.append((incident.opened, incident.incident_id))
     return [incident_id for _, incident_id in sorted(found)]
 
 

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from stabilitybackend.policy import literature as lit
 from stabilitybackend.policy.goodbyes import finished_first
 from stabilitybackend.policy.suggestion import Case, over, say
+from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, facts
+from stabilitybackend.schema.incidents import Action, Suggestion
 
 __all__ = ["MACHINE_RULES"]
 
 
-def _throughput(case: Case) -> dict[str, Any]:
-    if case.incident["state"] != "open":
+def _throughput(case: Case) -> Suggestion:
+    if case.incident.state != "open":
         return over(case.incident)
     text = "The job trains on, but slower. Find the phase that grew, then the rank, then the machine."
     return say("inspect", text, checklist=lit.LOADER_CHECKS)
 
 
-def _straggler(case: Case) -> dict[str, Any]:
-    if case.incident["state"] != "open":
+def _straggler(case: Case) -> Suggestion:
+    if case.incident.state != "open":
         return over(case.incident)
-    rank, node = case.incident["rank"], case.incident["node"]
+    rank, node = case.incident.rank, case.incident.node
     who = " ".join(word for word in (f"rank {rank}" if rank is not None else "", f"on {node}" if node else "") if word)
     text = (
         f"All ranks wait for {who or 'one of them'}. A job with a spare node loses less by swapping it than by waiting."
@@ -33,18 +34,15 @@ def _straggler(case: Case) -> dict[str, Any]:
 # --- verdicts of liveness ---------------------------------------------------------------------------------------------
 
 
-def _hang(case: Case) -> dict[str, Any]:
-    if case.incident["state"] != "open":
+def _hang(case: Case) -> Suggestion:
+    if case.incident.state != "open":
         return over(case.incident)
-    action, text = _HANGS.get(
-        _verdict(case), ("inspect", "Look at the suspect rank first: its stack shows what it waits for.")
-    )
-    if _verdict(case) == "peer_missing" and case.incident["onset_step"] < 0:
+    found = case.incident.verdict.kind
+    action, text = _HANGS.get(found, ("inspect", "Look at the suspect rank first: its stack shows what it waits for."))
+    if found == "peer_missing" and case.incident.onset_step < 0:
         text = _NOT_COME
-    checks = (
-        lit.COLLECTIVE_CHECKS if _verdict(case) in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
-    )
-    if finished_first(case.evidence):
+    checks = lit.COLLECTIVE_CHECKS if found in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
+    if finished_first(facts(case.incident.evidence, HangFacts)):
         return say("inspect", f"{_DONE_FIRST} The job does not end by itself.", sources=[lit.HANG_CAUSES])
     if action == "restart":
         text += _where(case)
@@ -59,7 +57,7 @@ _NOT_COME = (
     " MASTER_ADDR at MASTER_PORT? Its launcher may start with a node too few."
 )
 #: Class of a hang's verdict -> action and first sentence.
-_HANGS: Mapping[str, tuple[str, str]] = {
+_HANGS: Mapping[str, tuple[Action, str]] = {
     "data_loader": (
         "inspect",
         "The suspect's data loader is stuck: look at its storage and its workers before a restart.",
@@ -101,31 +99,30 @@ _HANGS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _agent_lost(case: Case) -> dict[str, Any]:
-    if case.incident["state"] != "open":
+def _agent_lost(case: Case) -> Suggestion:
+    if case.incident.state != "open":
         return over(case.incident)
-    verdict = case.evidence.get("verdict")
-    training = verdict.get("training") if isinstance(verdict, Mapping) else None
-    if training == "stands":
+    verdict = case.incident.verdict
+    if verdict.training == "stands":
         return say(
             "restart",
             "The node is silent and the others are stalled: start again without it." + _where(case),
             checklist=lit.NODE_CHECKS,
         )
-    if _verdict(case) == "agent_dead":
+    if verdict.kind == "agent_dead":
         text = "Only our agent ended; the ranks start it again by themselves. What they log stays in the spool."
         return say("wait", text, checklist=lit.NODE_CHECKS)
     text = "The job itself may be well. Look at the node and its network; the spool keeps what it logs."
     return say("wait", text, checklist=lit.NODE_CHECKS)
 
 
-def _death(case: Case) -> dict[str, Any]:
-    if case.incident["state"] != "open":
+def _death(case: Case) -> Suggestion:
+    if case.incident.state != "open":
         return say("none", "Nothing to do: the job runs again.")
-    if case.incident["severity"] == "info":
+    if case.incident.severity == "info":
         return say("none", "Somebody stopped it by hand (Ctrl-C): nothing to do unless that was a mistake.")
-    first, checks = _DEATHS.get(_verdict(case), ("", ()))
-    if case.evidence.get("hung"):
+    first, checks = _DEATHS.get(case.incident.verdict.kind, ("", ()))
+    if facts(case.incident.evidence, DeathFacts).hung:
         first, checks = "It hung and was ended: read the incident of the hang, its suspect is the one to look at.", ()
     text = f"{first} Start the job again if its launcher does not.".lstrip() + _where(case)
     return say("restart", text, checklist=[*checks, *lit.RESUME_CHECKS])
@@ -152,26 +149,26 @@ def _where(case: Case) -> str:
 # --- GPUs -------------------------------------------------------------------------------------------------------------
 
 
-def _gpu_fault(case: Case) -> dict[str, Any]:
-    if case.incident["state"] != "open":
+def _gpu_fault(case: Case) -> Suggestion:
+    if case.incident.state != "open":
         return over(case.incident)
-    evidence, critical = case.evidence, case.incident["severity"] == "critical"
-    if evidence.get("foreign"):
+    fault, critical = facts(case.incident.evidence, GpuFaultFacts), case.incident.severity == "critical"
+    if fault.foreign:
         return say("none", "Nothing to do for this job: none of its ranks is on this GPU.")
-    cls, again = str(evidence.get("class") or ""), _known_before(case)
-    source = [lit.XID_CATALOG if evidence.get("xids") else lit.GPU_THRESHOLDS]
-    if evidence.get("recovery_action"):
+    again = fault.history.faults
+    source = [lit.XID_CATALOG if fault.xids else lit.GPU_THRESHOLDS]
+    if fault.recovery_action:
         source = [lit.RECOVERY_ACTION]
-    if cls == "application" and not evidence.get("blames_hardware"):
+    if fault.asks == "application" and not fault.blames_hardware:
         text = "Look for the bug in the program first: an address out of range, a wrong shape, a broken kernel."
         return say("inspect", text, checklist=lit.APPLICATION_XID_CHECKS, sources=source)
-    if evidence.get("family") in ("thermal", "power"):
+    if fault.family in ("thermal", "power"):
         text = "The job goes on, slower. Look at the cooling and power of this node, and at its neighbours'."
         return say("inspect", text, checklist=lit.THERMAL_CHECKS, sources=source)
-    if cls == "application":
+    if fault.asks == "application":
         text = "The job that met the error has to start again; the GPU replaces the memory row with its next reset."
         return say("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=source)
-    way = _WAYS.get(cls)
+    way = _WAYS.get(fault.asks)
     if way is None:
         return say("inspect" if again else "wait", "Nothing to do now: watch whether it comes again.", sources=source)
     text = f"{'Start the job again without this GPU' if critical else 'At the next stop'}: {way}."
@@ -193,14 +190,8 @@ def _lemon(again: int) -> list[str]:
     return [lit.LEMON_NODES] if again else []
 
 
-def _known_before(case: Case) -> int:
-    """Return which fault of its GPU in two weeks this is, 0 for the first."""
-    history = case.evidence.get("history")
-    return int(history.get("faults") or 0) if isinstance(history, Mapping) else 0
-
-
-def _sdc_suspect(case: Case) -> dict[str, Any]:
-    if case.incident["state"] != "open":
+def _sdc_suspect(case: Case) -> Suggestion:
+    if case.incident.state != "open":
         return over(case.incident)
     text = (
         "One device may compute wrong numbers without an error. Run the same step again on it and on another one: "
@@ -209,13 +200,8 @@ def _sdc_suspect(case: Case) -> dict[str, Any]:
     return say("inspect", text, checklist=lit.SDC_CHECKS, sources=[lit.MEGATRON, lit.GEMINI_REPLAY])
 
 
-def _verdict(case: Case) -> str:
-    verdict = case.evidence.get("verdict")
-    return str(verdict.get("class") or "") if isinstance(verdict, Mapping) else ""
-
-
 #: Incident kind -> its rule.
-MACHINE_RULES: Mapping[str, Callable[[Case], dict[str, Any] | None]] = {
+MACHINE_RULES: Mapping[str, Callable[[Case], Suggestion]] = {
     "throughput": _throughput,
     "straggler": _straggler,
     "hang": _hang,

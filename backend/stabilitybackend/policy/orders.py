@@ -11,6 +11,7 @@ from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.policy.abilities import Handlers
 from stabilitybackend.policy.going_back import inside
 from stabilitybackend.schema.commands import KINDS, CommandRequest
+from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["JobView", "check_fields", "check_outside", "last_good", "usable_checkpoint"]
 
@@ -49,7 +50,7 @@ class JobView:
     checkpoints: Sequence[Mapping[str, Any]]
     agents: int
     starts: Mapping[str, int] = field(default_factory=dict)
-    spoiling: Sequence[Mapping[str, Any]] = ()
+    spoiling: Sequence[Incident] = ()
     handler: Handlers = field(default_factory=Handlers)
     twins: str = ""
 
@@ -117,7 +118,7 @@ def usable_checkpoint(to_step: int, checkpoints: Sequence[Mapping[str, Any]]) ->
 
 
 def check_outside(
-    request: CommandRequest, checkpoints: Sequence[Mapping[str, Any]], spoiling: Sequence[Mapping[str, Any]]
+    request: CommandRequest, checkpoints: Sequence[Mapping[str, Any]], spoiling: Sequence[Incident]
 ) -> None:
     """Raise Conflict where the named checkpoint is from inside an open incident, and that was not accepted.
 
@@ -138,7 +139,7 @@ def check_outside(
     )
 
 
-def last_good(checkpoints: Sequence[Mapping[str, Any]], spoiling: Sequence[Mapping[str, Any]]) -> str:
+def last_good(checkpoints: Sequence[Mapping[str, Any]], spoiling: Sequence[Incident]) -> str:
     """Return in words which usable checkpoint is the newest one from before all open incidents."""
     usable = (int(c["step"]) for c in checkpoints if c["available"] and not c["dead"])
     good = max((step for step in usable if inside(step, spoiling) is None), default=None)

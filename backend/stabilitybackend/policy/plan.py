@@ -13,11 +13,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from stabilitybackend.policy.going_back import inside, spoiling
 from stabilitybackend.policy.goodbyes import left_in_order
 from stabilitybackend.policy.orders import check_outside, last_good, usable_checkpoint
 from stabilitybackend.schema.commands import CommandRequest
+from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, JudgedFacts, facts
+from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
 
 __all__ = ["EXIT_CODES", "MAX_FRUITLESS", "JobFacts", "make_plan"]
 
@@ -55,7 +60,7 @@ class JobFacts:
 
     Attributes:
         status, note: of the Run (docs/api.md).
-        incidents, checkpoints: in the shapes of docs/api.md, newest first.
+        incidents: newest first. checkpoints: in the shape of docs/api.md, newest first.
         nodes: of the job's ranks.
         fruitless: newest launches in a row that made no progress.
         settled: False while the last words of a job that ended may still be on their way: the first rank that is told
@@ -65,7 +70,7 @@ class JobFacts:
 
     status: str
     note: str
-    incidents: Sequence[Mapping[str, Any]]
+    incidents: Sequence[Incident]
     checkpoints: Sequence[Mapping[str, Any]]
     nodes: Collection[str]
     fruitless: int
@@ -86,8 +91,8 @@ def make_plan(run_id: str, job: JobFacts, now: float, request: CommandRequest | 
     """
     stopping = _stopping(job.incidents)
     cause = stopping[0] if stopping else None
-    standing = next((incident for incident in stopping if kind_of(incident["kind"]).status in _STANDING), None)
-    verdict = _verdict(cause or {}) or _verdict(standing or {})
+    standing = next((incident for incident in stopping if kind_of(incident.kind).status in _STANDING), None)
+    verdict = _verdict(cause) or _verdict(standing)
     hard, soft = _blamed(job.incidents, stopping)
     named = set(request.exclude_nodes or ()) if request is not None else set[str]()
     # Suspicion alone must not empty the job.
@@ -113,8 +118,8 @@ def make_plan(run_id: str, job: JobFacts, now: float, request: CommandRequest | 
         "lr_scale": start.lr_scale,
         "exclude_nodes": exclude if relaunch else [],
         "suspects": _suspects(verdict),
-        "incident_id": None if cause is None else cause["incident_id"],
-        "verdict": verdict or None,
+        "incident_id": None if cause is None else cause.incident_id,
+        "verdict": msgspec.to_builtins(verdict),
         "exit_code": EXIT_CODES[action],
     }
     plan["text"] = _text(plan, why, bool(job.checkpoints))
@@ -131,54 +136,46 @@ class _Start:
     warning: str | None = None
 
 
-def _stopping(incidents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _stopping(incidents: Iterable[Incident]) -> list[Incident]:
     """Return the open incidents that stop a job, the first cause first."""
-    found = [i for i in incidents if i["state"] == "open" and kind_of(i["kind"]).stops_job and _stops(i)]
-    return sorted(found, key=lambda i: (i["opened"], i["incident_id"]))
+    found = [i for i in incidents if i.state == "open" and kind_of(i.kind).stops_job and _stops(i)]
+    return sorted(found, key=lambda i: (i.opened, i.incident_id))
 
 
-def _stops(incident: Mapping[str, Any]) -> bool:
-    if incident["kind"] == "gpu_fault":
-        evidence = incident["evidence"]
-        return evidence.get("class") in _GPU_CLASSES and not evidence.get("foreign")
-    if incident["kind"] == "agent_lost":
-        return _verdict(incident).get("training") == "stands"
+def _stops(incident: Incident) -> bool:
+    if incident.kind == "gpu_fault":
+        fault = facts(incident.evidence, GpuFaultFacts)
+        return fault.asks in _GPU_CLASSES and not fault.foreign
+    if incident.kind == "agent_lost":
+        return incident.verdict.training == "stands"
     return True
 
 
-def _verdict(incident: Mapping[str, Any]) -> dict[str, Any]:
-    found = incident.get("evidence", {}).get("verdict")
-    return dict(found) if isinstance(found, Mapping) else {}
+def _verdict(incident: Incident | None) -> Verdict | None:
+    return None if incident is None else facts(incident.evidence, JudgedFacts).verdict
 
 
-def _blamed(incidents: Iterable[Mapping[str, Any]], stopping: Sequence[Mapping[str, Any]]) -> tuple[set[str], set[str]]:
+def _blamed(incidents: Iterable[Incident], stopping: Sequence[Incident]) -> tuple[set[str], set[str]]:
     """Return (nodes that can't be used, nodes that are suspect)."""
     hard: set[str] = set()
     for incident in stopping:
-        verdict = _verdict(incident)
-        if incident["kind"] == "gpu_fault":
-            gpu = incident["evidence"].get("gpu")
-            node = incident["node"] or (gpu.get("node") if isinstance(gpu, Mapping) else None)
-            hard |= {str(node)} if node else set()
-        elif verdict.get("class") in _NODE_CLASSES and verdict.get("confidence") != "low":
-            hard |= _names(verdict)
-    open_names = set[str]().union(*(_names(_verdict(incident)) for incident in stopping))
+        verdict = incident.verdict
+        if incident.kind == "gpu_fault":
+            node = incident.node or facts(incident.evidence, GpuFaultFacts).gpu.node
+            hard |= {node} if node else set()
+        elif verdict.kind in _NODE_CLASSES and verdict.confidence != "low":
+            hard.update(verdict.nodes)
+    open_names = {node for incident in stopping for node in incident.verdict.nodes}
     blames: Counter[str] = Counter()
     for incident in incidents:
-        verdict = _verdict(incident)
-        machine = verdict.get("class") not in _SOFTWARE_CLASSES and not left_in_order(incident.get("evidence", {}))
-        if machine and verdict.get("confidence") != "low":
-            blames.update(_names(verdict))
+        verdict = incident.verdict
+        machine = verdict.kind not in _SOFTWARE_CLASSES and not left_in_order(facts(incident.evidence, HangFacts))
+        if machine and verdict.confidence != "low":
+            blames.update(set(verdict.nodes))
     return hard, {node for node in open_names if blames[node] >= _BLAMES}
 
 
-def _names(verdict: Mapping[str, Any]) -> set[str]:
-    return {str(node) for node in verdict.get("nodes") or () if node}
-
-
-def _action(
-    job: JobFacts, cause: Mapping[str, Any] | None, standing: Mapping[str, Any] | None, now: float
-) -> tuple[str, str]:
+def _action(job: JobFacts, cause: Incident | None, standing: Incident | None, now: float) -> tuple[str, str]:
     """Return what to do and why.
 
     Args:
@@ -198,13 +195,13 @@ def _action(
                 "stop",
                 f"{_why(cause, job)} The last {job.fruitless} starts made no progress: a human has to look.",
             )
-        if cause is not None and cause["evidence"].get("exit_code") == MEGATRON_FAILED:
+        if cause is not None and facts(cause.evidence, DeathFacts).exit_code == MEGATRON_FAILED:
             return ("stop", f"{_why(cause, job)} Exit code 17: Megatron's own check of a result failed.")
         return ("relaunch", _why(cause, job))
     if standing is not None:
         verdict = _verdict(standing)
-        undecided = not verdict and now - float(standing["opened"]) < UNDECIDED_S
-        if undecided or verdict.get("class") in ("overdue", "partition"):
+        undecided = verdict is None and now - standing.opened < UNDECIDED_S
+        if undecided or (verdict is not None and verdict.kind in ("overdue", "partition")):
             return ("wait", f"{_why(standing, job)} That is not decided yet.")
         # A GPU that failed first is why it stands.
         return ("relaunch", " ".join(dict.fromkeys((_why(cause, job), _why(standing, job)))))
@@ -213,8 +210,8 @@ def _action(
     return ("none", job.note or "The job runs.")
 
 
-def _why(cause: Mapping[str, Any] | None, job: JobFacts) -> str:
-    return _sentence(str(job.note if cause is None else (_verdict(cause).get("text") or cause["title"])))
+def _why(cause: Incident | None, job: JobFacts) -> str:
+    return _sentence(job.note if cause is None else (cause.verdict.text or cause.title))
 
 
 def _sentence(text: str) -> str:
@@ -253,18 +250,19 @@ def _start_from(job: JobFacts, request: CommandRequest | None) -> _Start:
     return _Start(checkpoint, skip, [step + 1, step + skip] if skip else None, scale, warning)
 
 
-def _says_back(incident: Mapping[str, Any]) -> bool:
-    return (incident["suggestion"] or {}).get("action") == "roll_back"
+def _says_back(incident: Incident) -> bool:
+    return incident.suggestion is not None and incident.suggestion.action == "roll_back"
 
 
-def _suspects(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
-    gpus = {gpu.get("rank"): gpu for gpu in verdict.get("gpus") or () if isinstance(gpu, Mapping)}
-    nodes = sorted(_names(verdict))
+def _suspects(verdict: Verdict | None) -> list[dict[str, Any]]:
+    if verdict is None:
+        return []
+    gpus = {gpu.rank: gpu for gpu in verdict.gpus}
+    nodes = set(verdict.nodes)
     found = []
-    for rank in list(verdict.get("culprits") or ())[:MAX_SUSPECTS]:
-        gpu = gpus.get(rank, {})
-        node = gpu.get("node") or (nodes[0] if len(nodes) == 1 else None)
-        found.append({"rank": rank, "node": node, "gpu": gpu.get("uuid")})
+    for rank in verdict.culprits[:MAX_SUSPECTS]:
+        gpu = gpus.get(rank, SuspectGpu())
+        found.append({"rank": rank, "node": gpu.node or (min(nodes) if len(nodes) == 1 else None), "gpu": gpu.uuid})
     return found
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from stabilitybackend.policy.going_back import Target, Usable
 from stabilitybackend.policy.literature import RULE_OF_THUMB
+from stabilitybackend.schema.evidence import CurveFacts, facts
+from stabilitybackend.schema.incidents import Action, Incident, Suggestion
 
 __all__ = ["Case", "over", "say"]
 
@@ -24,23 +25,23 @@ class Case:
         history: the other incidents of the run, oldest first.
     """
 
-    incident: Mapping[str, Any]
+    incident: Incident
     checkpoints: Usable
     now_step: int
-    history: Collection[Mapping[str, Any]]
+    history: Collection[Incident]
 
     @property
-    def evidence(self) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = self.incident["evidence"]
-        return found
+    def curve(self) -> CurveFacts:
+        """The facts of an incident of the curves."""
+        return facts(self.incident.evidence, CurveFacts)
 
     @property
     def onset(self) -> int:
-        return int(self.incident["onset_step"])
+        return self.incident.onset_step
 
 
 def say(
-    action: str,
+    action: Action,
     text: str,
     back: Target | None = None,
     *,
@@ -49,8 +50,8 @@ def say(
     wait_steps: int | None = None,
     checklist: Iterable[str] = (),
     sources: Iterable[str] = (),
-) -> dict[str, Any]:
-    """Return a suggestion in the shape of ``docs/api.md``.
+) -> Suggestion:
+    """Return a suggestion.
 
     Args:
         back: where a rollback goes, or would go if it comes to that.
@@ -58,25 +59,22 @@ def say(
         checklist: lines to go through; those beyond MAX_CHECKS are left out.
         sources: whose experience it is; empty ones are passed over.
     """
-    return {
-        "action": action,
-        "to_step": None if back is None else back.to_step,
-        "skip_batches": None if back is None else back.skip,
-        "skip_range": None if back is None else back.skip_range,
-        "lr_scale": lr_scale,
-        "reseed": reseed,
-        "wait_steps": wait_steps,
-        "checklist": list(checklist)[:MAX_CHECKS],
-        "text": text,
-        "source": "; ".join(dict.fromkeys(source for source in sources if source)) or RULE_OF_THUMB,
-    }
-
-
-def over(incident: Mapping[str, Any], checks: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the suggestion for an incident that is over."""
-    text = (
-        "Nothing to do: it recovered by itself."
-        if incident["state"] == "recovered"
-        else "Nothing to do: it is resolved."
+    return Suggestion(
+        action=action,
+        to_step=None if back is None else back.to_step,
+        skip_batches=None if back is None else back.skip,
+        skip_range=None if back is None else back.skip_range,
+        lr_scale=lr_scale,
+        reseed=reseed,
+        wait_steps=wait_steps,
+        checklist=list(checklist)[:MAX_CHECKS],
+        text=text,
+        source="; ".join(dict.fromkeys(source for source in sources if source)) or RULE_OF_THUMB,
     )
+
+
+def over(incident: Incident, checks: Iterable[str] = ()) -> Suggestion:
+    """Return the suggestion for an incident that is over."""
+    recovered = incident.state == "recovered"
+    text = "Nothing to do: it recovered by itself." if recovered else "Nothing to do: it is resolved."
     return say("none", text, checklist=checks)

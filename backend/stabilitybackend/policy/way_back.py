@@ -11,6 +11,7 @@ from typing import Any
 
 from stabilitybackend.policy.advice import suggest
 from stabilitybackend.policy.going_back import SKIP_PAST_ONSET_BATCHES, UsableOf, spoiling, target
+from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
 
 __all__ = ["MAX_OFFERED", "way_back"]
@@ -20,10 +21,10 @@ MAX_OFFERED = 40
 
 
 def way_back(
-    incidents: Sequence[Mapping[str, Any]],
+    incidents: Sequence[Incident],
     checkpoints: Sequence[Mapping[str, Any]],
     last_step: int | None,
-    about: Mapping[str, Any] | None = None,
+    about: Incident | None = None,
     cannot: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the Offer of docs/api.md.
@@ -43,22 +44,22 @@ def way_back(
         chosen = max((int(c["step"]) for c in usable), default=None)
         text = "No incident is open that one would go back for: the newest checkpoint, and nothing else is changed."
     else:
-        onset, now = int(lead["onset_step"]), max(last_step or 0, int(lead["evidence"].get("now_step") or 0))
-        advice = suggest(lead, known, now, incidents) if lead["state"] == "open" else None
-        if advice is None or advice["to_step"] is None:
+        onset, now = lead.onset_step, max(last_step or 0, lead.now_step)
+        advice = suggest(lead, known, now, incidents) if lead.state == "open" else None
+        if advice is None or advice.skip_range is None:
             back = target(lead, known, now, others=spoiling(incidents))
             chosen = None if back is None else back.to_step
             skip_to = onset + SKIP_PAST_ONSET_BATCHES if back is None else back.skip_range[1]
         else:
-            chosen, skip_to = advice["to_step"], advice["skip_range"][1]
-            lr_scale, reseed = advice["lr_scale"], advice["reseed"]
+            chosen, skip_to = advice.to_step, advice.skip_range[1]
+            lr_scale, reseed = advice.lr_scale, advice.reseed
         skip_to = None if "skip_batches" in cannot else max(skip_to, last_step or 0)
         text = _words(lead, chosen, skip_to is None)
     offered = usable[:MAX_OFFERED]
     offered += [c for c in usable[MAX_OFFERED:] if c["step"] == chosen][:1]
     return {
-        "incident_id": None if lead is None else lead["incident_id"],
-        "onset_step": None if lead is None else int(lead["onset_step"]),
+        "incident_id": None if lead is None else lead.incident_id,
+        "onset_step": None if lead is None else lead.onset_step,
         "to_step": chosen,
         "skip_batches": None if chosen is None or skip_to is None else skip_to - chosen,
         "lr_scale": None if "lr_scale" in cannot else lr_scale,
@@ -72,16 +73,16 @@ def way_back(
     }
 
 
-def _lead(incidents: Collection[Mapping[str, Any]], about: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _lead(incidents: Collection[Incident], about: Incident | None) -> Incident | None:
     """Return the incident that began first among those to go back for."""
     every = spoiling(incidents)
-    if about is not None and kind_of(about["kind"]).curable and not about["dead"]:
+    if about is not None and kind_of(about.kind).curable and not about.dead:
         every.append(about)
-    return min(every, key=lambda one: (one["onset_step"], one["incident_id"]), default=None)
+    return min(every, key=lambda one: (one.onset_step, one.incident_id), default=None)
 
 
-def _words(lead: Mapping[str, Any], chosen: int | None, met_again: bool) -> str:
-    what = f"the {'open ' if lead['state'] == 'open' else ''}{kind_of(lead['kind']).short} at step {lead['onset_step']}"
+def _words(lead: Incident, chosen: int | None, met_again: bool) -> str:
+    what = f"the {'open ' if lead.state == 'open' else ''}{kind_of(lead.kind).short} at step {lead.onset_step}"
     if chosen is None:
         return f"No checkpoint from before {what} is at hand, so none is suggested."
     behind = "the batches behind it are left out"
@@ -90,11 +91,11 @@ def _words(lead: Mapping[str, Any], chosen: int | None, met_again: bool) -> str:
     return f"The checkpoint of step {chosen} is from before {what}; {behind}."
 
 
-def _where(step: int, lead: Mapping[str, Any] | None) -> str:
+def _where(step: int, lead: Incident | None) -> str:
     """Return where a checkpoint lies, seen from the onset; "" where there is none."""
     if lead is None:
         return ""
-    distance = int(lead["onset_step"]) - step
+    distance = lead.onset_step - step
     if distance == 0:
         return "at the onset"
     steps = f"{abs(distance):,} {'step' if abs(distance) == 1 else 'steps'}"

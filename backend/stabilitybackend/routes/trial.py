@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -20,6 +20,7 @@ from stabilitybackend.routes.detectors import SettingsBody
 from stabilitybackend.runs.detector_settings import checked
 from stabilitybackend.runs.past_frames import Stopped, past_frames
 from stabilitybackend.schema.detectors import Trial
+from stabilitybackend.schema.incidents import Incident, as_json
 
 __all__ = ["TrialBody", "router"]
 
@@ -80,7 +81,7 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
         "first_step": first,
         "now": _counts(now),
         "then": _counts(then),
-        "incidents": then[:MAX_SHOWN],
+        "incidents": [as_json(one) for one in then[:MAX_SHOWN]],
         "rows": found.rows,
         "points": found.points,
         "seconds": found.seconds,
@@ -129,18 +130,18 @@ def _first(last_step: int | None, last_steps: int | None) -> int | None:
     return None if last_steps is None or last_step is None else max(0, last_step - last_steps + 1)
 
 
-def _judged(incidents: Iterable[dict[str, Any]], first: int | None) -> list[dict[str, Any]]:
+def _judged(incidents: Iterable[Incident], first: int | None) -> list[Incident]:
     """Return what detectors found from a step on: no hangs, no alerts of the job."""
     return [
         incident
         for incident in incidents
-        if incident["evidence"].get("detector") in DETECTORS and (first is None or incident["onset_step"] >= first)
+        if incident.detector in DETECTORS and (first is None or incident.onset_step >= first)
     ]
 
 
-def _counts(incidents: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+def _counts(incidents: Iterable[Incident]) -> dict[str, dict[str, int]]:
     """Return detector -> severity -> how many."""
     counts: dict[str, dict[str, int]] = {name: dict.fromkeys(SEVERITIES, 0) for name in DETECTORS}
     for incident in incidents:
-        counts[incident["evidence"]["detector"]][incident["severity"]] += 1
+        counts[incident.detector][incident.severity] += 1
     return counts

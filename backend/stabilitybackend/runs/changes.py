@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.schema.commands import Command
+from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["Changes"]
 
@@ -20,7 +20,7 @@ class Changes:
     segments: bool = False
     #: Paths of the checkpoints that came, went or were written over.
     checkpoints: set[str] = field(default_factory=set)
-    incidents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    incidents: dict[str, Incident] = field(default_factory=dict)
     commands: dict[str, Command] = field(default_factory=dict)
 
     def add(self, later: Changes, *, with_incidents: bool) -> None:
@@ -32,9 +32,9 @@ class Changes:
         if with_incidents:
             self.incidents.update(later.incidents)
 
-    def add_incidents(self, incidents: Iterable[dict[str, Any] | None]) -> None:
+    def add_incidents(self, incidents: Iterable[Incident | None]) -> None:
         """Note changed incidents, newest state each."""
-        self.incidents.update({i["incident_id"]: i for i in incidents if i is not None})
+        self.incidents.update({i.incident_id: i for i in incidents if i is not None})
 
     def add_commands(self, commands: Iterable[Command]) -> None:
         """Note changed commands."""

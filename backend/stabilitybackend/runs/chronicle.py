@@ -9,6 +9,7 @@ from typing import Any
 from stabilitybackend.policy.interruptions import JobStory, interruptions_of
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kinds_where
 
 __all__ = ["Chronicle"]
@@ -37,7 +38,7 @@ class Chronicle:
         """Let findings about GPUs say what is remembered of them; call it for each new state of the run."""
         state.remember = lambda finding: self._fleet.offenders.told(finding, self._run_id)
 
-    async def incidents(self, run: Mapping[str, Any], incidents: Iterable[Mapping[str, Any]]) -> None:
+    async def incidents(self, run: Mapping[str, Any], incidents: Iterable[Incident]) -> None:
         """Take incidents that were stored just now, or at an earlier start of the server.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
@@ -59,6 +59,12 @@ class Defects:
         with self.noted(what):
             return work()
         return instead
+
+    def checked(self, what: str, errors: Sequence[Exception]) -> None:
+        """Take note of the first of what failed at ``what`` this time, or that nothing did."""
+        self.mended(what)
+        for error in errors[:1]:
+            self.note(what, error)
 
     def note(self, what: str, error: BaseException) -> None:
         """Take note that ``what`` failed."""

@@ -23,6 +23,7 @@ from stabilitybackend.policy.interruption_table import CATEGORIES, PUBLISHED, ta
 from stabilitybackend.policy.interruptions import corrected, summed, with_time
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.offenders import Offenders, checked
+from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["Fleet"]
 
@@ -83,7 +84,7 @@ class Fleet:
 
     # --- what runs tell --------------------------------------------------------------------------------------------
 
-    async def faults(self, run: Mapping[str, Any], incidents: Iterable[Mapping[str, Any]]) -> None:
+    async def faults(self, run: Mapping[str, Any], incidents: Iterable[Incident]) -> None:
         """Remember the GPU faults among the incidents of a run."""
         for incident in incidents:
             for field, fault in self.offenders.add(incident, run):

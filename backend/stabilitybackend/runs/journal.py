@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import orjson
@@ -18,6 +18,11 @@ from redis.exceptions import RedisError
 from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
 from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.schema.commands import Command, read_command
+from stabilitybackend.schema.incidents import Incident, decoded, encoded
+from stabilitybackend.schema.reading import Misfit
+
+if TYPE_CHECKING:
+    from stabilitybackend.runs.state import RunState
 
 __all__ = ["Journal", "Stored"]
 
@@ -45,16 +50,26 @@ class Stored:
 
     Attributes:
         incidents, commands: as they were stored last.
+        unreadable: why each incident that is none was passed over; it stays stored.
         applied: stream id up to which they are complete; what the stream says after it is still to be told.
         undone: keys of inferred segments that somebody took back.
         retell: fork step of one of them, while the incidents have not been judged without it yet.
     """
 
-    incidents: list[dict[str, Any]]
+    incidents: list[Incident]
     commands: list[Command]
     applied: str
     undone: list[str]
     retell: int | None
+    unreadable: list[Misfit]
+
+    def into(self, state: RunState, *, with_incidents: bool) -> None:
+        """Let a state go on with what was stored; without its incidents where they are judged anew."""
+        if with_incidents:
+            state.incidents.load(self.incidents)
+        state.liveness.load(self.incidents)
+        state.gpus.load(self.incidents)
+        state.commands.load(self.commands)
 
 
 class Journal:
@@ -90,12 +105,20 @@ class Journal:
         applied: Any = await self._redis.hget(self._keys.meta, "applied")
         undone: Any = await self._redis.smembers(self._keys.undone)
         retell: Any = await self._redis.hget(self._keys.meta, "retell")
+        readable, unreadable = [], []
+        for data in incidents:
+            try:
+                readable.append(decoded(data))
+            except Misfit as error:
+                _log.error("run %s: an incident is passed over: %s", self._run_id, error)
+                unreadable.append(error)
         return Stored(
-            [orjson.loads(i) for i in incidents],
+            readable,
             [command for data in commands if (command := self._read_command(data)) is not None],
             applied.decode() if applied else "0-0",
             [key.decode() for key in undone],
             None if retell is None else int(retell),
+            unreadable,
         )
 
     def _read_command(self, data: bytes) -> Command | None:
@@ -125,9 +148,9 @@ class Journal:
         found: Any = await self.patiently(lambda: self._redis.xrange(self._keys.frames, cursor, cursor, count=1))
         return found[0][1][b"b"] if found else None
 
-    async def save(self, incidents: Iterable[dict[str, Any]], commands: Iterable[Command], cursor: str) -> None:
+    async def save(self, incidents: Iterable[Incident], commands: Iterable[Command], cursor: str) -> None:
         """Store changed incidents and commands, their events, and the place in the stream, all or nothing."""
-        news = [(incident["incident_id"], orjson.dumps(incident)) for incident in incidents]
+        news = [(incident.incident_id, encoded(incident)) for incident in incidents]
         written = [(command.command_id, msgspec.json.encode(command)) for command in commands]
 
         async def save() -> None:

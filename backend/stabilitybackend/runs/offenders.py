@@ -6,11 +6,13 @@ and the key of the finding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.schema.evidence import FaultyGpu, GpuFaultFacts, facts
+from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["Offenders", "checked", "counts"]
 
@@ -28,9 +30,9 @@ _NAMED_RUNS = 3
 Fault = dict[str, Any]
 
 
-def counts(severity: str, evidence: Mapping[str, Any]) -> bool:
+def counts(severity: str, fault: GpuFaultFacts) -> bool:
     """Say whether a fault is held against its GPU: not what the application did, and not what is only known."""
-    return severity != "info" and bool(evidence.get("blames_hardware"))
+    return severity != "info" and fault.blames_hardware
 
 
 class Offenders:
@@ -40,24 +42,23 @@ class Offenders:
         #: UUID -> identity of the fault -> FleetFault of docs/api.md with what names the GPU.
         self._gpus: dict[str, dict[str, Fault]] = {}
 
-    def add(self, incident: Mapping[str, Any], run: Mapping[str, Any]) -> list[tuple[str, Fault | None]]:
+    def add(self, incident: Incident, run: Mapping[str, Any]) -> list[tuple[str, Fault | None]]:
         """Take an incident of kind ``gpu_fault``; return (field, fault) that are to be stored, None: to be forgotten.
 
         Args:
-            incident: in the shape of docs/api.md.
             run: its ``run_id``, ``name`` and ``project``.
         """
-        evidence = incident["evidence"]
         changed: list[tuple[str, Fault | None]] = []
-        if incident["kind"] != "gpu_fault":
+        if incident.kind != "gpu_fault":
             return changed
-        for gpu in evidence.get("gpus") or ():
-            uuid = str(gpu.get("uuid") or "")
-            field = _field(uuid, str(run["run_id"]), str(evidence.get("key")))
+        seen = facts(incident.evidence, GpuFaultFacts)
+        for gpu in seen.gpus:
+            uuid = gpu.uuid or ""
+            field = _field(uuid, str(run["run_id"]), incident.key)
             known = self._gpus.get(uuid, {}).get(field)
-            if not uuid or (known is None and not counts(incident["severity"], evidence)):
+            if not uuid or (known is None and not counts(incident.severity, seen)):
                 continue
-            fault = _fault(incident, run, gpu)
+            fault = _fault(incident, seen, gpu, run)
             if fault != known:
                 changed.append((field, fault))
                 changed += [(gone, None) for gone in self.put(field, fault)]
@@ -79,12 +80,15 @@ class Offenders:
 
     def told(self, finding: Finding, run_id: str) -> Finding:
         """Return a finding about a GPU with what is remembered of it from the days before the fault began."""
-        if finding.kind != "gpu_fault" or not counts(finding.severity, finding.evidence):
+        if finding.kind != "gpu_fault":
+            return finding
+        fault = facts(finding.evidence, GpuFaultFacts)
+        if not counts(finding.severity, fault):
             return finding
         history = {}
-        for gpu in finding.evidence.get("gpus") or ():
-            uuid = str(gpu.get("uuid") or "")
-            before = self._before(uuid, run_id, finding.key, float(finding.evidence["since"]))
+        for gpu in fault.gpus:
+            uuid = gpu.uuid or ""
+            before = self._before(uuid, run_id, finding.key, fault.since or 0.0)
             if before:
                 history[uuid] = before
         if not history:
@@ -95,19 +99,19 @@ class Offenders:
         named = ", ".join(runs[:_NAMED_RUNS]) + (
             f" and {len(runs) - _NAMED_RUNS} more" if len(runs) > _NAMED_RUNS else ""
         )
-        which = "this GPU" if len(finding.evidence["gpus"]) == 1 else f"the GPU {uuid}"
+        which = "this GPU" if len(fault.gpus) == 1 else f"the GPU {uuid}"
         text = (
             f"{_ORDINALS.get(count, f'{count}th').capitalize()} fault of {which} in {RECENT_DAYS:.0f} days, "
             f"in {len(runs)} run{'s' if len(runs) > 1 else ''} ({named})."
         )
-        facts = {
+        remembered = {
             "faults": count,
             "days": RECENT_DAYS,
             "runs": runs[:16],
             "last": max(fault["time"] for fault in before),
             "titles": [str(fault["title"]) for fault in before][-4:],
         }
-        return replace(finding, text=f"{finding.text} {text}", evidence={**finding.evidence, "history": facts})
+        return replace(finding, text=f"{finding.text} {text}", evidence={**finding.evidence, "history": remembered})
 
     def offences(self, uuid: str, but: str = "", project: str | None = None) -> dict[str, Any] | None:
         """Return ``{"runs", "faults", "last"}`` of a GPU in runs other than ``but``, None where nothing is known.
@@ -173,24 +177,22 @@ def _field(uuid: str, run_id: str, key: str) -> str:
     return f"{uuid}|{run_id}|{key}"
 
 
-def _fault(incident: Mapping[str, Any], run: Mapping[str, Any], gpu: Mapping[str, Any]) -> Fault:
-    evidence: Iterable[Any] | Mapping[str, Any] = incident["evidence"]
-    assert isinstance(evidence, Mapping)
+def _fault(incident: Incident, seen: GpuFaultFacts, gpu: FaultyGpu, run: Mapping[str, Any]) -> Fault:
     return {
-        "uuid": gpu["uuid"],
-        "name": gpu.get("name") or "",
+        "uuid": gpu.uuid,
+        "name": gpu.name or "",
         "run_id": run["run_id"],
         "run_name": run.get("name") or run["run_id"],
         "project": run.get("project") or "",
-        "incident_id": incident["incident_id"],
-        "time": evidence.get("since") or incident["opened"],
-        "node": gpu.get("node") or "",
-        "index": gpu.get("index"),
-        "ranks": gpu.get("ranks") or [],
-        "what": evidence.get("what") or "",
-        "xids": evidence.get("xids") or [],
-        "class": evidence.get("class") or "",
-        "severity": incident["severity"],
-        "title": incident["title"],
-        "open": incident["state"] == "open",
+        "incident_id": incident.incident_id,
+        "time": seen.since or incident.opened,
+        "node": gpu.node or "",
+        "index": gpu.index,
+        "ranks": gpu.ranks,
+        "what": seen.what,
+        "xids": seen.xids,
+        "class": seen.asks,
+        "severity": incident.severity,
+        "title": incident.title,
+        "open": incident.state == "open",
     }

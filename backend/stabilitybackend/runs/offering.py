@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from stabilitybackend.errors import NotFound
@@ -11,6 +11,7 @@ from stabilitybackend.policy.going_back import inside
 from stabilitybackend.policy.orders import JobView
 from stabilitybackend.policy.way_back import way_back
 from stabilitybackend.runs.world import newest_starts
+from stabilitybackend.schema.incidents import Incident
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -19,7 +20,7 @@ __all__ = ["checkpoints_of", "job_of", "offer_of"]
 
 
 def checkpoints_of(
-    fold: LineageFold, spoiling: Collection[Mapping[str, Any]], paths: Collection[str] | None = None
+    fold: LineageFold, spoiling: Collection[Incident], paths: Collection[str] | None = None
 ) -> list[dict[str, Any]]:
     """Return the checkpoints in the shape of docs/api.md, newest first.
 
@@ -74,7 +75,7 @@ def offer_of(state: RunState, incident_id: str | None = None) -> dict[str, Any]:
         NotFound: there is no such incident.
     """
     incidents = state.incidents.all()[::-1]
-    about = next((one for one in incidents if one["incident_id"] == incident_id), None)
+    about = next((one for one in incidents if one.incident_id == incident_id), None)
     if about is None and incident_id is not None:
         raise NotFound(f"run {state.run_id} has no incident {incident_id!r}", hint="list them with GET .../incidents")
     return way_back(incidents, state.checkpoints(), state.view()["last_step"], about, state.handlers.cannot())

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection
 
 from stabilitybackend.archive.part import PartReader
 from stabilitybackend.errors import ArchiveError, SnapshotError
@@ -23,6 +22,7 @@ from stabilitybackend.runs.restart_points import RestartPoints
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.store import RunStore, series_of
 from stabilitybackend.runs.taking import take
+from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["restored"]
 
@@ -41,7 +41,7 @@ async def restored(
     undone: Collection[str],
     settings: DetectorSettings,
     troubled: Callable[[ArchiveError | None], None],
-    processes: Collection[Mapping[str, Any]] | None,
+    processes: Collection[Incident] | None,
     points: RestartPoints,
     message: Callable[[str], Awaitable[bytes | None]],
 ) -> tuple[RunState, str]:
@@ -77,7 +77,7 @@ async def _restored(
     clock: Callable[[], float],
     undone: Collection[str],
     settings: DetectorSettings,
-    processes: Collection[Mapping[str, Any]] | None,
+    processes: Collection[Incident] | None,
     points: RestartPoints,
     message: Callable[[str], Awaitable[bytes | None]],
 ) -> tuple[RunState, str]:

@@ -8,17 +8,18 @@ both stay.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
 
 __all__ = ["Retelling", "reconciled"]
-
-Incident = dict[str, Any]
 
 
 class Retelling:
@@ -42,15 +43,15 @@ class Retelling:
     def end(self, state: RunState, now: float) -> list[Incident]:
         """Put all incidents into ``state`` as they are from now on; return those that changed."""
         incidents = reconciled(self._stored, state.incidents.all(), self._fork_step, now)
-        known = {incident["incident_id"]: incident["version"] for incident in self._stored}
+        known = {incident.incident_id: incident.version for incident in self._stored}
         state.incidents.load(incidents)
         state.retelling, self._stored = False, []
-        return [one for one in incidents if one["version"] != known.get(one["incident_id"])]
+        return [one for one in incidents if one.version != known.get(one.incident_id)]
 
 
 def _of_processes(incidents: Iterable[Incident]) -> list[Incident]:
     """Return the incidents that frames alone do not tell: hangs, deaths, machines."""
-    return [incident for incident in incidents if incident["evidence"].get("detector") == "liveness"]
+    return [incident for incident in incidents if incident.detector == "liveness"]
 
 
 def reconciled(stored: Iterable[Incident], retold: Iterable[Incident], fork_step: int, now: float) -> list[Incident]:
@@ -61,15 +62,15 @@ def reconciled(stored: Iterable[Incident], retold: Iterable[Incident], fork_step
         fork_step: of the segment that was taken back; what began at or before it has happened.
         now: unix seconds.
     """
-    kept = {incident["incident_id"]: incident for incident in _of_processes(stored)}
+    kept = {incident.incident_id: incident for incident in _of_processes(stored)}
     before: dict[str, list[Incident]] = defaultdict(list)
     for incident in sorted(stored, key=_age):
-        if incident["incident_id"] not in kept:
-            before[str(incident["evidence"].get("key"))].append(incident)
+        if incident.incident_id not in kept:
+            before[incident.key].append(incident)
     result = list(kept.values())
-    for incident in sorted((one for one in retold if one["incident_id"] not in kept), key=_age):
-        known = before[str(incident["evidence"].get("key"))]
-        same = next((one for one in known if one["segment"] == incident["segment"]), known[0] if known else None)
+    for incident in sorted((one for one in retold if one.incident_id not in kept), key=_age):
+        known = before[incident.key]
+        same = next((one for one in known if one.segment == incident.segment), known[0] if known else None)
         if same is None:
             result.append(incident)
             continue
@@ -79,36 +80,33 @@ def reconciled(stored: Iterable[Incident], retold: Iterable[Incident], fork_step
     return result
 
 
-def _age(incident: Mapping[str, Any]) -> tuple[Any, ...]:
-    return incident["opened"], incident["onset_step"], incident["segment"], incident["incident_id"]
+def _age(incident: Incident) -> tuple[Any, ...]:
+    return incident.opened, incident.onset_step, incident.segment, incident.incident_id
 
 
 def _merged(old: Incident, new: Incident, now: float) -> Incident:
     """Return what was found anew under the identity that people know."""
     kept = ("incident_id", "opened", "acknowledged_by", "acknowledged", "version", "updated")
-    merged = new | {name: old[name] for name in kept if name in old}
-    if kind_of(merged["kind"]).about == "user" and merged["acknowledged_by"] is not None:
-        merged |= {"state": old["state"], "resolved": old["resolved"]}
-    if _facts(merged) == _facts(old):
+    merged = replace(new, **{name: getattr(old, name) for name in kept})
+    if kind_of(merged.kind).about == "user" and merged.acknowledged_by is not None:
+        merged = replace(merged, state=old.state, resolved=old.resolved)
+    # The step up to which nothing new was found is not stored each time.
+    if replace(merged, now_step=old.now_step) == old:
         return old
-    return merged | {"version": old["version"] + 1, "updated": now}
+    return replace(merged, version=old.version + 1, updated=now)
 
 
 def _withdrawn(incident: Incident, fork_step: int, now: float) -> Incident:
     """Return an incident that is not found any more; it stays in the list, for somebody may have been told of it."""
-    if incident["dead"] or incident["onset_step"] <= fork_step or kind_of(incident["kind"]).of_machine:
+    if incident.dead or incident.onset_step <= fork_step or kind_of(incident.kind).of_machine:
         return incident
-    return incident | {
-        "dead": True,
-        "state": "resolved",
-        "resolved": incident["resolved"] or now,
-        "suggestion": None,
-        "text": f"{incident['text']} It was judged after a restart that has been taken back.",
-        "version": incident["version"] + 1,
-        "updated": now,
-    }
-
-
-def _facts(incident: Mapping[str, Any]) -> dict[str, Any]:
-    # The step up to which nothing new was found is not stored each time.
-    return {**incident, "evidence": {**incident["evidence"], "now_step": None}}
+    return replace(
+        incident,
+        dead=True,
+        state="resolved",
+        resolved=incident.resolved or now,
+        suggestion=None,
+        text=f"{incident.text} It was judged after a restart that has been taken back.",
+        version=incident.version + 1,
+        updated=now,
+    )

@@ -42,6 +42,7 @@ from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.taking import take
 from stabilitybackend.runs.undoing import undoable
 from stabilitybackend.schema.commands import Command, CommandRequest
+from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
 from stabilitybackend.schema.server import Storage
 from stabilitybackend.slices import Slices
@@ -220,12 +221,9 @@ class RunWorker:
         for agent in self._delivery.agents:
             self.state.liveness.agent_connected(agent, self._clock())
         await self.journal.patiently(self.card.load)
-        if processes is None:
-            self.state.incidents.load(stored.incidents)
-        self.state.liveness.load(stored.incidents)
-        self.state.gpus.load(stored.incidents)
+        stored.into(self.state, with_incidents=processes is None)
+        self.defects.checked("reading its stored incidents", stored.unreadable)
         await self._chronicle.incidents(self.card.names, stored.incidents)
-        self.state.commands.load(stored.commands)
         self._concluded = stored.applied
         return stored.applied
 
@@ -313,14 +311,13 @@ class RunWorker:
         await self._conclude(Changes(commands={command.command_id: command}))
         return command
 
-    async def acknowledge(self, incident_id: str, who: str) -> dict[str, Any]:
+    async def acknowledge(self, incident_id: str, who: str) -> Incident:
         """Note that somebody looks after an incident; return it.
 
         Raises:
             NotFound: there is no such incident.
         """
-        state = await self.ready()
-        incident = state.incidents.acknowledge(incident_id, who, self._clock())
+        incident = (await self.ready()).incidents.acknowledge(incident_id, who, self._clock())
         if incident is None:
             raise NotFound(f"run {self.run_id} has no incident {incident_id}", hint="list them with GET .../incidents")
         await self._conclude(Changes(incidents={incident_id: incident}))

@@ -1,1 +1,1 @@
-"""What agents send, as types: one Struct for each kind of event, and for each word of Health."""
+"""The words of the domain as types: what agents send (events, Health) and what the server finds (incidents)."""

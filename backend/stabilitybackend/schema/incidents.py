@@ -1,0 +1,159 @@
+"""An incident and its suggestion, as types; their JSON in Redis, in answers, in the live feed and in alerts.
+
+Both are frozen: who changes one makes another one with ``msgspec.structs.replace``. What they hold is not changed in
+place either, so that nobody needs a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+import orjson
+from msgspec.structs import asdict
+
+from stabilitybackend.schema.evidence import JudgedFacts, facts
+from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.reading import Misfit
+from stabilitybackend.schema.verdicts import Verdict
+
+__all__ = ["Action", "Incident", "RolledBack", "Severity", "State", "Suggestion", "as_json", "decoded", "encoded"]
+
+Severity = Literal["info", "warning", "critical"]
+State = Literal["open", "recovered", "resolved"]
+Action = Literal["roll_back", "wait", "none", "restart", "inspect"]
+#: Characters shown of what is no incident.
+SHOWN_BYTES = 60
+#: Name in the evidence -> field of ``RolledBack``.
+_ROLLED_BACK = {"rolled_back_to": "step", "rolled_back_into": "segment", "rolled_back_because": "reason"}
+
+
+class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do about an incident.
+
+    Attributes:
+        to_step: the checkpoint of a rollback; beside another action where one should go if it comes to that.
+        skip_batches, skip_range: what it leaves out behind that step; the range is inclusive.
+        lr_scale: what the learning rate is multiplied with. reseed: go on with a new seed.
+        wait_steps: how long to wait first, steps from the onset on.
+        checklist: lines to go through. source: whose experience it is.
+    """
+
+    action: Action
+    to_step: int | None = None
+    skip_batches: int | None = None
+    skip_range: list[int] | None = None
+    lr_scale: float | None = None
+    reseed: bool = False
+    wait_steps: int | None = None
+    checklist: list[str] = []
+    text: str = ""
+    source: str = ""
+
+
+class RolledBack(msgspec.Struct, frozen=True):
+    """The rollback that left an incident's onset behind: to which step, into which segment, and why."""
+
+    step: int
+    segment: int
+    reason: str = ""
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """One real event in the life of a run. The fields are those of docs/api.md; the last ones stand in its evidence.
+
+    Attributes:
+        step: at which it was first seen; ``step - onset_step`` is the delay.
+        evidence: what the detector says and what the server gathers beside it, JSON-able.
+        dead: the run went back to before its onset.
+        key: identity of the event within the run, "" for one that no later finding can concern.
+        detector: who found it. now_step: newest step that it was judged at.
+        closed_step: of one that is over, the step at which that was known.
+        rolled_back: by what it became dead.
+    """
+
+    incident_id: str
+    run_id: str
+    segment: int
+    opened: float
+    updated: float
+    resolved: float | None = None
+    acknowledged_by: str | None = None
+    acknowledged: float | None = None
+    dead: bool = False
+    version: int
+    evidence: Mapping[str, Any]
+    kind: str
+    severity: Severity
+    state: State
+    title: str
+    text: str
+    metric: str | None = None
+    dataset: str | None = None
+    rank: int | None = None
+    node: str | None = None
+    onset_step: int
+    step: int
+    peak_step: int | None = None
+    recovered_step: int | None = None
+    recovery: Literal["fast", "slow", "none", "pending"] | None = None
+    score: float = 0.0
+    suggestion: Suggestion | None = None
+    key: str = ""
+    detector: str = ""
+    now_step: int
+    closed_step: int | None = None
+    rolled_back: RolledBack | None = None
+
+    @property
+    def alarm(self) -> bool:
+        """True for one that people are to look at: graver than info, or raised by the job itself."""
+        return self.severity != "info" or kind_of(self.kind).about == "user"
+
+    @property
+    def verdict(self) -> Verdict:
+        """Its verdict; of one that has none an empty one, of no class and without suspects."""
+        return facts(self.evidence, JudgedFacts).verdict or Verdict()
+
+
+def as_json(incident: Incident) -> dict[str, Any]:
+    """Return an incident in the shape of docs/api.md, with what is said of its kind for those without the table."""
+    kind = kind_of(incident.kind)
+    shown = asdict(incident) | {"label": kind.label, "about": kind.about, "alarm": incident.alarm}
+    evidence = shown["evidence"] = dict(incident.evidence)
+    for name in ("key", "detector", "now_step"):
+        evidence[name] = shown.pop(name)
+    if (closed_step := shown.pop("closed_step")) is not None:
+        evidence["closed_step"] = closed_step
+    if (back := shown.pop("rolled_back")) is not None:
+        evidence |= {name: getattr(back, field) for name, field in _ROLLED_BACK.items()}
+    if incident.suggestion is not None:
+        shown["suggestion"] = asdict(incident.suggestion)
+    return shown
+
+
+def encoded(incident: Incident) -> bytes:
+    """Return an incident as it is stored."""
+    return orjson.dumps(as_json(incident))
+
+
+def decoded(data: bytes) -> Incident:
+    """Return a stored incident, also one of an older server.
+
+    Raises:
+        Misfit: it is none.
+    """
+    try:
+        stored = orjson.loads(data)
+        evidence = stored["evidence"]
+        for name in ("key", "detector", "now_step", "closed_step"):
+            if name in evidence:
+                stored[name] = evidence.pop(name)
+        if "rolled_back_to" in evidence:
+            stored["rolled_back"] = {
+                field: evidence.pop(name) for name, field in _ROLLED_BACK.items() if name in evidence
+            }
+        return msgspec.convert(stored, Incident)
+    except (KeyError, TypeError, AttributeError, ValueError, msgspec.ValidationError) as error:
+        raise Misfit(f"{data[:SHOWN_BYTES]!r} came, expected an incident ({type(error).__name__}: {error})") from error
