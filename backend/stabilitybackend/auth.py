@@ -42,7 +42,7 @@ __all__ = [
 #: What a key may allow: send data; see everything; order commands and acknowledge incidents; delete runs and read the
 #: audit log.
 SCOPES = ("agent", "read", "command", "admin")
-#: What a key allows of which nothing else is said: deleting is not given by the way.
+#: What a key allows by default: deleting is not given by the way.
 USUAL_SCOPES = ("agent", "read", "command")
 #: Seconds for which the keys read from Redis are used again: a revoked key works at most that much longer.
 CACHE_S = 2.0

@@ -762,7 +762,7 @@ export interface Retained {
   runs: RetainedRun[];
 }
 
-/** A run of which nothing was heard for long. ``problem``: why it is still there, where it should have gone. */
+/** A run that has not reported for long. ``problem``: why it is still there, where it should have gone. */
 export interface RetainedRun {
   run_id: string;
   project: string;
@@ -874,7 +874,7 @@ export interface RollbackCosts {
  * One run. Times are unix seconds.
  *
  * Attributes:
- *     config: what the job said of itself.
+ *     config: what the job gave to init().
  *     created, updated: when it first and last reported.
  *     began, logged: when its ranks logged first and last, by the clock of the log; null without points.
  *     last_step: newest step of the effective timeline.

@@ -1,4 +1,4 @@
-"""Says from the Flight Recorders of all ranks which collective stands, who has not joined it, and who waits for whom.
+"""Says from the Flight Recorders of all ranks which collective is stuck, who has not joined it, and who waits for whom.
 
 The rules are those of NVRx's ``CollectiveAnalyzer``, Meta's analyzer and ``torchfrtrace`` (docs/liveness.md): in each
 process group the lowest number that not all have joined; members that never enqueued it are missing; where groups are
@@ -83,13 +83,13 @@ class Recorder(NamedTuple):
 
 @dataclass(slots=True)
 class Collective:
-    """One collective that stands."""
+    """One stuck collective."""
 
     group: Group
     number: int
     op: str
     joined: list[int] = field(default_factory=list)
-    #: Members that said themselves that they have not enqueued it.
+    #: Members whose own recorder says that they have not enqueued it.
     missing: list[int] = field(default_factory=list)
     #: Members of which no recorder was read.
     unknown: list[int] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Wavefront:
 
     Attributes:
         stuck: collectives that stand, those with missing ranks first.
-        culprits: ranks that others wait for and that wait for nobody; they said so themselves.
+        culprits: ranks that others wait for and that wait for nobody, by their own recorders.
         silent: ranks that others wait for and whose recorder was not read.
         desync: one sentence where ranks run different collectives under one number, else empty.
         odd: ranks in the minority of a desync.
@@ -133,7 +133,7 @@ class Wavefront:
 
     @property
     def all_joined(self) -> bool:
-        """True when a collective stands that nobody is missing in."""
+        """True when a collective is stuck in which nobody is missing."""
         return bool(self.stuck) and not any(one.missing or one.unknown for one in self.stuck)
 
 
@@ -154,7 +154,7 @@ def read(said: object, shared: dict[Group, Group]) -> Recorder | None:
         members = tuple(given[:MAX_MEMBERS]) if isinstance(given, list) else ()
         group = Group(key, "" if desc == "undefined" else desc, members)
         try:
-            known = shared.get(group)  # as all other members of a large group said it
+            known = shared.get(group)  # as all other members of a large group reported it
         except TypeError:
             known = None
         if known is None:

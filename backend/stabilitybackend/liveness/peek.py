@@ -32,7 +32,7 @@ class Peek:
         self._dumps = dumps
         self._request = ""
         self._asked_at = 0.0
-        #: Who stands, and where: of another standstill the look says nothing.
+        #: Who is stalled, and where: the dump says nothing of another stall.
         self._place: frozenset[tuple[str, int, str]] = frozenset()
         self._wanted: list[DumpRequest] = []
         #: Ranks that ran Python before anybody was sent a signal (``Scene.busy``).

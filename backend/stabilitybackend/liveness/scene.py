@@ -1,4 +1,4 @@
-"""What is known of a job at the moment when it stands: the ranks that are seen, those that are not, and the dump."""
+"""What is known of a job at the moment when it hangs: the ranks that are seen, those that are not, and the dump."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def of_earlier_start(ranks: Iterable[RankWatch], visible: Sequence[RankWatch]) -
     """Return the ranks whose newest process is over, and of an earlier start of the job than those that are seen.
 
     While ranks have not begun their first step no other rank of their start is past its own. A process that made no
-    step either is told by its age.
+    step either is judged by its age.
 
     Args:
         ranks: the newest process of each rank.
@@ -91,10 +91,10 @@ class Scene:
         visible: running ranks whose slots arrive, by rank, at least one.
         unseen: running ranks whose slots do not arrive or can't be read.
         over: ranks that have finished or left.
-        never: ranks of the world size that were never heard of: not started yet, or of a script that calls ``init()``
+        never: ranks of the world size that were never connected: not started yet, or of a script that calls ``init()``
             on some ranks only.
         not_back: ranks that were there before the job was started again, and have not come since.
-        silent_s: for how long nothing was heard of each unseen rank, seconds.
+        silent_s: for how long each unseen rank has been silent, seconds.
         dump: what the agents collected, None while nothing has come.
         now: unix seconds.
     """
@@ -148,7 +148,7 @@ class Scene:
 
     @cached_property
     def stood_s(self) -> float:
-        """Seconds since the last progress of the rank that has stood longest."""
+        """Seconds since the last progress of the rank that has been stalled longest."""
         return self.before_s + self.seen_to_stand_s
 
     @cached_property
@@ -163,7 +163,7 @@ class Scene:
 
     @property
     def step(self) -> int:
-        """Return the step at which the job stands, -1 before its first one; who told none yet may only not tell it."""
+        """Return the step at which the job hangs, -1 before its first one; some ranks never report theirs."""
         told = [watch.step for watch in self.tellers if not watch.stepless]
         later = [watch.step for watch in self.tellers if watch.step >= 0 and watch.first_step_done]
         return min([step for step in told if step >= 0] if later else told, default=-1)

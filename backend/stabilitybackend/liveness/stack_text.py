@@ -60,7 +60,7 @@ _BY_FUNCTION: tuple[tuple[re.Pattern[str], Where], ...] = (
     (re.compile(r"^(next|get|load|fetch|read)_(next_)?(batch|batches|sample|samples|shard)$"), "data"),
     (re.compile(r"^(all_?reduce|all_?gather|reduce_?scatter|barrier|broadcast)(_\w+)?$"), "collective"),
 )  # fmt: skip
-#: Files whose frames only say that the thread waits; what for stands further out.
+#: Files whose frames only say that the thread waits; what for is further out.
 _WAITING = ("/threading.py", "/selectors.py", "/multiprocessing/connection.py", "/socket.py", "/subprocess.py")
 #: Files of Python's event loops: a main thread that rests there has nothing to do.
 _LOOPS = ("/asyncio/", "/concurrent/futures/")

@@ -77,7 +77,8 @@ def declared(routes: Sequence[BaseRoute]) -> Iterator[Declared]:
 def always_there(kind: type[msgspec.Struct]) -> frozenset[str]:
     """Return the fields of a Struct that no answer leaves out.
 
-    Those with a default are told all the same. But what agents send is passed on as it came: it may lack any of them.
+    Those with a default are included. But what agents send is passed on as it came: it may lack any of
+    them.
     """
     fields = msgspec.structs.fields(kind)
     if kind.__struct_config__.omit_defaults:

@@ -31,7 +31,7 @@ __all__ = ["MAX_CHANGES", "DetectorSettings", "checked"]
 
 #: Changes kept of a run, newest ones. Frames older than the oldest of them are folded again with the defaults.
 MAX_CHANGES = 100
-#: Of what is wrong with settings so many characters are said: it names what was given, whatever its length.
+#: Of what is wrong with settings so many characters are shown: it names what was given, whatever its length.
 MAX_ERROR_CHARS = 400
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class DetectorSettings:
         run_id: the run.
         redis: client of the server that holds it.
         patiently: does something with Redis, again and again while it is away.
-        channel: the run's browsers, which are told of a change.
+        channel: the run's browsers, which get each change.
         clock: unix seconds now.
     """
 

@@ -162,7 +162,7 @@ class Export:
                 yield from self._pieces(segment, (key,), SERIES_PIECE_ROWS)
 
     def _fresh(self, read: Callable[[_Store], _Read]) -> _Read:
-        """Return what ``read`` gives; where a file can't be read, ask for the points anew before that is told.
+        """Return what ``read`` gives; where a file can't be read, ask for the points again before that is reported.
 
         A live run merges its small files: those that this export began with may be gone, and the points lie in others.
         """

@@ -34,7 +34,7 @@ ROOM_TIMEOUT_S = 5.0
 #: Pause after the archive could not be written, seconds.
 AGAIN_AFTER_S = 5.0
 #: Files that were replaced, or whose write was cut off, are kept so long, seconds: charts are being read, and a Redis
-#: that writes down its newest words once a second may come back with the list of before.
+#: that saves its newest writes once a second may come back with the list of before.
 SWEEP_AFTER_S = 10.0
 #: Longest time that stopping lets archiving go on, seconds; after it only what a thread is writing is waited for.
 STOP_TIMEOUT_S = 2.0
@@ -64,7 +64,7 @@ class WindowKeeper:
         self.limit_bytes = limit_bytes
         #: Why the archive could not be written the last time, empty when it could.
         self.problem = ""
-        #: Redis no longer holds what it held: the run must be taken up anew from what is there, then ``restarted``.
+        #: Redis no longer holds what it held: the run must be taken up again from what is there, then ``restarted``.
         self.diverged = False
         #: Held by whoever changes the parts or takes the run up from them: one at a time.
         self.changing = asyncio.Lock()
@@ -141,7 +141,7 @@ class WindowKeeper:
             ) from None
 
     async def has_diverged(self, journal: Journal, state: RunState, cursor: str) -> bool:
-        """Return whether Redis no longer holds what is folded: it came back without its newest words, or empty.
+        """Return whether Redis no longer holds what is folded: it came back without its newest writes, or empty.
 
         Args:
             journal: of the run; asked only after Redis was away. state: folded up to the stream id ``cursor``.
@@ -296,7 +296,7 @@ class WindowKeeper:
                 raise
 
     def restarted(self) -> None:
-        """Begin anew: the state was taken up from what is stored."""
+        """Begin again: the state was taken up from what is stored."""
         self._unsure, self.diverged = 0, False
         self._say("")
         self._sweep_at = self._clock() + SWEEP_AFTER_S

@@ -1,4 +1,4 @@
-"""Fans what happens in a run out to browsers: encoded once, the same bytes to all, slow ones told to fetch again."""
+"""Fans what happens in a run out to browsers: encoded once, the same bytes to all, slow ones have to fetch again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import orjson
 
 __all__ = ["Channel", "Subscriber", "stream_order"]
 
-#: Messages a browser may lag behind before it is told to fetch again; at 20 a second about 25 s.
+#: Messages a browser may lag behind before it has to fetch again; at 20 a second about 25 s.
 MAX_QUEUED = 512
 #: Messages kept for browsers that reconnect.
 MAX_RECENT = 1_024

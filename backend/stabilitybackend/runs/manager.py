@@ -48,7 +48,7 @@ MAX_TICKS_A_SECOND = 500.0
 LIVE_STATES = frozenset({"running", "stalled", "unreachable"})
 #: ... and those that the server failed at, ...
 FOLLOWED_STATES = LIVE_STATES | {FAILED}
-#: ... if they were heard of within this time, seconds.
+#: ... if they reported within this time, seconds.
 WATCH_AGAIN_S = 86_400.0
 
 _log = logging.getLogger(__name__)
@@ -285,7 +285,7 @@ class RunManager:
         """Remove a run for good: its frames, its files, its incidents and commands.
 
         Args:
-            force: also while its job is live; an agent that goes on makes the run anew.
+            force: also while its job is live; an agent that goes on makes the run again.
 
         Raises:
             NotFound: there is no such run.
@@ -376,7 +376,7 @@ class RunManager:
             worker.agent_disconnected(agent)
 
     async def health(self, run_id: str, health: Health) -> None:
-        """Take an agent's newest word."""
+        """Take an agent's newest value."""
         worker = self._workers.get(run_id)
         if worker is not None:
             worker.health(health)
@@ -386,7 +386,7 @@ class RunManager:
 
         Raises:
             Unavailable: there was none for some seconds: the archive can't be written, or not as fast.
-            AgentGone: nobody follows the run, because it was deleted or its worker failed: the agent has to come anew.
+            AgentGone: nobody follows the run, because it was deleted or its worker failed: the agent has to come again.
         """
         worker = self._workers.get(run_id)
         if worker is None or worker.is_over:

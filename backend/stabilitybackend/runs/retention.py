@@ -1,4 +1,4 @@
-"""Removes runs that ended long ago, by a setting once an hour or by command; the removal stands in the log."""
+"""Removes runs that ended long ago, by a setting once an hour or by command; the removal is in the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stabilitybackend.schema.server import RetainedRun
 
 __all__ = ["MIN_DAYS", "Retention"]
 
-#: Shortest time that can be asked for, days: a run that nobody heard of for a night is not over.
+#: Shortest time that can be asked for, days: a run that was silent for a night is not over.
 MIN_DAYS = 1.0
 #: How often the setting is acted on, and how long after the start for the first time, seconds.
 SWEEP_S = 3_600.0
@@ -29,10 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 class Retention:
-    """Finds and removes runs of which nothing was heard for some days.
+    """Finds and removes runs that have not reported for some days.
 
     A run counts from its last frame. It is over when it says so, and also when no agent of it is connected: a job
-    that was cut off from us for so long and comes back makes its run anew, from what its spool still has.
+    that was cut off from us for so long and comes back makes its run again, from what its spool still has.
 
     Args:
         manager: deletes runs.
@@ -94,7 +94,7 @@ class Retention:
         try:
             if (await self._manager.get(run_id)).has_agents:
                 return "an agent has just connected"
-            # Forced, because a run whose job vanished without a word stays "unreachable" for ever.
+            # Forced, because a run whose job vanished silently stays "unreachable".
             await self._manager.delete_run(run_id, force=True)
             await self._audit.add(who, key_id, "run.delete", run_id, f"no report for more than {days:g} days")
         except NotFound:
@@ -109,7 +109,7 @@ class Retention:
         return None
 
     async def follow(self, days: float) -> None:
-        """Act on the setting for ever; cancel it to stop."""
+        """Act on the setting without end; cancel it to stop."""
         await asyncio.sleep(FIRST_SWEEP_S)
         me = asyncio.current_task()
         # wait_for, with which redis-py sends, can swallow a cancellation: github.com/python/cpython/issues/86296.

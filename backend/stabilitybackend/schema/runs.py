@@ -77,7 +77,7 @@ class Run(msgspec.Struct):
     """One run. Times are unix seconds.
 
     Attributes:
-        config: what the job said of itself.
+        config: what the job gave to init().
         created, updated: when it first and last reported.
         began, logged: when its ranks logged first and last, by the clock of the log; null without points.
         last_step: newest step of the effective timeline.

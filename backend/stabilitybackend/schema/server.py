@@ -131,7 +131,7 @@ class Deleted(msgspec.Struct):
 
 
 class RetainedRun(msgspec.Struct):
-    """A run of which nothing was heard for long. ``problem``: why it is still there, where it should have gone."""
+    """A run that has not reported for long. ``problem``: why it is still there, where it should have gone."""
 
     run_id: str
     project: str
