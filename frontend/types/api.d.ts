@@ -594,6 +594,7 @@ export interface OfferedCheckpoint {
  *     verdict: of the incident.
  *     text: sentences for people.
  *     exit_code: of ``stabilityboard plan``.
+ *     command_id: of the restart that it was ordered with.
  */
 export interface Plan {
   version: number;
@@ -608,15 +609,16 @@ export interface Plan {
   exclude_nodes: string[];
   suspects: PlannedSuspect[];
   incident_id: string | null;
-  verdict: Record<string, unknown> | null;
+  verdict: Verdict | null;
   exit_code: number;
   text: string;
+  command_id?: string;
 }
 
 /** Where training goes on. ``inside``: the open incident at or after whose onset it was saved. */
 export interface PlannedCheckpoint {
   step: number;
-  path: string;
+  path: string | null;
   inside: SpoiledBy | null;
 }
 
@@ -751,7 +753,7 @@ export interface Restart {
   first_step: number | null;
   idempotency_key: string | null;
   nodes: Record<string, NodeState>;
-  plan: Record<string, unknown>;
+  plan: Plan;
   grace_s: number;
 }
 
@@ -1229,6 +1231,14 @@ export interface StuckCollective {
   unknown: number[];
 }
 
+/** The GPU of a suspect. */
+export interface SuspectGpu {
+  rank: number | null;
+  node: string | null;
+  index: number | null;
+  uuid: string | null;
+}
+
 /**
  * What the detectors would have found in a run with other settings.
  *
@@ -1282,6 +1292,32 @@ export interface UnreadableReason {
   why: string;
   count: number;
   source: string;
+}
+
+/**
+ * One verdict.
+ *
+ * Attributes:
+ *     kind: its class, by kind of incident (docs/api.md).
+ *     parts: of a hang, the text in pieces; a number stands where the text says for how long, and is since when.
+ *     culprits: suspected ranks. because, blind: what speaks for it, and what could not be seen.
+ *     since: unix seconds. dump: id of the stacks that were asked for.
+ *     training: of lost agents.
+ */
+export interface Verdict {
+  class: string;
+  text: string;
+  parts?: (string | number)[];
+  confidence: "high" | "low" | "medium";
+  culprits: number[];
+  nodes: string[];
+  gpus: SuspectGpu[];
+  because: string[];
+  blind: string[];
+  since: number | null;
+  decided_after_s: number | null;
+  dump: string | null;
+  training?: "goes on" | "stands" | "unknown";
 }
 
 /**

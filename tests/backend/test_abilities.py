@@ -13,6 +13,7 @@ from stabilitybackend.policy.commands import CommandBook
 from stabilitybackend.policy.orders import JobView
 from stabilitybackend.policy.way_back import way_back
 from stabilitybackend.schema.commands import CommandRequest, Rollback
+from support.checkpoints import checkpoint
 from support.stored_incident import stored
 
 JOB = JobView(269, 0.1, 1, 0, "", [], agents=1)
@@ -62,9 +63,8 @@ def test_what_a_bare_handler_is_asked_for_is_ordered_with_a_note() -> None:
 
 def test_nothing_is_suggested_that_the_job_can_not() -> None:
     spike = stored("spike", metric="loss", onset_step=220, recovery="none")
-    saved = [{"step": 200, "path": "c", "segment": 0, "time": 0.0, "available": True, "dead": False}]
-    free, bound = (way_back([spike], saved, 269, None, cannot) for cannot in ({}, handlers(None).cannot()))
-    assert (free["to_step"], free["skip_batches"], free["lr_scale"], free["cannot"]) == (200, 70, 0.5, {})
-    assert (bound["to_step"], bound["skip_batches"], bound["lr_scale"]) == (200, None, None)
-    assert bound["checkpoints"][0]["skip_batches"] is None
-    assert "does not promise to leave out" in bound["text"]
+    free, bound = (way_back([spike], [checkpoint(200)], 269, None, cannot) for cannot in ({}, handlers(None).cannot()))
+    assert (free.to_step, free.skip_batches, free.lr_scale, free.cannot) == (200, 70, 0.5, {})
+    assert (bound.to_step, bound.skip_batches, bound.lr_scale) == (200, None, None)
+    assert bound.checkpoints[0].skip_batches is None
+    assert "does not promise to leave out" in bound.text

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from stabilitybackend.policy.advice import suggest
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.schema.incidents import Incident
+from support.checkpoints import checkpoint
 from support.stored_incident import stored
 
 FIELDS = {
@@ -22,10 +23,6 @@ KINDS = (
     "grad_norm", "throughput", "straggler", "hang", "process_death", "agent_lost",
 )  # fmt: skip
 ONSET, NOW = 1_200, 1_203
-
-
-def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
-    return {"step": step, "path": f"/c/{step}", "segment": 0, "time": 0.0, "available": True, "dead": False} | changes
 
 
 CHECKPOINTS = [checkpoint(step) for step in range(0, 1_500, 100)]

@@ -14,13 +14,14 @@ from stabilitybackend.policy.commands import CommandBook
 from stabilitybackend.policy.orders import JobView
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport
+from stabilitybackend.schema.plan import Plan, PlannedCheckpoint
+from support.checkpoints import checkpoint
 
 NOW = 1000.0
 #: Newest starts of the ranks, ns: a node's clock is its own.
 STARTS = {"n0": 500, "n1": 900}
-CHECKPOINT = {"step": 150, "path": "c/150", "segment": 0, "time": 0.0, "available": True, "dead": False}
-JOB = JobView(200, 0.1, 2, head=3, head_key="d-1", checkpoints=[CHECKPOINT], agents=2, starts=STARTS)
-PLAN = {"version": 1, "run_id": "run", "checkpoint": {"step": 150, "path": "c/150"}, "lr_scale": 0.5, "skip_batches": 4}
+JOB = JobView(200, 0.1, 2, head=3, head_key="d-1", checkpoints=[checkpoint(150)], agents=2, starts=STARTS)
+PLAN = Plan(1, "run", NOW, "relaunch", PlannedCheckpoint(150, "c/150"), lr_scale=0.5, skip_batches=4)
 RESTART = CommandRequest("restart", reason="it hangs")
 DUMP = CommandRequest("dump_stacks")
 
@@ -39,7 +40,7 @@ def test_a_restart_carries_its_plan_and_the_processes_that_it_is_for() -> None:
     shown = msgspec.to_builtins(command)
     assert {name: shown[name] for name in ("fence", "plan", "grace_s", "to_step", "checkpoint", "world_size")} == {
         "fence": {"segment": 3, "segment_key": "d-1", "starts": {"n0": "1f4", "n1": "384"}},
-        "plan": PLAN | {"command_id": "c-1"},
+        "plan": msgspec.to_builtins(PLAN) | {"command_id": "c-1"},
         "grace_s": 10.0,
         "to_step": 150,
         "checkpoint": "c/150",

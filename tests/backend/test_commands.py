@@ -13,11 +13,7 @@ from stabilitybackend.policy.commands import MAX_ATTEMPTS, CommandBook
 from stabilitybackend.policy.orders import JobView
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport
-
-
-def _checkpoint(step: int, **more: Any) -> dict[str, Any]:
-    return {"step": step, "path": f"c/{step}", "segment": 0, "time": 0.0, "available": True, "dead": False} | more
-
+from support.checkpoints import checkpoint
 
 JOB = JobView(
     running_step=200,
@@ -25,7 +21,7 @@ JOB = JobView(
     world_size=2,
     head=0,
     head_key="",
-    checkpoints=[_checkpoint(150), _checkpoint(100)],
+    checkpoints=[checkpoint(150), checkpoint(100)],
     agents=1,
 )
 
@@ -189,7 +185,7 @@ def test_a_bad_field_is_named_with_what_was_given(asked: CommandRequest, given: 
 @pytest.mark.parametrize("lost", [{"available": False}, {"dead": True}])
 def test_a_checkpoint_that_is_gone_or_dead_is_no_target(lost: dict[str, bool]) -> None:
     with pytest.raises(BadRequest, match="usable") as error:
-        _issued(job=replace(JOB, checkpoints=[_checkpoint(150, **lost), _checkpoint(100)]))
+        _issued(job=replace(JOB, checkpoints=[checkpoint(150, **lost), checkpoint(100)]))
     assert "100" in error.value.hint
 
 

@@ -17,6 +17,8 @@ from stabilitybackend.policy import incidents
 from stabilitybackend.policy.going_back import UsableOf
 from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.schema.incidents import RolledBack, as_json, decoded, encoded
+from stabilitybackend.schema.lineage import Checkpoint
+from support.checkpoints import checkpoint
 
 
 def spike(onset: int = 200, **changes: Any) -> Finding:
@@ -57,22 +59,11 @@ def hang(step: int = 200) -> Finding:
     return Finding("liveness", key, "hang", "open", "critical", "The job hangs", "It stands.", step, step, step)
 
 
-def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
-    return {
-        "step": step,
-        "path": f"/ckpt/{step}",
-        "segment": 0,
-        "time": 0.0,
-        "available": True,
-        "dead": False,
-    } | changes
-
-
 def apply(book: IncidentBook, finding: Finding, *, time: float = 1.0, checkpoints: Any = (), segment: int = 0) -> Any:
     return book.apply(finding, segment=segment, time=time, checkpoints=UsableOf(checkpoints))
 
 
-def advice(onset: int, checkpoints: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
+def advice(onset: int, checkpoints: list[Checkpoint], **changes: Any) -> dict[str, Any]:
     incident = apply(IncidentBook("run"), spike(onset, **changes), checkpoints=checkpoints)
     return asdict(incident.suggestion)
 

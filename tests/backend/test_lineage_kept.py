@@ -14,6 +14,7 @@ from stabilitybackend.lineage.fold import MAX_SOURCES, LineageFold
 from stabilitybackend.lineage.tree import PathRange, SegmentTree
 from stabilitybackend.policy.going_back import UsableOf
 from stabilityclient.wire import EventBlock, Frame, SourceInfo
+from support.checkpoints import checkpoint
 
 
 def walked(tree: SegmentTree) -> list[PathRange]:
@@ -111,7 +112,7 @@ def test_checkpoints_to_go_back_to_are_those_that_looking_through_all_finds(
         else:
             book.gone(step, path)
     usable = book.usable(tree)
-    every = UsableOf({"step": c.step, "available": c.available, "dead": tree.is_dead(c.segment, c.step)} for c in book)
+    every = UsableOf(checkpoint(c.step, available=c.available, dead=tree.is_dead(c.segment, c.step)) for c in book)
     assert usable.oldest() == every.oldest()
     assert [usable.newest(at) for at in (-1, 3, 5, 8.5, math.inf)] == [
         every.newest(at) for at in (-1, 3, 5, 8.5, math.inf)

@@ -18,6 +18,7 @@ from stabilitybackend.runs import offenders as offenders_module
 from stabilitybackend.runs.fleet import Fleet
 from stabilitybackend.runs.offenders import Offenders
 from stabilitybackend.schema.incidents import Incident
+from support.checkpoints import checkpoint
 from support.gpu_events import Node
 
 DAY_S = 86_400.0
@@ -97,8 +98,7 @@ def test_the_memory_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.Monkey
     ],
 )
 def test_the_advice_follows_the_class_of_the_fault_and_names_its_source(xid: int, action: str, words: str) -> None:
-    checkpoints = [{"step": 4, "path": "p", "segment": 0, "time": 1.0, "available": True, "dead": False}]
-    said = suggest(_incident(_finding(10.0, xid)), UsableOf(checkpoints), 5)
+    said = suggest(_incident(_finding(10.0, xid)), UsableOf([checkpoint(4)]), 5)
     assert said is not None
     assert (said.action, words in said.text, "NVIDIA" in said.source) == (action, True, True)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from stabilitybackend.errors import BadRequest, Conflict
@@ -12,13 +13,12 @@ from stabilitybackend.policy.orders import check_fields
 from stabilitybackend.policy.plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, JobFacts, make_plan
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.lineage import Offer
+from stabilitybackend.schema.plan import Plan
+from support.checkpoints import checkpoint
 from support.stored_incident import stored
 
 NOW = 1000.0
-
-
-def _checkpoint(step: int, **more: Any) -> dict[str, Any]:
-    return {"step": step, "path": f"c/{step}", "segment": 0, "time": 0.0, "available": True, "dead": False} | more
 
 
 def _incident(kind: str, verdict: dict[str, Any] | None = None, **more: Any) -> Incident:
@@ -31,43 +31,44 @@ def _spike(action: str) -> Incident:
     return _incident("spike", severity="critical", onset_step=120, suggestion={"action": action, "to_step": 100})
 
 
-JOB = JobFacts("crashed", "Rank 5 died.", [], [_checkpoint(150), _checkpoint(100)], {"n0", "n1"}, 0)
+OFFER = Offer("i-spike", 120, 100, 60, 0.5, False, {}, "", [])
+JOB = JobFacts("crashed", "Rank 5 died.", [], [checkpoint(150), checkpoint(100)], {"n0", "n1"}, 0)
 IO = {"class": "io", "culprits": [5], "nodes": ["n1"], "gpus": [{"rank": 5, "node": "n1", "index": 2, "uuid": "GPU-7"}]}
 
 
-def _plan(job: JobFacts, request: CommandRequest | None = None) -> dict[str, Any]:
+def _plan(job: JobFacts, request: CommandRequest | None = None) -> Plan:
     return make_plan("run", job, NOW, request)
 
 
-def _where(plan: dict[str, Any]) -> tuple[str, int | None, list[str]]:
-    return plan["action"], plan["checkpoint"] and plan["checkpoint"]["step"], plan["exclude_nodes"]
+def _where(plan: Plan) -> tuple[str, int | None, list[str]]:
+    return plan.action, plan.checkpoint and plan.checkpoint.step, plan.exclude_nodes
 
 
 def test_a_job_that_died_starts_again_from_the_newest_checkpoint_that_can_be_used() -> None:
-    gone = [_checkpoint(170, available=False), _checkpoint(160, dead=True), *JOB.checkpoints]
+    gone = [checkpoint(170, available=False), checkpoint(160, dead=True), *JOB.checkpoints]
     plan = _plan(replace(JOB, checkpoints=gone, incidents=[_incident("process_death", IO | {"class": "crash"})]))
-    assert {name: plan[name] for name in ("action", "exit_code", "checkpoint", "incident_id", "suspects")} == {
+    shown = msgspec.to_builtins(plan)
+    assert {name: shown[name] for name in ("action", "exit_code", "checkpoint", "incident_id", "suspects")} == {
         "action": "relaunch",
         "exit_code": 40,
         "checkpoint": {"step": 150, "path": "c/150", "inside": None},
         "incident_id": "i-process_death",
         "suspects": [{"rank": 5, "node": "n1", "gpu": "GPU-7"}],
     }
-    assert plan["text"] == "Rank 5 stands. Start the job again, from the checkpoint of step 150."
+    assert plan.text == "Rank 5 stands. Start the job again, from the checkpoint of step 150."
 
 
 def test_an_open_incident_of_the_curve_sends_it_further_back() -> None:
-    offer = {"to_step": 100, "skip_batches": 60, "lr_scale": 0.5}
-    plan = _plan(replace(JOB, incidents=[_spike("roll_back")], offer=offer))
-    assert (plan["checkpoint"]["step"], plan["skip_range"], plan["lr_scale"]) == (100, [101, 160], 0.5)
-    assert (plan["checkpoint"]["inside"], plan["warning"]) == (None, None)
+    plan = _plan(replace(JOB, incidents=[_spike("roll_back")], offer=OFFER))
+    assert (plan.checkpoint.step, plan.skip_range, plan.lr_scale) == (100, (101, 160), 0.5)
+    assert (plan.checkpoint.inside, plan.warning) == (None, None)
 
 
 def test_a_job_that_died_inside_a_spike_that_may_pass_goes_on_there_and_the_plan_says_so() -> None:
-    plan = _plan(replace(JOB, incidents=[_spike("wait")], offer={"to_step": 100, "skip_batches": 60, "lr_scale": 0.5}))
-    assert (plan["checkpoint"]["step"], plan["skip_batches"], plan["lr_scale"]) == (150, None, None)
-    assert plan["checkpoint"]["inside"]["incident_id"] == "i-spike"
-    assert plan["warning"] == (
+    plan = _plan(replace(JOB, incidents=[_spike("wait")], offer=OFFER))
+    assert (plan.checkpoint.step, plan.skip_batches, plan.lr_scale) == (150, None, None)
+    assert plan.checkpoint.inside.incident_id == "i-spike"
+    assert plan.warning == (
         "The checkpoint of step 150 was saved 30 steps after the onset of an open spike (step 120): it may hold the "
         "damage already; the last good one is that of step 100."
     )
@@ -77,8 +78,8 @@ def test_who_names_a_checkpoint_from_inside_has_to_accept_that() -> None:
     job, request = replace(JOB, incidents=[_spike("wait")]), CommandRequest("restart", to_step=150)
     with pytest.raises(Conflict, match="30 steps after the onset of an open spike"):
         _plan(job, request)
-    assert _plan(job, replace(request, accept_inside_incident=True))["checkpoint"]["step"] == 150
-    assert _plan(job, replace(request, to_step=100))["warning"] is None
+    assert _plan(job, replace(request, accept_inside_incident=True)).checkpoint.step == 150
+    assert _plan(job, replace(request, to_step=100)).warning is None
 
 
 @pytest.mark.parametrize(
@@ -100,22 +101,22 @@ def test_a_node_is_left_out_on_hard_evidence_or_when_it_was_blamed_twice(
 ) -> None:
     plan = _plan(replace(JOB, incidents=incidents))
     assert _where(plan) == ("relaunch_without" if excluded else "relaunch", 150, excluded)
-    assert plan["exit_code"] == (41 if excluded else 40)
+    assert plan.exit_code == (41 if excluded else 40)
 
 
 def test_a_job_that_stands_starts_again_though_a_gpu_fault_that_it_outlived_is_open_too() -> None:
     sick = _incident("gpu_fault", node="n1", evidence={"class": "drain"}, opened=NOW - 600.0, title="GPU 2 is sick")
     plan = _plan(replace(JOB, status="stalled", incidents=[sick, _incident("hang", IO)]))
-    assert (plan["action"], plan["exclude_nodes"]) == ("relaunch_without", ["n1"])
-    assert plan["text"].startswith("GPU 2 is sick. Rank 5 stands. Start the job again without n1")
-    assert [suspect["rank"] for suspect in plan["suspects"]] == [5]
+    assert (plan.action, plan.exclude_nodes) == ("relaunch_without", ["n1"])
+    assert plan.text.startswith("GPU 2 is sick. Rank 5 stands. Start the job again without n1")
+    assert [suspect.rank for suspect in plan.suspects] == [5]
 
 
 def test_suspicion_alone_never_leaves_a_job_without_nodes() -> None:
     twice = [_incident("hang", IO), _incident("hang", IO, incident_id="i-old", state="resolved")]
-    assert _plan(replace(JOB, incidents=twice, nodes={"n1"}))["exclude_nodes"] == []
+    assert _plan(replace(JOB, incidents=twice, nodes={"n1"})).exclude_nodes == []
     drained = [_incident("gpu_fault", node="n1", evidence={"class": "drain"})]
-    assert _plan(replace(JOB, incidents=drained, nodes={"n1"}))["exclude_nodes"] == ["n1"]
+    assert _plan(replace(JOB, incidents=drained, nodes={"n1"})).exclude_nodes == ["n1"]
 
 
 @pytest.mark.parametrize(
@@ -137,8 +138,8 @@ def test_suspicion_alone_never_leaves_a_job_without_nodes() -> None:
 )
 def test_what_is_done_follows_from_the_state_of_the_job(job: JobFacts, action: str) -> None:
     plan = _plan(job)
-    assert (plan["action"], plan["exit_code"]) == (action, EXIT_CODES[action])
-    assert action.startswith("relaunch") or (plan["checkpoint"] is None and plan["exclude_nodes"] == [])
+    assert (plan.action, plan.exit_code) == (action, EXIT_CODES[action])
+    assert action.startswith("relaunch") or (plan.checkpoint is None and plan.exclude_nodes == [])
 
 
 def test_what_people_name_counts_whatever_the_plan_would_say() -> None:
@@ -147,8 +148,8 @@ def test_what_people_name_counts_whatever_the_plan_would_say() -> None:
     )
     plan = _plan(replace(JOB, status="running", fruitless=9), request)
     assert _where(plan) == ("relaunch_without", 100, ["n0"])
-    assert (plan["skip_batches"], plan["skip_range"], plan["lr_scale"]) == (5, [101, 105], 0.5)
-    assert plan["text"].startswith("it is slow. Start the job again without n0, from the checkpoint of step 100.")
+    assert (plan.skip_batches, plan.skip_range, plan.lr_scale) == (5, (101, 105), 0.5)
+    assert plan.text.startswith("it is slow. Start the job again without n0, from the checkpoint of step 100.")
     with pytest.raises(BadRequest, match="no usable checkpoint for step 120"):
         _plan(JOB, replace(request, to_step=120))
 
@@ -170,10 +171,10 @@ def test_an_order_on_a_job_that_runs_on_leaves_out_what_is_sick_and_says_why() -
     assert _where(_plan(job)) == ("none", None, [])
     plan = _plan(job, CommandRequest("restart"))
     assert _where(plan) == ("relaunch_without", 150, ["n1"])
-    assert plan["text"].startswith("GPU 2 has to be drained. Start the job again without n1")
+    assert plan.text.startswith("GPU 2 has to be drained. Start the job again without n1")
 
 
 def test_a_job_without_a_checkpoint_is_told_what_that_means() -> None:
-    assert _plan(replace(JOB, checkpoints=[]))["text"].endswith("from where it finds its state.")
-    gone = [_checkpoint(150, available=False)]
-    assert _plan(replace(JOB, checkpoints=gone))["text"].endswith("from the beginning: no checkpoint can be used.")
+    assert _plan(replace(JOB, checkpoints=[])).text.endswith("from where it finds its state.")
+    gone = [checkpoint(150, available=False)]
+    assert _plan(replace(JOB, checkpoints=gone)).text.endswith("from the beginning: no checkpoint can be used.")

@@ -17,13 +17,11 @@ from stabilitybackend.runs.offering import offer_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.lineage import Offer
 from stabilityclient.wire import Frame
+from support.checkpoints import checkpoint
 from support.job_frames import Job
 from support.stored_incident import stored
-
-
-def checkpoint(step: int, **changes: Any) -> dict[str, Any]:
-    return {"step": step, "path": f"c/{step}", "segment": 0, "time": 0.0, "available": True, "dead": False} | changes
 
 
 def incident(onset: int = 220, kind: str = "spike", **changes: Any) -> Incident:
@@ -40,14 +38,14 @@ def incident(onset: int = 220, kind: str = "spike", **changes: Any) -> Incident:
 TWO = [checkpoint(250), checkpoint(200)]
 
 
-def chosen(offer: dict[str, Any]) -> tuple[Any, ...]:
-    return offer["to_step"], offer["skip_batches"], offer["incident_id"]
+def chosen(offer: Offer) -> tuple[Any, ...]:
+    return offer.to_step, offer.skip_batches, offer.incident_id
 
 
 def test_the_newest_checkpoint_from_before_the_open_spike_is_offered() -> None:
     offer = way_back([incident()], TWO, 269)
     assert chosen(offer) == (200, 70, "i-spike-220")
-    assert [(one["step"], one["skip_batches"], one["where"]) for one in offer["checkpoints"]] == [
+    assert [(one.step, one.skip_batches, one.where) for one in offer.checkpoints] == [
         (250, 20, "30 steps after the onset"),
         (200, 70, "20 steps before the onset"),
     ]
@@ -64,7 +62,7 @@ def test_an_open_incident_that_began_earlier_moves_the_offer_of_every_other_one(
 
 
 def test_the_skip_grows_with_the_run() -> None:
-    assert way_back([incident()], TWO, 400)["skip_batches"] == 200
+    assert way_back([incident()], TWO, 400).skip_batches == 200
 
 
 def test_without_an_open_incident_the_newest_checkpoint_is_offered_and_nothing_is_skipped() -> None:
@@ -79,14 +77,14 @@ def test_who_looks_at_a_spike_that_is_over_is_offered_the_checkpoint_before_it()
 
 def test_no_checkpoint_from_before_the_onset_is_no_suggestion() -> None:
     offer = way_back([incident()], [checkpoint(250)], 269)
-    assert (offer["to_step"], offer["skip_batches"]) == (None, None)
-    assert "No checkpoint from before" in offer["text"]
-    assert [one["step"] for one in offer["checkpoints"]] == [250]
+    assert (offer.to_step, offer.skip_batches) == (None, None)
+    assert "No checkpoint from before" in offer.text
+    assert [one.step for one in offer.checkpoints] == [250]
 
 
 def test_a_job_without_checkpoints_is_offered_none() -> None:
-    assert way_back([], [], None)["checkpoints"] == []
-    assert way_back([incident()], [], 269)["to_step"] is None
+    assert way_back([], [], None).checkpoints == []
+    assert way_back([incident()], [], 269).to_step is None
 
 
 def test_step_0_is_a_checkpoint_like_any_other() -> None:
@@ -96,14 +94,14 @@ def test_step_0_is_a_checkpoint_like_any_other() -> None:
 def test_what_can_not_be_loaded_is_not_offered() -> None:
     gone = [checkpoint(210, available=False), checkpoint(205, dead=True), checkpoint(300), *TWO]
     offer = way_back([incident()], gone, 269)
-    assert [one["step"] for one in offer["checkpoints"]] == [250, 200]
+    assert [one.step for one in offer.checkpoints] == [250, 200]
 
 
 def test_the_suggested_checkpoint_is_offered_however_many_came_after_the_onset() -> None:
     many = [checkpoint(step) for step in range(400, 220, -1)]
     offer = way_back([incident()], [*many, *TWO], 500)
-    assert len(offer["checkpoints"]) == MAX_OFFERED + 1
-    assert offer["checkpoints"][-1]["step"] == offer["to_step"] == 200
+    assert len(offer.checkpoints) == MAX_OFFERED + 1
+    assert offer.checkpoints[-1].step == offer.to_step == 200
 
 
 def test_a_level_that_was_meant_spoils_no_checkpoint() -> None:
@@ -167,7 +165,7 @@ def test_after_a_rollback_the_next_spike_is_gone_back_for_like_the_first() -> No
         for frame in frames:
             state.apply(frame, replayed=False)
         offer = offer_of(state)
-        return offer["to_step"], offer["skip_batches"], [one["step"] for one in offer["checkpoints"]]
+        return offer.to_step, offer.skip_batches, [one.step for one in offer.checkpoints]
 
     saved = [job.event("checkpoint", step, path=f"c/{step}") for step in (0, 200)]
     assert feed(saved[0], rows(job, 1, 200), saved[1]) == (200, None, [200, 0])
@@ -175,7 +173,7 @@ def test_after_a_rollback_the_next_spike_is_gone_back_for_like_the_first() -> No
     assert feed(spoilt, job.event("checkpoint", 250, path="c/250")) == (200, 70, [250, 200, 0])
     back = job.rolled_back(200, "c-1", command_id="c-1")
     assert feed(back, rows(job, 201, 240)) == (200, None, [200, 0])
-    assert {c["step"]: c["inside"] for c in state.checkpoints()}[250] is None  # it is on the branch that was left
+    assert {c.step: c.inside for c in state.checkpoints()}[250] is None  # it is on the branch that was left
     later = rows(job, 241, 430, spoilt_from=400)
     assert feed(job.event("checkpoint", 240, path="c/240"), later) == (240, 210, [240, 200, 0])
 
@@ -184,7 +182,7 @@ def test_what_the_ranks_say_that_they_can_is_offered_and_kept_in_a_snapshot() ->
     state, second = (RunState("run", lambda: 5_000.0) for _ in range(2))
     for rank, can in enumerate((["lr_scale", "seed"], ["seed"])):
         state.apply(Job(rank, world_size=2).event("handler", can=can), replayed=False)
-    assert sorted(offer_of(state)["cannot"]) == ["lr_scale", "skip_batches"]
+    assert sorted(offer_of(state).cannot) == ["lr_scale", "skip_batches"]
     second.handlers.restore(state.saved()["handlers"])
     assert second.handlers == state.handlers
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from stabilitybackend.runs.world import MAX_LAUNCHES, World, left_nodes, newest_starts
 from stabilityclient.wire import SourceInfo
+from support.checkpoints import checkpoint
 
 
 def _world(*launches: tuple[float, int, int]) -> World:
@@ -60,7 +59,7 @@ def test_gpus_are_those_in_use_on_the_nodes_that_are_there() -> None:
     ids=["announces none", "the first saved", "the second saved", "the third saved"],
 )
 def test_launches_without_a_checkpoint_of_their_own_brought_nothing(saved_at: list[float], fruitless: int) -> None:
-    checkpoints: list[dict[str, Any]] = [{"time": time} for time in saved_at]
+    checkpoints = [checkpoint(0, time=time) for time in saved_at]
     assert _world((1, 2, 1), (2, 2, 11), (3, 2, 21)).fruitless(checkpoints) == fruitless
 
 

@@ -1,7 +1,7 @@
 """What tests of more than one folder share, one job a file; ``from support.waiting import wait_until`` in every test.
 
 Frames and jobs without a process: `job_frames`, `job_stories`, `relaunched_jobs`, `eventful_run`, `forked_tree`,
-    `gpu_events`, `bad_events`, `watched_job`, `stalled_job`, `stored_incident`.
+    `gpu_events`, `bad_events`, `watched_job`, `stalled_job`, `checkpoints`, `stored_incident`.
 Parts of the product on a real Redis: `manager_stack` (run manager), `gateway_stack` (gateway), `server_stack` (whole
     server), `checked_answers` (what it answers is what it declares), `incident_stream` (what alerting reads),
     `cli_program`, `plain_redis`, `imported_run`.

@@ -6,7 +6,6 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,17 +70,17 @@ def plan(
         typer.echo(text)
     else:
         typer.echo(f"{found['action']}: {found['text']}")
-        _warn(found)
+        _warn(found.get("warning"))
         for suspect in found["suspects"]:
             gpu = f", GPU {suspect['gpu']}" if suspect.get("gpu") else ""
             typer.echo(f"  suspect: rank {suspect['rank']} on {suspect.get('node') or 'an unknown node'}{gpu}")
     raise typer.Exit(int(found["exit_code"]))
 
 
-def _warn(plan: Mapping[str, Any]) -> None:
+def _warn(warning: str | None) -> None:
     """Print what speaks against the checkpoint of a plan, where something does."""
-    if plan.get("warning"):
-        typer.echo(f"  warning: {plan['warning']}")
+    if warning:
+        typer.echo(f"  warning: {warning}")
 
 
 def _decided(client: ApiClient, place: str, deadline: float) -> dict[str, Any]:
@@ -143,7 +142,7 @@ def restart(
     with open_client(url, api_key, data_dir) as client:
         command = issue(client, run_id, request)
         if isinstance(command, Restart):
-            _warn(command.plan)
+            _warn(command.plan.warning)
         if wait:
             command = follow(client, command, deadline)
     if command.state == "done":

@@ -7,7 +7,8 @@ ranks, and done with the first row of a process that started after the order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+
+from msgspec.structs import replace
 
 from stabilitybackend.errors import Conflict
 from stabilitybackend.policy.orders import JobView
@@ -25,6 +26,7 @@ from stabilitybackend.schema.commands import (
     StackDump,
     State,
 )
+from stabilitybackend.schema.plan import Plan
 
 __all__ = [
     "GONE_S",
@@ -72,7 +74,7 @@ def new_dump(
 
 
 def new_restart(
-    request: CommandRequest, command_id: str, run_id: str, job: JobView, plan: Mapping[str, Any],
+    request: CommandRequest, command_id: str, run_id: str, job: JobView, plan: Plan,
     *, issuer: str, now: float,
 ) -> Restart:  # fmt: skip
     """Return the command, pending and with no history; ``world_size`` is the number of agents that should answer.
@@ -80,22 +82,22 @@ def new_restart(
     Args:
         plan: what the agents write (``policy/plan.py``).
     """
-    checkpoint = plan["checkpoint"]
+    checkpoint = plan.checkpoint
     return Restart(
         command_id=command_id,
         run_id=run_id,
-        to_step=request.to_step if checkpoint is None else checkpoint["step"],
-        lr_scale=plan["lr_scale"],
-        skip_batches=plan["skip_batches"],
+        to_step=request.to_step if checkpoint is None else checkpoint.step,
+        lr_scale=plan.lr_scale,
+        skip_batches=plan.skip_batches,
         reason=request.reason,
         issuer=issuer,
         issued=now,
         expires=request.expires(now),
         fence=Fence(job.head, job.head_key, {node: f"{started:x}" for node, started in sorted(job.starts.items())}),
         world_size=job.agents,
-        checkpoint=None if checkpoint is None else checkpoint["path"],
+        checkpoint=None if checkpoint is None else checkpoint.path,
         idempotency_key=request.idempotency_key,
-        plan={**plan, "command_id": command_id},
+        plan=replace(plan, command_id=command_id),
         grace_s=GRACE_S if request.grace_s is None else request.grace_s,
     )
 

@@ -7,7 +7,6 @@ commands that changed, for the worker to store, audit and deliver. The book alon
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 from stabilitybackend.errors import Conflict
 from stabilitybackend.policy.agent_orders import (
@@ -36,6 +35,7 @@ from stabilitybackend.schema.commands import (
     State,
 )
 from stabilitybackend.schema.events import CommandReport
+from stabilitybackend.schema.plan import Plan
 
 __all__ = ["MAX_ATTEMPTS", "CommandBook"]
 
@@ -119,7 +119,7 @@ class CommandBook:
         command_id: str,
         issuer: str,
         now: float,
-        plan: Mapping[str, Any] | None = None,
+        plan: Plan | None = None,
     ) -> Command:
         """Return the new command.
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import Any, Protocol
+from typing import Protocol
 
 from stabilitybackend.policy.literature import PALM
 from stabilitybackend.schema.evidence import CurveFacts, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.lineage import Checkpoint, SpoiledBy
 
 __all__ = [
     "GUARD_STEPS", "Target", "Usable", "UsableOf", "beginning", "inside", "interval_of", "spoiling",
@@ -70,10 +71,10 @@ class Usable(Protocol):
 
 
 class UsableOf:
-    """Those among checkpoints in the shape of docs/api.md."""
+    """Those among checkpoints as the API has them."""
 
-    def __init__(self, checkpoints: Iterable[Mapping[str, Any]]) -> None:
-        self._steps = sorted(int(c["step"]) for c in checkpoints if c["available"] and not c["dead"])
+    def __init__(self, checkpoints: Iterable[Checkpoint]) -> None:
+        self._steps = sorted(c.step for c in checkpoints if c.usable)
 
     def newest(self, at_most: float = math.inf) -> int | None:
         """Return the greatest step that is at most ``at_most``, None where there is none."""
@@ -104,14 +105,14 @@ def spoiling(incidents: Iterable[Incident]) -> list[Incident]:
     ]
 
 
-def inside(step: int, spoiled: Iterable[Incident]) -> dict[str, Any] | None:
+def inside(step: int, spoiled: Iterable[Incident]) -> SpoiledBy | None:
     """Return which incident the state after ``step`` is from inside of, None where it is from before all of them.
 
     Args:
         spoiled: what ``spoiling`` returned.
 
     Returns:
-        ``{"incident_id", "kind", "onset_step", "text"}`` of the one that began first.
+        The one that began first.
     """
     first = min(spoiled, key=lambda one: (one.onset_step, one.incident_id), default=None)
     if first is None or step < first.onset_step:
@@ -120,12 +121,7 @@ def inside(step: int, spoiled: Iterable[Incident]) -> dict[str, Any] | None:
     when = "at the onset" if late == 0 else f"{late} {'step' if late == 1 else 'steps'} after the onset"
     what = kind_of(first.kind).short
     text = f"saved {when} of an open {what} (step {first.onset_step}): it may hold the damage already"
-    return {
-        "incident_id": first.incident_id,
-        "kind": first.kind,
-        "onset_step": first.onset_step,
-        "text": text,
-    }
+    return SpoiledBy(first.incident_id, first.kind, first.onset_step, text)
 
 
 def target(

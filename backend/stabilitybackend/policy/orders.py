@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stabilitybackend.errors import BadRequest, Conflict
 from stabilitybackend.policy.abilities import Handlers
 from stabilitybackend.policy.going_back import inside
 from stabilitybackend.schema.commands import KINDS, CommandRequest
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.lineage import Checkpoint
 
 __all__ = ["JobView", "check_fields", "check_outside", "last_good", "usable_checkpoint"]
 
@@ -34,7 +34,7 @@ class JobView:
         step_time_s: usual seconds a step, None when unknown.
         world_size: ranks that have to agree.
         head, head_key: the segment that the command is fenced to.
-        checkpoints: Checkpoint dicts of docs/api.md, newest first.
+        checkpoints: newest first.
         agents: agents connected now.
         starts: node -> when the newest of its ranks' processes started, ns since 1970 by the node's own clock.
         spoiling: the open incidents from whose onset on no checkpoint is good.
@@ -47,7 +47,7 @@ class JobView:
     world_size: int
     head: int
     head_key: str
-    checkpoints: Sequence[Mapping[str, Any]]
+    checkpoints: Sequence[Checkpoint]
     agents: int
     starts: Mapping[str, int] = field(default_factory=dict)
     spoiling: Sequence[Incident] = ()
@@ -101,7 +101,7 @@ def check_fields(request: CommandRequest) -> None:
 _ALL_FIELDS = sorted(frozenset[str]().union(*(kind.takes for kind in KINDS.values())))
 
 
-def usable_checkpoint(to_step: int, checkpoints: Sequence[Mapping[str, Any]]) -> str | None:
+def usable_checkpoint(to_step: int, checkpoints: Sequence[Checkpoint]) -> str | None:
     """Return the path of the checkpoint of ``to_step``, None for a job that announces none.
 
     Raises:
@@ -109,21 +109,18 @@ def usable_checkpoint(to_step: int, checkpoints: Sequence[Mapping[str, Any]]) ->
     """
     if not checkpoints:
         return None
-    usable = [c for c in checkpoints if c["available"] and not c["dead"]]
+    usable = [c for c in checkpoints if c.usable]
     for checkpoint in usable:
-        if checkpoint["step"] == to_step:
-            return str(checkpoint["path"])
-    known = ", ".join(str(c["step"]) for c in usable[:12]) or "none"
+        if checkpoint.step == to_step:
+            return checkpoint.path
+    known = ", ".join(str(c.step) for c in usable[:12]) or "none"
     raise BadRequest(f"there is no usable checkpoint for step {to_step}", hint=f"usable checkpoints: {known}")
 
 
-def check_outside(
-    request: CommandRequest, checkpoints: Sequence[Mapping[str, Any]], spoiling: Sequence[Incident]
-) -> None:
+def check_outside(request: CommandRequest, checkpoints: Sequence[Checkpoint], spoiling: Sequence[Incident]) -> None:
     """Raise Conflict where the named checkpoint is from inside an open incident, and that was not accepted.
 
     Args:
-        checkpoints: Checkpoint dicts of docs/api.md.
         spoiling: the open incidents from whose onset on no checkpoint is good.
     """
     if request.to_step is None or request.accept_inside_incident:
@@ -132,16 +129,16 @@ def check_outside(
     if found is None:
         return
     raise Conflict(
-        f"the checkpoint of step {request.to_step} was {found['text']} (incident {found['incident_id']})",
+        f"the checkpoint of step {request.to_step} was {found.text} (incident {found.incident_id})",
         hint=f"{last_good(checkpoints, spoiling)}; to go to step {request.to_step} all the same, say "
         "accept_inside_incident (on the command line: --accept-inside-incident)",
         code="inside_incident",
     )
 
 
-def last_good(checkpoints: Sequence[Mapping[str, Any]], spoiling: Sequence[Incident]) -> str:
+def last_good(checkpoints: Sequence[Checkpoint], spoiling: Sequence[Incident]) -> str:
     """Return in words which usable checkpoint is the newest one from before all open incidents."""
-    usable = (int(c["step"]) for c in checkpoints if c["available"] and not c["dead"])
+    usable = (c.step for c in checkpoints if c.usable)
     good = max((step for step in usable if inside(step, spoiling) is None), default=None)
     return "no checkpoint is from before it" if good is None else f"the last good one is that of step {good}"
 

@@ -9,11 +9,8 @@ nodes does not start at all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
-
-import msgspec
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from stabilitybackend.policy.going_back import inside, spoiling
 from stabilitybackend.policy.goodbyes import left_in_order
@@ -22,6 +19,8 @@ from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, JudgedFacts, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.lineage import Checkpoint, Offer
+from stabilitybackend.schema.plan import Plan, PlannedAction, PlannedCheckpoint, PlannedSuspect
 from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
 
 __all__ = ["EXIT_CODES", "MAX_FRUITLESS", "JobFacts", "make_plan"]
@@ -60,25 +59,25 @@ class JobFacts:
 
     Attributes:
         status, note: of the Run (docs/api.md).
-        incidents: newest first. checkpoints: in the shape of docs/api.md, newest first.
+        incidents, checkpoints: newest first.
         nodes: of the job's ranks.
         fruitless: newest launches in a row that made no progress.
         settled: False while the last words of a job that ended may still be on their way: the first rank that is told
             dead need not be the cause.
-        offer: the rollback that the run offers (``policy/way_back.py``), {} for none.
+        offer: the rollback that the run offers (``policy/way_back.py``), None for none.
     """
 
     status: str
     note: str
     incidents: Sequence[Incident]
-    checkpoints: Sequence[Mapping[str, Any]]
+    checkpoints: Sequence[Checkpoint]
     nodes: Collection[str]
     fruitless: int
     settled: bool = True
-    offer: Mapping[str, Any] = field(default_factory=dict)
+    offer: Offer | None = None
 
 
-def make_plan(run_id: str, job: JobFacts, now: float, request: CommandRequest | None = None) -> dict[str, Any]:
+def make_plan(run_id: str, job: JobFacts, now: float, request: CommandRequest | None = None) -> Plan:
     """Return the plan in the shape of docs/restart.md.
 
     Args:
@@ -106,31 +105,30 @@ def make_plan(run_id: str, job: JobFacts, now: float, request: CommandRequest | 
         action = "relaunch_without"
     relaunch = action.startswith("relaunch")
     start = _start_from(job, request) if relaunch else _Start()
-    plan: dict[str, Any] = {
-        "version": 1,
-        "run_id": run_id,
-        "written": now,
-        "action": action,
-        "checkpoint": start.checkpoint,
-        "warning": start.warning,
-        "skip_batches": start.skip_batches,
-        "skip_range": start.skip_range,
-        "lr_scale": start.lr_scale,
-        "exclude_nodes": exclude if relaunch else [],
-        "suspects": _suspects(verdict),
-        "incident_id": None if cause is None else cause.incident_id,
-        "verdict": msgspec.to_builtins(verdict),
-        "exit_code": EXIT_CODES[action],
-    }
-    plan["text"] = _text(plan, why, bool(job.checkpoints))
-    return plan
+    return Plan(
+        version=1,
+        run_id=run_id,
+        written=now,
+        action=action,
+        checkpoint=start.checkpoint,
+        warning=start.warning,
+        skip_batches=start.skip_batches,
+        skip_range=start.skip_range,
+        lr_scale=start.lr_scale,
+        exclude_nodes=exclude if relaunch else [],
+        suspects=_suspects(verdict),
+        incident_id=None if cause is None else cause.incident_id,
+        verdict=verdict,
+        exit_code=EXIT_CODES[action],
+        text=" ".join([*([why] if why else []), *(_words(start, exclude, bool(job.checkpoints)) if relaunch else [])]),
+    )
 
 
 @dataclass(frozen=True)
 class _Start:
-    checkpoint: dict[str, Any] | None = None
+    checkpoint: PlannedCheckpoint | None = None
     skip_batches: int | None = None
-    skip_range: list[int] | None = None
+    skip_range: tuple[int, int] | None = None
     lr_scale: float | None = None
     #: What speaks against the checkpoint, one sentence; None: nothing is known.
     warning: str | None = None
@@ -175,7 +173,7 @@ def _blamed(incidents: Iterable[Incident], stopping: Sequence[Incident]) -> tupl
     return hard, {node for node in open_names if blames[node] >= _BLAMES}
 
 
-def _action(job: JobFacts, cause: Incident | None, standing: Incident | None, now: float) -> tuple[str, str]:
+def _action(job: JobFacts, cause: Incident | None, standing: Incident | None, now: float) -> tuple[PlannedAction, str]:
     """Return what to do and why.
 
     Args:
@@ -232,29 +230,28 @@ def _start_from(job: JobFacts, request: CommandRequest | None) -> _Start:
         check_outside(request, job.checkpoints, spoiled)
         step = request.to_step
     else:
-        usable = [c for c in job.checkpoints if c["available"] and not c["dead"]]
-        advised = job.offer if any(_says_back(incident) for incident in spoiled) else {}
-        chosen = next((c for c in usable if c["step"] == advised.get("to_step")), None)
-        if chosen is not None:
-            skip = advised["skip_batches"] if skip is None else skip
-            scale = advised["lr_scale"] if scale is None else scale
+        usable = [c for c in job.checkpoints if c.usable]
+        advised = job.offer if any(_says_back(incident) for incident in spoiled) else None
+        chosen = next((c for c in usable if advised is not None and c.step == advised.to_step), None)
+        if chosen is not None and advised is not None:
+            skip = advised.skip_batches if skip is None else skip
+            scale = advised.lr_scale if scale is None else scale
         else:
-            chosen = max(usable, key=lambda c: (c["step"], c["time"]), default=None)
+            chosen = max(usable, key=lambda c: (c.step, c.time), default=None)
         if chosen is None:
             return _Start(None, skip, None, scale)
-        step, path = int(chosen["step"]), str(chosen["path"])
+        step, path = chosen.step, chosen.path
     found, warning = inside(step, spoiled), None
     if found is not None:
-        warning = f"The checkpoint of step {step} was {found['text']}; {last_good(job.checkpoints, spoiled)}."
-    checkpoint = {"step": step, "path": path, "inside": found}
-    return _Start(checkpoint, skip, [step + 1, step + skip] if skip else None, scale, warning)
+        warning = f"The checkpoint of step {step} was {found.text}; {last_good(job.checkpoints, spoiled)}."
+    return _Start(PlannedCheckpoint(step, path, found), skip, (step + 1, step + skip) if skip else None, scale, warning)
 
 
 def _says_back(incident: Incident) -> bool:
     return incident.suggestion is not None and incident.suggestion.action == "roll_back"
 
 
-def _suspects(verdict: Verdict | None) -> list[dict[str, Any]]:
+def _suspects(verdict: Verdict | None) -> list[PlannedSuspect]:
     if verdict is None:
         return []
     gpus = {gpu.rank: gpu for gpu in verdict.gpus}
@@ -262,22 +259,19 @@ def _suspects(verdict: Verdict | None) -> list[dict[str, Any]]:
     found = []
     for rank in verdict.culprits[:MAX_SUSPECTS]:
         gpu = gpus.get(rank, SuspectGpu())
-        found.append({"rank": rank, "node": gpu.node or (min(nodes) if len(nodes) == 1 else None), "gpu": gpu.uuid})
+        found.append(PlannedSuspect(rank, gpu.node or (min(nodes) if len(nodes) == 1 else None), gpu.uuid))
     return found
 
 
-def _text(plan: Mapping[str, Any], why: str, announces: bool) -> str:
-    words = [why] if why else []
-    if plan["action"].startswith("relaunch"):
-        checkpoint = plan["checkpoint"]
-        if checkpoint is not None:
-            where = f"from the checkpoint of step {checkpoint['step']}"
-        else:
-            where = "from the beginning: no checkpoint can be used" if announces else "from where it finds its state"
-        without = f" without {', '.join(plan['exclude_nodes'])}" if plan["exclude_nodes"] else ""
-        words.append(f"Start the job again{without}, {where}.")
-        if plan["skip_batches"]:
-            words.append(f"Leave out {plan['skip_batches']} batches behind it.")
-        if plan["lr_scale"] is not None:
-            words.append(f"Multiply the learning rate by {plan['lr_scale']:g}.")
-    return " ".join(words)
+def _words(start: _Start, exclude: Sequence[str], announces: bool) -> Iterator[str]:
+    """Yield how the job is to be started again, sentences."""
+    if start.checkpoint is not None:
+        where = f"from the checkpoint of step {start.checkpoint.step}"
+    else:
+        where = "from the beginning: no checkpoint can be used" if announces else "from where it finds its state"
+    without = f" without {', '.join(exclude)}" if exclude else ""
+    yield f"Start the job again{without}, {where}."
+    if start.skip_batches:
+        yield f"Leave out {start.skip_batches} batches behind it."
+    if start.lr_scale is not None:
+        yield f"Multiply the learning rate by {start.lr_scale:g}."

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+
+from msgspec.structs import asdict
 
 from stabilitybackend.policy.advice import suggest
 from stabilitybackend.policy.going_back import SKIP_PAST_ONSET_BATCHES, UsableOf, spoiling, target
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.lineage import Checkpoint, Offer, OfferedCheckpoint
 
 __all__ = ["MAX_OFFERED", "way_back"]
 
@@ -22,26 +24,26 @@ MAX_OFFERED = 40
 
 def way_back(
     incidents: Sequence[Incident],
-    checkpoints: Sequence[Mapping[str, Any]],
+    checkpoints: Sequence[Checkpoint],
     last_step: int | None,
     about: Incident | None = None,
     cannot: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, Any]:
-    """Return the Offer of docs/api.md.
+) -> Offer:
+    """Return the rollback that is offered.
 
     Args:
         incidents: of the run, oldest first.
-        checkpoints: Checkpoints of docs/api.md, newest first.
+        checkpoints: newest first.
         last_step: newest step of the effective timeline, None before the first.
         about: the incident that somebody looks at: it is gone back for although it is over.
         cannot: what the job does not promise to change -> why; nothing of that is suggested.
     """
-    usable = [c for c in checkpoints if c["available"] and not c["dead"] and c["step"] <= (last_step or 0)]
+    usable = [c for c in checkpoints if c.usable and c.step <= (last_step or 0)]
     lead = _lead(incidents, about)
     known = UsableOf(checkpoints)
     chosen, skip_to, lr_scale, reseed = None, None, None, False
     if lead is None:
-        chosen = max((int(c["step"]) for c in usable), default=None)
+        chosen = max((c.step for c in usable), default=None)
         text = "No incident is open that one would go back for: the newest checkpoint, and nothing else is changed."
     else:
         onset, now = lead.onset_step, max(last_step or 0, lead.now_step)
@@ -56,21 +58,23 @@ def way_back(
         skip_to = None if "skip_batches" in cannot else max(skip_to, last_step or 0)
         text = _words(lead, chosen, skip_to is None)
     offered = usable[:MAX_OFFERED]
-    offered += [c for c in usable[MAX_OFFERED:] if c["step"] == chosen][:1]
-    return {
-        "incident_id": None if lead is None else lead.incident_id,
-        "onset_step": None if lead is None else lead.onset_step,
-        "to_step": chosen,
-        "skip_batches": None if chosen is None or skip_to is None else skip_to - chosen,
-        "lr_scale": None if "lr_scale" in cannot else lr_scale,
-        "reseed": reseed and "seed" not in cannot,
-        "cannot": dict(cannot),
-        "text": text,
-        "checkpoints": [
-            {**c, "skip_batches": None if skip_to is None else skip_to - c["step"], "where": _where(c["step"], lead)}
+    offered += [c for c in usable[MAX_OFFERED:] if c.step == chosen][:1]
+    return Offer(
+        incident_id=None if lead is None else lead.incident_id,
+        onset_step=None if lead is None else lead.onset_step,
+        to_step=chosen,
+        skip_batches=None if chosen is None or skip_to is None else skip_to - chosen,
+        lr_scale=None if "lr_scale" in cannot else lr_scale,
+        reseed=reseed and "seed" not in cannot,
+        cannot=dict(cannot),
+        text=text,
+        checkpoints=[
+            OfferedCheckpoint(
+                **asdict(c), skip_batches=None if skip_to is None else skip_to - c.step, where=_where(c.step, lead)
+            )
             for c in offered
         ],
-    }
+    )
 
 
 def _lead(incidents: Collection[Incident], about: Incident | None) -> Incident | None:

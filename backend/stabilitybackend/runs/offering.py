@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stabilitybackend.errors import NotFound
 from stabilitybackend.lineage.fold import LineageFold
@@ -12,6 +12,7 @@ from stabilitybackend.policy.orders import JobView
 from stabilitybackend.policy.way_back import way_back
 from stabilitybackend.runs.world import newest_starts
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.lineage import Checkpoint, Offer
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -21,23 +22,15 @@ __all__ = ["checkpoints_of", "job_of", "offer_of"]
 
 def checkpoints_of(
     fold: LineageFold, spoiling: Collection[Incident], paths: Collection[str] | None = None
-) -> list[dict[str, Any]]:
-    """Return the checkpoints in the shape of docs/api.md, newest first.
+) -> list[Checkpoint]:
+    """Return the checkpoints, newest first.
 
     Args:
         spoiling: the open incidents from whose onset on no checkpoint is good.
         paths: only those that lie there; None for all.
     """
     return [
-        {
-            "step": c.step,
-            "path": c.path,
-            "segment": c.segment,
-            "time": c.time,
-            "available": c.available,
-            "dead": dead,
-            "inside": None if dead else inside(c.step, spoiling),
-        }
+        Checkpoint(c.step, c.path, c.segment, c.time, c.available, dead, None if dead else inside(c.step, spoiling))
         for c in (reversed(fold.checkpoints) if paths is None else fold.checkpoints.at(paths))
         for dead in [fold.tree.is_dead(c.segment, c.step)]
     ]
@@ -65,8 +58,8 @@ def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *
     )
 
 
-def offer_of(state: RunState, incident_id: str | None = None) -> dict[str, Any]:
-    """Return the Offer of docs/api.md: the rollback that is suggested now.
+def offer_of(state: RunState, incident_id: str | None = None) -> Offer:
+    """Return the rollback that is suggested now.
 
     Args:
         incident_id: the incident that somebody looks at, None for the run.

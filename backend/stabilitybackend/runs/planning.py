@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stabilitybackend.policy.plan import MAX_FRUITLESS, JobFacts, make_plan
 from stabilitybackend.policy.way_back import way_back
 from stabilitybackend.schema.commands import CommandRequest
+from stabilitybackend.schema.plan import Plan
 
 if TYPE_CHECKING:
     from stabilitybackend.runs.state import RunState
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["plan_of"]
 
 
-def plan_of(state: RunState, now: float, request: CommandRequest | None = None) -> dict[str, Any]:
+def plan_of(state: RunState, now: float, request: CommandRequest | None = None) -> Plan:
     """Return the plan of docs/restart.md; while a restart waits for its job, the one that was ordered.
 
     Not without end: a job that came up so often since and never logged a row is judged like any other.

@@ -43,6 +43,7 @@ from stabilitybackend.runs.world import World
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport, read_event
 from stabilitybackend.schema.health import read_health
+from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.slices import at_once
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo
@@ -367,8 +368,8 @@ class RunState:
         plan = plan_of(self, now, request) if request.kind == "restart" else None
         return self.commands.issue(request, self.job(), command_id=command_id, issuer=issuer, now=now, plan=plan)
 
-    def checkpoints(self, paths: Collection[str] | None = None) -> list[dict[str, Any]]:
-        """Return the checkpoints in the shape of docs/api.md, newest first; only those of ``paths`` where given."""
+    def checkpoints(self, paths: Collection[str] | None = None) -> list[Checkpoint]:
+        """Return the checkpoints, newest first; only those of ``paths`` where given."""
         return checkpoints_of(self.fold, self.incidents.spoiling(), paths)
 
     def _usable(self) -> UsableCheckpoints:

@@ -9,6 +9,7 @@ from typing import Any
 
 from stabilitybackend.liveness.rank_watch import start_of
 from stabilitybackend.liveness.scene import JobStart
+from stabilitybackend.schema.lineage import Checkpoint
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["MAX_LAUNCHES", "Launch", "World", "left_nodes", "newest_starts"]
@@ -99,13 +100,13 @@ class World:
         """Return the launches, oldest first."""
         return sorted((Launch(*launch) for launch in self._launches.values()), key=lambda launch: launch.started)
 
-    def fruitless(self, checkpoints: Iterable[Mapping[str, Any]]) -> int:
+    def fruitless(self, checkpoints: Iterable[Checkpoint]) -> int:
         """Return how many of the newest launches in a row brought nothing.
 
         That is: no checkpoint of their own; of a job that announces none, no step beyond what was reached before. So a
         launch that a plan sent back is judged by its checkpoints like any other, not by its steps.
         """
-        saved = [float(checkpoint["time"]) for checkpoint in checkpoints]
+        saved = [checkpoint.time for checkpoint in checkpoints]
         launches, count = self.launches(), 0
         for at in range(len(launches) - 1, -1, -1):
             begin, end = launches[at].started, launches[at + 1].started if at + 1 < len(launches) else math.inf

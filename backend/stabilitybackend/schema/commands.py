@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Literal, get_args
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from stabilitybackend.schema.plan import Plan
+
 __all__ = [
     "END_STATES",
     "KINDS",
@@ -278,7 +280,7 @@ class Restart(AgentCommand, kw_only=True, tag="restart"):
     """
 
     kind: ClassVar[Kind] = "restart"
-    plan: dict[str, Any]
+    plan: Plan
     grace_s: float
 
     @property

@@ -58,7 +58,7 @@ class Segments(msgspec.Struct):
     segments: list[Segment]
 
 
-class SpoiledBy(msgspec.Struct):
+class SpoiledBy(msgspec.Struct, frozen=True):
     """The open incident at or after whose onset a checkpoint was saved: it may hold the damage already."""
 
     incident_id: str
@@ -67,7 +67,7 @@ class SpoiledBy(msgspec.Struct):
     text: str
 
 
-class Checkpoint(msgspec.Struct):
+class Checkpoint(msgspec.Struct, frozen=True):
     """A checkpoint that the job announced.
 
     Attributes:
@@ -81,7 +81,12 @@ class Checkpoint(msgspec.Struct):
     time: float
     available: bool
     dead: bool
-    inside: SpoiledBy | None
+    inside: SpoiledBy | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be gone back to."""
+        return self.available and not self.dead
 
 
 class Checkpoints(msgspec.Struct):
@@ -90,7 +95,7 @@ class Checkpoints(msgspec.Struct):
     checkpoints: list[Checkpoint]
 
 
-class OfferedCheckpoint(Checkpoint):
+class OfferedCheckpoint(Checkpoint, frozen=True, kw_only=True):
     """A checkpoint that can be rolled back to.
 
     Attributes:
@@ -102,7 +107,7 @@ class OfferedCheckpoint(Checkpoint):
     where: str
 
 
-class Offer(msgspec.Struct):
+class Offer(msgspec.Struct, frozen=True):
     """The rollback that is suggested for a run now; every page and the command line show this one.
 
     Attributes:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from stabilitybackend.schema.lineage import SpoiledBy
+from stabilitybackend.schema.verdicts import Verdict
 
-__all__ = ["Plan", "PlannedCheckpoint", "PlannedSuspect"]
+__all__ = ["Plan", "PlannedAction", "PlannedCheckpoint", "PlannedSuspect"]
+
+
+PlannedAction = Literal["none", "wait", "relaunch", "relaunch_without", "stop"]
 
 
 class PlannedCheckpoint(msgspec.Struct):
     """Where training goes on. ``inside``: the open incident at or after whose onset it was saved."""
 
     step: int
-    path: str
-    inside: SpoiledBy | None
+    path: str | None
+    inside: SpoiledBy | None = None
 
 
 class PlannedSuspect(msgspec.Struct):
@@ -37,20 +42,22 @@ class Plan(msgspec.Struct):
         verdict: of the incident.
         text: sentences for people.
         exit_code: of ``stabilityboard plan``.
+        command_id: of the restart that it was ordered with.
     """
 
     version: int
     run_id: str
     written: float
-    action: Literal["none", "wait", "relaunch", "relaunch_without", "stop"]
-    checkpoint: PlannedCheckpoint | None
-    warning: str | None
-    skip_batches: int | None
-    skip_range: tuple[int, int] | None
-    lr_scale: float | None
-    exclude_nodes: list[str]
-    suspects: list[PlannedSuspect]
-    incident_id: str | None
-    verdict: dict[str, Any] | None
-    exit_code: int
-    text: str
+    action: PlannedAction
+    checkpoint: PlannedCheckpoint | None = None
+    warning: str | None = None
+    skip_batches: int | None = None
+    skip_range: tuple[int, int] | None = None
+    lr_scale: float | None = None
+    exclude_nodes: list[str] = []
+    suspects: list[PlannedSuspect] = []
+    incident_id: str | None = None
+    verdict: Verdict | None = None
+    exit_code: int = 0
+    text: str = ""
+    command_id: str | UnsetType = UNSET
