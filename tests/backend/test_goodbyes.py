@@ -46,9 +46,7 @@ def advised(evidence: dict[str, Any]) -> str:
 
 def excluded(evidence: dict[str, Any]) -> list[str]:
     incidents = [hang(evidence), hang(evidence, incident_id="before", state="resolved")]
-    plan = make_plan("run", JobFacts("stalled", "", incidents, [], {"n0", "n1"}, 0), NOW + 99.0)
-    found: list[str] = plan["exclude_nodes"]
-    return found
+    return make_plan("run", JobFacts("stalled", "", incidents, [], {"n0", "n1"}, 0), NOW + 99.0).exclude_nodes
 
 
 @pytest.mark.parametrize(("end", "state"), [("finish", "finished"), ("left", "left")])

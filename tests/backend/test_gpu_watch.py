@@ -221,7 +221,8 @@ def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) 
     assert incident.suggestion.action == "none"
     assert Offenders().add(incident, {"run_id": "r"}) == []
     job = JobFacts("running", "", [incident], [], ["gpu-03"], 0)
-    assert make_plan("r", job, 11.0)["suspects"] == make_plan("r", job, 11.0)["exclude_nodes"] == []
+    plan = make_plan("r", job, 11.0)
+    assert plan.suspects == plan.exclude_nodes == []
     assert gpus_view(watch, [], lambda uuid: None)[-1]["state"] == "lost"
     told = watch.event(node.inventory(20.0), 5)  # the agent has found out whose it is
     assert [(one.severity, one.rank, one.key) for one in told] == ([("critical", 3, fault.key)] if known else [])
