@@ -19,8 +19,8 @@ _PAGES = sorted(
 _TARGETS = {"help", "demo", "up", "test", "check", "fix", "soak", "bench", "screenshots", "types", "docs", "clean"}
 #: Columns of a line in a document. Rows of tables and pictures can't wrap.
 _LINE_COLUMNS = 120
-#: The changelog keeps its lines, and the HTTP page is written from the routes.
-_UNWRAPPED = {"CHANGELOG.md", "docs/api.md"}
+#: The changelog keeps its lines.
+_UNWRAPPED = {"CHANGELOG.md"}
 #: Words of ours that no document and no sentence for people has -> the field's. Patterns of whole words.
 _PRIVATE = {
     "hearts?": "heartbeat",

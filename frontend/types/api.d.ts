@@ -410,7 +410,7 @@ export interface IncidentKinds {
 
 /** Newest first. */
 export interface Incidents {
-  incidents: Record<string, unknown>[];
+  incidents: ShownIncident[];
 }
 
 /**
@@ -1119,6 +1119,46 @@ export interface SeverityCounts {
   critical: number;
 }
 
+/**
+ * One real event in the life of a run, as it is stored and shown.
+ *
+ * Attributes:
+ *     label, about: of its kind.
+ *     alarm: false for what is only worth knowing: it is not counted as open and alerts nobody.
+ */
+export interface ShownIncident {
+  incident_id: string;
+  run_id: string;
+  segment: number;
+  opened: number;
+  updated: number;
+  resolved: number | null;
+  acknowledged_by: string | null;
+  acknowledged: number | null;
+  dead: boolean;
+  version: number;
+  evidence: Record<string, unknown>;
+  kind: string;
+  severity: "critical" | "info" | "warning";
+  state: "open" | "recovered" | "resolved";
+  title: string;
+  text: string;
+  metric: string | null;
+  dataset: string | null;
+  rank: number | null;
+  node: string | null;
+  onset_step: number;
+  step: number;
+  peak_step: number | null;
+  recovered_step: number | null;
+  recovery: "fast" | "none" | "pending" | "slow" | null;
+  score: number;
+  suggestion: Suggestion | null;
+  label: string;
+  about: "data" | "gpu" | "model" | "process" | "user";
+  alarm: boolean;
+}
+
 /** The open incident at or after whose onset a checkpoint was saved: it may hold the damage already. */
 export interface SpoiledBy {
   incident_id: string;
@@ -1231,6 +1271,29 @@ export interface StuckCollective {
   unknown: number[];
 }
 
+/**
+ * What to do about an incident.
+ *
+ * Attributes:
+ *     to_step: the checkpoint of a rollback; beside another action where one should go if it comes to that.
+ *     skip_batches, skip_range: what it leaves out behind that step; the range is inclusive.
+ *     lr_scale: what the learning rate is multiplied with. reseed: go on with a new seed.
+ *     wait_steps: how long to wait first, steps from the onset on.
+ *     checklist: lines to go through. source: whose experience it is.
+ */
+export interface Suggestion {
+  action: "inspect" | "none" | "restart" | "roll_back" | "wait";
+  to_step: number | null;
+  skip_batches: number | null;
+  skip_range: number[] | null;
+  lr_scale: number | null;
+  reseed: boolean;
+  wait_steps: number | null;
+  checklist: string[];
+  text: string;
+  source: string;
+}
+
 /** The GPU of a suspect. */
 export interface SuspectGpu {
   rank: number | null;
@@ -1254,7 +1317,7 @@ export interface Trial {
   first_step: number | null;
   now: Record<string, SeverityCounts>;
   then: Record<string, SeverityCounts>;
-  incidents: Record<string, unknown>[];
+  incidents: ShownIncident[];
   rows: number;
   points: number;
   seconds: number;
@@ -1371,8 +1434,8 @@ export interface Answers {
   "GET /api/v1/runs/{run_id}/gpus": Gpus;
   "GET /api/v1/runs/{run_id}/health": HealthAnswer;
   "GET /api/v1/runs/{run_id}/incidents": Incidents;
-  "GET /api/v1/runs/{run_id}/incidents/{incident_id}": Record<string, unknown>;
-  "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": Record<string, unknown>;
+  "GET /api/v1/runs/{run_id}/incidents/{incident_id}": ShownIncident;
+  "POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack": ShownIncident;
   "PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category": Interruption;
   "GET /api/v1/runs/{run_id}/ledger": RollbackCosts;
   "GET /api/v1/runs/{run_id}/plan": Plan;

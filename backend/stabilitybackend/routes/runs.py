@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Response
@@ -14,7 +14,7 @@ from stabilitybackend.routes.reading import Threads
 from stabilitybackend.runs import query
 from stabilitybackend.runs.lineage_view import LineageView
 from stabilitybackend.runs.series_request import SeriesRequest
-from stabilitybackend.schema.incidents import as_json
+from stabilitybackend.schema.incidents import ShownIncident, shown
 from stabilitybackend.schema.lineage import Checkpoints, Segments
 from stabilitybackend.schema.ranks import HealthAnswer
 from stabilitybackend.schema.runs import RunPage, RunWithStoring
@@ -28,7 +28,7 @@ router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
 class Incidents(msgspec.Struct):
     """Newest first."""
 
-    incidents: list[dict[str, Any]]
+    incidents: list[ShownIncident]
 
 
 @router.get("", responses=answers(RunPage))
@@ -91,22 +91,22 @@ async def series(
 @router.get("/{run_id}/incidents", responses=answers(Incidents))
 async def incidents(reader: Reader, worker: Worker) -> Response:
     """Incidents, newest first."""
-    return answer({"incidents": [as_json(one) for one in worker.state.incidents.all()]})
+    return answer({"incidents": [shown(one) for one in worker.state.incidents.all()]})
 
 
-@router.get("/{run_id}/incidents/{incident_id}", responses=answers(dict[str, Any]))
+@router.get("/{run_id}/incidents/{incident_id}", responses=answers(ShownIncident))
 async def incident(incident_id: str, reader: Reader, worker: Worker) -> Response:
     """One incident."""
     found = worker.state.incidents.get(incident_id)
     if found is None:
         raise NotFound(f"run {worker.run_id} has no incident {incident_id!r}", hint="list them with GET .../incidents")
-    return answer(as_json(found))
+    return answer(shown(found))
 
 
-@router.post("/{run_id}/incidents/{incident_id}/ack", responses=answers(dict[str, Any]))
+@router.post("/{run_id}/incidents/{incident_id}/ack", responses=answers(ShownIncident))
 async def acknowledge(incident_id: str, commander: Commander, worker: Worker) -> Response:
     """Acknowledge an incident; the first person who does so stays."""
-    return answer(as_json(await worker.acknowledge(incident_id, commander.name)))
+    return answer(shown(await worker.acknowledge(incident_id, commander.name)))
 
 
 @router.get("/{run_id}/checkpoints", responses=answers(Checkpoints))

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from stabilitybackend.backtest.run import Backtest, backtest
-from stabilitybackend.detectors.contract import SEVERITIES
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.errors import ArchiveError, Conflict, Unavailable
 from stabilitybackend.routes.access import Reader, Worker
@@ -19,8 +18,8 @@ from stabilitybackend.routes.answers import answer, answers
 from stabilitybackend.routes.detectors import SettingsBody
 from stabilitybackend.runs.detector_settings import checked
 from stabilitybackend.runs.past_frames import Stopped, past_frames
-from stabilitybackend.schema.detectors import Trial
-from stabilitybackend.schema.incidents import Incident, as_json
+from stabilitybackend.schema.detectors import SeverityCounts, Trial
+from stabilitybackend.schema.incidents import Incident, shown
 
 __all__ = ["TrialBody", "router"]
 
@@ -76,19 +75,20 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
     finally:
         trials.running.discard(worker.run_id)
     then = _judged(reversed(found.incidents), first)
-    trial = {
-        "settings": settings,
-        "first_step": first,
-        "now": _counts(now),
-        "then": _counts(then),
-        "incidents": [as_json(one) for one in then[:MAX_SHOWN]],
-        "rows": found.rows,
-        "points": found.points,
-        "seconds": found.seconds,
-        "failures": found.failures,
-        "unreadable": found.unreadable,
-    }
-    return answer(trial)
+    return answer(
+        Trial(
+            settings=settings,
+            first_step=first,
+            now=_counts(now),
+            then=_counts(then),
+            incidents=[shown(one) for one in then[:MAX_SHOWN]],
+            rows=found.rows,
+            points=found.points,
+            seconds=found.seconds,
+            failures=found.failures,
+            unreadable=found.unreadable,
+        )
+    )
 
 
 class _Trials:
@@ -139,9 +139,10 @@ def _judged(incidents: Iterable[Incident], first: int | None) -> list[Incident]:
     ]
 
 
-def _counts(incidents: Iterable[Incident]) -> dict[str, dict[str, int]]:
-    """Return detector -> severity -> how many."""
-    counts: dict[str, dict[str, int]] = {name: dict.fromkeys(SEVERITIES, 0) for name in DETECTORS}
+def _counts(incidents: Iterable[Incident]) -> dict[str, SeverityCounts]:
+    """Return how many each detector found."""
+    counts = {name: SeverityCounts() for name in DETECTORS}
     for incident in incidents:
-        counts[incident.detector][incident.severity] += 1
+        of = counts[incident.detector]
+        setattr(of, incident.severity, getattr(of, incident.severity) + 1)
     return counts

@@ -11,7 +11,7 @@ from stabilitybackend.runs.gpu_readings import gpu_parts
 from stabilitybackend.runs.live import Channel
 from stabilitybackend.runs.query import json_numbers
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.schema.incidents import as_json
+from stabilitybackend.schema.incidents import shown
 
 __all__ = ["publish"]
 
@@ -38,7 +38,7 @@ def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) ->
     elif changes.placed:
         channel.publish(_points(changes.placed, cursor), cursor)
     for incident in changes.incidents.values():
-        channel.publish({"type": "incident", "incident": as_json(incident)}, cursor)
+        channel.publish({"type": "incident", "incident": shown(incident)}, cursor)
     for command in changes.commands.values():
         channel.publish({"type": "command", "command": command}, cursor)
 

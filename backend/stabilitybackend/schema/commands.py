@@ -204,7 +204,15 @@ class HistoryEntry(Struct):
 
 
 class Command(Struct, kw_only=True, tag_field="kind"):
-    """What was asked, what it was decided on, and how far it is. Which kind it is says the class."""
+    """What was asked, what it was decided on, and how far it is. Which kind it is says the class.
+
+    Attributes:
+        state: done: the first new point is here.
+        apply_at_step: null where agents carry it out.
+        world_size: ranks, or agents, that have to answer.
+        ranks: rank -> how far it is there.
+        segment, first_step: of a command that is done, the new segment and its first step.
+    """
 
     kind: ClassVar[Kind]
 
@@ -222,7 +230,6 @@ class Command(Struct, kw_only=True, tag_field="kind"):
     state: State = "pending"
     attempt: int = 1
     apply_at_step: int | None = None
-    #: Ranks, or agents, that have to answer.
     world_size: int
     ranks: dict[str, RankState] = {}
     history: list[HistoryEntry] = []

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
+
+from stabilitybackend.schema.incidents import ShownIncident
 
 __all__ = [
     "DetectorChange",
@@ -84,9 +84,9 @@ class RunDetectors(msgspec.Struct):
 class SeverityCounts(msgspec.Struct):
     """Incidents by severity."""
 
-    info: int
-    warning: int
-    critical: int
+    info: int = 0
+    warning: int = 0
+    critical: int = 0
 
 
 class Trial(msgspec.Struct):
@@ -104,7 +104,7 @@ class Trial(msgspec.Struct):
     first_step: int | None
     now: dict[str, SeverityCounts]
     then: dict[str, SeverityCounts]
-    incidents: list[dict[str, Any]]
+    incidents: list[ShownIncident]
     rows: int
     points: int
     seconds: float

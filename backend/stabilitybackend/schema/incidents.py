@@ -11,14 +11,16 @@ from typing import Any, Literal
 
 import msgspec
 import orjson
-from msgspec.structs import asdict
 
 from stabilitybackend.schema.evidence import JudgedFacts, facts
-from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.kinds import About, kind_of
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.verdicts import Verdict
 
-__all__ = ["Action", "Incident", "RolledBack", "Severity", "State", "Suggestion", "as_json", "decoded", "encoded"]
+__all__ = [
+    "Action", "Incident", "RolledBack", "Severity", "ShownIncident", "State", "Suggestion", "as_json", "decoded",
+    "encoded", "shown",
+]  # fmt: skip
 
 Severity = Literal["info", "warning", "critical"]
 State = Literal["open", "recovered", "resolved"]
@@ -60,17 +62,16 @@ class RolledBack(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """One real event in the life of a run. The fields are those of docs/api.md; the last ones stand in its evidence.
+class _Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What is told of one real event in the life of a run.
 
     Attributes:
+        kind: ``GET /api/v1/incident_kinds`` lists them; ``alert``: what the job says with ``run.alert``.
         step: at which it was first seen; ``step - onset_step`` is the delay.
         evidence: what the detector says and what the server gathers beside it, JSON-able.
+        acknowledged: when somebody did so. An ``alert`` is resolved by that.
         dead: the run went back to before its onset.
-        key: identity of the event within the run, "" for one that no later finding can concern.
-        detector: who found it. now_step: newest step that it was judged at.
-        closed_step: of one that is over, the step at which that was known.
-        rolled_back: by what it became dead.
+        version: rises with each change.
     """
 
     incident_id: str
@@ -100,6 +101,31 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     recovery: Literal["fast", "slow", "none", "pending"] | None = None
     score: float = 0.0
     suggestion: Suggestion | None = None
+
+
+class ShownIncident(_Told, frozen=True, kw_only=True):
+    """One real event in the life of a run, as it is stored and shown.
+
+    Attributes:
+        label, about: of its kind.
+        alarm: false for what is only worth knowing: it is not counted as open and alerts nobody.
+    """
+
+    label: str
+    about: About
+    alarm: bool
+
+
+class Incident(_Told, frozen=True, kw_only=True):
+    """One real event in the life of a run, as it is decided on. The last fields are shown in its evidence.
+
+    Attributes:
+        key: identity of the event within the run, "" for one that no later finding can concern.
+        detector: who found it. now_step: newest step that it was judged at.
+        closed_step: of one that is over, the step at which that was known.
+        rolled_back: by what it became dead.
+    """
+
     key: str = ""
     detector: str = ""
     now_step: int
@@ -117,25 +143,28 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         return facts(self.evidence, JudgedFacts).verdict or Verdict()
 
 
-def as_json(incident: Incident) -> dict[str, Any]:
-    """Return an incident in the shape of docs/api.md, with what is said of its kind for those without the table."""
+def shown(incident: Incident) -> ShownIncident:
+    """Return an incident as the API has it, with what is said of its kind for those without the table."""
     kind = kind_of(incident.kind)
-    shown = asdict(incident) | {"label": kind.label, "about": kind.about, "alarm": incident.alarm}
-    evidence = shown["evidence"] = dict(incident.evidence)
-    for name in ("key", "detector", "now_step"):
-        evidence[name] = shown.pop(name)
-    if (closed_step := shown.pop("closed_step")) is not None:
-        evidence["closed_step"] = closed_step
-    if (back := shown.pop("rolled_back")) is not None:
-        evidence |= {name: getattr(back, field) for name, field in _ROLLED_BACK.items()}
-    if incident.suggestion is not None:
-        shown["suggestion"] = asdict(incident.suggestion)
-    return shown
+    own = {"key": incident.key, "detector": incident.detector, "now_step": incident.now_step}
+    if incident.closed_step is not None:
+        own["closed_step"] = incident.closed_step
+    if incident.rolled_back is not None:
+        own |= {name: getattr(incident.rolled_back, field) for name, field in _ROLLED_BACK.items()}
+    told = {name: getattr(incident, name) for name in _Told.__struct_fields__}
+    told["evidence"] = {**incident.evidence, **own}
+    return ShownIncident(**told, label=kind.label, about=kind.about, alarm=incident.alarm)
+
+
+def as_json(incident: Incident) -> dict[str, Any]:
+    """Return the same in builtins."""
+    found: dict[str, Any] = msgspec.to_builtins(shown(incident))
+    return found
 
 
 def encoded(incident: Incident) -> bytes:
     """Return an incident as it is stored."""
-    return orjson.dumps(as_json(incident))
+    return msgspec.json.encode(shown(incident))
 
 
 def decoded(data: bytes) -> Incident:
