@@ -2,7 +2,7 @@
 
 It joins texts and understands no JavaScript. Of others a module says what is read here, at the start of a line:
 ``import { a, b as c } from "./other.js";``, and ``export`` before a function, class or const. In the bundle a module
-is a function that returns what it exports; it stands behind those that it imports. A module keeps its lines, so that
+is a function that returns what it exports; it comes after those that it imports. A module keeps its lines, so that
 the map, by which developers' tools show the files, says only where each begins.
 """
 

@@ -29,7 +29,7 @@ MAX_SYMPTOMS = 256
 MAX_KERNEL_LINES = 128
 #: Without a condition that is on and without a need to reset a fault is over after so long without a sign, seconds.
 QUIET_S = 600.0
-#: An agent that starts anew has so long to tell what is still wrong with its GPUs, seconds; its slow poll is 60 s.
+#: A new agent has so long to report what is still wrong with its GPUs, seconds; its slow poll is 60 s.
 SEEN_AGAIN_AFTER_S = 75.0
 
 __all__ = ["GPU_EVENTS", "GpuWatch"]
@@ -136,7 +136,7 @@ class GpuWatch:
         """Return the GPU that an event names, by its UUID, else by its bus or index on its node.
 
         Args:
-            told: what the event says of it. nameless: whether one that is not named at all stands for its whole node.
+            told: the event's fields about it. nameless: whether one that is not named at all stands for its whole node.
         """
         known = self._devices.get(told.uuid) if told.uuid else None
         of_node = [] if known is not None else [one for one in self._devices.values() if one.node == told.node]
@@ -259,10 +259,10 @@ class GpuWatch:
         return told
 
     def _seen_again(self, ident: str, since: float) -> list[Finding]:
-        """A GPU is there and its agent had time to say what is wrong: end the faults that nobody told again.
+        """A GPU is there and its agent had time to say what is wrong: end the faults that were not reported again.
 
         Args:
-            since: when an agent that started anew, or a driver that was loaded, showed it, unix seconds of the node.
+            since: when a new agent, or a newly loaded driver, showed it, unix seconds of the node.
         """
         told = []
         for fault in self._open():
@@ -320,7 +320,7 @@ class GpuWatch:
         return ((ident, sign) for (ident, _, _), sign in self._symptoms.items())
 
     def load(self, incidents: Iterable[Incident]) -> None:
-        """Take note of the stored incidents of the run: what is told of them from now on has to be newer."""
+        """Take note of the stored incidents of the run: what is reported of them from now on has to be newer."""
         for incident in incidents:
             fault = self._faults.get(incident.key)
             if fault is not None:
@@ -336,7 +336,7 @@ class GpuWatch:
             setattr(self, name, saved[name])
 
 
-#: Conditions whose end says that the GPU was reset or came back, to what is said of it.
+#: Conditions whose end says that the GPU was reset or came back, to the text about it.
 _HEALED = {
     "recovery_action": "The driver asks for nothing any more",
     "lost": "It answers again",

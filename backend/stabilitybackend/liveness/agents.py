@@ -1,4 +1,4 @@
-"""Which agents reach us, what each one's silence means, and whether the training goes on without their word."""
+"""Which agents reach the server, what each one's silence means, and whether training goes on without them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stabilitybackend.schema.incidents import Incident
 MAX_AGENTS = 5_000
 #: Blind spots kept per agent.
 MAX_BLIND = 16
-#: Those that matter where a rank stands: the others are about GPUs, logs and disks.
+#: Those that matter where a rank is stalled: the others are about GPUs, logs and disks.
 BLIND_FOR_RANKS = frozenset({"clock", "signals", "slot"})
 
 __all__ = ["SILENT_AFTER_S", "Agent", "AgentBook"]
@@ -38,7 +38,7 @@ class Agent:
     clock: float = 0.0
 
     def silent_s(self, now: float) -> float:
-        """Return for how long nothing was heard of it, seconds."""
+        """Return how long it has been silent, seconds."""
         seen, opened = self.seen_at, self.opened_at
         return now - ((seen if seen > opened else opened) or self.lost_at or now)
 
@@ -104,7 +104,7 @@ class AgentBook:
         return None if agent is None else agent.lost_at
 
     def silent_s(self, name: str, now: float) -> float:
-        """Return for how long nothing was heard of an agent, seconds."""
+        """Return how long an agent has been silent, seconds."""
         agent = self.all.get(name)
         return 0.0 if agent is None else agent.silent_s(now)
 
@@ -170,7 +170,7 @@ class AgentBook:
         return found + self._lost.back(self._over(away, running), newest_step)
 
     def _over(self, away: Collection[str], running: Collection[str]) -> dict[str, tuple[bool, str]]:
-        """Return of each agent that was told as lost and is so no longer whether it speaks again, and what it had been.
+        """Return of each agent that is no longer lost whether it reports again, and what it had been.
 
         Args:
             away: agents that are lost now. running: nodes of the ranks that run.

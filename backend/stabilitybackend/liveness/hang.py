@@ -18,7 +18,7 @@ from stabilitybackend.liveness.verdict import MAX_LISTED, Diagnosis, judging
 from stabilitybackend.schema.evidence import HangFacts, JudgedFacts, facts
 from stabilitybackend.schema.verdicts import Verdict
 
-#: A hang is told again when it has lasted this many times longer.
+#: A hang is reported again when it has lasted this many times longer.
 NEWS_FACTOR = 2.0
 #: A standstill that began so much earlier than is seen now was there before we looked again, seconds.
 AWAY_S = 5.0
@@ -53,7 +53,7 @@ class HangWatch:
         self._gone_then: frozenset[int] = frozenset()
         self._broken_then: frozenset[int] = frozenset()
         self._busy: frozenset[int] = frozenset()
-        #: Another verdict than the one that was told, seen once: free probes flicker.
+        #: Another verdict than the reported one, seen once: free probes flicker.
         self._doubt: tuple[str, list[int]] | None = None
         #: Sources of the ranks that stand, and where: who has left its place since has gone on.
         self._places: dict[int, tuple[str, int, str]] = {}
@@ -131,7 +131,7 @@ class HangWatch:
         return self.finding
 
     def _request(self, key: str, now: float) -> str:
-        """Return the id of a dump; it stands in the incident, where a restarted server finds it."""
+        """Return the id of a dump; it is in the incident, where a restarted server finds it."""
         return self._dumps.request_id(self._run_id, key, now)
 
     def _ask(self, request: str, scene: Scene, reason: str, now: float) -> None:
@@ -185,12 +185,12 @@ class HangWatch:
         return frozenset(watch.rank for watch in (*scene.unseen, *scene.over))
 
     def _started_anew(self, scene: Scene) -> bool:
-        """Say whether another process has taken the place of a rank that stood."""
+        """Say whether another process has taken the place of a stalled rank."""
         places = ((self._places.get(watch.rank), watch.source) for watch in scene.visible)
         return any(known is not None and known[0] not in ("", source) for known, source in places)
 
     def _went_on(self, scene: Scene) -> bool:
-        """Say whether a rank is somewhere else than where it stood; a server that was away has not seen it move."""
+        """Say whether a rank is somewhere else than where it stalled; a server that was away has not seen it move."""
         for watch in scene.visible:
             known = self._places.get(watch.rank)
             if known is None:

@@ -23,18 +23,18 @@ from stabilitybackend.schema.verdicts import Training, Verdict
 if TYPE_CHECKING:
     from stabilitybackend.liveness.agents import Agent
 
-#: Agents whose last words lie so close together were lost by one cause, seconds.
+#: Agents whose last messages lie so close together were lost by one cause, seconds.
 TOGETHER_S = 10.0
 #: Others that are about to be lost are waited for so long before an incident opens: it shall name them all, seconds.
 GATHER_S = 2.0
 #: Agents and nodes named in the evidence of one incident; all are counted.
 MAX_NAMED = 64
-#: A connection that closes so soon after the agent's last word was closed by its kernel: the process ended. After a
+#: A connection that closes so soon after the agent's last message was closed by its kernel: the process ended. After a
 #: longer silence it was our own ping that gave up, seconds.
 CLOSED_BY_KERNEL_S = 4.0
 #: An agent may be silent so long before its ranks tell nothing of the job's progress, seconds.
 SILENT_AFTER_S = 5.0
-#: Steps that a peer can do after the last word of a silent rank before it has to wait for that rank.
+#: Steps that a peer can do after the last message of a silent rank before it has to wait for that rank.
 STEPS_AHEAD = 2
 
 __all__ = ["GATHER_S", "SILENT_AFTER_S", "Elsewhere", "LostAgents"]
@@ -42,7 +42,7 @@ __all__ = ["GATHER_S", "SILENT_AFTER_S", "Elsewhere", "LostAgents"]
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What the ranks do that are still seen: their newest step and for how long all have stood, -1 where none is."""
+    """The ranks still seen: their newest step and for how long all have been stalled, -1 where none is."""
 
     step: int = -1
     stood_s: float = -1.0
@@ -50,7 +50,7 @@ class Elsewhere:
 
 @dataclass(slots=True)
 class _Group:
-    """Agents that were lost together, with their nodes, and what was said of it."""
+    """Agents that were lost together, with their nodes, and what was reported of it."""
 
     finding: Finding | None
     members: dict[str, str]
@@ -114,7 +114,7 @@ class LostAgents:
         return found
 
     def _group_of(self, word: float) -> _Group:
-        """Return the group that an agent with its last word at this time belongs to, a new one where there is none."""
+        """Return the group of an agent with its last message at this time, a new one where there is none."""
         for group in self._groups:
             first, last = group.last_words
             if first - TOGETHER_S <= word <= last + TOGETHER_S:
@@ -192,12 +192,12 @@ class LostAgents:
         return found
 
     def last_word(self, name: str) -> float:
-        """Return when an agent that is told as lost had its last word at the latest, unix seconds."""
+        """Return when an agent that is reported as lost had its last message at the latest, unix seconds."""
         found = (group.last_words[1] for group in self._groups if name in group.members)
         return next(found, math.inf)
 
     def members(self) -> list[tuple[str, str]]:
-        """Return (agent, node) of all that are told as lost."""
+        """Return (agent, node) of all that are reported as lost."""
         return [(name, node) for group in self._groups for name, node in group.members.items()]
 
 

@@ -169,7 +169,7 @@ class Scene:
         return min([step for step in told if step >= 0] if later else told, default=-1)
 
     def stood_of(self, watch: RankWatch) -> float:
-        """Return for how long a rank has stood, seconds; one that does not tell each step no longer than the others."""
+        """Return for how long a rank has been stalled, seconds; without reported steps at most as the others."""
         return self.before_s + (min(watch.stood_s, self.seen_to_stand_s) if watch.sparse else watch.stood_s)
 
     def proc(self, watch: RankWatch) -> dict[str, Any]:

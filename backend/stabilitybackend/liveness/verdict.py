@@ -1,4 +1,4 @@
-"""What is wrong with a job that stands, and with which rank: class, culprits and confidence by written rules.
+"""What is wrong with a hung job, and with which rank: class, culprits and confidence by written rules.
 
 The rules are in docs/liveness.md. Nothing is claimed that was not seen: what could not be seen is listed.
 """
@@ -22,7 +22,7 @@ MAX_GROUPS = 4
 #: Suspects that are named each with node and GPU.
 MAX_SEATS = 2
 
-#: Evidence that stands alone: the rank's own recorder, the kernel's word, a rank's own goodbye.
+#: Evidence that suffices alone: the rank's own recorder, the kernel, a rank's own clean exit.
 _STRONG = frozenset({"recorder", "stopped", "python_silent", "over"})
 #: Evidence that is worth something alone, but has other readings.
 _MEDIUM = frozenset({"busy", "stack", "step", "node"})
@@ -55,7 +55,7 @@ _ALL = {
     "livelock": "Python runs on all of them, but no step is made.",
 }
 
-#: A text in pieces: a number stands where the text says for how long, and is since when, unix seconds.
+#: A text in pieces, with a start time (unix seconds) for each duration.
 _Parts = list[str | float]
 
 __all__ = ["MAX_LISTED", "Diagnosis", "judging"]
@@ -63,7 +63,7 @@ __all__ = ["MAX_LISTED", "Diagnosis", "judging"]
 
 @dataclass(slots=True)
 class Diagnosis:
-    """What a verdict is told from, with the ranks themselves; ``why`` is the clause of the strongest evidence."""
+    """What a verdict is made from, with the ranks themselves; ``why`` is the clause of the strongest evidence."""
 
     kind: str
     confidence: Confidence
@@ -87,7 +87,7 @@ class Diagnosis:
         return [watch.rank for watch in self.culprits if watch.state == state]
 
     def as_told(self, decided_after_s: float, dump: str | None) -> Verdict:
-        """Return the verdict that people are told."""
+        """Return the verdict that people see."""
         return Verdict(
             kind=self.kind,
             text=self.text,
@@ -181,10 +181,10 @@ def _class_of(scene: Scene, watch: RankWatch) -> str:
 def _confidence(scene: Scene, found: Sequence[Suspicion], kind: str) -> Confidence:
     """Return ``high``, ``medium`` or ``low``.
 
-    High: evidence that stands alone, ranks that never came while most did, or two kinds that name the same ranks, one
+    High: evidence that suffices alone, ranks that never came while most did, or two kinds that name the same ranks, one
     of them a stack. Medium: one kind that has other readings, two weak ones that agree, or evidence that would stand
     alone beside other evidence against it. Low: the order of the phases alone, or nothing tells the ranks apart. Where
-    ranks are not seen, only evidence that stands alone is high.
+    ranks are not seen, only evidence that suffices alone is high.
     """
     if not found:
         if len(scene.visible) == 1:

@@ -1,4 +1,4 @@
-"""Keeps the books of a run's rollbacks: what each one threw away, how long the job stood, and what time was worth it.
+"""Keeps the books of a run's rollbacks: what each discarded, how long the job was down, what time was worth it.
 
 Pure. The words, and where they come from, are in docs/api.md ("Ledger").
 """
@@ -36,7 +36,7 @@ class JobFacts:
 
     Args:
         world_size: its ranks.
-        gpus: ranks that have a GPU; None where no agent told of any, then every rank counts as one.
+        gpus: ranks that have a GPU; None where no agent reported any, then every rank counts as one.
         started: when its first process started, unix seconds; None where unknown.
         until: now, for a job that is under way; None for one that is over: then its last row is the end.
     """
@@ -110,7 +110,7 @@ def _who_killed_what(segments: Sequence[Segment], heads: Sequence[int]) -> list[
         rollbacks.append(rollback)
         if segment.undone:
             continue
-        if segment.id not in led:  # late words of a process that was left behind: dead from the start, nobody waited
+        if segment.id not in led:  # late rows of a process from before the rollback: dead from the start, nobody waited
             rollback.losses.append(_Loss(segment.id, segment.fork_step, math.inf))
             continue
         rollback.left = head

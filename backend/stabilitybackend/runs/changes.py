@@ -1,4 +1,4 @@
-"""What frames and ticks of one run changed: what is to be stored, told and delivered."""
+"""What frames and ticks of one run changed: what is to be stored, published and delivered."""
 
 from __future__ import annotations
 

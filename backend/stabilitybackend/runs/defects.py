@@ -1,4 +1,4 @@
-"""Mistakes of ours in one run: logged, told on the run itself, and no other run is the worse for them."""
+"""Internal errors in one run: logged, shown on the run itself, and no other run is the worse for them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Defects:
         log.say(logging.ERROR, f"run {self._run_id}: the server fails at {what}", error)
 
     def view(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return what ``work`` (``RunState.view``) says; where it fails the last that it said, and that it fails."""
+        """Return what ``work`` (``RunState.view``) says; where it fails its last answer, and that it fails."""
         self._view = self.tried(PAGE, work, self._view)
         return self.told(self._view)
 

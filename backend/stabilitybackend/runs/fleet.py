@@ -1,4 +1,4 @@
-"""What the server remembers over all runs: faulty GPUs, what stopped the jobs, and what people said that it was.
+"""What the server remembers over all runs: faulty GPUs, what stopped the jobs, and people's corrections.
 
 It lies in three hashes of Redis and is small enough to be held in memory. It outlives the runs: a run that is deleted
 takes nothing of it along. Everything is written under an identity that does not change, so that writing it once more
@@ -223,7 +223,7 @@ class Fleet:
 
 
 def _checked_words(said: Any) -> dict[str, Any]:
-    """Return what people said of one run's interruptions, without what makes no sense."""
+    """Return people's corrections of one run's interruptions, without what makes no sense."""
     return {
         name: word
         for name, word in said.items()

@@ -51,7 +51,7 @@ class Stored:
     Attributes:
         incidents, commands: as they were stored last.
         unreadable: why each incident that is none was passed over; it stays stored.
-        applied: stream id up to which they are complete; what the stream says after it is still to be told.
+        applied: stream id up to which they are complete; what the stream says after it is still to be reported.
         undone: keys of inferred segments that somebody took back.
         retell: fork step of one of them, while the incidents have not been judged without it yet.
     """
@@ -64,7 +64,7 @@ class Stored:
     unreadable: list[Misfit]
 
     def into(self, state: RunState, *, with_incidents: bool) -> None:
-        """Let a state go on with what was stored; without its incidents where they are judged anew."""
+        """Let a state go on with what was stored; without its incidents where they are judged again."""
         if with_incidents:
             state.incidents.load(self.incidents)
         state.liveness.load(self.incidents)
@@ -85,7 +85,7 @@ class Journal:
         self._run_id = run_id
         self._redis = redis
         self._keys = RunKeys(run_id)
-        #: Redis was away since somebody last set this to False: it may have come back without its newest words.
+        #: Redis was away since somebody last set this to False: it may have come back without its newest writes.
         self.interrupted = False
         self._clock = clock
         self._noted_at = float("-inf")

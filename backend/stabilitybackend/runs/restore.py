@@ -3,7 +3,7 @@
 Usually that is what this machine has written down of the run a moment ago (``runs/restart_points.py``), else the newest
 part's snapshot, and no frame at all. When a segment was undone since, or the snapshot is of
 another version or damaged, older ones are tried, and the frames of the parts behind are folded again and archived
-anew: the frames are the truth, everything else follows from them.
+again: the frames are the truth, everything else follows from them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ async def restored(
         run_id: the run. archive: its parts. clock: unix seconds now. undone: keys of segments that are none.
         settings: of its detectors, for the frames that are folded again.
         troubled: called with what is wrong while the archive's place can't be reached or written, which is tried again
-            for ever, then with None.
-        processes: where incidents are judged anew, those of processes, which frames do not tell. Then no snapshot is
+            without end, then with None.
+        processes: where incidents are judged again, those of processes, which frames do not tell. Then no snapshot is
             used: none holds incidents.
         points: what this machine has written down of the run; removed where it is of no use.
         message: returns what the run's stream holds at an id.
@@ -143,9 +143,9 @@ def _loaded(reader: PartReader, run_id: str, clock: Callable[[], float], undone:
 
 
 async def _again(state: RunState, archive: RunArchive, reader: PartReader, settings: DetectorSettings) -> PartReader:
-    """Fold the frames of one part and archive them anew; return the new part.
+    """Fold the frames of one part and archive them again; return the new part.
 
-    A part whose frames are damaged stays as it is: its points are served, what its frames said beside them is lost.
+    A part whose frames are damaged stays as it is: its points are served, what its frames have besides them is lost.
     """
     try:
         frames = await asyncio.to_thread(lambda: list(reader.frames()))

@@ -1,4 +1,4 @@
-"""Puts incidents that were judged anew in the place of stored ones, after a segment was taken back.
+"""Puts incidents that were judged again in the place of stored ones, after a segment was taken back.
 
 With another lineage other points are effective: incidents that were called dead are not, some lie in another segment,
 some never were. People know the stored ones by their ids and have acknowledged them, receivers count their versions:
@@ -23,14 +23,14 @@ __all__ = ["Retelling", "reconciled"]
 
 
 class Retelling:
-    """One judging anew, until all frames have been folded without the segment that was taken back."""
+    """One judging again, until all frames have been folded without the segment that was taken back."""
 
     def __init__(self) -> None:
         self._fork_step = 0
         self._stored: list[Incident] = []
 
     def begun(self, stored: list[Incident], fork_step: int | None) -> list[Incident] | None:
-        """Keep the stored incidents; return those that frames alone do not tell, None where nothing is told anew.
+        """Keep the stored incidents; return those that frames alone do not tell, None where nothing is reported again.
 
         Args:
             fork_step: of the segment; None where none was taken back since incidents were stored.
@@ -85,7 +85,7 @@ def _age(incident: Incident) -> tuple[Any, ...]:
 
 
 def _merged(old: Incident, new: Incident, now: float) -> Incident:
-    """Return what was found anew under the identity that people know."""
+    """Return what was found again under the identity that people know."""
     kept = ("incident_id", "opened", "acknowledged_by", "acknowledged", "version", "updated")
     merged = replace(new, **{name: getattr(old, name) for name in kept})
     if kind_of(merged.kind).about == "user" and merged.acknowledged_by is not None:
@@ -97,7 +97,7 @@ def _merged(old: Incident, new: Incident, now: float) -> Incident:
 
 
 def _withdrawn(incident: Incident, fork_step: int, now: float) -> Incident:
-    """Return an incident that is not found any more; it stays in the list, for somebody may have been told of it."""
+    """Return an incident that is not found any more; it stays in the list, for somebody may have seen it."""
     if incident.dead or incident.onset_step <= fork_step or kind_of(incident.kind).of_machine:
         return incident
     return replace(
