@@ -149,17 +149,18 @@ def test_each_word_of_the_glossary_is_used_and_its_code_is_there() -> None:
     assert [place for _, place in rows if not is_there(place)] == []
 
 
-def test_the_files_that_the_architecture_walks_through_are_there() -> None:
-    page = (REPOSITORY / "docs" / "architecture.md").read_text()
-    named = re.findall(r"`([\w/]+\.(?:py|lua))`", page)
+@pytest.mark.parametrize(("page", "least"), [("docs/architecture.md", 20), ("docs/page.md", 15)])
+def test_the_files_that_a_walk_through_the_code_names_are_there(page: str, least: int) -> None:
+    named = set(re.findall(r"`([\w/]+\.(?:py|lua|js|css))`", (REPOSITORY / page).read_text()))
 
-    assert len(named) > 20
-    assert [place for place in named if not is_there(place)] == []
+    assert len(named) > least
+    assert sorted(place for place in named if not is_there(place)) == []
 
 
 def is_there(place: str) -> bool:
-    """Whether a product file or folder has this end of a path."""
-    return any(any((REPOSITORY / package).rglob(place.removeprefix(f"{package}/"))) for package in _PEOPLE)
+    """Whether a file or folder has this path, or a product file or folder has this end of a path."""
+    ends = (REPOSITORY / package for package in _PEOPLE)
+    return (REPOSITORY / place).exists() or any(any(package.rglob(place)) for package in ends)
 
 
 def test_the_example_of_the_readme_uses_the_client_as_it_is() -> None:
