@@ -312,8 +312,8 @@ export interface FleetGpus {
  * A GPU of a run's nodes.
  *
  * Attributes:
- *     state: sick: it stops or endangers the job, or has to be reset; watch: something is known; lost: the node does
- *         not reach it.
+ *     state: sick: it stops or endangers the job, has to be reset or has memory errors; watch: something is known;
+ *         lost: the node does not reach it.
  *     faults: newest first, at most 16.
  */
 export interface Gpu {
@@ -1362,7 +1362,7 @@ export interface UnreadableReason {
  *
  * Attributes:
  *     kind: its class, by kind of incident (docs/api.md).
- *     parts: of a hang, the text in pieces; a number stands where the text says for how long, and is since when.
+ *     parts: of a hang, the text in pieces, with a start time (unix seconds) for each duration.
  *     culprits: suspected ranks. because, blind: what speaks for it, and what could not be seen.
  *     since: unix seconds. dump: id of the stacks that were asked for.
  *     training: of lost agents.

@@ -103,7 +103,7 @@ class _Run:
                 state.fold.tree.shown(),
                 [state.agent_view(agent) for agent in state.agents.values()],
                 [dump.shown() for dump in state.liveness.dumps.held()],
-                gpus_view(state.gpus, state.incidents.of({"gpu_fault"}), lambda uuid: []),
+                gpus_view(state.gpus, state.incidents.of({"gpu_fault"}), lambda uuid: [], state.gpu_readings.of),
                 plan_of(state, 2_000.0),
                 ledger_of(state, 2_000.0)(),
                 state.stretches.all(),

@@ -187,7 +187,7 @@ def test_no_application_xid_is_critical(watch: GpuWatch, node: Node, number: int
 
 def test_a_symptom_alone_is_no_incident_but_stands_with_its_gpu(watch: GpuWatch, node: Node) -> None:
     assert _told(watch, node.xid(0, 45, 10.0)) == {}
-    (fault,) = gpus_view(watch, [], lambda uuid: None)[0]["faults"]
+    (fault,) = gpus_view(watch, [], lambda uuid: None, lambda node: {})[0]["faults"]
     assert (fault["class"], fault["xids"], fault["incident_id"]) == ("symptom", [45], None)
 
 
@@ -223,7 +223,7 @@ def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) 
     job = JobFacts("running", "", [incident], [], ["gpu-03"], 0)
     plan = make_plan("r", job, 11.0)
     assert plan.suspects == plan.exclude_nodes == []
-    assert gpus_view(watch, [], lambda uuid: None)[-1]["state"] == "lost"
+    assert gpus_view(watch, [], lambda uuid: None, lambda node: {})[-1]["state"] == "lost"
     told = watch.event(node.inventory(20.0), 5)  # the agent has found out whose it is
     assert [(one.severity, one.rank, one.key) for one in told] == ([("critical", 3, fault.key)] if known else [])
 
@@ -246,7 +246,7 @@ def test_a_driver_that_hangs_for_the_whole_node_is_a_fault_of_the_node_and_no_gp
     hangs["data"] |= {"uuid": None, "index": None, "bus_id": None, "name": None, "ranks": []}
     found = _only(_told(watch, hangs))
     assert (found.severity, found.node, found.title.startswith("A GPU of gpu-03: ")) == ("critical", "gpu-03", True)
-    assert len(gpus_view(watch, [], lambda uuid: None)) == node.gpus
+    assert len(gpus_view(watch, [], lambda uuid: None, lambda node: {})) == node.gpus
     assert _only(_told(watch, {**hangs, "data": {**hangs["data"], "state": "off"}})).state == "resolved"
 
 
@@ -259,7 +259,17 @@ def test_a_new_agent_that_sees_nothing_wrong_ends_the_fault_and_one_that_does_ke
     assert watch.tick(1_000.0) == []
     (over,) = watch.tick(1_000.0 + SEEN_AGAIN_AFTER_S)
     assert (over.state, over.evidence["gpu"]["index"]) == ("resolved", 1)
-    assert [gpu["state"] for gpu in gpus_view(watch, [], lambda uuid: None)][:3] == ["ok", "ok", "sick"]
+    assert [gpu["state"] for gpu in gpus_view(watch, [], lambda uuid: None, lambda node: {})][:3] == [
+        "ok",
+        "ok",
+        "sick",
+    ]
+
+
+def test_a_gpu_with_errors_from_before_its_agent_is_sick_by_what_is_read(watch: GpuWatch) -> None:
+    read = {"2": {"ecc_uncorrected": 1.0}, "3": {"ecc_uncorrected": 0.0}}
+    gpus = gpus_view(watch, [], lambda uuid: None, {"gpu-03": read}.__getitem__)
+    assert [gpu["state"] for gpu in gpus][2:5] == ["sick", "ok", "ok"]
 
 
 def test_a_fault_is_over_for_a_job_that_moved_to_other_gpus(watch: GpuWatch, node: Node) -> None:
@@ -343,7 +353,7 @@ def test_whatever_agents_send_nothing_raises_and_a_restart_in_between_changes_no
     found += [finding for event in told[cut:] for finding in after.event(event, 5)]
     assert repr(found) == repr(expected)
     assert repr(after.tick(1e12)) == repr(whole.tick(1e12))
-    gpus_view(after, [], lambda uuid: None)
+    gpus_view(after, [], lambda uuid: None, lambda node: {})
 
 
 def test_a_storm_of_faults_is_bounded_and_open_ones_stay(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from stabilitybackend.gpus.faults import Fault
@@ -16,7 +16,10 @@ MAX_SHOWN = 16
 
 
 def gpus_view(
-    watch: GpuWatch, incidents: Iterable[Incident], offences: Callable[[str], dict[str, Any] | None]
+    watch: GpuWatch,
+    incidents: Iterable[Incident],
+    offences: Callable[[str], dict[str, Any] | None],
+    readings: Callable[[str], Mapping[str, Mapping[str, float]]],
 ) -> list[dict[str, Any]]:
     """Return the GPUs by node and index.
 
@@ -24,6 +27,7 @@ def gpus_view(
         watch: of the run.
         incidents: of the run.
         offences: UUID -> what other runs remember of it, None for nothing.
+        readings: node -> its GPUs' newest readings by index.
     """
     ids = {i.key: i.incident_id for i in incidents if i.kind == "gpu_fault"}
     faults: dict[str, list[dict[str, Any]]] = {}
@@ -50,7 +54,7 @@ def gpus_view(
             "serial": device.serial,
             "memory_mib": device.memory_mib,
             "ranks": device.ranks,
-            "state": _worst(states.get(device.ident, set())),
+            "state": _worst(states.get(device.ident, set()) | _read(readings(device.node).get(str(device.index), {}))),
             "faults": sorted(faults.get(device.ident, []), key=lambda f: float(f["last"]), reverse=True)[:MAX_SHOWN],
             "offences": offences(device.uuid) if device.uuid else None,
         }
@@ -60,6 +64,11 @@ def gpus_view(
 
 def _worst(states: set[str]) -> str:
     return next((state for state in ("lost", "sick", "watch") if state in states), "ok")
+
+
+def _read(fields: Mapping[str, float]) -> set[str]:
+    """Return what is wrong by the readings alone: errors from before its agent began, of which nobody reported one."""
+    return {"sick"} if fields.get("ecc_uncorrected", 0.0) > 0 else set()
 
 
 def _state(fault: Fault) -> str:

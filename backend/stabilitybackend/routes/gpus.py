@@ -22,5 +22,6 @@ async def gpus(reader: Reader, manager: Manager, worker: Worker) -> Response:
         worker.state.gpus,
         worker.state.incidents.of({"gpu_fault"}),
         lambda uuid: offenders.offences(uuid, but=worker.run_id, project=reader.project),
+        worker.state.gpu_readings.of,
     )
     return answer({"gpus": found})

@@ -46,8 +46,8 @@ class Gpu(msgspec.Struct):
     """A GPU of a run's nodes.
 
     Attributes:
-        state: sick: it stops or endangers the job, or has to be reset; watch: something is known; lost: the node does
-            not reach it.
+        state: sick: it stops or endangers the job, has to be reset or has memory errors; watch: something is known;
+            lost: the node does not reach it.
         faults: newest first, at most 16.
     """
 

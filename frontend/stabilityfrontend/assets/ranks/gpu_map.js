@@ -6,15 +6,7 @@ import { clock, formatCount, moment, plural, readable } from "../core/format.js"
 import { incidentHref } from "../core/route.js";
 import { colorTheme } from "../core/theme.js";
 import { CellMap } from "./cell_map.js";
-import {
-  gibOf,
-  hardThrottle,
-  percentOf,
-  READING_FIELDS,
-  readingOf,
-  throttleWords,
-  totalMemory,
-} from "./gpu_readings.js";
+import { gibOf, percentOf, READING_FIELDS, readingOf, throttleWords, totalMemory } from "./gpu_readings.js";
 import { fillLegend } from "./rank_grid.js";
 
 /** What the server knows of faults is asked for again so often, and soon after an incident of a GPU. */
@@ -29,12 +21,6 @@ const MARKS = { lost: "cross", sick: "up", watch: "dash", ok: "", none: "hatch" 
 const WORDS = { lost: "lost", sick: "sick", watch: "to watch", ok: "", none: "no reading" };
 const WORST = ["lost", "sick", "watch"];
 const TONES = { lost: "critical", sick: "critical", watch: "warning" };
-
-/** What is wrong with a GPU by its own readings, where the server has not said so. */
-function own(fields) {
-  if (fields.ecc_uncorrected > 0) return "sick";
-  return hardThrottle(fields) ? "watch" : "ok";
-}
 
 function story(gpu) {
   const f = gpu.fields;
@@ -215,7 +201,7 @@ export class GpuMap {
       const fields = (!stale && readings.get(String(index))) || {};
       const said = known && known.state in MARKS ? known.state : null;
       const any = field.has(fields);
-      const state = said && said !== "ok" ? said : Object.keys(fields).length ? own(fields) : "none";
+      const state = said && said !== "ok" ? said : Object.keys(fields).length ? "ok" : "none";
       const gpu = {
         node,
         index,

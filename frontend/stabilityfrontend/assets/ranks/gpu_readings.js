@@ -27,7 +27,7 @@ const HARD = 0x8 | 0x20 | 0x40 | 0x80;
 export const throttleWords = (fields) =>
   THROTTLE.filter(([bit]) => (readingOf(fields.throttle_reasons) || 0) & bit).map(([, words]) => words);
 
-export const hardThrottle = (fields) => ((readingOf(fields.throttle_reasons) || 0) & HARD) !== 0;
+const hardThrottle = (fields) => ((readingOf(fields.throttle_reasons) || 0) & HARD) !== 0;
 
 /** Up to here a GPU is as warm as work makes it: H100 boards slow themselves down between 85 and 95 °C. */
 const WARM_C = 75;

@@ -48,10 +48,7 @@ export function drawPill(live, state, latency, lastTime, running) {
     tone = "good";
     if (age === null) words = "live";
     else if (age < 3 && latency !== null) words = `live · ${Math.max(1, Math.round(1000 * latency))} ms`;
-    else if (running && age > 10) {
-      words = `live · last point ${formatAge(age)} ago`;
-      tone = "warning";
-    } else words = age < 3 ? "live" : `live · last point ${formatAge(age)} ago`;
+    else words = age < 3 ? "live" : `live · last point ${formatAge(age)} ago`;
     if (!running) {
       words = age === null || age > 10 ? "connected" : words;
       if (age !== null && age > 10) tone = "quiet";

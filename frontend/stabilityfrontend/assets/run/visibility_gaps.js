@@ -6,8 +6,6 @@ import { patch } from "../core/patch.js";
 
 /** Names that are listed before the rest is a number. */
 const NAMED = 12;
-/** Seconds after which an agent that says nothing is silent. */
-const SILENT_S = 10;
 
 const WHAT = {
   kernel_log: "kernel log",
@@ -33,7 +31,6 @@ function collect(page) {
     if (!reasons.has(why)) reasons.set(why, { todo, where: [] });
     reasons.get(why).where.push(where);
   };
-  const now = page.now();
   for (const agent of page.health.nodes()) {
     for (const one of agent.blind) put(one.what, one.why || "its agent does not say why", one.do, agent.node);
     if (agent.spool.error)
@@ -57,8 +54,7 @@ function collect(page) {
         "look at its time service; times of this node may be off",
         agent.node,
       );
-    const alive = agent.ranks.some((slot) => slot && slot.alive && slot.state === "running");
-    if (alive && now - agent.time > SILENT_S)
+    if (agent.ranks.some((slot) => slot && slot.status === "unheard"))
       put(
         "agent",
         agent.connected ? "its connection is open and nothing comes" : "its connection is closed",
