@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import stabilityalerting
 import stabilitybackend
+import stabilityfrontend
 from stabilitybackend.policy.advice import has_advice
 from stabilitybackend.schema.incidents import as_json
 from stabilitybackend.schema.kinds import KINDS, IncidentKind, kind_of, kinds_where, register, served
@@ -28,6 +32,26 @@ def test_whatever_makes_a_finding_names_a_kind_of_the_table() -> None:
     emitted = set(_emitted())
     assert len(emitted) >= 15
     assert {one for one in emitted if one[1] not in KINDS} == set()
+
+
+#: Pages that show what one kind alone has: for how long a job hung, how a process ended, what a GPU read.
+SHOWN_APART = {
+    "health_lane.js": {"hang"},
+    "deaths.js": {"process_death"},
+    "gpus.js": {"gpu_fault"},
+    "panels.js": {"hang"},
+    "run_page.js": {"gpu_fault"},
+}
+
+
+def test_pages_and_alerts_have_no_kinds_of_their_own() -> None:
+    words = "|".join(KINDS.keys() - {"alert", "grad_norm"})  # these are also a link's name and a metric's
+    found: dict[str, set[str]] = defaultdict(set)
+    for package, suffix in ((stabilityfrontend, "*.js"), (stabilityalerting, "*.py")):
+        for path in Path(str(package.__file__)).parent.rglob(suffix):
+            for kind in re.findall(rf"""["']({words})["']""", path.read_text()):
+                found[path.name].add(kind)
+    assert found == SHOWN_APART
 
 
 @pytest.mark.parametrize("name", sorted(KINDS.keys() - {"alert"}))  # what a job raises is its own to advise on
