@@ -35,6 +35,7 @@ up: $(VENV)/.run ## start the server (UP_ARGS="--port 9000")
 	@$(BIN)/stabilityboard up $(UP_ARGS)
 
 test: $(VENV)/.test ## all tests but the long ones (PYTEST_ARGS="-k rollback")
+	@$(BIN)/node --test --test-reporter=dot "tests/modules/*.test.js"
 	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: $(VENV)/.test $(VENV)/.node ## lint, format, types, import arrows, compose file; changes nothing

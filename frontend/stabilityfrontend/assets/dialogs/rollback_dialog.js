@@ -5,10 +5,11 @@ import { api } from "../core/api.js";
 import { asRecord, toldStep } from "../core/as_type.js";
 import { commandEnded, commandFailed, commandLine, commandList, commandTrouble } from "../core/command.js";
 import { fill, h, setShown, setText } from "../core/dom.js";
-import { ago, duration, errorText, formatCount, plural, sentence } from "../core/format.js";
+import { ago, errorText, formatCount, sentence } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { patch } from "../core/patch.js";
 import { CommandDialog } from "./command_dialog.js";
+import { rollbackSentence } from "./rollback_sentence.js";
 
 /** The suggestion grows with the run: it is asked for anew so often. */
 const AGAIN_MS = 2000;
@@ -21,42 +22,6 @@ function incidentReason(incident) {
   return /\bstep\b/.test(title) || toldStep(incident.onset_step) === null
     ? title
     : `${title} at step ${incident.onset_step}`;
-}
-
-const everyRank = (size) =>
-  size === 1
-    ? ["The rank stops", "loads", "discards", "reseeds", "skips", "goes"]
-    : [
-        size === 2 ? "Both ranks stop" : `All ${formatCount(size)} ranks stop`,
-        "load",
-        "discard",
-        "reseed",
-        "skip",
-        "go",
-      ];
-
-/** What an order will do, in one or two sentences. `order` as posted; `facts`: size, lastStep, stepSeconds, none: why no checkpoint is chosen. */
-export function rollbackSentence(order, facts) {
-  if (order.to_step === null)
-    return (
-      facts.none ||
-      "Without a checkpoint there is nothing to go back to. The job announces each with run.checkpoint(step, path)."
-    );
-  const [stop, load, discard, reseed, skip, go] = everyRank(facts.size);
-  const gone = Math.max(0, facts.lastStep - order.to_step);
-  const cost = gone && facts.stepSeconds ? `, about ${duration(gone * facts.stepSeconds)} of work` : "";
-  const parts = [`${load} checkpoint ${formatCount(order.to_step)}`];
-  const which =
-    gone === 1
-      ? `step ${formatCount(facts.lastStep)}`
-      : `steps ${formatCount(order.to_step + 1)}–${formatCount(facts.lastStep)}`;
-  if (gone) parts.push(`${discard} ${which} and those trained until then (${plural(gone, "step")} so far${cost})`);
-  if (order.seed !== null) parts.push(`${reseed} with ${order.seed}`);
-  if (order.skip_batches)
-    parts.push(`${skip} ${order.skip_batches === 1 ? "1 batch" : `${formatCount(order.skip_batches)} batches`}`);
-  if (order.lr_scale !== null && order.lr_scale !== 1) parts.push(`${go} on with the LR × ${order.lr_scale}`);
-  const joined = parts.length > 1 ? `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}` : parts[0];
-  return `${stop} at the next common step boundary, ${joined}. Discarded points stay visible as a ghost.`;
 }
 
 export class RollbackDialog extends CommandDialog {
