@@ -20,7 +20,7 @@ from fastapi import FastAPI, Request, Response
 
 from stabilityfrontend import figures, layout, run_page, theme
 from stabilityfrontend.bundle import bundle
-from stabilityfrontend.served import ASSETS, serve_for_good, serve_modules, serve_styles
+from stabilityfrontend.served import ASSETS, packed, serve_for_good, serve_modules, serve_styles
 
 __all__ = ["attach", "register"]
 
@@ -136,7 +136,9 @@ def _close_callback_doors(pages: Dash, app: FastAPI) -> None:
 
     def suite(request: Request, package_name: str, fingerprinted_path: str) -> Response:
         try:
-            return pages.backend.serve_component_suites(pages, package_name, fingerprinted_path, request)
+            return packed(
+                pages.backend.serve_component_suites(pages, package_name, fingerprinted_path, request), request
+            )
         except (DashException, KeyError, OSError):
             return Response("there is no such file", status_code=404, media_type="text/plain")
 
