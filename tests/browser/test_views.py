@@ -91,15 +91,16 @@ def test_the_first_charts_need_no_plotly_and_one_request_each(server: Server, op
     assert len(series) == len({asked[at] for at in series}) <= 2, "what was asked for early is not asked for again"
 
 
-def test_a_first_load_takes_few_requests_and_little_to_send(server: Server, open_page: OpenPage) -> None:
+def test_a_first_load_takes_few_files_and_little_to_send(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r-long")
     wait_in(page, "window.stability.page?.ready && window.stability.drawLog.first.focus > 0")
-    sizes = page.evaluate(
+    sent = page.evaluate(
         """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
-          .filter((one) => !one.name.includes("/plotly-")).map((one) => one.encodedBodySize)"""
+          .map((one) => ({ name: one.name, bytes: one.encodedBodySize }))"""
     )
-    assert len(sizes) <= 25
-    assert sum(sizes) <= 900_000
+    first = [one for one in sent if "/plotly-" not in one["name"]]  # it comes when the page rests
+    assert len([one for one in first if "/api/" not in one["name"]]) <= 20
+    assert sum(one["bytes"] for one in first) <= 900_000
 
 
 def test_a_link_shows_the_same_view_and_the_controls_change_the_link(server: Server, open_page: OpenPage) -> None:

@@ -113,7 +113,6 @@ export function focusChart(element, config, page) {
       const axis = axisOf(page);
       const window = page.look.window();
       const view = page.view();
-      const { log } = page.settings;
       const data = [];
       const both = page.hasGrad();
       if (!both) layout.yaxis.domain = layout.yaxis3.domain = [0, 1];
@@ -124,7 +123,7 @@ export function focusChart(element, config, page) {
       if (both) panel(draw, GRAD, "y2", colors.series[3]);
       else layout.yaxis2.visible = false;
       marks(data, nonFiniteMarks(top.lines.slice(0, config.limits.lines), top.shown, window), colors);
-      tip(data, layout, top.main, colors, range);
+      tip(data, top.main, colors, range);
       drawn = top.main;
       Object.assign(layout.xaxis, axis.layout(range, width - layout.margin.l - layout.margin.r));
       layout.shapes = shapes(view, colors, true, axis);
@@ -263,7 +262,7 @@ function marks(data, found, colors) {
 }
 
 /** A dot and the number at the live end of the line. */
-function tip(data, layout, main, colors, range) {
+function tip(data, main, colors, range) {
   let at = main.x.length - 1;
   while (at >= 0 && main.y[at] === null) at -= 1;
   if (at < 0 || (range && main.x[at] > range[1])) return;

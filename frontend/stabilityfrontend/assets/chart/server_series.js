@@ -107,7 +107,7 @@ export class Derived {
         page.settings.x,
       );
       this.shown();
-    } catch (error) {
+    } catch {
       // The thinned lines stay on the screen.
     }
   }
@@ -141,7 +141,7 @@ export class Derived {
       if (this.detail) add(this.detail.metrics, series, page.settings.x, this.detail);
       this.cursor = answers[0].cursor || this.cursor;
       this.shown();
-    } catch (error) {
+    } catch {
       // The live feed says that the server is away; with the next point it is asked again.
     }
   }

@@ -30,13 +30,13 @@ async function call(method, path, body, signal) {
         body: body === undefined ? undefined : JSON.stringify(body),
         signal: signal || AbortSignal.timeout(TIMEOUT_MS),
       }));
-  } catch (error) {
+  } catch {
     throw new ApiError(0, "away", "No answer from the server.", "Its data is kept; this page tries again by itself.");
   }
   let answer = null;
   try {
     answer = await response.json();
-  } catch (error) {
+  } catch {
     answer = null;
   }
   if (response.ok && answer !== null) return answer;

@@ -7,7 +7,7 @@ export async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
-  } catch (error) {
+  } catch {
     const field = h("textarea", { "aria-hidden": "true", class: "off-screen" });
     field.value = text;
     document.body.append(field);

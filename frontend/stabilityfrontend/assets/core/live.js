@@ -62,7 +62,7 @@ export class Live {
       let message;
       try {
         message = JSON.parse(event.data);
-      } catch (error) {
+      } catch {
         return; // not ours; the next one may be
       }
       if (message.type === "hello") {
@@ -147,7 +147,7 @@ export class Live {
     const socket = this.socket;
     try {
       await api.healthy();
-    } catch (error) {
+    } catch {
       if (socket === this.socket && socket) {
         this.drop();
         this.socket = socket;

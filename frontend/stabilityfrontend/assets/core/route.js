@@ -6,7 +6,7 @@ const INCIDENT = /^\/runs\/([^/]+)\/incidents\/([^/]+)$/;
 function decoded(part) {
   try {
     return decodeURIComponent(part);
-  } catch (error) {
+  } catch {
     return part;
   }
 }

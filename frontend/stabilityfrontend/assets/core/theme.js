@@ -6,7 +6,7 @@ const listeners = new Set();
 function kept() {
   try {
     return localStorage.getItem(KEY);
-  } catch (error) {
+  } catch {
     return null; // storage is off: follow the system
   }
 }
@@ -27,7 +27,7 @@ export const colorTheme = {
     const next = colorTheme.name() === "dark" ? "light" : "dark";
     try {
       localStorage.setItem(KEY, next);
-    } catch (error) {
+    } catch {
       // not remembered, still switched
     }
     set(next);

@@ -86,7 +86,7 @@ export function windowChart(incident) {
     if (!Number.isFinite(value))
       svg.append(shape("line", { class: "strange", x1: x(index), x2: x(index), y1: 0, y2: 9 }));
   });
-  const words = h("span", { class: "window-read" }, levelWords(found, level));
+  const words = h("span", { class: "window-read" }, levelWords(level));
   const read = ({ currentTarget: chart, clientX }) => {
     const box = chart.getBoundingClientRect();
     const index = Math.max(
@@ -99,7 +99,7 @@ export function windowChart(incident) {
     );
   };
   const leave = ({ currentTarget: chart }) =>
-    setText(chart.parentElement.querySelector(".window-read"), levelWords(found, level));
+    setText(chart.parentElement.querySelector(".window-read"), levelWords(level));
   const chart = h(
     "div",
     {
@@ -130,7 +130,7 @@ export function windowChart(incident) {
   );
 }
 
-const levelWords = (found, level) => (Number.isFinite(level) ? `usual level ${formatValue(level)}` : "");
+const levelWords = (level) => (Number.isFinite(level) ? `usual level ${formatValue(level)}` : "");
 
 function change(move) {
   const percent = toNumber(move.rise_percent);

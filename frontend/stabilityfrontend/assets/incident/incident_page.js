@@ -147,7 +147,7 @@ export class IncidentPage {
       this.gpu = answer
         ? (Array.isArray(answer.gpus) ? answer.gpus : []).find((gpu) => asRecord(gpu).uuid === uuid) || null
         : undefined;
-    } catch (error) {
+    } catch {
       this.askedGpu = null;
     }
     if (!this.gone) this.draw();
@@ -204,7 +204,7 @@ export class IncidentPage {
       if (this.gone) return;
       if (dump) dump.late = !this.awaited(asked);
       this.dumps.set(asked.request, dump);
-    } catch (error) {
+    } catch {
       wait = AGAIN_MS;
     } finally {
       this.fetchingDump = false;

@@ -146,7 +146,7 @@ export class GpuMap {
       }
       this.answers += 1;
       this.draw();
-    } catch (error) {
+    } catch {
       // Readings are shown without it; asked again in a minute.
     }
   }

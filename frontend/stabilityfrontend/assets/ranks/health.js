@@ -187,12 +187,12 @@ const COLUMNS = [
   ["step", (rank, value) => (rank.step = step(value))],
   ["start", (rank, value, at) => (rank.step_start = at(value))],
   ["since", (rank, value, at) => (rank.phase_start = at(value))],
-  ["phase", (rank, value, at, word) => (rank.phase = word(value))],
+  ["phase", (rank, value, _at, word) => (rank.phase = word(value))],
   ["cpu", (rank, value) => (rank.cpu = number(value) === null ? null : value / 100)],
-  ["wchan", (rank, value, at, word) => (rank.wchan = word(value))],
+  ["wchan", (rank, value, _at, word) => (rank.wchan = word(value))],
   ["beat", (rank, value, at) => (rank.beat_at = at(value))],
   ["budget", (rank, value) => (rank.budget_s = positive(value))],
-  ["status", (rank, value, at, word) => (rank.status = word(value))],
+  ["status", (rank, value, _at, word) => (rank.status = word(value))],
 ];
 // Not `trim`: Dash brings one of its own that is slow, and there are thousands of these a second.
 const setProc = (rank, value) => (rank.proc = value === " " ? "" : value);

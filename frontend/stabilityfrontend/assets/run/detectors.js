@@ -50,7 +50,7 @@ export class Detectors {
       setShown(byId("detectors-panel"), true);
       setShown(byId("detectors-open"), true);
       this.page.dirty("incidents");
-    } catch (error) {
+    } catch {
       // It is asked again when the page is in touch again.
     }
   }

@@ -59,7 +59,7 @@ export class Ledger {
       }
       this.draw();
       page.dirty("kpis");
-    } catch (error) {
+    } catch {
       if (page.gone) return; // the server is away: what was said last stays
     }
     this.timer = setTimeout(() => (document.hidden ? this.wait() : this.fetch()), AGAIN_MS);

@@ -223,7 +223,7 @@ export class Feed {
       for (const answer of answers) page.store.fill(answer.names, answer.series, points, answer.level);
       page.dirty("cards");
       page.board.markAll();
-    } catch (error) {
+    } catch {
       page.store.unask(missing); // the next time that they come into sight they are asked for again
     }
   }
@@ -250,7 +250,7 @@ export class Feed {
           series.filter((one) => one.metric === name),
         );
       page.board.markAll();
-    } catch (error) {
+    } catch {
       // The thinned points stay on the screen.
     }
   }

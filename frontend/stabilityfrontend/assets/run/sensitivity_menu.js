@@ -35,13 +35,13 @@ export function lessButton(page, incident) {
       class: "button quiet",
       title: "Fewer incidents of this kind in this run, from now on",
       data: { less: incident.incident_id },
-      on: { click: () => ask(page, incident, detector) },
+      on: { click: () => ask(page, detector) },
     },
     "Reduce alerts …",
   );
 }
 
-function ask(page, incident, detector) {
+function ask(page, detector) {
   const panel = page.detectors;
   const now = panel.value(panel.saved, detector, "sensitivity");
   const half = Math.max(panel.parameter(detector, "sensitivity").low, Number((now / 2).toPrecision(2)));

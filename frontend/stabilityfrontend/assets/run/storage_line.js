@@ -38,7 +38,7 @@ export class StorageLine {
       if (page.gone || answer === null) return; // a server without an archive says nothing
       this.answer = answer;
       this.draw();
-    } catch (error) {
+    } catch {
       if (page.gone) return;
     }
     this.timer = setTimeout(() => this.fetch(), AGAIN_MS);

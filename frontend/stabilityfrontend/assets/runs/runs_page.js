@@ -165,7 +165,7 @@ export class RunsPage {
           .filter((one) => (one.rank === null ? 1e9 : one.rank) === rank)
           .flatMap((one) => one.values.map(toNumber));
         this.sparks.set(run.run_id, { metric, values });
-      } catch (error) {
+      } catch {
         this.sparks.delete(run.run_id);
       }
       this.draw();
