@@ -75,10 +75,12 @@ async function optional(path) {
   }
 }
 
+/** @typedef {import("../../../types/api").Answers} Answers */
+
 export const api = {
   /** All runs, page after page; `onPage` gets what is there after each. A server that knows no pages answers with all. */
   runs: async (onPage) => {
-    const found = { runs: [], total: 0 };
+    const found = { runs: /** @type {Answers["GET /api/v1/runs"]["runs"]} */ ([]), total: 0 };
     let next = null;
     do {
       const answer = await call(
@@ -92,41 +94,69 @@ export const api = {
     } while (next);
     return found;
   },
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}"]>} */
   run: (id) => call("GET", runPath(id)),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/segments"]>} */
   segments: (id) => call("GET", `${runPath(id)}/segments`),
   series,
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/incidents"]>} */
   incidents: (id) => call("GET", `${runPath(id)}/incidents`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/incidents/{incident_id}"]>} */
   incident: (id, incident) => call("GET", `${runPath(id)}/incidents/${encodeURIComponent(incident)}`),
   /** A dump that may be gone: of all that are kept, for whose address has no answer is an error in the browser's console. */
   heldStacks: async (id, request) =>
     ((await call("GET", `${runPath(id)}/stacks`)).dumps || []).find((dump) => dump.request === request) || null,
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/stacks/{request}"]>} */
   stacks: (id, request) => optional(`${runPath(id)}/stacks/${encodeURIComponent(request)}`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/plan"]>} */
   plan: (id) => optional(`${runPath(id)}/plan?ordered=true`),
   /** The rollback that the server suggests, and the checkpoints that it offers. */
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/rollback"]>} */
   wayBack: (id, incident) =>
     call("GET", `${runPath(id)}/rollback${incident ? `?incident=${encodeURIComponent(incident)}` : ""}`),
+  /** @returns {Promise<Answers["GET /api/v1/gpus"]>} */
   gpus: () => optional("/gpus"),
+  /** @returns {Promise<Answers["GET /api/v1/interruptions"]>} */
   interruptions: (query) => call("GET", `/interruptions${query ? `?${query}` : ""}`),
+  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/incidents/{incident_id}/category"]>} */
   setCategory: (id, incident, category) =>
     call("PUT", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/category`, { category }),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/checkpoints"]>} */
   checkpoints: (id) => call("GET", `${runPath(id)}/checkpoints`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/health"]>} */
   health: (id) => call("GET", `${runPath(id)}/health`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/gpus"]>} */
   gpusOf: (id) => optional(`${runPath(id)}/gpus`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/commands"]>} */
   commands: (id) => call("GET", `${runPath(id)}/commands`),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/commands/{command_id}"]>} */
   command: (id, command) => call("GET", `${runPath(id)}/commands/${encodeURIComponent(command)}`),
+  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/commands"]>} */
   order: (id, order) => call("POST", `${runPath(id)}/commands`, order),
+  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/incidents/{incident_id}/ack"]>} */
   acknowledge: (id, incident) => call("POST", `${runPath(id)}/incidents/${encodeURIComponent(incident)}/ack`, {}),
+  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/segments/{segment}/undo"]>} */
   undo: (id, segment) => call("POST", `${runPath(id)}/segments/${encodeURIComponent(segment)}/undo`, {}),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/ledger"]>} */
   ledger: (id) => optional(`${runPath(id)}/ledger`),
+  /** @returns {Promise<Answers["GET /api/v1/detectors"]>} */
   detectors: () => optional("/detectors"),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/detectors"]>} */
   detectorsOf: (id) => optional(`${runPath(id)}/detectors`),
+  /** @returns {Promise<Answers["PUT /api/v1/runs/{run_id}/detectors"]>} */
   setDetectors: (id, settings) => call("PUT", `${runPath(id)}/detectors`, { settings }),
   /** Takes as long as it takes, until `signal` ends it. */
+  /** @returns {Promise<Answers["POST /api/v1/runs/{run_id}/backtest"]>} */
   tryDetectors: (id, body, signal) => call("POST", `${runPath(id)}/backtest`, body, signal),
+  /** @returns {Promise<Answers["GET /api/v1/runs/{run_id}/storage"]>} */
   storage: (id) => optional(`${runPath(id)}/storage`),
+  /** @returns {Promise<Answers["GET /api/v1/compare"]>} */
   compare: (query) => call("GET", `/compare?${query}`),
+  /** @returns {Promise<Answers["GET /api/v1/me"]>} */
   me: () => call("GET", "/me"),
+  /** @returns {Promise<Answers["POST /api/v1/logout"]>} */
   logout: () => call("POST", "/logout"),
+  /** @returns {Promise<Answers["POST /api/v1/login"]>} */
   login: (key) => call("POST", "/login", { key }),
   healthy: async () => {
     const response = await fetch("/healthz", { signal: AbortSignal.timeout(4000), cache: "no-store" });
