@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { axisRange, robustRange, thinInto } from "../../frontend/stabilityfrontend/assets/chart/downsample.js";
+import { Plot } from "../../frontend/stabilityfrontend/assets/chart/line_chart.js";
 import { valueTicks } from "../../frontend/stabilityfrontend/assets/chart/ticks.js";
 import { ghostXY, mergeShapes, shapes } from "../../frontend/stabilityfrontend/assets/chart/traces.js";
 import { kindTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
@@ -35,6 +36,18 @@ test("a discarded spike does not set the scale and one on the line does", () => 
   const [low, high] = robustRange(calm, Array(30).fill(100));
   assert.ok(1.9 < low && low < 2 && 2.05 <= high && high < 2.2, `${low} to ${high}`);
   assert.equal(robustRange([...calm, 30, 30, 30, 30, 30], [])[1], 30);
+});
+
+test("a small chart draws a shape as high as it is: what is known and no alarm is a strip at the foot", () => {
+  const filled = [];
+  const context = { fillRect: (...rect) => filled.push(rect) };
+  const inner = { top: 10, bottom: 110 };
+  for (const y1 of [1, 0.04])
+    Plot.prototype.shape.call({ toX: (x) => x }, context, { type: "rect", x0: 20, x1: 30, y1, opacity: 1 }, inner);
+  assert.deepEqual(filled, [
+    [20, 10, 10, 100],
+    [20, 106, 10, 4],
+  ]);
 });
 
 test("forty incidents cost as many shapes as they have looks", () => {

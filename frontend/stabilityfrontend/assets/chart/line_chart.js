@@ -105,17 +105,17 @@ export class Plot {
   shape(context, shape, inner) {
     const from = this.toX(shape.x0);
     const to = this.toX(shape.x1);
+    const height = (inner.bottom - inner.top) * (shape.y1 ?? 1);
     context.globalAlpha = shape.opacity;
     if (shape.type === "rect") {
       context.fillStyle = shape.fillcolor;
-      context.fillRect(from, inner.top, Math.max(1, to - from), inner.bottom - inner.top);
+      context.fillRect(from, inner.bottom - height, Math.max(1, to - from), height);
     } else {
       context.strokeStyle = shape.line.color;
       context.lineWidth = shape.line.width;
       context.setLineDash({ dot: [2, 3], solid: [] }[shape.line.dash] || [6, 4]);
       context.beginPath();
-      const height = inner.bottom - inner.top;
-      context.moveTo(Math.round(from) + 0.5, inner.bottom - height * (shape.y1 === undefined ? 1 : shape.y1));
+      context.moveTo(Math.round(from) + 0.5, inner.bottom - height);
       context.lineTo(Math.round(from) + 0.5, inner.bottom);
       context.stroke();
       context.setLineDash([]);
