@@ -73,9 +73,7 @@ async def test_a_run_is_written_down_more_often_while_a_restart_would_take_long(
     assert run._restart.written == 1
 
     run._restart._share.unwritten_s = restart_points.AGAIN_S
-    await stage.send(*frames[26:38])
-
-    await written(stage, run, 2)
+    await written(stage, run, 2)  # without a further frame: a quiet run counts as well
 
 
 async def test_what_a_restart_would_fold_again_is_counted_as_long_as_the_run_is_followed(stage: Stage) -> None:

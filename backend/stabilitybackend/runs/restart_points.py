@@ -83,6 +83,7 @@ class RestartPoints:
         #: The newest generation of which something is written, its file's name, and up to where.
         self._at: tuple[Generation, str, Place] | None = None
         self._cut: tuple[Generation, FoldHead] | None = None
+        self._head: FoldHead | None = None
         self._newest = ""
         self._order = 0
         self._time = self._clock()
@@ -161,15 +162,16 @@ class RestartPoints:
         generation = store.generations[-2]
         self._cut = (generation, FoldHead(self._run_id, generation.to_id, frame_checksum(message)))
 
-    def write_when_due(self, state: RunState, to_id: str, message: bytes) -> None:
-        """Write the run down when it is due. Call it when all that follows from its frames is stored.
+    def concluded(self, to_id: str, message: bytes) -> None:
+        """Note the newest frame that is folded, and of which all that follows is stored."""
+        if self._files is not None:
+            self._head = FoldHead(self._run_id, to_id, frame_checksum(message))
 
-        Args:
-            to_id: stream id of the newest frame in ``state``. message: that frame.
-        """
-        store, now = state.store, self._clock()
+    def write_when_due(self, state: RunState) -> None:
+        """Write the run down when it is due: call it also when no frame comes, others may have become expensive."""
+        store, now, head = state.store, self._clock(), self._head
         waits = self._task is not None and not self._task.done()
-        if self._files is None or waits or state.retelling or to_id == self._newest:
+        if self._files is None or head is None or waits or state.retelling or head.to_id == self._newest:
             return
         if self._again_at - AGAIN_AFTER_S <= now < self._again_at:  # else it is time, or the clock was put back
             return
@@ -181,7 +183,6 @@ class RestartPoints:
         begin = self._cpu()
         if self._stop_s <= MAX_STOP_S:
             frozen, last = snapshot.freeze(state), store.open
-            head = FoldHead(self._run_id, to_id, frame_checksum(message))
             self._stop_s = self._cpu() - begin
         elif self._cut is not None and self._cut[0] in store.generations and self._cut[0].state is not None:
             last, head = self._cut

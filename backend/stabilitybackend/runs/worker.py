@@ -58,11 +58,8 @@ class RunWorker:
     """Owns the state of one run in this process.
 
     Args:
-        run_id: the run.
-        redis: client of the server that holds its stream.
-        clock: unix seconds now.
-        overview: channel of the list of runs.
-        files: the archive of all runs.
+        run_id: the run. redis: client of the server that holds its stream. clock: unix seconds now.
+        overview: channel of the list of runs. files: the archive of all runs.
         window_bytes: bytes of frames that the stream keeps.
         limits: how long its ranks may stand still.
         fleet: what is remembered over all runs.
@@ -194,7 +191,8 @@ class RunWorker:
                 self._concluded = max(self._concluded, self.cursor, key=stream_order)
                 await self._conclude(changes)
                 self._stored_to = self.cursor
-                self._restart.write_when_due(self.state, *entries[-1])
+                self._restart.concluded(*entries[-1])
+            self._restart.write_when_due(self.state)
             self._keeper.archive_when_due(self.state, lambda: self._stored_to)
             if self.readiness.reached:
                 if self.rest.tick_due():
