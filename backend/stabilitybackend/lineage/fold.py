@@ -29,8 +29,7 @@ __all__ = ["MAX_HELD_ROWS", "LineageFold"]
 MAX_HELD_ROWS = 1_000
 #: A rank that logs rarely and never reported that it went back follows the head after this long, seconds of log time.
 FOLLOW_HEAD_AFTER_S = 5.0
-#: Sources remembered per run (every restart adds one a rank); beyond it the oldest that is not its rank's newest is
-#: forgotten.
+#: Sources remembered per run (every restart adds one a rank); beyond it the oldest that is no rank's newest goes.
 MAX_SOURCES = 20_000
 
 

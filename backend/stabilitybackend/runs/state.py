@@ -1,7 +1,4 @@
-"""Everything known of one run: lineage, points, incidents, commands, job facts. A fold over stored frames, no I/O.
-
-The worker feeds frames and health, and stores and publishes what comes back.
-"""
+"""Everything known of one run: lineage, points, incidents, commands, job facts. A fold over stored frames, no I/O."""
 
 from __future__ import annotations
 
@@ -58,8 +55,7 @@ class RunState:
     """State of one run.
 
     Args:
-        run_id: its id.
-        clock: unix seconds now.
+        run_id: its id. clock: unix seconds now.
         undone: keys of inferred segments that somebody undid.
     """
 
