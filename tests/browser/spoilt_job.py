@@ -1,7 +1,7 @@
 """A job for the browser's tests that stands inside an open spike: ``python spoilt_job.py FOLDER ONSET STOP STEP...``.
 
 Its loss rises at step ONSET and stays there. It has checkpoints at the steps named, and waits in step STOP until the
-file FOLDER/go exists. From then on it hurries; a rollback heals it.
+file FOLDER/go exists. A rollback heals it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ def main() -> None:
         if step in saved:
             (folder / f"checkpoint-{step}").touch()
             run.checkpoint(step, str(folder / f"checkpoint-{step}"))
-        # A usual pace, by which the server reckons where the job is; what it stood is made up for in a hurry.
-        if step < stop or not spoilt[0]:
-            time.sleep(0.005 if spoilt[0] else 0.05)
+        # A pace that it keeps: by it the server reckons where the job is, and how far ahead a command has to act.
+        time.sleep(0.005 if spoilt[0] else 0.05)
 
 
 main()
