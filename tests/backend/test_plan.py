@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.policy.going_back import UsableOf
+from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.policy.orders import check_fields
 from stabilitybackend.policy.plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, JobFacts, make_plan
 from stabilitybackend.schema.commands import CommandRequest
@@ -17,6 +19,7 @@ from stabilitybackend.schema.lineage import Offer
 from stabilitybackend.schema.plan import Plan
 from support.checkpoints import checkpoint
 from support.stored_incident import stored
+from support.watched_job import Job
 
 NOW = 1000.0
 
@@ -133,13 +136,26 @@ def test_suspicion_alone_never_leaves_a_job_without_nodes() -> None:
         (replace(JOB, status="stalled", incidents=[_incident("hang", IO)]), "relaunch"),
         (replace(JOB, fruitless=MAX_FRUITLESS - 1), "relaunch"),
         (replace(JOB, fruitless=MAX_FRUITLESS), "stop"),
-        (replace(JOB, incidents=[_incident("process_death", evidence={"exit_code": 17})]), "stop"),
     ],
 )
 def test_what_is_done_follows_from_the_state_of_the_job(job: JobFacts, action: str) -> None:
     plan = _plan(job)
     assert (plan.action, plan.exit_code) == (action, EXIT_CODES[action])
     assert action.startswith("relaunch") or (plan.checkpoint is None and plan.exclude_nodes == [])
+
+
+def test_a_job_that_megatrons_own_check_ended_waits_for_people() -> None:
+    """By the incident that such a death is told as."""
+    watched, book = Job(), IncidentBook("run")
+    watched.run(30)
+    watched.dies(1, cause="exit_code", exit_code=17)
+    (death,) = watched.run(1, moving=False)
+    incident = book.apply(death, segment=0, time=NOW, checkpoints=UsableOf([]))
+    assert incident is not None
+    plan = _plan(replace(JOB, incidents=[incident]))
+    assert (plan["action"], plan["text"].rpartition(". ")[2]) == (
+        "stop", "Exit code 17: Megatron's own check of a result failed.",
+    )  # fmt: skip
 
 
 def test_what_people_name_counts_whatever_the_plan_would_say() -> None:

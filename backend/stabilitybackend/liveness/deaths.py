@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import msgspec
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
 
 from stabilitybackend.detectors.contract import Finding, Severity
 from stabilitybackend.liveness.budgets import AFTER_LOOP
@@ -33,7 +34,7 @@ from stabilitybackend.liveness.death_words import (
 )
 from stabilitybackend.liveness.naming import capital, name_ranks
 from stabilitybackend.liveness.rank_watch import number, start_of
-from stabilitybackend.schema.evidence import DeathFacts, HangFacts, facts
+from stabilitybackend.schema.evidence import Death, DeathFacts, HangFacts, Hung, Raised, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.verdicts import Verdict
 from stabilityclient.arguments import cut_inside, gist
@@ -51,18 +52,18 @@ WORD_S = 5.0
 #: and kernel, driver and the other ranks have their say within it.
 LAST_WORDS_S = 3.0
 #: Facts of a ``process_death`` event that are kept (docs/wire.md).
-FACTS = (
+_FACTS = (
     "pid", "last_phase", "evidence", "cause", "signal", "signal_name", "exit_code", "oom", "fatal", "how",
 )  # fmt: skip
 
-__all__ = ["FACTS", "DeathWatch"]
+__all__ = ["DeathWatch", "told_by"]
 
 
 class DeathWatch:
     """The open death of a job, if there is one."""
 
     def __init__(self) -> None:
-        self._deaths: dict[int, dict[str, Any]] = {}
+        self._deaths: dict[int, Death] = {}
         self._more = 0
         self._key = ""
         #: Newest step that was told of the open death: what starts anew may be behind it and is news all the same.
@@ -74,14 +75,14 @@ class DeathWatch:
         self._newest_start = 0
         self._runs_again: str | None = None
         #: The hang that was open newly, when that was, and the one that was open when the first of these deaths came.
-        self._hang: dict[str, Any] | None = None
+        self._hang: Hung | None = None
         self._hang_at = 0.0
-        self._hung: dict[str, Any] | None = None
+        self._hung: Hung | None = None
         #: One of the deaths that are not described was not by a signal from outside.
         self._more_by_itself = False
         #: Nodes of the dead, and of those that are described the one that tells least of the cause.
         self._nodes: set[str] = set()
-        self._least: tuple[tuple[int, float, int], int] | None = None
+        self._least: tuple[int, float, int] | None = None
         #: When the newest death of a job that runs again was, on its node's clock.
         self._died_at = float("-inf")
         #: A process was seen or told to be over since ``news`` was asked, and when it was asked after the last one.
@@ -107,14 +108,14 @@ class DeathWatch:
 
     def knows(self, source: str) -> bool:
         """Say whether this process is known to be dead."""
-        return source in self._over or any(death["source"] == source for death in self._deaths.values())
+        return source in self._over or any(death.source == source for death in self._deaths.values())
 
     def load(self, incident: Incident) -> None:
         """Take over a stored ``process_death`` incident, open or over."""
         known = facts(incident.evidence, DeathFacts)
-        deaths = {int(death["rank"]): dict(death) for death in incident.evidence.get("deaths", [])}
+        deaths = {death.rank: death for death in known.deaths}
         if incident.state != "open":
-            self._remember(str(death["source"]) for death in deaths.values())
+            self._remember(deaths.values())
             if incident.key == self._key:  # a snapshot knew it while it was open
                 self._forget()
                 self._runs_again = None
@@ -122,7 +123,7 @@ class DeathWatch:
         self._deaths, self._key = deaths, incident.key
         self._told_step = incident.now_step
         self._more = known.not_described
-        self._nodes = {str(death.get("node") or "") for death in deaths.values()}
+        self._nodes = {death.node for death in deaths.values()}
         self._hung = known.hung
 
     def tell_again(self) -> None:
@@ -135,66 +136,65 @@ class DeathWatch:
         rank: int,
         node: str,
         event: Mapping[str, Any],
-        facts: Mapping[str, Any],
+        told: Mapping[str, Any],
         beside: Callable[[], Mapping[str, Any]],
         now: float,
     ) -> None:
         """Take one death. A second report of the same rank adds its facts to the first.
 
         Args:
+            told: the answer of ``told_by``.
             beside: returns what else is known of the process; asked only of a death that is described.
         """
-        time = number(event.get("time")) or now
-        if source in self._over or self._is_late(source, time, facts):
+        step, time = int(number(event.get("step"), -1)), number(event.get("time")) or now
+        fresh = Death(source, rank, node, step, time, **told)
+        if source in self._over or self._is_late(fresh):
             return
         known = self._deaths.get(rank)
         if known is None:
             self._nodes.add(node)
-            if len(self._deaths) >= MAX_DESCRIBED and not self._make_room(rank, time, facts):
-                self._leave_out(source, facts)
+            if len(self._deaths) >= MAX_DESCRIBED and not self._make_room(fresh):
+                self._leave_out(fresh)
                 return
+        else:
+            fresh = replace(known, **told, time=min(time, known.time), step=max(step, known.step))
         if not self._deaths:
             self._key, self._told_step = f"process_death:{source}", -1
-        fresh = dict(known or {"source": source, "rank": rank, "node": node, "step": _step(event), "time": time})
-        fresh["time"] = min(time, float(fresh["time"]))
-        fresh["step"] = max(_step(event), int(fresh["step"]))
-        fresh |= {name: _bounded(fact) for name, fact in (*facts.items(), *beside().items())}
+        fresh = replace(fresh, **beside())
         if fresh != known:
             self._deaths[rank], self._least = fresh, None
             self._changed = True
 
-    def _is_late(self, source: str, time: float, facts: Mapping[str, Any]) -> bool:
+    def _is_late(self, death: Death) -> bool:
         """Say whether a death is of a job that runs again: it was told late, or its launcher has come to it now.
 
         Clocks of nodes differ, so what started with the new process or after it is none of them, whatever its time.
         """
-        if start_of(source) >= self._newest_start:
+        if start_of(death.source) >= self._newest_start:
             return False
-        if time < self._over_at:
+        if death.time < self._over_at:
             return True
-        if time - self._died_at > CASCADE_S or not (is_cascade(facts) or from_outside(facts)):
+        if death.time - self._died_at > CASCADE_S or not (is_cascade(death) or from_outside(death)):
             return False
-        self._died_at = max(self._died_at, time)
-        self._remember([source])
+        self._died_at = max(self._died_at, death.time)
+        self._remember([death])
         return True
 
-    def _make_room(self, rank: int, time: float, facts: Mapping[str, Any]) -> bool:
+    def _make_room(self, fresh: Death) -> bool:
         """Describe a death in the place of one that tells less of the cause; return whether there is one."""
         if self._least is None:
-            self._least = max((_order(death, death["time"], known), known) for known, death in self._deaths.items())
-        order, least = self._least
-        if _order(facts, time, rank) >= order:
+            self._least = max(map(_order, self._deaths.values()))
+        if _order(fresh) >= self._least:
             return False
-        death = self._deaths.pop(least)
-        self._leave_out(death["source"], death)
+        self._leave_out(self._deaths.pop(self._least[-1]))
         self._least = None
         return True
 
-    def _leave_out(self, source: str, facts: Mapping[str, Any]) -> None:
+    def _leave_out(self, death: Death) -> None:
         """Count a death that is not described."""
         self._more += 1
-        self._more_by_itself |= not from_outside(facts)
-        self._remember([source])
+        self._more_by_itself |= not from_outside(death)
+        self._remember([death])
         self._changed = True
 
     def runs_again(self, rank: int, source: str, step: int, time: float, *, newer: bool = False) -> None:
@@ -207,7 +207,7 @@ class DeathWatch:
         death = self._deaths.get(rank)
         if death is None or self.knows(source):
             return
-        if newer or start_of(source) >= start_of(str(death["source"])):
+        if newer or start_of(source) >= start_of(death.source):
             self._over_at = max(self._over_at, time)
             self._newest_start = max(self._newest_start, start_of(source))
             how = f"has a new process, at step {max(step, 0)}" if source else "is none of its ranks any more"
@@ -233,33 +233,33 @@ class DeathWatch:
         if self._hung is None and now - self._hang_at <= WORD_S:
             self._hung = self._hang
         found = []
-        for death in self._deaths.values():
-            death.setdefault("heard", now)
+        for rank, death in self._deaths.items():
+            if death.heard is None:
+                self._deaths[rank] = replace(death, heard=now)
         if self._changed and self._runs_again is None:
             found.append(self._finding(now_step))
         self._changed = False  # one that is over before it was told is told once, as over
         if self._runs_again is not None:
             text, self._runs_again = self._runs_again, None
             found.append(self._finding(now_step, over=text))
-            self._died_at = max(death["time"] for death in self._deaths.values())
-            self._remember(str(death["source"]) for death in self._deaths.values())
+            self._died_at = max(death.time for death in self._deaths.values())
+            self._remember(self._deaths.values())
             self._forget()
         return found
 
-    def _before(self, death: Mapping[str, Any]) -> str:
+    def _before(self, death: Death) -> str:
         """Say what was before the death of a rank that gave up waiting."""
-        if self._hung:
-            return f"the job hung before, {self._hung['title']}"
-        over = death.get("over_before") or []
-        if over:
-            return f"{name_ranks(over)} {'was' if len(over) == 1 else 'were'} over before"
+        if self._hung is not None:
+            return f"the job hung before, {self._hung.title}"
+        if death.over_before:
+            return f"{name_ranks(death.over_before)} {'was' if len(death.over_before) == 1 else 'were'} over before"
         return "what it waited for did not come"
 
     def _forget(self) -> None:
         self._deaths, self._more, self._hung, self._more_by_itself = {}, 0, None, False
         self._nodes, self._least = set(), None
 
-    def _ended_hung(self, first_at: float) -> dict[str, Any] | None:
+    def _ended_hung(self, first_at: float) -> Hung | None:
         """Return the hang that signals from outside ended, None where there was none or something else ended a rank.
 
         A death that came with the hang may be what the others wait for, though it is told late: its agent was away.
@@ -267,29 +267,29 @@ class DeathWatch:
         hung = self._hung
         if hung is None or self._more_by_itself or not all(map(from_outside, self._deaths.values())):
             return None
-        return hung if first_at - hung["since"] >= hung["stood_s"] / 2 else None
+        return hung if first_at - hung.since >= hung.stood_s / 2 else None
 
-    def _remember(self, sources: Iterable[str]) -> None:
-        for source in sources:
-            self._over[source] = None
+    def _remember(self, deaths: Iterable[Death]) -> None:
+        for death in deaths:
+            self._over[death.source] = None
         while len(self._over) > MAX_REMEMBERED:
             del self._over[next(iter(self._over))]
 
     def _finding(self, now_step: int, over: str = "") -> Finding:
-        by_time = sorted(self._deaths.values(), key=lambda death: (death["time"], death["rank"]))
+        by_time = sorted(self._deaths.values(), key=lambda death: (death.time, death.rank))
         first = root_of(by_time)
         pulled_down = [death for death in by_time if death is not first]
-        exception = first.get("exception") or {}
-        by_hand = exception.get("type") in STOPPED_BY_HAND
-        hung = self._ended_hung(by_time[0]["time"])
+        exception = first.exception
+        by_hand = exception is not None and exception.type in STOPPED_BY_HAND
+        hung = self._ended_hung(by_time[0].time)
         severity: Severity = "info" if by_hand else ("warning" if over or hung else "critical")
-        rank, cause = first["rank"], cause_of(first)
+        rank, cause = first.rank, cause_of(first)
         at = where_it_was(first)
-        if first.get("last_phase") and first["last_phase"] != AFTER_LOOP:
-            at += f", in {first['last_phase']}"
+        if first.last_phase not in ("", AFTER_LOOP):
+            at += f", in {first.last_phase}"
         together = ended_together(by_time) or (hung is not None and len(by_time) > 1)
-        signals = ", ".join(sorted({str(d["signal_name"]) for d in by_time if d.get("signal_name")}))
-        seat = f"rank {rank}" + (f" (node {first['node']}{gpu_words(first)})" if first["node"] else "")
+        signals = ", ".join(sorted({death.signal_name for death in by_time if death.signal_name}))
+        seat = f"rank {rank}" + (f" (node {first.node}{gpu_words(first)})" if first.node else "")
         if by_hand:
             text = f"{capital(seat)} was stopped by hand (Ctrl-C) {at}"
         elif together:
@@ -297,14 +297,13 @@ class DeathWatch:
         else:
             text = f"{capital(seat)} ended" if cause == "exception" else how_it_died(seat, cause, first)
             text += f" {at}"
-        if exception and not by_hand:
-            said = gist(str(exception.get("message", "")))
-            text += f": {exception.get('type', 'an exception')}: {cut(said)}".removesuffix(": ")
-        elif first.get("evidence") and cause == "unknown":  # else it says the same, and stands in the verdict
-            text += f" ({say(first['evidence'])})"
+        if exception is not None and not by_hand:
+            text += f": {exception.type or 'an exception'}: {cut(gist(exception.message))}".removesuffix(": ")
+        elif first.evidence and cause == "unknown":  # else it says the same, and stands in the verdict
+            text += f" ({say(first.evidence)})"
         text += "."
         if hung is not None:
-            text += f" The job hung before, {hung['title']}; somebody or its launcher ended it."
+            text += f" The job hung before, {hung.title}; somebody or its launcher ended it."
         elif together:
             text += " None of them died of itself: a scheduler, a launcher or a person ended the job."
         else:
@@ -312,7 +311,7 @@ class DeathWatch:
                 text += f" It need not be the cause: {self._before(first)}."
             text += f" {pulled(first, pulled_down, self._more)}" if pulled_down else ""
         # The first death seen names the incident, also when one that was earlier is reported later.
-        named = next((d for d in by_time if self._key == f"process_death:{d['source']}"), first)
+        named = next((death for death in by_time if self._key == f"process_death:{death.source}"), first)
         title = how_it_died(f"rank {rank}", cause, first)
         if together:
             title = f"The job {'hung and ' if hung else ''}was ended from outside by {signals}"
@@ -320,7 +319,7 @@ class DeathWatch:
             title += " while the job hung"
         elif self._more and not by_hand:
             title += f"; {others_after(len(pulled_down) + self._more, len(self._nodes))}"
-        self._told_step = max(self._told_step, now_step, named["step"])
+        self._told_step = max(self._told_step, now_step, named.step)
         return Finding(
             detector="liveness",
             key=self._key,
@@ -333,31 +332,35 @@ class DeathWatch:
             step=step_of(named),
             now_step=self._told_step,
             rank=None if together else rank,
-            node=None if together else first["node"] or None,
+            node=None if together else first.node or None,
             score=float(len(by_time) + self._more),
             evidence={
-                "deaths": [first, *pulled_down],
+                "deaths": to_builtins([first, *pulled_down]),
                 "not_described": self._more,
                 "rank_count": len(by_time) + self._more,
                 "node_count": len(self._nodes),
-                "exception": exception or None,
-                "hung": hung,
-                "verdict": msgspec.to_builtins(verdict_of(first, pulled_down, cause, text, together, hung)),
+                "exception": to_builtins(exception),
+                "hung": to_builtins(hung),
+                "verdict": to_builtins(verdict_of(first, pulled_down, cause, text, together, hung)),
             },
         )
 
 
-def _short(hang: Finding) -> dict[str, Any]:
+def told_by(kind: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a ``Death`` that the data of an ``exception`` or ``process_death`` tell, within bounds."""
+    known = {name: _bounded(fact) for name, fact in data.items() if fact is not None}
+    if kind == "process_death":
+        return {name: known[name] for name in _FACTS if name in known}
+    raised = convert(known, Raised)
+    return {} if raised == Raised() else {"exception": raised}
+
+
+def _short(hang: Finding) -> Hung:
     """Return what is kept of a hang with the deaths that ended it."""
     known = facts(hang.evidence, HangFacts)
     verdict = known.verdict or Verdict()
-    return {
-        "key": hang.key,
-        "class": verdict.kind,
-        "title": hang.title.removeprefix("The job hangs "),
-        "since": verdict.since or 0.0,
-        "stood_s": known.stood_s,
-    }
+    title = hang.title.removeprefix("The job hangs ")
+    return Hung(hang.key, verdict.kind, title, verdict.since or 0.0, known.stood_s)
 
 
 def _bounded(fact: Any) -> Any:
@@ -369,10 +372,6 @@ def _bounded(fact: Any) -> Any:
     return cut_inside(fact, MAX_FACT_CHARS) if isinstance(fact, str) else fact
 
 
-def _order(death: Mapping[str, Any], time: float, rank: int) -> tuple[int, float, int]:
-    """Return how much a death tells of the cause of all of them, the most first."""
-    return weight_of(death), time, rank
-
-
-def _step(event: Mapping[str, Any]) -> int:
-    return int(number(event.get("step"), -1))
+def _order(death: Death) -> tuple[int, float, int]:
+    """Return how much a death tells of the cause of all of them, the most first; its rank is the last."""
+    return weight_of(death), death.time, death.rank

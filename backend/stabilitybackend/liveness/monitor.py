@@ -16,7 +16,7 @@ from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.agents import SILENT_AFTER_S, AgentBook
 from stabilitybackend.liveness.budgets import Budgets, Seen
 from stabilitybackend.liveness.death_causes import known_beside
-from stabilitybackend.liveness.deaths import FACTS, DeathWatch
+from stabilitybackend.liveness.deaths import DeathWatch, told_by
 from stabilitybackend.liveness.doubles import Doubles
 from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
 from stabilitybackend.liveness.ending import how_it_ended
@@ -241,14 +241,14 @@ class LivenessMonitor:
             watch.state = "left"
         elif kind == "exception":
             watch.state = "exception"
-            if not data.get("ordered"):  # by a restart: no trouble of its own, what it was ordered for is told already
-                self._deaths.add(watch.source, rank, node, event, {"exception": dict(data)}, beside, now)
-        elif kind == "process_death" and watch.state != "finished":
+        elif watch.state == "finished":
+            return
+        else:
             # Its slot may have said "left" before: sys.exit(3) runs the hooks of the exit first, the code comes last.
             watch.dead, watch.alive = True, False
-            facts = {name: data[name] for name in FACTS if data.get(name) is not None}
-            if not data.get("ordered"):
-                self._deaths.add(watch.source, rank, node, event, facts, beside, now)
+        if kind in ("exception", "process_death") and not data.get("ordered"):
+            # One that a restart ended is no trouble of its own: what that was ordered for is told already.
+            self._deaths.add(watch.source, rank, node, event, told_by(kind, data), beside, now)
 
     def _running(self) -> list[int]:
         return [watch.rank for watch in self._ranks.values() if watch.running]

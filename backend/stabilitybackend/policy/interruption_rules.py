@@ -13,7 +13,7 @@ from typing import Any
 
 from stabilitybackend.policy.goodbyes import finished_first
 from stabilitybackend.schema.commands import Restart
-from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, OneDeath, Raised, facts
+from stabilitybackend.schema.evidence import Death, DeathFacts, GpuFaultFacts, HangFacts, Raised, facts
 from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["Judgement", "Stop", "judge"]
@@ -319,10 +319,10 @@ def _fault(incident: Incident) -> GpuFaultFacts:
     return facts(incident.evidence, GpuFaultFacts)
 
 
-def _first(death: Incident) -> OneDeath:
-    """Return the first death of an incident."""
+def _first(death: Incident) -> Death:
+    """Return the death of an incident that the others follow from."""
     deaths = facts(death.evidence, DeathFacts).deaths
-    return deaths[0] if deaths else OneDeath()
+    return deaths[0] if deaths else Death("", -1, "", -1, death.opened)
 
 
 def _exception(death: Incident) -> Raised:

@@ -182,7 +182,7 @@ def _at(incident: Incident) -> float:
     if incident.kind == "process_death":
         deaths = facts(incident.evidence, DeathFacts).deaths
         if deaths:
-            return min(death.time or incident.opened for death in deaths)
+            return min(death.time for death in deaths)
     since = incident.verdict.since
     if since is not None and since > 0:
         return since
@@ -249,7 +249,7 @@ def _processes(gap: _Gap) -> set[tuple[str, int | None]]:
     for death in gap.stop.deaths:
         for one in facts(death.evidence, DeathFacts).deaths:
             found.add((one.node, _pid_of(one.source) if one.pid is None else one.pid))
-            if one.oom is not None and one.oom.source == "cgroup":
+            if one.oom is not None and one.oom.get("source") == "cgroup":
                 found.add((one.node, None))
             named = _NAMED_PIDS.findall("" if one.exception is None else one.exception.message)
             found |= {(one.node, int(pid)) for pids in named for pid in re.findall(r"\d+", pids)}

@@ -193,7 +193,8 @@ def _action(job: JobFacts, cause: Incident | None, standing: Incident | None, no
                 "stop",
                 f"{_why(cause, job)} The last {job.fruitless} starts made no progress: a human has to look.",
             )
-        if cause is not None and facts(cause.evidence, DeathFacts).exit_code == MEGATRON_FAILED:
+        deaths = [] if cause is None else facts(cause.evidence, DeathFacts).deaths
+        if deaths and deaths[0].exit_code == MEGATRON_FAILED:
             return ("stop", f"{_why(cause, job)} Exit code 17: Megatron's own check of a result failed.")
         return ("relaunch", _why(cause, job))
     if standing is not None:

@@ -24,6 +24,8 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
+from msgspec import Struct
+
 from stabilitybackend.detectors.contract import Detector
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.errors import SnapshotError
@@ -59,6 +61,7 @@ _STATE_MODULES = frozenset(
         "stabilitybackend.liveness.dumps",
         "stabilitybackend.liveness.rank_watch",
         "stabilitybackend.liveness.stack_text",
+        "stabilitybackend.schema.evidence",
     }
 )
 #: Detectors are plug-ins: every class of this package can be part of one.
@@ -204,6 +207,8 @@ def _fields(kind: type) -> list[str]:
     """Return the names of what an object of ``kind`` holds: its fields, else the names that its ``__init__`` uses."""
     if is_dataclass(kind):
         return [field.name for field in fields(kind)]
+    if issubclass(kind, Struct):
+        return list(kind.__struct_fields__)
     if issubclass(kind, tuple):
         return list(getattr(kind, "_fields", ()))
     code = getattr(vars(kind).get("__init__"), "__code__", None)

@@ -15,8 +15,8 @@ from stabilitybackend.schema.reading import Misfit, fitted
 from stabilitybackend.schema.verdicts import Verdict
 
 __all__ = [
-    "CurveFacts", "DeathFacts", "FaultyGpu", "GpuFaultFacts", "HangFacts", "JudgedFacts", "LostAgentsFacts", "Nearby",
-    "OneDeath", "Raised", "facts",
+    "CurveFacts", "Death", "DeathFacts", "DeathGpu", "FaultyGpu", "GpuFaultFacts", "HangFacts", "Hung", "JudgedFacts",
+    "LostAgentsFacts", "Nearby", "Raised", "facts",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -117,43 +117,71 @@ class HangFacts(msgspec.Struct, frozen=True):
     ranks: dict[str, StalledRank] = {}
 
 
-class Raised(msgspec.Struct, frozen=True):
+class Raised(msgspec.Struct, frozen=True, omit_defaults=True):
     """An exception that ended a process."""
 
     type: str = ""
     message: str = ""
+    traceback: str = ""
 
 
-class OomKill(msgspec.Struct, frozen=True):
-    """Who told of a kill for memory."""
+class DeathGpu(msgspec.Struct, frozen=True):
+    """The GPU that a process which died was on."""
 
-    source: str = ""
+    index: int | None = None
+    uuid: str | None = None
 
 
-class OneDeath(msgspec.Struct, frozen=True):
-    """One process that died, as its agent and its own last words tell."""
+class Death(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One process that died, as its agent and its own last words tell; the first fields stand in any.
 
-    source: str = ""
-    node: str = ""
-    time: float | None = None
+    Attributes:
+        step: the last one that it told, -1 for none. time: unix seconds of its node's clock.
+        evidence, how: what the agent saw, and how it knows. oom: the same of a kill for memory. fatal: last words.
+        gpu: of the process. over_before: ranks of its start that had finished or left before.
+        job_step: where it told no step, the newest one of its start. heard: when the death was told, unix seconds.
+    """
+
+    source: str
+    rank: int
+    node: str
+    step: int
+    time: float
     pid: int | None = None
+    last_phase: str = ""
     cause: str = ""
+    signal: int | None = None
     signal_name: str = ""
+    exit_code: int | None = None
     exception: Raised | None = None
+    evidence: dict[str, Any] | str | None = None
+    how: str = ""
+    oom: dict[str, Any] | None = None
     fatal: str = ""
+    gpu: DeathGpu | None = None
     over_before: list[int] = []
-    oom: OomKill | None = None
+    job_step: int = -1
+    heard: float | None = None
+
+
+class Hung(msgspec.Struct, frozen=True, rename={"kind": "class"}):
+    """The hang that deaths ended: its class, when it began (unix seconds), and for how long it was seen."""
+
+    key: str = ""
+    kind: str = ""
+    title: str = ""
+    since: float = 0.0
+    stood_s: float = 0.0
 
 
 class DeathFacts(msgspec.Struct, frozen=True):
     """Of a ``process_death``. deaths: the one that the others follow from first. hung: by a hang that came before."""
 
     verdict: Verdict | None = None
-    deaths: list[OneDeath] = []
+    deaths: list[Death] = []
     exception: Raised | None = None
     not_described: int = 0
-    exit_code: int | None = None
-    hung: dict[str, Any] | None = None
+    hung: Hung | None = None
 
 
 class LostAgentsFacts(msgspec.Struct, frozen=True):
