@@ -63,7 +63,7 @@ def test_the_boundary_of_a_job_with_long_steps_is_the_next_one() -> None:
 
 def test_a_command_is_done_when_all_ranks_acted_and_the_first_new_point_is_here() -> None:
     book, command = _issued()
-    book.delivered("c-1", 1000.1, "sent to 1 agent")
+    book.delivered([command], 1000.1, "sent to 1 agent")
     seen = [command.state]
     for rank in (0, 1):
         _say(book, rank, "ready", 203)
@@ -197,7 +197,7 @@ def test_nothing_is_ordered_while_no_agent_could_deliver_it() -> None:
 @pytest.mark.parametrize(("acted", "text"), [((), "nothing was rolled back"), ((1,), "only ranks 1 had gone back")])
 def test_a_command_fails_with_the_job_that_should_obey_it(acted: tuple[int, ...], text: str) -> None:
     book, command = _issued()
-    book.delivered("c-1", 1000.1, "sent to 1 agent")
+    book.delivered([command], 1000.1, "sent to 1 agent")
     for rank in acted:
         _say(book, rank, "acted", 205)
     assert book.job_over("Rank 0 died.", 1010.0) == [command]

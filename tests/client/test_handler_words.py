@@ -25,7 +25,7 @@ def _deliver(run_folder: Any, **more: Any) -> None:
         "checkpoint": None, "state": "pending", **more,
     }  # fmt: skip
     problems: list[str] = []
-    Downlink(Path(run_folder), lambda command_id, attempt: None, problems.append).take(command, 0.0)
+    Downlink(Path(run_folder), problems.append).take(command, 0.0)
     assert problems == []
 
 

@@ -45,7 +45,7 @@ def _command(**more: Any) -> dict[str, Any]:
 
 def _deliver(run_folder: Any, command: dict[str, Any]) -> None:
     problems: list[str] = []
-    Downlink(Path(run_folder), lambda command_id, attempt: None, problems.append).take(command, 0.0)
+    Downlink(Path(run_folder), problems.append).take(command, 0.0)
     assert problems == []
 
 

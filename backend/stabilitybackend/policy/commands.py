@@ -204,12 +204,12 @@ class CommandBook:
 
     # --- what comes back -----------------------------------------------------------------------------------------
 
-    def delivered(self, command_id: str, now: float, detail: str) -> list[Command]:
-        """An agent took the command."""
-        command = self._commands.get(command_id)
-        if command is None or command.state != "pending":
-            return []
-        return _noted(command, "delivered", now, detail)
+    def delivered(self, commands: Iterable[Command], now: float, detail: str) -> list[Command]:
+        """Commands were sent to an agent; return those of them that had reached none before."""
+        changed = [command for command in commands if command.state == "pending"]
+        for command in changed:
+            command.note("delivered", now, detail)
+        return changed
 
     def on_event(
         self, rank: int | None, step: int | None, report: CommandReport, time: float, *, node: str = ""
@@ -219,9 +219,9 @@ class CommandBook:
         if command is None:
             return []
         said, detail = report.state, report.detail or ""
+        if said == "delivered":
+            return []  # by an older agent: whoever sent it has noted it
         if rank is None:
-            if said == "delivered":
-                return self.delivered(command.command_id, time, detail or "delivered to an agent")
             return self._on_agent(command, node, said, detail, time, step) if isinstance(command, AgentCommand) else []
         if (report.attempt or command.attempt) != command.attempt and said != "acted":
             return []  # about a boundary that was given up

@@ -266,10 +266,12 @@ class RunWorker:
 
     async def _deliver(self, command: Command) -> None:
         """Hand a command to every agent of the run, and note that it was."""
-        reached = await self._delivery.hand_out(command)
-        if reached and command.state == "pending":
-            self.state.commands.delivered(command.command_id, self._clock(), f"sent to {reached} agents")
-            await self._conclude(Changes(commands={command.command_id: command}))
+        if reached := await self._delivery.hand_out(command):
+            await self._delivered([command], f"sent to {reached} {'agent' if reached == 1 else 'agents'}")
+
+    async def _delivered(self, commands: list[Command], detail: str) -> None:
+        if changed := self.state.commands.delivered(commands, self._clock(), detail):
+            await self._conclude(Changes(commands={command.command_id: command for command in changed}))
 
     # --- agents and people ---------------------------------------------------------------------------------------
 
@@ -280,7 +282,9 @@ class RunWorker:
         self._delivery.agents[hello.agent] = send
         self._slices.after(partial(came, state, hello, self._clock()))
         self.card.rename(hello)
-        return state.commands.waiting()
+        waiting = state.commands.waiting()
+        await self._delivered(waiting, f"sent to the agent of {hello.node} when it connected")
+        return waiting
 
     def agent_disconnected(self, agent: str) -> None:
         """Note that an agent's connection ended."""

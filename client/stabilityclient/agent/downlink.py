@@ -28,8 +28,6 @@ class Downlink:
 
     Args:
         run_folder: of the run on this node.
-        deliver: called with a command's id, attempt and text when its file is written for the first time for an
-        attempt.
         log: takes a text about a command that can't be delivered.
         now: unix seconds.
     """
@@ -37,13 +35,11 @@ class Downlink:
     def __init__(
         self,
         run_folder: Path,
-        deliver: Callable[[str, int], None],
         log: Callable[[str], None],
         now: Callable[[], float] = time.time,
     ) -> None:
         self._folder = run_folder / "commands"
         self._mailbox = run_folder / "mailbox"
-        self._deliver = deliver
         self._log = log
         self._now = now
 
@@ -63,7 +59,6 @@ class Downlink:
         command_id = str(command["command_id"])
         if not _COMMAND_ID.fullmatch(command_id):  # it becomes a file name
             raise ValueError(f"command_id is {command_id!r:.60}, expected letters, digits, . _ -")
-        attempt = int(command.get("attempt") or 1)
         path = self._folder / f"{command_id}.json"
         before = _read(path)
         facts = {
@@ -81,8 +76,6 @@ class Downlink:
         self._folder.mkdir(parents=True, exist_ok=True)
         write_whole(str(path), data)
         add_to_mailbox(str(self._mailbox))
-        if command.get("state") not in ENDED_STATES and int(before.get("attempt") or 0) < attempt:
-            self._deliver(command_id, attempt)
         self._tidy()
 
     def _tidy(self) -> None:

@@ -93,7 +93,7 @@ class Agent:
         self._health.gpu_of = lambda source: self._gpus.device_of(_own_pid(source), source.info.local_rank)
         self._health.more_blind = [self._gpus.blind, stacks.blind]
         self._janitor = Janitor(limit)
-        self._downlink = Downlink(folder, self._delivered, self._log.say)
+        self._downlink = Downlink(folder, self._log.say)
         self._state: dict[str, Any] = {}
         self._cursor_at = 0.0
         self._dirty = True
@@ -293,11 +293,6 @@ class Agent:
     def _remember(self) -> None:
         self._dirty = True
         self._write_cursor(True)
-
-    def _delivered(self, command_id: str, attempt: int) -> None:
-        detail = f"node {self._node} has it"
-        data = {"command_id": command_id, "attempt": attempt, "state": "delivered", "detail": detail}
-        self._own.event("command", self._step(), data)
 
     def _step(self) -> int | None:
         step = self._sources.newest_step()
