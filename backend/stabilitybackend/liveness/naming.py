@@ -45,7 +45,7 @@ def seat_of(watch: RankWatch) -> str:
     """Return "rank 5 (node gpu-03, GPU 2)", with what is known of it."""
     parts = [f"node {watch.node}"] if watch.node else []
     index = (watch.gpu or {}).get("index")
-    if isinstance(index, int):
+    if index is not None:
         parts.append(f"GPU {index}")
     return f"rank {watch.rank}" + (f" ({', '.join(parts)})" if parts else "")
 

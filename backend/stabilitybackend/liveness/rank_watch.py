@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
@@ -115,7 +115,7 @@ class RankWatch:
     #: ``{"index","uuid"}`` or None.
     gpu: Mapping[str, Any] | None = None
     #: The newest table of phases: name -> [count, total s, longest s].
-    table: Mapping[str, Any] = field(default_factory=dict)
+    table: Mapping[str, Sequence[float]] = field(default_factory=dict)
     _step_start: float = 0.0
     _phase_start: float = 0.0
     _at: float = 0.0
@@ -178,7 +178,7 @@ class RankWatch:
         """Take the newest slot of this process.
 
         Args:
-            slot: one entry of a Health message's ``ranks``.
+            slot: one entry of a Health message's ``ranks``, its words of their types (``schema/health.py``).
             agent, node: who says it.
             at: the same moment by the agent's steady clock, seconds.
             clock: the message's own time, on the clock of the slot's times.
@@ -238,7 +238,7 @@ class RankWatch:
         if first and self._first_seen == 0.0:
             self._first_seen = now
         table = slot.get("phases")
-        if isinstance(table, dict):
+        if table is not None:
             if not self.table and step_start:
                 self.first_step_done |= _outlasts(table, phase_start - step_start)
             self.table = table
@@ -283,12 +283,9 @@ class RankWatch:
     def _learn_table(self, budgets: Budgets, limits: Limits, excused_until: float, now: float) -> None:
         at_first_sight = self._learned_at == 0.0
         clean = excused_until < self._learned_at
-        for name, entry in islice(self.table.items(), MAX_TABLE):
-            if not isinstance(entry, list | tuple) or len(entry) != 3 or not isinstance(name, str):
-                continue
+        for name, (count, total, longest) in islice(self.table.items(), MAX_TABLE):
             if len(self._learned) >= MAX_TABLE and name not in self._learned:
                 self._learned.clear()  # names that change all the time: nothing to learn from
-            count, total, longest = number(entry[0]), number(entry[1], -1.0), number(entry[2], -1.0)
             known = self._learned.get(name)
             if known == (count, total, longest) or min(count, total, longest) < 0:
                 continue
@@ -337,13 +334,12 @@ class RankWatch:
         return Place(self.step, self.phase, self._stood_s, self._step_seen)
 
 
-def _outlasts(table: Mapping[str, Any], seconds: float) -> bool:
+def _outlasts(table: Mapping[str, Sequence[float]], seconds: float) -> bool:
     """Say whether the passes through a phase took longer than the step has: then they began in an earlier one."""
     return any(
-        isinstance(entry, list | tuple) and len(entry) == 3 and not is_long(str(name))
-        and number(entry[0]) >= 2 and number(entry[1]) > max(0.0, seconds) + OUTLASTS_S
-        for name, entry in islice(table.items(), MAX_TABLE)
-    )  # fmt: skip
+        not is_long(name) and count >= 2 and total > max(0.0, seconds) + OUTLASTS_S
+        for name, (count, total, _) in islice(table.items(), MAX_TABLE)
+    )
 
 
 def _state(value: object) -> str:

@@ -8,9 +8,9 @@ tells, and it is one in which few ranks are slow while the many agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import islice
 
 from msgspec import to_builtins
 
@@ -18,7 +18,8 @@ from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.detectors.robust import MAD_TO_SIGMA, median
 from stabilitybackend.liveness.budgets import is_long
 from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, capital, gpus_of, name_ranks, seat_of
-from stabilitybackend.liveness.rank_watch import MAX_TABLE, RankWatch, number
+from stabilitybackend.liveness.rank_watch import MAX_TABLE, RankWatch
+from stabilitybackend.schema.evidence import StragglerFacts, facts
 
 #: A window lasts at least so many steps of the job, and so many seconds.
 WINDOW_STEPS = 8
@@ -90,8 +91,8 @@ class SlowRanks:
     def load(self, finding: Finding) -> None:
         """Take over a stored open incident."""
         if finding.rank is not None and len(self._open) < MAX_OPEN:
-            ranks = {int(r) for r in finding.evidence.get("slow", [finding.rank]) if isinstance(r, int)}
-            self._open.append(_Event(finding, str(finding.evidence.get("phase") or ""), ranks))
+            known = facts(finding.evidence, StragglerFacts)
+            self._open.append(_Event(finding, known.phase, set(known.slow or [finding.rank])))
 
     def logs_own_work(self, rank: int, now: float) -> None:
         """Take note that a rank logs times of its own work: from two on the detector judges, not we."""
@@ -230,15 +231,10 @@ def _ended(finding: Finding, end: str, now_step: int, *, gone: bool) -> Finding:
     )
 
 
-def _passes(table: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return name -> (passes, seconds) of a table of phases; what is none is left out."""
-    found = {}
-    for name, entry in list(table.items())[:MAX_TABLE]:
-        if isinstance(name, str) and isinstance(entry, list | tuple) and len(entry) == 3:
-            count, total = number(entry[0], -1.0), number(entry[1], -1.0)
-            if count > 0 and total >= 0:
-                found[name] = (count, total)
-    return found
+def _passes(table: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, float]]:
+    """Return name -> (passes, seconds) of a table of phases; one that was never passed is left out."""
+    named = islice(table.items(), MAX_TABLE)
+    return {name: (count, total) for name, (count, total, _) in named if count > 0 and total >= 0}
 
 
 def _slow(times: Mapping[int, float], step_s: float) -> tuple[dict[int, float], float, float]:

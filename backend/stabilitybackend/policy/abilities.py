@@ -30,7 +30,7 @@ class Handlers:
         if rank is None or (len(self._can) >= MAX_RANKS and rank not in self._can):
             return
         can = data.get("can")
-        self._can[rank] = tuple(name for name in CHANGES if name in can) if isinstance(can, list) else None
+        self._can[rank] = None if can is None else tuple(name for name in CHANGES if name in can)
 
     def told(self) -> bool:
         """Return whether any rank said a word: clients of before say none, and everything is offered to them."""

@@ -16,7 +16,7 @@ from stabilitybackend.schema.verdicts import Verdict
 
 __all__ = [
     "CurveFacts", "Death", "DeathFacts", "DeathGpu", "FaultyGpu", "GpuFaultFacts", "HangFacts", "Hung", "JudgedFacts",
-    "LostAgentsFacts", "Nearby", "Raised", "facts",
+    "LostAgentsFacts", "Nearby", "Raised", "StragglerFacts", "facts",
 ]  # fmt: skip
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -182,6 +182,13 @@ class DeathFacts(msgspec.Struct, frozen=True):
     exception: Raised | None = None
     not_described: int = 0
     hung: Hung | None = None
+
+
+class StragglerFacts(msgspec.Struct, frozen=True):
+    """Of a ``straggler`` by phases. slow: its ranks."""
+
+    phase: str = ""
+    slow: list[int] = []
 
 
 class LostAgentsFacts(msgspec.Struct, frozen=True):
