@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.schema.incidents import Incident
 
@@ -10,19 +13,5 @@ __all__ = ["finding_of"]
 
 def finding_of(incident: Incident) -> Finding:
     """Return the finding that an incident of this monitor was made of."""
-    return Finding(
-        detector="liveness",
-        key=incident.key,
-        kind=incident.kind,
-        state=incident.state,
-        severity=incident.severity,
-        title=incident.title,
-        text=incident.text,
-        onset_step=incident.onset_step,
-        step=incident.step,
-        now_step=incident.now_step,
-        rank=incident.rank,
-        node=incident.node,
-        score=incident.score,
-        evidence=dict(incident.evidence),
-    )
+    known: dict[str, Any] = {field.name: getattr(incident, field.name) for field in fields(Finding)}
+    return Finding(**known | {"evidence": dict(incident.evidence)})

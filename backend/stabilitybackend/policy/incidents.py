@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
 from msgspec.structs import replace
@@ -87,11 +88,8 @@ class IncidentBook:
     def worst(self) -> dict[str, Any] | None:
         """Return id, kind, severity and title of the worst open incident, the newest where several are as bad."""
         worst = max(self._open_ones(), key=lambda i: (SEVERITIES.index(i.severity), i.opened), default=None)
-        return (
-            None
-            if worst is None
-            else {name: getattr(worst, name) for name in ("incident_id", "kind", "severity", "title")}
-        )
+        names = ("incident_id", "kind", "severity", "title")
+        return None if worst is None else {name: getattr(worst, name) for name in names}
 
     def stopper(self, status: str) -> str | None:
         """Return the id of the open incident that stops the job, the newest of the kind that its status speaks of."""
@@ -257,16 +255,9 @@ class IncidentBook:
         self.dropped += 1
 
 
-#: Fields of an incident that are the finding's own, but for those that ``_own`` makes.
-_TAKEN_OVER = (
-    "key", "detector", "kind", "severity", "state", "title", "text", "metric", "dataset", "rank", "node", "onset_step",
-    "step", "now_step", "peak_step", "recovered_step", "recovery",
-)  # fmt: skip
-
-
 def _own(finding: Finding) -> dict[str, Any]:
     """Return the fields of an incident that a finding sets."""
-    return {name: getattr(finding, name) for name in _TAKEN_OVER} | {
+    return {field.name: getattr(finding, field.name) for field in fields(finding)} | {
         "score": finding.score if math.isfinite(finding.score) else 0.0,
         "evidence": _clean(finding.evidence),
         "rolled_back": None,
