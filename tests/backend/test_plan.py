@@ -153,7 +153,7 @@ def test_a_job_that_megatrons_own_check_ended_waits_for_people() -> None:
     incident = book.apply(death, segment=0, time=NOW, checkpoints=UsableOf([]))
     assert incident is not None
     plan = _plan(replace(JOB, incidents=[incident]))
-    assert (plan["action"], plan["text"].rpartition(". ")[2]) == (
+    assert (plan.action, plan.text.rpartition(". ")[2]) == (
         "stop", "Exit code 17: Megatron's own check of a result failed.",
     )  # fmt: skip
 
