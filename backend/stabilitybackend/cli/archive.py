@@ -86,7 +86,7 @@ def delete(
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Delete a run for good: points, files, incidents, commands."""
+    """Delete a run: points, files, incidents, commands."""
     with _client(url, api_key, data_dir) as client:
         run = client.get(_place(run_id))
         if not yes:

@@ -51,8 +51,8 @@ def backtest_command(
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME[,..]", help="Show only incidents of these detectors or kinds.")
     ] = None,
-    severity: Annotated[str, typer.Option(help="Show incidents from here on: info, warning or critical.")] = "info",
-    listed: Annotated[bool, typer.Option("--list", help="List the detectors and their parameters, and leave.")] = False,
+    severity: Annotated[str, typer.Option(help="Lowest severity to show: info, warning or critical.")] = "info",
+    listed: Annotated[bool, typer.Option("--list", help="List the detectors and their parameters, and exit.")] = False,
     step_key: Annotated[str | None, typer.Option(help="Key or column that holds the step. (default: step)")] = None,
     rename: Annotated[
         list[str] | None,
@@ -63,9 +63,9 @@ def backtest_command(
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Judge past runs with the detectors that judge live ones: JSON lines, TensorBoard, exports, stored runs.
+    """Run the detectors over past logs: JSON lines, TensorBoard, exports, stored runs.
 
-    Leaves with 1 when a log could not be read at all; the others are judged.
+    Exits with 1 when a log could not be read at all; the others are judged.
     """
     # Here and not above: it loads NumPy and Polars, which no other command waits for.
     from stabilitybackend.backtest.judged import Filter

@@ -28,16 +28,14 @@ def register(app: typer.Typer) -> None:
 def detectors(
     run_id: Annotated[str | None, typer.Argument(help="One run. (default: the detectors and their defaults)")] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", help="DETECTOR.PARAMETER=NUMBER, beside what is set; repeat it.")
+        list[str] | None, typer.Option("--set", help="DETECTOR.PARAMETER=NUMBER, added to the settings; repeat it.")
     ] = None,
-    reset: Annotated[
-        bool, typer.Option("--reset", help="Take everything back that was set, before any --set.")
-    ] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Undo all settings, before any --set.")] = False,
     url: Url = None,
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show what watches a run and how it is set, or set it from now on: --set spike.sensitivity=0.5 is quieter."""
+    """Show the detectors and settings of a run, or change them from now on: --set spike.sensitivity=0.5 is quieter."""
     from stabilitybackend.backtest.settings import parse_settings  # loads NumPy, which no other command waits for
 
     wished = parse_settings(sets or [])

@@ -28,7 +28,7 @@ def doctor(
     data_dir: Annotated[Path | None, typer.Option(help="As for up.")] = None,
     redis_url: Annotated[str | None, typer.Option(help="As for up.")] = None,
 ) -> None:
-    """Say what works here, what does not, and what to do. Exit code 1 if something needed is missing."""
+    """Show what works here, what does not, and what to do. Exit code 1 if something needed is missing."""
     from stabilitybackend.cli.checkup import examine  # brings Polars and Redis: no other command pays for them
 
     settings = Settings.from_env_and_args(os.environ, host=host, port=port, data_dir=data_dir, redis_url=redis_url)

@@ -49,9 +49,9 @@ def export_run(
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Write a run to a file, with its segments and dead points; stabilityboard import reads it again.
+    """Write a run to a file, with its segments and discarded points; stabilityboard import reads it again.
 
-    The file has its name only once it is whole.
+    The file appears under its name when it is complete.
     """
     wanted = _format_of(to, file_format)
     if view not in _VIEWS:

@@ -48,7 +48,7 @@ def import_paths(
     run_id: Annotated[
         str | None, typer.Option(help="Put everything into one run of this id. (default: a run per file or folder)")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run. (default: from the file or its place)")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run. (default: from the file or its path)")] = None,
     project: Annotated[str | None, typer.Option(help="Project of the run.")] = None,
     rename: Annotated[
         list[str] | None, typer.Option(metavar="OLD=NEW", help="Rename a metric; repeat it for several.")
@@ -63,7 +63,7 @@ def import_paths(
 ) -> None:
     """Upload runs: offline spools, TensorBoard, W&B, JSONL, CSV, Parquet, Hugging Face, Lightning, our exports.
 
-    What the server has already is not sent again. Leaves with 1 when something could not be read or sent.
+    What the server has already is not sent again. Exits with 1 when something could not be read or sent.
     """
     # Here and not above: the readers load Polars and NumPy, which no other command waits for.
     from stabilitybackend.importers.detect import find_plans

@@ -41,7 +41,7 @@ def interruptions(
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show what stopped the jobs, in the terms of Llama 3's published table, and how often."""
+    """Show what stopped the jobs, in the categories of Llama 3's published table, and how often."""
     settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
     asked = {name: value for name, value in (("days", days), ("project", project)) if value is not None}
     with ApiClient(server_url(url, os.environ, settings.data_dir), api_key) as client:

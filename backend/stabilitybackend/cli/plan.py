@@ -49,10 +49,10 @@ def plan(
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Say what a launcher should do next.
+    """Print what a launcher should do next.
 
-    Exit codes: 0 nothing, 40 start the job again, 41 start it without the named nodes, 42 a human has to look,
-    1 the server can't be asked.
+    Exit codes: 0 nothing, 40 restart the job, 41 restart it without the named nodes, 42 a human has to look,
+    1 no answer from the server.
     """
     with open_client(url, api_key, data_dir) as client:
         found = _decided(client, f"/api/v1/runs/{run_id}", time.monotonic() + wait_s)
@@ -102,11 +102,11 @@ def _decided(client: ApiClient, place: str, deadline: float) -> dict[str, Any]:
 def restart(
     run_id: RunId,
     to_step: Annotated[
-        int | None, typer.Option(min=0, help="Step of the checkpoint to start from. (default: as the plan says)")
+        int | None, typer.Option(min=0, help="Step of the checkpoint to start from. (default: the plan's)")
     ] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help="Node to come up without; repeat it for more.")] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Node to start without; repeat it for more.")] = None,
     keep: Annotated[
-        list[str] | None, typer.Option(help="Node that the plan would leave out and that is to be used; repeat it.")
+        list[str] | None, typer.Option(help="Node to use although the plan excludes it; repeat it.")
     ] = None,
     skip_batches: Annotated[int | None, typer.Option(min=0, help="Batches to skip after the checkpoint.")] = None,
     lr_scale: Annotated[float | None, typer.Option(help="Multiply the learning rate by this, above 0 to 10.")] = None,
@@ -125,7 +125,7 @@ def restart(
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """End all ranks of a running job; its launcher starts it again, from the plan that each node finds on its disk."""
+    """End all ranks of a running job; its launcher starts it again from the plan on each node's disk."""
     request = CommandRequest(
         "restart",
         to_step=to_step,
@@ -160,7 +160,7 @@ def dump(
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Let every agent look at the stacks of its ranks; the run's page shows them."""
+    """Collect the stacks of all ranks; the run's page shows them."""
     request = CommandRequest("dump_stacks", reason=reason, idempotency_key=uuid.uuid4().hex)
     deadline = time.monotonic() + _DUMP_WITHIN_S
     with open_client(url, api_key, data_dir) as client:

@@ -39,9 +39,7 @@ def roll_back(
     seed: Annotated[int | None, typer.Option(min=0, help="New seed of the data order.")] = None,
     skip_batches: Annotated[int | None, typer.Option(min=0, help="Batches to skip after the checkpoint.")] = None,
     reason: Annotated[str, typer.Option(help="Why; kept in the run's history.")] = "",
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Order what the server suggests without a question.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Take the suggestion without a question.")] = False,
     accept_inside_incident: Annotated[
         bool, typer.Option("--accept-inside-incident", help="Also to a checkpoint saved inside an open incident.")
     ] = False,
@@ -51,7 +49,7 @@ def roll_back(
     api_key: ApiKey = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Order the running job to go back to a checkpoint: the suggested one, or the one that is named."""
+    """Roll the running job back to a checkpoint: the suggested one, or --to-step."""
     request = CommandRequest(
         "rollback",
         to_step=to_step,

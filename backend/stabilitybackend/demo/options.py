@@ -53,9 +53,9 @@ def parse_options(argv: Sequence[str] | None) -> DemoOptions:
     """Return the options of a command line; None is this process's own."""
     parser = argparse.ArgumentParser(
         prog="stabilityboard demo",
-        description="Run a real training job that goes wrong, on a live dashboard, until somebody puts it back.",
+        description="Run a real training job that goes wrong, on a live dashboard, until somebody rolls it back.",
     )
-    parser.add_argument("--headless", action="store_true", help="order the rollback by itself, check everything, end")
+    parser.add_argument("--headless", action="store_true", help="issue the rollback by itself, check everything, end")
     parser.add_argument("--json", dest="json_output", action="store_true", help="print one JSON object on stdout")
     parser.add_argument("--url", help="use this server instead of starting one")
     parser.add_argument("--port", type=int, default=8080, help="wanted port; the next free one is taken")
