@@ -100,10 +100,9 @@ class RunWorker:
         self.readiness = Readiness(run_id)
         self.defects = Defects(run_id)
         self._task: asyncio.Task[None] | None = None
-        #: Stream id up to which all that follows is in ``_unsaved`` or stored; in a batch the cursor is ahead of it.
-        self._concluded = "0-0"
-        #: The same, stored for certain: frames up to here may leave the stream.
-        self._stored_to = "0-0"
+        #: Stream ids up to which all that follows is in ``_unsaved`` or stored (in a batch the cursor is ahead of it);
+        #: and up to which it is stored for certain: frames up to there may leave the stream.
+        self._concluded = self._stored_to = "0-0"
         self._retelling = Retelling()
         self._slices = Slices()
 
