@@ -9,6 +9,7 @@ import asyncio
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -132,6 +133,7 @@ class Gateway:
         self._welcome = welcome or (lambda hello, message: message)
         self._commands = commands or []
         self._connections: set[ServerConnection] = set()
+        self._accepted: weakref.WeakSet[ServerConnection] = weakref.WeakSet()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._server: Server | None = None
@@ -173,6 +175,13 @@ class Gateway:
         asyncio.run_coroutine_threadsafe(cut(), self._loop).result(10)
 
     async def _start(self) -> None:
+        accepted = self._accepted
+
+        class Accepted(ServerConnection):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                super().connection_made(transport)
+                accepted.add(self)
+
         self._server = await serve(
             self._serve,
             "127.0.0.1",
@@ -181,6 +190,7 @@ class Gateway:
             compression=None,
             process_request=self._check_key,
             close_timeout=1,
+            create_connection=Accepted,
         )
         self.port = next(iter(self._server.sockets)).getsockname()[1]
 
@@ -190,11 +200,17 @@ class Gateway:
             connection.transport.abort()
         self._server.close()
         await self._server.wait_closed()
-        # A handshake that has just begun is not among the connections yet.
-        rest = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in rest:
-            task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        # A handshake that has just begun is not among the connections yet, and one just accepted begins with the next
+        # turn of the loop.
+        await asyncio.sleep(0)
+        while rest := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+            await asyncio.sleep(0)
+        for connection in list(self._accepted):
+            connection.transport.abort()
+        await asyncio.sleep(0)
 
     def _check_key(self, connection: ServerConnection, request: Request) -> Response | None:
         if self._key is not None and request.headers.get("Authorization") != f"Bearer {self._key}":
