@@ -821,7 +821,7 @@ export interface RollbackCost {
   parent: number;
   fork_step: number;
   last_dead_step: number | null;
-  cause: "command" | "declared" | "restart";
+  cause: "command" | "declared" | "restart" | "resume" | "start";
   reason: string;
   issuer: string | null;
   command_id: string | null;

@@ -187,8 +187,8 @@ def test_no_application_xid_is_critical(watch: GpuWatch, node: Node, number: int
 
 def test_a_symptom_alone_is_no_incident_but_stands_with_its_gpu(watch: GpuWatch, node: Node) -> None:
     assert _told(watch, node.xid(0, 45, 10.0)) == {}
-    (fault,) = gpus_view(watch, [], lambda uuid: None, lambda node: {})[0]["faults"]
-    assert (fault["class"], fault["xids"], fault["incident_id"]) == ("symptom", [45], None)
+    (fault,) = gpus_view(watch, [], lambda uuid: None, lambda node: {})[0].faults
+    assert (fault.class_, fault.xids, fault.incident_id) == ("symptom", [45], None)
 
 
 def test_a_line_of_the_kernel_finds_its_gpu_by_the_bus(watch: GpuWatch, node: Node) -> None:
@@ -223,7 +223,7 @@ def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) 
     job = JobFacts("running", "", [incident], [], ["gpu-03"], 0)
     plan = make_plan("r", job, 11.0)
     assert plan.suspects == plan.exclude_nodes == []
-    assert gpus_view(watch, [], lambda uuid: None, lambda node: {})[-1]["state"] == "lost"
+    assert gpus_view(watch, [], lambda uuid: None, lambda node: {})[-1].state == "lost"
     told = watch.event(node.inventory(20.0), 5)  # the agent has found out whose it is
     assert [(one.severity, one.rank, one.key) for one in told] == ([("critical", 3, fault.key)] if known else [])
 
@@ -259,7 +259,7 @@ def test_a_new_agent_that_sees_nothing_wrong_ends_the_fault_and_one_that_does_ke
     assert watch.tick(1_000.0) == []
     (over,) = watch.tick(1_000.0 + SEEN_AGAIN_AFTER_S)
     assert (over.state, over.evidence["gpu"]["index"]) == ("resolved", 1)
-    assert [gpu["state"] for gpu in gpus_view(watch, [], lambda uuid: None, lambda node: {})][:3] == [
+    assert [gpu.state for gpu in gpus_view(watch, [], lambda uuid: None, lambda node: {})][:3] == [
         "ok",
         "ok",
         "sick",
@@ -269,7 +269,7 @@ def test_a_new_agent_that_sees_nothing_wrong_ends_the_fault_and_one_that_does_ke
 def test_a_gpu_with_errors_from_before_its_agent_is_sick_by_what_is_read(watch: GpuWatch) -> None:
     read = {"2": {"ecc_uncorrected": 1.0}, "3": {"ecc_uncorrected": 0.0}}
     gpus = gpus_view(watch, [], lambda uuid: None, {"gpu-03": read}.__getitem__)
-    assert [gpu["state"] for gpu in gpus][2:5] == ["sick", "ok", "ok"]
+    assert [gpu.state for gpu in gpus][2:5] == ["sick", "ok", "ok"]
 
 
 def test_a_fault_is_over_for_a_job_that_moved_to_other_gpus(watch: GpuWatch, node: Node) -> None:

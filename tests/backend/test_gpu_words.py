@@ -79,7 +79,7 @@ def test_faults_of_a_real_process_are_one_each_and_end_with_their_cause(node: _W
     node.nvml.gpu[2].fault = node.nvml.gpu[3].fault = GPU_IS_LOST
     lost = node.wait(lambda f: len(f.evidence["gpus"]) == 2, "two GPUs that are lost")
     assert (lost.evidence["ranks"], lost.severity) == ([2, 3], "critical")
-    assert [gpu["state"] for gpu in gpus_view(node.watch, [], lambda uuid: None, lambda node: {})] == [
+    assert [gpu.state for gpu in gpus_view(node.watch, [], lambda uuid: None, lambda node: {})] == [
         "ok",
         "sick",
         "lost",

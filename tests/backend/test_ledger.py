@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,7 +29,12 @@ def _run(*frames: Frame, undone: tuple[str, ...] = ()) -> RunState:
 
 
 def _ledger(*frames: Frame, now: float = 5_000.0, undone: tuple[str, ...] = ()) -> dict[str, Any]:
-    return ledger_of(_run(*frames, undone=undone), now)()
+    return _shown(_run(*frames, undone=undone), now)
+
+
+def _shown(state: RunState, now: float) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(ledger_of(state, now)())
+    return found
 
 
 class _Rank(Job):
@@ -189,7 +195,7 @@ def test_a_restart_without_a_word_is_booked_like_a_rollback_with_the_death_that_
     state.tick()
     for frame in (again.event("start"), again.at(1_100.0).steps(41, 60)):
         state.apply(frame, replayed=False)
-    (entry,) = ledger_of(state, 5_000.0)()["rollbacks"]
+    (entry,) = _shown(state, 5_000.0)["rollbacks"]
     (death,) = [i for i in state.incidents.all() if i.kind == "process_death"]
     assert (entry["cause"], entry["steps_lost"], entry["wall_lost_s"], entry["downtime_s"]) == (
         "restart",
@@ -207,7 +213,7 @@ def test_the_spike_that_a_rollback_answers_is_named_and_one_that_was_over_before
     loss[190:] = [9.0] * 10
     frames = [job.rows([step], {"loss": [value]}) for step, value in enumerate(loss, 1)]
     state = _run(*frames, job.rolled_back(150, "a"), job.rows([151, 152], {"loss": [2.0, 2.0]}))
-    (entry,) = ledger_of(state, 5_000.0)()["rollbacks"]
+    (entry,) = _shown(state, 5_000.0)["rollbacks"]
     onsets = {i.incident_id: i.onset_step for i in state.incidents.all()}
     assert sorted(onsets.values()) == [100, 191]
     assert [onsets[incident_id] for incident_id in entry["incidents"]] == [191]
@@ -254,12 +260,12 @@ def test_a_clock_that_goes_back_makes_no_negative_time_and_is_named() -> None:
 def test_while_the_new_segment_has_no_point_the_time_down_goes_on_as_long_as_somebody_is_there() -> None:
     job = _Rank()
     state = _run(job.at(1_000.0).steps(1, 50), job.at(1_059.99).rolled_back(40, "a"))
-    (alone,) = ledger_of(state, 1_070.0)()["rollbacks"]
+    (alone,) = _shown(state, 1_070.0)["rollbacks"]
     slot = {"rank": 0, "source": job.info.source, "pid": 1, "alive": True, "state": "running", "step": 41}
     waits = []
     for now in (1_070.0, 1_100.0):
         state.on_health(Health("a1", "n0", now, [slot]))
-        waits.append(ledger_of(state, now)()["rollbacks"][0]["downtime_s"])
+        waits.append(_shown(state, now)["rollbacks"][0]["downtime_s"])
     assert (alone["downtime_s"], waits) == (None, [20.0, 50.0])
 
 
@@ -274,13 +280,13 @@ def test_what_was_looked_up_once_is_not_read_again_unless_something_came(monkeyp
         return rows(view, key, first, last)
 
     monkeypatch.setattr(StoreView, "rows", counted)
-    before = ledger_of(state, 5_000.0)()
+    before = _shown(state, 5_000.0)
     assert reads
     reads.clear()
-    assert ledger_of(state, 5_000.0)() == before
+    assert _shown(state, 5_000.0) == before
     assert reads == []
     state.apply(job.steps(41, 50), replayed=False)
-    ledger_of(state, 5_000.0)()
+    _shown(state, 5_000.0)
     assert {key.segment for key in reads} == {3}
 
 
@@ -288,7 +294,7 @@ def test_what_was_looked_up_once_is_not_read_again_unless_something_came(monkeyp
 @given(told=stories())
 def test_after_any_story_each_dead_step_is_booked_once_and_no_time_is_negative(told: tuple[Story, int]) -> None:
     state = _run(*tell(*told))
-    book = ledger_of(state, 99_999.0)()
+    book = _shown(state, 99_999.0)
     tree = state.fold.tree
     dead = 0
     for segment in tree:

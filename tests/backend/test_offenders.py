@@ -48,9 +48,9 @@ def test_one_fault_counts_once_however_often_its_incident_is_told() -> None:
     again = known.add(_incident(_finding(10.0, 48)), _run("run-a"))
     assert again == []
     ((field, changed),) = known.add(_incident(_finding(10.0, 48, 63)), _run("run-a"))
-    assert (field, changed and changed["xids"]) == (first[0][0], [48, 63])
+    assert (field, changed and changed.xids) == (first[0][0], [48, 63])
     (gpu,) = known.all(20.0)
-    assert (gpu["count"], gpu["runs"], gpu["uuid"]) == (1, 1, "GPU-gpu-03-2")
+    assert (gpu.count, gpu.runs, gpu.uuid) == (1, 1, "GPU-gpu-03-2")
 
 
 @pytest.mark.parametrize("xid", [31, 63 + 78])
@@ -83,8 +83,8 @@ def test_the_memory_is_bounded_and_forgets_the_oldest(monkeypatch: pytest.Monkey
                 (stored.discard if fault is None else stored.add)(field)
     found = known.all(9 * DAY_S)
     assert len(found) == 3
-    assert {gpu["count"] for gpu in found} <= {1, 2}
-    assert len(stored) == sum(gpu["count"] for gpu in found)
+    assert {gpu.count for gpu in found} <= {1, 2}
+    assert len(stored) == sum(gpu.count for gpu in found)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ async def test_what_can_not_be_read_in_redis_is_passed_over_and_the_rest_is_know
         await redis.hset(key, mapping=junk)
     again = Fleet(redis, lambda: 100.0)
     await again.load()
-    assert [gpu["uuid"] for gpu in again.gpus()["gpus"]] == ["GPU-gpu-03-2"]
+    assert [gpu.uuid for gpu in again.gpus().gpus] == ["GPU-gpu-03-2"]
     assert again.interruptions()["running_s"] == 50.0
 
 

@@ -6,12 +6,13 @@ Pure. The words, and where they come from, are in docs/api.md ("Ledger").
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from stabilitybackend.lineage.tree import ROOT_FORK, Segment
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.rollback_cost import RollbackCost, RollbackCostTotals
 
 __all__ = ["JobFacts", "LogTimes", "ledger"]
 
@@ -70,8 +71,8 @@ def ledger(
     times: LogTimes,
     incidents: Iterable[Incident],
     job: JobFacts,
-) -> dict[str, Any]:
-    """Return the ledger of docs/api.md: ``{"rollbacks": [...], "totals": {...}}``, rollbacks oldest first.
+) -> tuple[list[RollbackCost], RollbackCostTotals]:
+    """Return what each rollback cost, oldest first, and all of them together.
 
     Args:
         segments: all of them, by id.
@@ -80,11 +81,11 @@ def ledger(
         job: whose time it was.
     """
     known = list(incidents)
-    rollbacks = _who_killed_what(segments, heads)
+    # One that went on where it was lost nothing.
+    rollbacks = [one for one in _who_killed_what(segments, heads) if one.segment.cause != "resume"]
     gpus = job.world_size if job.gpus is None else job.gpus
     entries = [_entry(rollback, segments, heads, times, known, job.until, gpus) for rollback in rollbacks]
-    told = [entry for entry in entries if entry["cause"] != "resume"]  # the job went on there, and lost nothing
-    return {"rollbacks": told, "totals": _totals(told, segments, heads, times, job, gpus)}
+    return entries, _totals(entries, segments, heads, times, job, gpus)
 
 
 # --- lineage: each dead step belongs to the rollback that killed it ---------------------------------------------------
@@ -175,7 +176,7 @@ def _entry(
     incidents: Sequence[Incident],
     until: float | None,
     gpus: int,
-) -> dict[str, Any]:
+) -> RollbackCost:
     segment = rollback.segment
     steps, wall_s, last_dead = 0, 0.0, None
     losses = [loss for loss in (_cut(loss, segments) for loss in rollback.losses) if loss is not None]
@@ -187,27 +188,27 @@ def _entry(
     left_at, downtime_s = _downtime(rollback, segments, heads, times, until)
     ordered = segment.changes.get("skip_batches")
     skipped = (segment.applied or {}).get("skip_batches")
-    return {
-        "segment": segment.id,
-        "parent": segment.parent,
-        "fork_step": segment.fork_step,
-        "last_dead_step": last_dead,
-        "cause": segment.cause,
-        "reason": segment.reason,
-        "issuer": segment.issuer,
-        "command_id": segment.command_id,
-        "changes": segment.changes,
-        "applied": segment.applied,
-        "created": segment.created,
-        "steps_lost": steps,
-        "wall_lost_s": wall_s,
-        "downtime_s": downtime_s,
-        "gpu_hours_lost": (wall_s + (downtime_s or 0.0)) * gpus / 3600,
-        "batches_skipped": skipped if isinstance(skipped, int) and skipped > 0 else None if ordered else 0,
-        "incidents": [] if segment.undone else _led_to(segment, losses, left_at, incidents),
-        "undone": segment.undone,
-        "notes": rollback.notes,
-    }
+    return RollbackCost(
+        segment=segment.id,
+        parent=segment.parent or 0,
+        fork_step=segment.fork_step,
+        last_dead_step=last_dead,
+        cause=segment.cause,
+        reason=segment.reason,
+        issuer=segment.issuer,
+        command_id=segment.command_id,
+        changes=segment.changes,
+        applied=segment.applied,
+        created=segment.created,
+        steps_lost=steps,
+        wall_lost_s=wall_s,
+        downtime_s=downtime_s,
+        gpu_hours_lost=(wall_s + (downtime_s or 0.0)) * gpus / 3600,
+        batches_skipped=skipped if isinstance(skipped, int) and skipped > 0 else None if ordered else 0,
+        incidents=[] if segment.undone else _led_to(segment, losses, left_at, incidents),
+        undone=segment.undone,
+        notes=rollback.notes,
+    )
 
 
 def _cut(loss: _Loss, segments: Sequence[Segment]) -> _Loss | None:
@@ -276,19 +277,16 @@ def _led_to(segment: Segment, losses: Sequence[_Loss], left_at: float, incidents
 
 
 def _totals(
-    entries: Sequence[Mapping[str, Any]],
+    entries: Sequence[RollbackCost],
     segments: Sequence[Segment],
     heads: Sequence[int],
     times: LogTimes,
     job: JobFacts,
     gpus: int,
-) -> dict[str, Any]:
+) -> RollbackCostTotals:
     notes: list[str] = []
-    counted = [entry for entry in entries if not entry["undone"]]
-    total = {
-        name: sum(entry[name] or 0 for entry in counted)
-        for name in ("steps_lost", "wall_lost_s", "downtime_s", "gpu_hours_lost", "batches_skipped")
-    }
+    counted = [entry for entry in entries if not entry.undone]
+    lost_s = sum(entry.wall_lost_s for entry in counted)
     effective_s = 0.0
     for segment_id, limit in _path(segments, heads[-1] if heads else 0).items():
         segment = segments[segment_id]
@@ -303,18 +301,22 @@ def _totals(
     wall_s = max(0.0, end - begin)
     startup_s = max(0.0, begin - job.started) if job.started and begins else 0.0
     effective_s = min(effective_s, wall_s)
-    return {
-        "rollbacks": len(counted),
-        **total,
-        "wall_s": wall_s,
-        "effective_s": effective_s,
-        "dead_s": total["wall_lost_s"],
-        "idle_s": max(0.0, wall_s - effective_s - total["wall_lost_s"]),
-        "startup_s": startup_s,
-        "goodput": effective_s / wall_s if wall_s > 0 else None,
-        "ettr": effective_s / (wall_s + startup_s) if wall_s > 0 else None,
-        "world_size": job.world_size,
-        "gpus": gpus,
-        "gpus_from": "world_size" if job.gpus is None else "agents",
-        "notes": [*dict.fromkeys(notes)],
-    }
+    return RollbackCostTotals(
+        rollbacks=len(counted),
+        steps_lost=sum(entry.steps_lost for entry in counted),
+        wall_lost_s=lost_s,
+        downtime_s=sum(entry.downtime_s or 0.0 for entry in counted),
+        gpu_hours_lost=sum(entry.gpu_hours_lost for entry in counted),
+        batches_skipped=sum(entry.batches_skipped or 0 for entry in counted),
+        wall_s=wall_s,
+        effective_s=effective_s,
+        dead_s=lost_s,
+        idle_s=max(0.0, wall_s - effective_s - lost_s),
+        startup_s=startup_s,
+        goodput=effective_s / wall_s if wall_s > 0 else None,
+        ettr=effective_s / (wall_s + startup_s) if wall_s > 0 else None,
+        world_size=job.world_size,
+        gpus=gpus,
+        gpus_from="world_size" if job.gpus is None else "agents",
+        notes=[*dict.fromkeys(notes)],
+    )

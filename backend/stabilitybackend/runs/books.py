@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from stabilitybackend.archive.series import SeriesKey
 from stabilitybackend.lineage.tree import Segment
@@ -13,6 +12,7 @@ from stabilitybackend.policy.ledger import JobFacts, ledger
 from stabilitybackend.runs.row_lookup import TimesFound
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.store import StoreView
+from stabilitybackend.schema.rollback_cost import RollbackCosts
 
 __all__ = ["ledger_of"]
 
@@ -43,7 +43,7 @@ class _Times:
         return None if key is None or not facts.points else self._found.time(self._view, key, facts, step)
 
 
-def ledger_of(state: RunState, now: float) -> Callable[[], dict[str, Any]]:
+def ledger_of(state: RunState, now: float) -> Callable[[], RollbackCosts]:
     """Return what makes the ledger of a run as it is now. Call this on the event loop, and the answer in a thread.
 
     Args:
@@ -66,7 +66,7 @@ def ledger_of(state: RunState, now: float) -> Callable[[], dict[str, Any]]:
     heads = [segment for _, segment in state.fold.heads]
     incidents = state.incidents.all()
     times = _Times(segments, keys, view, found)
-    return lambda: {**ledger(segments, heads, times, incidents, job), "problems": view.problems}
+    return lambda: RollbackCosts(*ledger(segments, heads, times, incidents, job), view.problems)
 
 
 def _gpus(state: RunState) -> int | None:

@@ -11,8 +11,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
+import msgspec
 import orjson
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
@@ -22,10 +24,13 @@ from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTE
 from stabilitybackend.policy.interruption_table import CATEGORIES, PUBLISHED, table_of
 from stabilitybackend.policy.interruptions import corrected, summed, with_time
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.runs.offenders import Offenders, checked
+from stabilitybackend.runs.offenders import Offenders
+from stabilitybackend.schema.gpus import FleetGpus, RememberedFault
 from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["Fleet"]
+
+T = TypeVar("T")
 
 #: Runs whose interruptions are remembered; those that ended first go first.
 MAX_RUNS = 5_000
@@ -61,18 +66,18 @@ class Fleet:
 
     async def load(self) -> None:
         """Take over what is stored, but for entries that can't be read. Raises RedisError when Redis is away."""
-        for field, fault in await self._stored(FLEET_GPU_FAULTS, checked):
+        for field, fault in await self._stored(FLEET_GPU_FAULTS, partial(msgspec.convert, type=RememberedFault)):
             self.offenders.put(field, fault)
         self._runs = dict(await self._stored(FLEET_INTERRUPTIONS, self._checked_run))
         self._said = dict(await self._stored(FLEET_CATEGORIES, _checked_words))
 
-    async def _stored(self, key: str, check: Callable[[Any], dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    async def _stored(self, key: str, check: Callable[[Any], T]) -> list[tuple[str, T]]:
         found: Any = await self._redis.hgetall(key)
         good = []
         for field, data in found.items():
             try:
                 good.append((field.decode(), check(orjson.loads(data))))
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
+            except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError) as error:
                 _log.warning("%s: entry %.80r can't be read and is passed over: %s", key, field, error)
         return good
 
@@ -115,7 +120,7 @@ class Fleet:
         await self._save()
 
     def _put(self, key: str, field: str, entry: Any) -> None:
-        self._unsaved.setdefault(key, {})[field] = None if entry is None else orjson.dumps(entry)
+        self._unsaved.setdefault(key, {})[field] = None if entry is None else msgspec.json.encode(entry)
 
     async def _save(self) -> None:
         """Write what is not written yet; while Redis is away it waits for the next time."""
@@ -147,9 +152,9 @@ class Fleet:
 
     # --- what people ask and say -----------------------------------------------------------------------------------
 
-    def gpus(self, project: str | None = None) -> dict[str, Any]:
+    def gpus(self, project: str | None = None) -> FleetGpus:
         """Return the answer of ``GET /api/v1/gpus``; with a project only what its runs saw."""
-        return {"gpus": self.offenders.all(self._clock(), project)}
+        return FleetGpus(self.offenders.all(self._clock(), project))
 
     def interruptions(self, days: float | None = None, project: str | None = None) -> dict[str, Any]:
         """Return the answer of ``GET /api/v1/interruptions`` (docs/api.md, Interruptions).

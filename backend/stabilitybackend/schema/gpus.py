@@ -6,10 +6,11 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["FleetFault", "FleetGpu", "FleetGpus", "Gpu", "GpuFault", "Gpus", "Offences"]
+__all__ = ["FleetFault", "FleetGpu", "FleetGpus", "Gpu", "GpuFault", "GpuState", "Gpus", "Offences", "RememberedFault"]
 
 #: What NVIDIA asks for after a fault. application: an error of the job itself. symptom: something else failed first.
 FaultClass = Literal["application", "reset", "reboot", "drain", "watch", "symptom"]
+GpuState = Literal["ok", "watch", "sick", "lost"]
 _Severity = Literal["info", "warning", "critical"]
 
 
@@ -59,7 +60,7 @@ class Gpu(msgspec.Struct):
     serial: str
     memory_mib: float | None
     ranks: list[int]
-    state: Literal["ok", "watch", "sick", "lost"]
+    state: GpuState
     faults: list[GpuFault]
     offences: Offences | None
 
@@ -70,23 +71,30 @@ class Gpus(msgspec.Struct):
     gpus: list[Gpu]
 
 
-class FleetFault(msgspec.Struct):
+class FleetFault(msgspec.Struct, frozen=True, kw_only=True):
     """A fault that the server remembers, whatever becomes of the run."""
 
     run_id: str
-    run_name: str
-    project: str
+    run_name: str = ""
+    project: str = ""
     incident_id: str
     time: float
     node: str
     index: int | None
-    ranks: list[int]
-    what: str
-    xids: list[int]
-    class_: str = msgspec.field(name="class")
-    severity: _Severity
+    ranks: list[int] = []
+    what: str = ""
+    xids: list[int] = []
+    class_: str = msgspec.field(name="class", default="")
+    severity: _Severity = "warning"
     title: str
-    open: bool
+    open: bool = False
+
+
+class RememberedFault(FleetFault, frozen=True, kw_only=True):
+    """The same as it is stored, with its GPU."""
+
+    uuid: str
+    name: str
 
 
 class FleetGpu(msgspec.Struct):

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from stabilitybackend.schema.lineage import Cause
+
 __all__ = ["RollbackCost", "RollbackCostTotals", "RollbackCosts"]
 
 
@@ -23,7 +25,7 @@ class RollbackCost(msgspec.Struct):
     parent: int
     fork_step: int
     last_dead_step: int | None
-    cause: Literal["command", "declared", "restart"]
+    cause: Cause
     reason: str
     issuer: str | None
     command_id: str | None
