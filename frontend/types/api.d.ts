@@ -647,9 +647,10 @@ export interface Published {
 }
 
 /**
- * One process of a rank: what its agent sent last, and what the server makes of it.
+ * The newest process of a rank and its slot: what its agent sent last, and what the server makes of it.
  *
  * Attributes:
+ *     step: absent where the slot can't be read.
  *     budget_s: how long it may stay where it is; null for one that tells no steps while the others make them, absent
  *         for a process without a rank.
  *     status: judged by the server once, for everybody; null for a process that another one has replaced.

@@ -6,6 +6,7 @@ import asyncio
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import orjson
 import pytest
@@ -17,8 +18,8 @@ from stabilitybackend.runs.health_feed import WHOLE_EVERY, HealthFeed
 from stabilitybackend.runs.live import Channel, Subscriber
 from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.state import Changes, RunState
-
-#: Values that an agent of another version, or a broken one, may send for any field.
+from stabilitybackend.schema.health import AgentHealth, read_health
+from stabilityclient.wire import Health
 
 
 class Watched:
@@ -30,7 +31,7 @@ class Watched:
         self.feed = HealthFeed(self.channel)
         self.judged = RankStatuses({"r0-1-9": "running", "r1-1-8": "running"})
 
-    def told(self, *agents: dict[str, Any]) -> dict[str, Any]:
+    def told(self, *agents: AgentHealth) -> dict[str, Any]:
         """Return the one message after these agents spoke."""
         for agent in agents:
             self.feed.put(agent)
@@ -38,10 +39,10 @@ class Watched:
         return dict(orjson.loads(asyncio.run(self.browser.get())))
 
 
-def agent(time: float, *, name: str = "a1", step: int = 5, **rank: Any) -> dict[str, Any]:
+def agent(time: float, *, name: str = "a1", step: int = 5, **rank: Any) -> AgentHealth:
     slot = {"rank": 0, "source": "r0-1-9", "alive": True, "state": "running", "pid": 9, "beat": int(time), "step": step}
     slot |= {"step_start": 100.0, "phase": "data", "phase_start": 100.5, "proc": {"state": "R", "cpu": 0.5}} | rank
-    return {"agent": name, "node": "n1", "time": time, "connected": True, "gpu": {}, "ranks": [slot], "agent_state": {}}
+    return read_health(Health(name, "n1", time, [slot]))[0]
 
 
 def test_an_agent_comes_whole_at_first_and_then_with_what_changed_only() -> None:
@@ -59,7 +60,9 @@ def test_what_hardly_ever_changes_brings_the_whole_agent() -> None:
     watched.told(agent(101))
 
     assert watched.told(agent(102, alive=False))["whole"][0]["ranks"][0]["alive"] is False
-    assert watched.told(agent(103, alive=False) | {"connected": False})["whole"][0]["connected"] is False
+    away = agent(103, alive=False)
+    away.connected = False
+    assert watched.told(away)["whole"][0]["connected"] is False
 
 
 def test_whoever_comes_later_is_told_every_column_once_more() -> None:
@@ -91,7 +94,7 @@ def test_a_beat_that_stands_is_told_with_the_moment_at_which_it_last_moved() -> 
 def test_ranks_that_do_the_same_share_one_value() -> None:
     watched = Watched()
     both = agent(101)
-    both["ranks"].append(both["ranks"][0] | {"rank": 1, "source": "r1-1-8", "step": 4})
+    both.ranks.append(msgspec.structs.replace(both.ranks[0], rank=1, source="r1-1-8", step=4))
     watched.told(both)
     watched.channel.join(Subscriber())
 

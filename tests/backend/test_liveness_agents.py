@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from stabilitybackend.schema.health import read_health
+from stabilityclient.wire import Health
 from support.watched_job import Job, kinds
 
 
@@ -93,8 +95,8 @@ def test_another_agent_on_the_node_ends_the_silence_of_the_first() -> None:
     job = two_nodes()
     job.silent = {"b"}
     job.run(40)
-    health = {"agent": "agent-b2", "node": "b", "time": job.now, "ranks": [job.slot(2), job.slot(3)], "agent_state": {}}
-    job.monitor.observe(health, job.now)
+    health = Health("agent-b2", "b", job.now, [job.slot(2), job.slot(3)])
+    job.monitor.observe(read_health(health)[0], job.now)
     said = job.run(1)
     assert kinds(said) == [("agent_lost", "resolved")]
     assert "another one was started" in said[0].text

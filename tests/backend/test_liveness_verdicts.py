@@ -273,11 +273,10 @@ def test_a_world_too_large_to_count_and_other_nonsense_in_slots_harms_nothing() 
         {"rank": 0, "source": source(0), "step": 10**400, "time": float("nan"), "step_start": float("inf")},
         {"rank": 10**9, "source": source(1)}, {"rank": True, "source": "r"}, {"rank": 1, "source": ""},
     ]  # fmt: skip
-    health = Health("agent-a", "a", job.now, nonsense)
-    assert len(read_health(health)) > 10
+    assert len(read_health(Health("agent-a", "a", job.now, nonsense))[1]) > 10
     for _ in range(30):
         job.now += 1.0
-        job.tell("a", health.ranks)
+        job.tell("a", nonsense)
         job.monitor.tick(job.now)
     assert job.monitor.bad_slots == 60  # rank 0 twice in each, and rank 10^9
     assert job.monitor.status(job.now)[0] in ("running", "stalled")

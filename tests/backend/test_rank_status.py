@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from stabilitybackend.liveness.rank_status import STATUSES, RankStatuses
+from stabilitybackend.liveness.rank_status import RankStatuses
+from stabilitybackend.schema.ranks import RankStatus
 from support.watched_job import START, Job, source
 
 #: Where a rank stalls, from the 60th second on.
@@ -151,4 +152,4 @@ def test_a_process_that_another_one_has_replaced_has_no_status() -> None:
 
 
 def test_the_words_are_listed_worst_first() -> None:
-    assert (STATUSES[0], STATUSES[-1]) == ("dead", "running")
+    assert (get_args(RankStatus)[0], get_args(RankStatus)[-1]) == ("dead", "running")

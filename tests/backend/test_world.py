@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stabilitybackend.runs.world import MAX_LAUNCHES, World, left_nodes, newest_starts
+from stabilitybackend.schema.health import AgentHealth, AgentState, RankHealth
 from stabilityclient.wire import SourceInfo
 from support.checkpoints import checkpoint
 
@@ -67,21 +68,17 @@ def test_a_job_that_announces_no_checkpoints_is_judged_by_its_steps() -> None:
     assert _world((1, 2, 1), (2, 2, 1), (3, 2, 1)).fruitless([]) == 2
 
 
+def _agent(name: str, node: str, *sources: str, connected: bool = True) -> AgentHealth:
+    ranks = [RankHealth(rank=rank, source=source, status=None) for rank, source in enumerate(sources)]
+    return AgentHealth(agent=name, node=node, time=1.0, connected=connected, agent_state=AgentState(), ranks=ranks)
+
+
 def test_the_newest_start_of_each_connected_node_is_known() -> None:
-    agents = [
-        {"node": "n0", "connected": True, "ranks": [{"source": "r0-1f4-7"}, {"source": "r1-1f5-8"}, {"source": "x"}]},
-        {"node": "n1", "connected": False, "ranks": [{"source": "r2-384-9"}]},
-        {"node": "n2", "connected": True},
-    ]
-    assert newest_starts(agents) == {"n0": 0x1F5}
+    away = _agent("a2", "n1", "r2-384-9", connected=False)
+    assert newest_starts([_agent("a1", "n0", "r0-1f4-7", "r1-1f5-8", "x"), away, _agent("a3", "n2")]) == {"n0": 0x1F5}
 
 
 def test_a_node_has_left_when_the_connection_of_its_last_agent_ended() -> None:
-    agents = [
-        {"agent": "a1", "node": "n0", "connected": False},
-        {"agent": "a2", "node": "n0", "connected": False},
-        {"agent": "a3", "node": "n1", "connected": False},
-        {"agent": "a4", "node": "n1", "connected": True},
-        {"agent": "a5", "node": "n2", "connected": False},
-    ]
+    nodes = {"a1": "n0", "a2": "n0", "a3": "n1", "a4": "n1", "a5": "n2"}
+    agents = [_agent(name, node, connected=name == "a4") for name, node in nodes.items()]
     assert left_nodes(agents, {"a1": 5.0, "a2": 7.0, "a3": 6.0}.get) == {"n0": 7.0}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from stabilitybackend.liveness.rank_status import STATUSES
+from stabilitybackend.schema.ranks import RankStatus
 from stabilityfrontend.served import ASSETS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+STATUSES = get_args(RankStatus)
 #: Ranks as `[rank, overrides]` on nodes of eight, looked at at 1000.
 ROWS = """([ranks, silent, waitsFor]) => {
   const health = new stability.Health();
@@ -38,6 +39,9 @@ def scripts(pages: Page) -> Page:
     """The page with our modules: what these laws are about keeps nothing, one document is enough for all."""
     pages.add_style_tag(content=ASSETS.joinpath("styles/health.css").read_text())
     return pages
+
+
+STATUSES = get_args(RankStatus)
 
 
 def rows(

@@ -8,6 +8,8 @@ from typing import Any
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.dumps import DumpRequest
 from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.schema.health import read_health
+from stabilityclient.wire import Health
 
 __all__ = ["START", "Job", "kinds", "source", "stack"]
 
@@ -64,7 +66,7 @@ class Job:
         """Send one Health message; `told` is its own time, the node's now where it is left out."""
         told = self.now + self.ahead_s.get(node, 0.0) if told is None else told
         state = self.agent_state.get(node, {})
-        health = {"agent": f"agent-{node}", "node": node, "time": told, "ranks": slots, "agent_state": state}
+        health, _ = read_health(Health(f"agent-{node}", node, told, slots, state))
         self.monitor.observe(health, self.now)
 
     def node_of(self, rank: int) -> str:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from stabilitybackend.detectors.contract import Finding
 from stabilitybackend.liveness.lost_agents import GATHER_S, SILENT_AFTER_S, Elsewhere, LostAgents
-from stabilitybackend.liveness.rank_watch import RankWatch, number
+from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.health import AgentHealth, BlindSpot
 from stabilitybackend.schema.incidents import Incident
 
 #: Agents followed per run; the longest silent one is forgotten first.
 MAX_AGENTS = 5_000
 #: Blind spots kept per agent.
 MAX_BLIND = 16
+#: Characters of the reason for one.
+MAX_WHY_CHARS = 200
 #: Those that matter where a rank is stalled: the others are about GPUs, logs and disks.
 BLIND_FOR_RANKS = frozenset({"clock", "signals", "slot"})
 
@@ -33,7 +35,7 @@ class Agent:
     opened_at: float = 0.0
     #: When its process started, unix seconds by its own clock, 0 where it does not say.
     started: float = 0.0
-    blind: list[dict[str, str]] = field(default_factory=list)
+    blind: list[BlindSpot] = field(default_factory=list)
     _told: float = 0.0
     clock: float = 0.0
 
@@ -42,24 +44,27 @@ class Agent:
         seen, opened = self.seen_at, self.opened_at
         return now - ((seen if seen > opened else opened) or self.lost_at or now)
 
-    def hear(self, health: Mapping[str, Any], now: float) -> float:
+    def hear(self, health: AgentHealth, now: float) -> float:
         """Take the times of a Health message; return the same moment by a clock that never jumps back.
 
         A jump that the agent names (``clock_step_s``) is taken out; a time that goes back is one that nobody named.
         """
-        state, told = health["agent_state"], number(health["time"])
+        state, told = health.agent_state, health.time
         if self.seen_at == 0.0 or self._told == 0.0:
             self.clock = told
         else:
-            passed = told - self._told - number(state.get("clock_step_s"))
+            passed = told - self._told - (state.clock_step_s or 0.0)
             self.clock += passed if passed >= 0 else max(0.0, now - self.seen_at)
         self._told, self.seen_at, self.connected, self.lost_at = told, now, True, None
-        self.node = health["node"]
-        self.started = number(state.get("started"))
-        blind = state.get("blind")
-        if blind is not None:
-            self.blind = [{name: (one.get(name) or "")[:200] for name in ("what", "why")} for one in blind[:MAX_BLIND]]
+        self.node = health.node
+        self.started = state.started or 0.0
+        if state.blind is not None:
+            self.blind = state.blind[:MAX_BLIND]
         return self.clock
+
+
+def _why(spot: BlindSpot) -> str:
+    return (spot.why or "")[:MAX_WHY_CHARS]
 
 
 class AgentBook:
@@ -111,18 +116,18 @@ class AgentBook:
     def blind(self, names: Iterable[str]) -> list[str]:
         """Return what some agents can't see of their ranks, one clause each."""
         return [
-            f"node {agent.node}: {one['what']}: {one['why']}"
+            f"node {agent.node}: {one.what}: {_why(one)}"
             for agent in (self.all[name] for name in sorted(names) if name in self.all)
             for one in agent.blind
-            if one["what"] in BLIND_FOR_RANKS
+            if one.what in BLIND_FOR_RANKS
         ]
 
     def twins(self) -> str:
         """Return what an agent says of two living processes of one rank on its node, empty where none does."""
         for agent in self.all.values():
             for one in agent.blind:
-                if one["what"] == "twins" and agent.connected:
-                    return f"Node {agent.node}: {one['why']}."
+                if one.what == "twins" and agent.connected:
+                    return f"Node {agent.node}: {_why(one)}."
         return ""
 
     def here(self, now: float, lost_after_s: float) -> set[str]:

@@ -102,7 +102,7 @@ def known_beside(dead: RankWatch, ranks: Iterable[RankWatch]) -> dict[str, Any]:
     newest = max((one.step for one in started), default=-1)
     found: dict[str, Any] = {"over_before": over[:MAX_NAMED_RANKS]} if over else {}
     if dead.gpu is not None:
-        found["gpu"] = DeathGpu(dead.gpu.get("index"), dead.gpu.get("uuid"))
+        found["gpu"] = DeathGpu(dead.gpu.index, dead.gpu.uuid)
     if dead.step < 0 <= newest:
         found["job_step"] = newest
     return found

@@ -94,7 +94,7 @@ class FirstStep:
             self._forget(place)
         if scene.unseen or scene.absent or scene.over:
             return False  # who is not seen may be at work; who has not come is reported when the budget is over
-        self._used |= {watch.rank for watch in scene.visible if number(watch.proc.get("cpu")) >= USES_CPU}
+        self._used |= {watch.rank for watch in scene.visible if (watch.proc.cpu or 0.0) >= USES_CPU}
         if self._stuck or self._rounds >= MAX_ROUNDS:
             return self._stuck
         dump = self._dumps.dump(self._request) if self._request else None

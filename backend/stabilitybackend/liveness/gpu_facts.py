@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.health import GpuOfRank
 
 #: How the words of an Xid begin (``gpus/signs.py``); its number goes behind.
 _XID = re.compile(r"(Xid \d+): (.*)", re.DOTALL)
@@ -36,12 +37,12 @@ def broken_gpus(ranks: Iterable[RankWatch], faults: Iterable[Mapping[str, Any]])
 
 def _is_on(watch: RankWatch, fault: Mapping[str, Any]) -> bool:
     """Say whether a rank is on the GPU: by its UUID, else by its place on the node, else by the inventory."""
-    gpu = watch.gpu or {}
-    if fault["uuid"] and gpu.get("uuid"):
-        return bool(fault["uuid"] == gpu["uuid"])
+    gpu = watch.gpu or GpuOfRank()
+    if fault["uuid"] and gpu.uuid:
+        return bool(fault["uuid"] == gpu.uuid)
     if watch.node != fault["node"]:
         return False
-    return watch.rank in fault["ranks"] or (fault["index"] is not None and fault["index"] == gpu.get("index"))
+    return watch.rank in fault["ranks"] or (fault["index"] is not None and fault["index"] == gpu.index)
 
 
 def _words(fault: Mapping[str, Any]) -> str:

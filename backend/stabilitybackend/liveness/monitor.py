@@ -31,6 +31,7 @@ from stabilitybackend.liveness.scene import JobStart, Scene, of_earlier_start, o
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.standing import Allowance, Standing, budget_of, has_pace
 from stabilitybackend.liveness.stored import finding_of
+from stabilitybackend.schema.health import AgentHealth, RankHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.slices import at_once
 
@@ -129,35 +130,32 @@ class LivenessMonitor:
         """Return when an agent's connection ended, unix seconds; None where it is there, or was never known."""
         return self._agents.left_at(agent)
 
-    def observe(self, health: Mapping[str, Any], now: float) -> None:
-        """Take a Health message as builtins, its words of their types (``schema/health.py``), received at ``now``."""
-        name = health["agent"]
-        clock = self._agents.of(name).hear(health, now)
-        for slot in health["ranks"]:
-            self._observe_slot(slot, name, health["node"], clock, number(health["time"]), now)
+    def observe(self, health: AgentHealth, now: float) -> None:
+        """Take what an agent reports, received at ``now``."""
+        clock = self._agents.of(health.agent).hear(health, now)
+        for slot in health.ranks:
+            self._observe_slot(slot, health, clock, now)
 
-    def _observe_slot(
-        self, slot: Mapping[str, Any], agent: str, node: str, clock: float, told: float, now: float
-    ) -> None:
-        rank, source = slot["rank"], slot["source"]
+    def _observe_slot(self, slot: RankHealth, health: AgentHealth, clock: float, now: float) -> None:
+        rank, source = slot.rank, slot.source
         if rank is None:
             return
         if rank > MAX_RANK:
             self.bad_slots += 1
             return
         watch = self._ranks.get(rank)
-        if watch is None and slot.get("alive") is False and self.newest_start.left_out(rank, source):
+        if watch is None and slot.alive is False and self.newest_start.left_out(rank, source):
             return
         if watch is None or watch.source != source:
-            watch = self._other_process(slot, watch, now)
+            watch = self._other_process(slot, rank, watch, now)
             if watch is None:
                 return
-        if watch.seen_at == now and watch.agent == agent:
+        if watch.seen_at == now and watch.agent == health.agent:
             self.bad_slots += 1  # twice in one message: the first one counts
             return
         before, first = watch.place, watch.seen_at == 0.0
         ran = watch.running
-        watch.observe(slot, agent, node, clock, told, now)
+        watch.observe(slot, health.agent, health.node, clock, health.time, now)
         if not watch.running:
             if ran:
                 self._deaths.ended()
@@ -168,10 +166,10 @@ class LivenessMonitor:
             watch.learn(before, self._budgets, self.limits, self._excused_until, now)
         self._deaths.runs_again(rank, watch.source, watch.step, now)
 
-    def _other_process(self, slot: Mapping[str, Any], known: RankWatch | None, now: float) -> RankWatch | None:
+    def _other_process(self, slot: RankHealth, rank: int, known: RankWatch | None, now: float) -> RankWatch | None:
         """Return the state of a process that is not the one we follow; None where it is an older one."""
-        rank, source = slot["rank"], slot["source"]
-        lives = slot.get("alive") is not False and slot.get("state", "running") in ("running", 0)
+        source = slot.source
+        lives = slot.alive is not False and slot.state in (None, "running", 0)
         if known is not None and lives and known.running and now - known.seen_at <= SILENT_AFTER_S:
             self._doubles.note(rank, known.source, source, now)
         if known is not None and not known.running and lives and not self._deaths.knows(source):

@@ -44,9 +44,8 @@ def name_nodes(nodes: Collection[str], every: Collection[str] = ()) -> str:
 def seat_of(watch: RankWatch) -> str:
     """Return "rank 5 (node gpu-03, GPU 2)", with what is known of it."""
     parts = [f"node {watch.node}"] if watch.node else []
-    index = (watch.gpu or {}).get("index")
-    if index is not None:
-        parts.append(f"GPU {index}")
+    if watch.gpu is not None and watch.gpu.index is not None:
+        parts.append(f"GPU {watch.gpu.index}")
     return f"rank {watch.rank}" + (f" ({', '.join(parts)})" if parts else "")
 
 
@@ -67,7 +66,7 @@ def nodes_of(watches: Iterable[RankWatch]) -> list[str]:
 def gpus_of(watches: Iterable[RankWatch]) -> list[SuspectGpu]:
     """Return the GPUs of some ranks."""
     known = ((watch, watch.gpu) for watch in watches if watch.gpu)
-    return [SuspectGpu(watch.rank, watch.node, gpu.get("index"), gpu.get("uuid")) for watch, gpu in known]
+    return [SuspectGpu(watch.rank, watch.node, gpu.index, gpu.uuid) for watch, gpu in known]
 
 
 def capital(text: str) -> str:

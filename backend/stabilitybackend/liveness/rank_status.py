@@ -12,13 +12,10 @@ from dataclasses import dataclass, field
 
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.liveness.suspicion import furthest_back
+from stabilitybackend.schema.ranks import RankStatus
 
-__all__ = ["STATUSES", "Overdue", "RankStatuses", "judge_ranks"]
+__all__ = ["Overdue", "RankStatuses", "judge_ranks"]
 
-#: Worst first. dead: gone, or left by an exception or without ``finish``. over: stalled past its budget. unheard: its
-#: agent is away or silent. unread: its slot can't be read. behind: by steps. waits: past its budget, for another rank.
-#: long: in a phase that may be long.
-STATUSES = ("dead", "over", "unheard", "unread", "behind", "waits", "long", "finished", "running")
 #: A rank that an open verdict names, or for which others may wait, is in trouble when it stalled for so long, seconds.
 STANDS_S = 5.0
 #: Ranks are sampled once a second, not in one moment: so much may lie between two samples, seconds.
@@ -44,11 +41,11 @@ class RankStatuses:
     """What the ranks of one run do.
 
     Attributes:
-        of: source of the process -> one of STATUSES; a process that another one has replaced is not in it.
+        of: source of the process -> what it does; a process that another one has replaced is not in it.
         waits_for: the ranks of open verdicts for which the others wait; empty where no verdict names any.
     """
 
-    of: dict[str, str] = field(default_factory=dict)
+    of: dict[str, RankStatus] = field(default_factory=dict)
     waits_for: list[int] = field(default_factory=list)
 
 
@@ -95,12 +92,12 @@ def judge_ranks(
     return RankStatuses(found, sorted(watch.rank for watch in guilty))
 
 
-def _waited_for(watches: Collection[RankWatch], found: Mapping[str, str]) -> set[str]:
+def _waited_for(watches: Collection[RankWatch], found: Mapping[str, RankStatus]) -> set[str]:
     standing = [w for w in watches if found[w.source] in ("over", "running", "behind") and w.stood_s > STANDS_S]
     return {watch.source for watch in furthest_back(standing)}
 
 
-def _alone(watch: RankWatch, unheard: Collection[str], overdue: Overdue, least: int) -> str:
+def _alone(watch: RankWatch, unheard: Collection[str], overdue: Overdue, least: int) -> RankStatus:
     """Return what a rank does by itself; ``least``: the step below which it is behind."""
     if not watch.running:
         return "finished" if watch.state == "finished" else "dead"

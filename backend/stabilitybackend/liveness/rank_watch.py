@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from stabilitybackend.liveness.budgets import Budgets, Seen, is_long
 from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.schema.health import GpuOfRank, Proc, RankHealth
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
 BEAT_STOPPED_AFTER_S = 5.0
@@ -29,9 +30,8 @@ FIRST_SIGHT_PASSES = 3
 FIRST_SIGHT_FACTOR = 20.0
 #: Passes through a phase that took so much longer than the step so far were not all of this step, seconds.
 OUTLASTS_S = 0.05
-#: Largest rank and step that are believed.
+#: Largest rank that is believed.
 MAX_RANK = 1_000_000
-MAX_STEP = 2**53
 #: Largest number that is believed: no time and no counter is larger, and as a whole number JSON holds it.
 MAX_NUMBER = 1e18
 #: Characters of a phase's name and of other texts of a slot.
@@ -41,6 +41,7 @@ MAX_NAME_CHARS = 64
 PHASE_ORDER = ("data", "forward", "backward", "optimizer")
 #: Source ids whose start is remembered: each rank is asked for its own several times a second.
 MAX_REMEMBERED = 65_536
+_NO_PROC = Proc()
 _STATES = ("running", "finished", "left", "exception")
 
 __all__ = ["BEAT_STOPPED_AFTER_S", "PHASE_ORDER", "Place", "RankWatch", "number", "start_of"]
@@ -110,10 +111,9 @@ class RankWatch:
     #: Why the slot can't be read, empty where it can.
     trouble: str = ""
     world_size: int = 0
-    #: Newest word of the kernel: ``{"state","cpu","wchan"}``, empty where there is none.
-    proc: Mapping[str, Any] = field(default_factory=dict)
-    #: ``{"index","uuid"}`` or None.
-    gpu: Mapping[str, Any] | None = None
+    #: What the kernel said last.
+    proc: Proc = field(default_factory=Proc)
+    gpu: GpuOfRank | None = None
     #: The newest table of phases: name -> [count, total s, longest s].
     table: Mapping[str, Sequence[float]] = field(default_factory=dict)
     _step_start: float = 0.0
@@ -173,12 +173,12 @@ class RankWatch:
         return self._main_ran >= LIVELY_SHARE
 
     def observe(
-        self, slot: Mapping[str, Any], agent: str, node: str, at: float, clock: float, now: float
+        self, slot: RankHealth, agent: str, node: str, at: float, clock: float, now: float
     ) -> None:  # fmt: skip
         """Take the newest slot of this process.
 
         Args:
-            slot: one entry of a Health message's ``ranks``, its words of their types (``schema/health.py``).
+            slot: one entry of a Health message's ``ranks``.
             agent, node: who says it.
             at: the same moment by the agent's steady clock, seconds.
             clock: the message's own time, on the clock of the slot's times.
@@ -189,13 +189,11 @@ class RankWatch:
             self._anchor(at, now)
         passed_s = max(0.0, min(now - self.seen_at, at - self._at)) if not first else 0.0
         self.agent, self.node, self._at = agent, node, at
-        self.alive = slot.get("alive") is not False
-        self.pid = int(number(slot.get("pid")))
-        if "gpu" in slot or "proc" in slot:
-            self.gpu, self.proc = slot.get("gpu"), slot.get("proc") or {}
-            self.world_size = int(number(slot.get("world_size")))
-        self.trouble = str(slot.get("trouble") or "")[:200]
-        if "step" not in slot:  # there is a process, and its slot can't be read
+        self.alive = slot.alive is not False
+        self.pid, self.world_size = slot.pid or 0, slot.world_size or 0
+        self.gpu, self.proc = slot.gpu, slot.proc or _NO_PROC
+        self.trouble = (slot.trouble or "")[:200]
+        if slot.step is None:  # there is a process, and its slot can't be read
             self.trouble = self.trouble or "its slot can't be read"
             self.seen_at = now
             return
@@ -203,11 +201,10 @@ class RankWatch:
             "finished",
             "left",
         ):  # the last message; a slot that was read just before must not take it back
-            self.state = _state(slot.get("state", "running"))
-        step = int(min(max(number(slot.get("step"), -1), -1), MAX_STEP))
-        phase = str(slot.get("phase") or "")[:MAX_NAME_CHARS]
-        step_start, phase_start = number(slot.get("step_start")), number(slot.get("phase_start"))
-        self.expect_s = max(0.0, number(slot.get("expect_s")))
+            self.state = _state(slot.state)
+        step, phase = slot.step, (slot.phase or "")[:MAX_NAME_CHARS]
+        step_start, phase_start = slot.step_start or 0.0, slot.phase_start or 0.0
+        self.expect_s = max(0.0, slot.expect_s or 0.0)
         if first or step != self.step or phase != self.phase or (step_start, phase_start) != (
             self._step_start, self._phase_start,
         ):  # fmt: skip
@@ -224,24 +221,23 @@ class RankWatch:
             self._stood_s = min(stood, self._stood_s + GAP_S) if gap else stood
         self.step, self.phase, self._step_start, self._phase_start = step, phase, step_start, phase_start
         self.stepless &= step < 0
-        beat = int(number(slot.get("beat"), -1))
+        beat = -1 if slot.beat is None else slot.beat
         if first or beat != self._beat:
             self._beat, self._beat_since = beat, (now, at)
         elif gap:
             self._beat_since = (max(self._beat_since[0], now - GAP_S), self._beat_since[1])
-        pending = slot.get("pending")
-        ran = type(pending) is int and pending != self._pending
+        pending = slot.pending
+        ran = pending is not None and pending != self._pending
         self._main_ran += (ran - self._main_ran) * LIVELY_FADE
-        if type(pending) is int and (first or pending != self._pending):
+        if pending is not None and (first or ran):
             self._pending, self._pending_since = pending, (now, at)
         self.seen_at = now
         if first and self._first_seen == 0.0:
             self._first_seen = now
-        table = slot.get("phases")
-        if table is not None:
+        if slot.phases is not None:
             if not self.table and step_start:
-                self.first_step_done |= _outlasts(table, phase_start - step_start)
-            self.table = table
+                self.first_step_done |= _outlasts(slot.phases, phase_start - step_start)
+            self.table = slot.phases
 
     def _for(self, since: tuple[float, float], now: float | None = None) -> float:
         return max(0.0, min((self.seen_at if now is None else now) - since[0], self._at - since[1]))
@@ -326,7 +322,7 @@ class RankWatch:
         self.seen_at = self.moved_at = self._step_start = self._phase_start = self._stood_s = 0.0
         self._beat, self._pending, self._at, self._learned_at = -1, -1, 0.0, 0.0
         self._first_seen = self._step_seen = 0.0
-        self.proc, self.table, self._learned = {}, {}, {}
+        self.proc, self.table, self._learned = _NO_PROC, {}, {}
 
     @property
     def place(self) -> Place:
@@ -342,8 +338,8 @@ def _outlasts(table: Mapping[str, Sequence[float]], seconds: float) -> bool:
     )
 
 
-def _state(value: object) -> str:
+def _state(value: str | int | None) -> str:
     """Return the slot's state as a word, whether it came as one or as its number."""
     if isinstance(value, int):
         return _STATES[value] if 0 <= value < len(_STATES) else "running"
-    return value if isinstance(value, str) and value in _STATES else "running"
+    return value if value in _STATES else "running"

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from msgspec import to_builtins
+
 from stabilitybackend.liveness.collectives import Wavefront
 from stabilitybackend.liveness.dumps import Dump
 from stabilitybackend.liveness.gpu_facts import BrokenGpu
@@ -174,7 +176,7 @@ class Scene:
 
     def proc(self, watch: RankWatch) -> dict[str, Any]:
         """Return the kernel's word on a rank: as sampled for the dump, undisturbed, else the newest."""
-        return {**watch.proc, **self._sampled_of(watch.rank)}
+        return {**to_builtins(watch.proc), **self._sampled_of(watch.rank)}
 
     def where(self, watch: RankWatch) -> Where:
         """Return what a rank's stack says, ``unknown`` without one."""
@@ -196,7 +198,7 @@ class Scene:
         return bool(looks) and all(look["state"] == "D" for look in looks)
 
     def _looks(self, watch: RankWatch) -> list[Mapping[str, Any]]:
-        return [look for look in (watch.proc, self._sampled_of(watch.rank)) if look.get("state")]
+        return [look for look in (to_builtins(watch.proc), self._sampled_of(watch.rank)) if look.get("state")]
 
     def _sampled_of(self, rank: int) -> dict[str, Any]:
         """Return the kernel's word on a rank as it was sampled for the dump; read once."""

@@ -16,7 +16,6 @@ from fastapi.routing import APIRoute
 from msgspec import UNSET, inspect
 from starlette.routing import BaseRoute
 
-from stabilitybackend.schema import health
 from stabilitybackend.schema.server import ErrorAnswer
 
 __all__ = ["JSON", "Declared", "DeclaredBody", "always_there", "answer", "answers", "complete", "declared"]
@@ -75,20 +74,11 @@ def declared(routes: Sequence[BaseRoute]) -> Iterator[Declared]:
 
 
 def always_there(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """Return the fields of a Struct that no answer leaves out.
-
-    Those with a default are included. But what agents send is passed on as it came: it may lack any of
-    them.
-    """
+    """Return the fields of a Struct that no answer leaves out; those with a default are included."""
     fields = msgspec.structs.fields(kind)
     if kind.__struct_config__.omit_defaults:
         return frozenset(one.encode_name for one in fields if one.required)
-    as_sent = {
-        one.name for base in kind.__mro__ if base.__module__ == health.__name__ for one in msgspec.structs.fields(base)
-    }
-    return frozenset(
-        one.encode_name for one in fields if one.required or not (one.default is UNSET or one.name in as_sent)
-    )
+    return frozenset(one.encode_name for one in fields if one.required or one.default is not UNSET)
 
 
 def _structs(kinds: Iterable[Any]) -> set[type[msgspec.Struct]]:

@@ -14,9 +14,9 @@ from stabilitybackend.routes.reading import Threads
 from stabilitybackend.runs import query
 from stabilitybackend.runs.lineage_view import LineageView
 from stabilitybackend.runs.series_request import SeriesRequest
+from stabilitybackend.schema.health import HealthAnswer
 from stabilitybackend.schema.incidents import ShownIncident, shown
 from stabilitybackend.schema.lineage import Checkpoints, Segments
-from stabilitybackend.schema.ranks import HealthAnswer
 from stabilitybackend.schema.runs import RunPage, RunWithStoring
 from stabilitybackend.schema.series import SeriesAnswer
 
@@ -121,7 +121,7 @@ async def health(reader: Reader, worker: Worker) -> Response:
     state = worker.state
     judged = state.statuses()
     for agent in state.agents.values():
-        for rank in agent["ranks"]:
-            rank["status"] = judged.of.get(rank["source"])
+        for rank in agent.ranks:
+            rank.status = judged.of.get(rank.source)
     agents = [state.agent_view(agent) for agent in state.agents.values()]
-    return answer({"agents": agents, "waits_for": judged.waits_for})
+    return answer(HealthAnswer(agents, judged.waits_for))

@@ -55,7 +55,7 @@ def ledger_of(state: RunState, now: float) -> Callable[[], RollbackCosts]:
     keys = found.keys(state.store, segments)
     view = state.store.view_of(keys.values())
     # A server that has just started calls a run "running" until it has waited for agents: that is not the job's time.
-    seen = any(agent["connected"] for agent in state.agents.values())
+    seen = any(agent.connected for agent in state.agents.values())
     starts = [time for time in state.fold.starts.values() if time > 0]
     job = JobFacts(
         world_size=state.world.size,

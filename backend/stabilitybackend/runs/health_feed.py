@@ -8,11 +8,15 @@ in any case. Otherwise only those of its columns come that changed since the las
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from operator import attrgetter
 from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
 
 from stabilitybackend.liveness.rank_status import RankStatuses
 from stabilitybackend.runs.live import Channel
+from stabilitybackend.schema.health import AgentHealth, Proc
 from stabilitybackend.slices import at_once
 
 __all__ = ["COLUMNS", "HealthFeed"]
@@ -42,6 +46,9 @@ _RANK_FIELDS = (*_STATIC_FIELDS, "step", "step_start", "phase", "phase_start", "
 #: Fields of an agent's own state that a page shows.
 _STATE_FIELDS = ("blind", "spool", "started", "clock_step_s")
 
+_static_of = attrgetter(*_STATIC_FIELDS)
+_NO_PROC = Proc()
+
 _Columns = dict[str, list[Any]]
 
 
@@ -54,7 +61,7 @@ class HealthFeed:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._due: dict[str, dict[str, Any]] = {}
+        self._due: dict[str, AgentHealth] = {}
         #: What was sent of each agent: what hardly ever changes, and its columns.
         self._told: dict[str, tuple[Any, _Columns]] = {}
         #: Of each agent and source the last beat, and when it was first seen on the agent's clock.
@@ -65,15 +72,14 @@ class HealthFeed:
         self._joined = channel.joined
         self._looks = 0
 
-    def put(self, agent: dict[str, Any]) -> None:
-        """Take an AgentHealth of docs/api.md."""
-        name, time = agent["agent"], _time(agent["time"]) or 0.0
+    def put(self, agent: AgentHealth) -> None:
+        """Take an agent's newest report."""
+        name, time = agent.agent, _time(agent.time) or 0.0
         before, now = self._beats.get(name, {}), {}
-        for rank in agent["ranks"]:
-            source, beat = rank["source"], rank.get("beat")
-            known = before.get(source)
-            now[source] = known if known is not None and known[0] == beat else (beat, time)
-        self._beats[name], self._sources[name] = now, [rank["source"] for rank in agent["ranks"]]
+        for rank in agent.ranks:
+            known = before.get(rank.source)
+            now[rank.source] = known if known is not None and known[0] == rank.beat else (rank.beat, time)
+        self._beats[name], self._sources[name] = now, [rank.source for rank in agent.ranks]
         if len(self._beats) > MAX_AGENTS:
             oldest = next(iter(self._beats))
             del self._beats[oldest], self._sources[oldest]
@@ -99,7 +105,7 @@ class HealthFeed:
         if len(self._told) > MAX_AGENTS:
             self._told = {}
         due, self._due = self._due, {}
-        times = [time for time in (_time(agent["time"]) for agent in due.values()) if time is not None]
+        times = [time for time in (_time(agent.time) for agent in due.values()) if time is not None]
         base = math.floor(max(times, default=0.0))
         words: dict[str, int] = {}
         whole, news = [], []
@@ -115,7 +121,7 @@ class HealthFeed:
                 changed |= {"beat": columns["beat"]} if any(at is not None for at in columns["beat"]) else {}
             else:
                 changed = {key: column for key, column in columns.items() if told[1].get(key) != column}
-            one: dict[str, Any] = {"agent": name, "time": _offset(_time(agent["time"]), base)}
+            one: dict[str, Any] = {"agent": name, "time": _offset(_time(agent.time), base)}
             one.update((key, _packed(key, column, base, words)) for key, column in changed.items())
             news.append(one)
             if index % AGENTS_AT_ONCE == 0:
@@ -143,26 +149,26 @@ class HealthFeed:
         of = judged.of
         return [of.get(source, "") for source in self._sources.get(name, ())]
 
-    def _columns(self, agent: Mapping[str, Any]) -> _Columns:
+    def _columns(self, agent: AgentHealth) -> _Columns:
         """Return the columns of an agent's ranks: times as unix seconds, words as they are."""
         columns: _Columns = {name: [] for name in COLUMNS}
-        time, beats = _time(agent["time"]) or 0.0, self._beats.get(agent["agent"], {})
-        for rank in agent["ranks"]:
-            proc = rank.get("proc") or {}
-            since = _time(rank.get("phase_start"))
-            _, beat_at = beats.get(rank["source"], (None, time))
-            cpu = proc.get("cpu")
+        time, beats = _time(agent.time) or 0.0, self._beats.get(agent.agent, {})
+        for rank in agent.ranks:
+            proc = rank.proc or _NO_PROC
+            since = _time(rank.phase_start)
+            _, beat_at = beats.get(rank.source, (None, time))
+            cpu = proc.cpu
             stands = since is None or time - since >= WCHAN_AFTER_S
-            columns["step"].append(rank.get("step"))
-            columns["start"].append(_time(rank.get("step_start")))
+            columns["step"].append(rank.step)
+            columns["start"].append(_time(rank.step_start))
             columns["since"].append(since)
-            columns["phase"].append(_word(rank.get("phase")))
+            columns["phase"].append(_word(rank.phase))
             # Steps of 5 %: finer than anybody reads, and a column that mostly stays as it is.
             columns["cpu"].append(None if cpu is None else 5 * round(20 * min(max(cpu, 0.0), 99.0)))
-            columns["proc"].append((_word(proc.get("state")) or " ")[:1])
-            columns["wchan"].append(_word(proc.get("wchan")) if stands else "")
+            columns["proc"].append((proc.state or " ")[:1])
+            columns["wchan"].append(_word(proc.wchan) if stands else "")
             columns["beat"].append(beat_at if time - beat_at >= BEAT_STANDS_S else None)
-            columns["budget"].append(_budget(rank.get("budget_s")))
+            columns["budget"].append(_budget(rank.budget_s))
         return columns
 
 
@@ -177,28 +183,31 @@ def _packed(key: str, column: list[Any], base: int, words: dict[str, int]) -> An
     return column[0] if column and all(value == column[0] for value in column) else column
 
 
-def _whole(agent: Mapping[str, Any]) -> dict[str, Any]:
-    state = agent.get("agent_state") or {}
+def _whole(agent: AgentHealth) -> dict[str, Any]:
     return {
-        **{name: agent.get(name) for name in ("agent", "node", "time", "connected", "gpu")},
-        "ranks": [{name: rank[name] for name in _RANK_FIELDS if rank.get(name) is not None} for rank in agent["ranks"]],
-        "agent_state": {name: state[name] for name in _STATE_FIELDS if state.get(name) is not None},
+        **{name: getattr(agent, name) for name in ("agent", "node", "time", "connected", "gpu")},
+        "ranks": [_known(_RANK_FIELDS, rank) for rank in agent.ranks],
+        "agent_state": _known(_STATE_FIELDS, agent.agent_state),
     }
 
 
-def _static(agent: Mapping[str, Any]) -> Any:
+def _known(names: Iterable[str], struct: Struct) -> dict[str, Any]:
+    found = ((name, getattr(struct, name)) for name in names)
+    return {name: value for name, value in found if value is not None and value is not UNSET}
+
+
+def _static(agent: AgentHealth) -> Any:
     """Return what makes an agent come whole when it changes."""
-    state = agent.get("agent_state") or {}
-    spool = state.get("spool") or {}
+    state, spool = agent.agent_state, agent.agent_state.spool
     return (
-        agent.get("connected"),
-        agent.get("gpu"),
-        state.get("blind"),
+        agent.connected,
+        agent.gpu,
+        state.blind,
         # Free space changes with every chunk and is reported with the next whole word; what was lost is reported at
         # once.
-        (spool.get("error"), spool.get("dropped")),
-        bool(state.get("clock_step_s")),
-        [[rank.get(name) for name in _STATIC_FIELDS] for rank in agent["ranks"]],
+        spool and (spool.error, spool.dropped),
+        bool(state.clock_step_s),
+        [_static_of(rank) for rank in agent.ranks],
     )
 
 
@@ -206,9 +215,9 @@ def _word(value: str | None) -> str:
     return (value or "")[:64]
 
 
-def _budget(budget: float | None) -> float | None:
+def _budget(budget: float | UnsetType | None) -> float | None:
     """Return a budget with two digits, so that what is learned with every step does not change it."""
-    return None if budget is None or budget <= 0 else float(f"{budget:.2g}")
+    return None if budget is None or budget is UNSET or budget <= 0 else float(f"{budget:.2g}")
 
 
 def _time(time: float | None) -> float | None:

@@ -50,7 +50,7 @@ def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *
         head=head.id,
         head_key=head.key,
         checkpoints=state.checkpoints() if for_command else [],
-        agents=sum(1 for agent in state.agents.values() if agent["connected"]),
+        agents=sum(1 for agent in state.agents.values() if agent.connected),
         starts=newest_starts(state.agents.values()) if for_command else {},
         spoiling=state.incidents.spoiling(),
         handler=state.handlers,

@@ -35,7 +35,7 @@ def plan_of(state: RunState, now: float, request: CommandRequest | None = None) 
             return ordered.plan
     status, note = state.liveness.status(now)
     checkpoints = state.checkpoints()
-    nodes = {agent["node"] for agent in state.agents.values() if agent.get("ranks")}
+    nodes = {agent.node for agent in state.agents.values() if agent.ranks}
     incidents = state.incidents.all()
     fruitless, settled = state.world.fruitless(checkpoints), state.liveness.is_settled(now)
     # What a rollback's handler can't change is none of a new process's business: it has none yet.

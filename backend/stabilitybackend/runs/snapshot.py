@@ -62,6 +62,7 @@ _STATE_MODULES = frozenset(
         "stabilitybackend.liveness.rank_watch",
         "stabilitybackend.liveness.stack_text",
         "stabilitybackend.schema.evidence",
+        "stabilitybackend.schema.health",
     }
 )
 #: Detectors are plug-ins: every class of this package can be part of one.

@@ -38,8 +38,8 @@ from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
 from stabilitybackend.runs.world import World
 from stabilitybackend.schema.commands import Command, CommandRequest
-from stabilitybackend.schema.events import CommandReport, read_event
-from stabilitybackend.schema.health import read_health
+from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
+from stabilitybackend.schema.health import AgentHealth, read_health
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.slices import at_once
@@ -71,7 +71,7 @@ class RunState:
         self.stretches = Stretches()
         self.gpu_readings = GpuReadings()
         self.handlers = Handlers()
-        self.agents: dict[str, dict[str, Any]] = {}
+        self.agents: dict[str, AgentHealth] = {}
         self.world = World()
         #: What could not be read or folded.
         self.unreadable = Unreadable(run_id)
@@ -251,46 +251,39 @@ class RunState:
 
     # --- health and time -----------------------------------------------------------------------------------------
 
-    def on_health(self, health: Health) -> dict[str, Any]:
-        """Take an agent's newest value; return its AgentHealth."""
+    def on_health(self, health: Health) -> AgentHealth:
+        """Take an agent's newest report; return it as people see it."""
         now = self._clock()
-        for why in read_health(health):
+        agent, left_out = read_health(health)
+        for why in left_out:
             self.unreadable.field("health", why, health.agent)
         head = self.fold.tree[self.fold.tree.head]
-        for rank in health.ranks:
-            step = rank.get("step")
+        for rank in agent.ranks:
             # A rank names the segment it is in; one that was inferred here it does not know, there the fold tells.
-            there = rank.get("segment_key", "") == head.key or (
-                head.cause == "restart" and self.fold.segment_of(rank["source"]) == head.id
+            there = (rank.segment_key or "") == head.key or (
+                head.cause == "restart" and self.fold.segment_of(rank.source) == head.id
             )
-            if there and step is not None and step >= 0:
-                self._pace.in_step(step)
-        agent = {
-            "agent": health.agent,
-            "node": health.node,
-            "time": health.time,
-            "connected": True,
-            "ranks": health.ranks,
-            "agent_state": health.agent_state,
-        }
+            if there and rank.step is not None and rank.step >= 0:
+                self._pace.in_step(rank.step)
         self.agents[health.agent] = agent
         while len(self.agents) > MAX_AGENTS:
             del self.agents[next(iter(self.agents))]
         self.liveness.observe(agent, now)
-        for rank in health.ranks:
-            if rank["rank"] is not None:
-                rank["budget_s"] = self.liveness.budget_s(rank["rank"], rank["source"])
+        for rank in agent.ranks:
+            if rank.rank is not None:
+                rank.budget_s = self.liveness.budget_s(rank.rank, rank.source)
         return self.agent_view(agent)
 
     def statuses(self) -> RankStatuses:
         """Return what each rank does, as of the last tick."""
         return self.liveness.statuses(self.incidents.culprits(), self._clock())
 
-    def agent_view(self, agent: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an AgentHealth of docs/api.md."""
-        note = self._gpu_notes.get(agent["node"], {"text": "no report about GPUs from this node yet"})
-        gpu = {"visible": note.get("visible", False), "text": note.get("text", "")}
-        return {**agent, "gpu": gpu, "gpus": self.gpu_readings.of(agent["node"])}
+    def agent_view(self, agent: AgentHealth) -> AgentHealth:
+        """Return what an agent reports with what is known of its node's GPUs now."""
+        note = self._gpu_notes.get(agent.node, {"text": "no report about GPUs from this node yet"})
+        agent.gpu = GpuNote(note.get("visible", False), note.get("text", ""))
+        agent.gpus = self.gpu_readings.of(agent.node)
+        return agent
 
     def tick(self) -> Changes:
         """Judge silence and expiry in one go; call it about once a second."""
@@ -389,10 +382,10 @@ class RunState:
             "twins": bool(self.liveness.twins(now)),
             "head": tree.head,
             "world_size": self.world.size,
-            "world": self.world.view({agent["node"] for agent in self.agents.values() if agent["connected"]}),
+            "world": self.world.view({agent.node for agent in self.agents.values() if agent.connected}),
             "ranks": self.fold.ranks,
             "open_incidents": self.incidents.open_count(),
             "worst_incident": self.incidents.worst(),
             "rollbacks": sum(s.went_back for s in tree),
-            "agents": sum(1 for agent in self.agents.values() if agent["connected"]),
+            "agents": sum(1 for agent in self.agents.values() if agent.connected),
         }

@@ -42,6 +42,7 @@ from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.taking import take
 from stabilitybackend.runs.undoing import undoable
 from stabilitybackend.schema.commands import Command, CommandRequest
+from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
 from stabilitybackend.schema.server import Storage
@@ -296,7 +297,7 @@ class RunWorker:
         self.rest.active()
         self._slices.after(partial(self._take, partial(self.state.on_health, health)))
 
-    def _take(self, word: Callable[[], dict[str, Any] | None]) -> None:
+    def _take(self, word: Callable[[], AgentHealth | None]) -> None:
         with self.defects.noted("taking what its agents say"):
             if (agent := word()) is not None:
                 self._health.put(agent)

@@ -9,6 +9,7 @@ from typing import Any
 
 from stabilitybackend.liveness.rank_watch import start_of
 from stabilitybackend.liveness.scene import JobStart
+from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilityclient.wire import SourceInfo
 
@@ -138,18 +139,17 @@ class World:
         }
 
 
-def newest_starts(agents: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+def newest_starts(agents: Iterable[AgentHealth]) -> dict[str, int]:
     """Return node -> when the newest of its ranks' processes started, ns, of the agents that are connected."""
     starts: dict[str, int] = {}
     for agent in agents:
-        if agent.get("connected"):
-            for rank in agent.get("ranks") or ():
-                started = start_of(str(rank.get("source", "")))
-                starts[agent["node"]] = max(started, starts.get(agent["node"], 0))
+        if agent.connected:
+            for rank in agent.ranks:
+                starts[agent.node] = max(start_of(rank.source), starts.get(agent.node, 0))
     return starts
 
 
-def left_nodes(agents: Iterable[Mapping[str, Any]], left_at: Callable[[str], float | None]) -> dict[str, float]:
+def left_nodes(agents: Iterable[AgentHealth], left_at: Callable[[str], float | None]) -> dict[str, float]:
     """Return node -> when the connection of its last agent ended, unix seconds, of nodes from which none is connected.
 
     Args:
@@ -158,9 +158,9 @@ def left_nodes(agents: Iterable[Mapping[str, Any]], left_at: Callable[[str], flo
     left: dict[str, float] = {}
     there = set()
     for agent in agents:
-        at = left_at(agent["agent"])
-        if agent.get("connected"):
-            there.add(agent["node"])
+        at = left_at(agent.agent)
+        if agent.connected:
+            there.add(agent.node)
         elif at is not None:
-            left[agent["node"]] = max(at, left.get(agent["node"], at))
+            left[agent.node] = max(at, left.get(agent.node, at))
     return {node: at for node, at in left.items() if node not in there}

@@ -1,34 +1,35 @@
-"""What a Health message says (docs/wire.md): a word of each rank of the node, and of the agent itself."""
+"""What a Health message says (docs/wire.md): of each rank of the node, and of the agent itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from stabilitybackend.errors import BadRequest
-from stabilitybackend.schema.events import Finite, Rank, Whole
-from stabilitybackend.schema.json_data import MAX_TEXT_CHARS, check_data
-from stabilitybackend.schema.reading import Misfit, fitted
+from stabilitybackend.schema.events import Finite, GpuNote, Rank, Whole
+from stabilitybackend.schema.json_data import MAX_TEXT_CHARS
+from stabilitybackend.schema.ranks import RankStatus
+from stabilitybackend.schema.reading import Misfit, typed
 from stabilityclient.wire import MAX_STEP, Health
 
-__all__ = ["AgentState", "RankWord", "read_health"]
+__all__ = ["AgentHealth", "AgentState", "GpuOfRank", "HealthAnswer", "Proc", "RankHealth", "read_health"]
 
+#: Times of messages beyond are none, unix seconds.
+MAX_TIME_S = 1e18
 #: A counter of the agent or of the slot.
 _Count = Annotated[int, Meta(ge=0, le=MAX_STEP)]
 _Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
 
 
-class GpuOfRank(msgspec.Struct):
+class GpuOfRank(msgspec.Struct, omit_defaults=True):
     """The GPU that a rank computes on."""
 
     index: Whole | None = None
     uuid: _Text | None = None
 
 
-class Proc(msgspec.Struct):
+class Proc(msgspec.Struct, omit_defaults=True):
     """What the kernel says of the thread that runs the loop."""
 
     state: _Text | None = None
@@ -37,8 +38,15 @@ class Proc(msgspec.Struct):
     cpu: Finite | None = None
 
 
-class RankWord(msgspec.Struct):
-    """The newest process of one rank, and its slot."""
+class RankHealth(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """The newest process of a rank and its slot: what its agent sent last, and what the server makes of it.
+
+    Attributes:
+        step: absent where the slot can't be read.
+        budget_s: how long it may stay where it is; null for one that tells no steps while the others make them, absent
+            for a process without a rank.
+        status: judged by the server once, for everybody; null for a process that another one has replaced.
+    """
 
     rank: Rank | None
     source: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_CHARS)]
@@ -63,86 +71,95 @@ class RankWord(msgspec.Struct):
     segment_key: _Text | None = None
     phases: dict[str, tuple[Finite, Finite, Finite]] | None = None
     pending: Whole | None = None
+    budget_s: float | UnsetType | None = UNSET
+    status: RankStatus | None
 
 
-class BlindSpot(msgspec.Struct):
+class BlindSpot(msgspec.Struct, omit_defaults=True):
     """What can't be seen on a node."""
 
-    what: str
-    why: str | None = None
-    do: str | None = None
+    what: _Text
+    why: _Text | None = None
+    do: _Text | None = None
 
 
-class SpoolFacts(msgspec.Struct):
+class SpoolFacts(msgspec.Struct, omit_defaults=True):
     """The room for what is not sent yet."""
 
     free_mib: Finite | None = None
     limit_mib: Finite | None = None
     dropped: _Count | None = None
-    error: str | None = None
+    error: _Text | None = None
 
 
-class AgentState(msgspec.Struct):
+class AgentState(msgspec.Struct, omit_defaults=True):
     """What the agent says of itself."""
 
     gpu: GpuNoteNow | None = None
     frames_sent: _Count | None = None
     records_sent: _Count | None = None
     bad_records: _Count | None = None
-    version: str | None = None
+    version: _Text | None = None
     started: Finite | None = None
     spool: SpoolFacts | None = None
     clock_step_s: Finite | None = None
     blind: list[BlindSpot] | None = None
 
 
-class GpuNoteNow(msgspec.Struct):
+class GpuNoteNow(msgspec.Struct, omit_defaults=True):
     """The node's GPUs in one line, and when they were last looked at."""
 
     visible: bool | None = None
-    text: str | None = None
+    text: _Text | None = None
     time: Finite | None = None
 
 
-def read_health(health: Health) -> list[str]:
-    """Make the words of ``health`` those of their types; return what was left out for that, one sentence each."""
-    told: list[str] = []
-    words: list[dict[str, Any]] = []
-    for word in health.ranks:
+class AgentHealth(msgspec.Struct, kw_only=True):
+    """The newest report of one agent.
+
+    Attributes:
+        gpu: the node's GPUs in a line. gpus: index -> field -> newest reading.
+    """
+
+    agent: str
+    node: str
+    time: float
+    connected: bool = True
+    gpu: GpuNote = msgspec.field(default_factory=GpuNote)
+    gpus: dict[str, dict[str, float]] = {}
+    agent_state: AgentState
+    ranks: list[RankHealth]
+
+
+class HealthAnswer(msgspec.Struct):
+    """The newest report of every agent.
+
+    Attributes:
+        waits_for: the ranks of open verdicts for which the others wait.
+    """
+
+    agents: list[AgentHealth]
+    waits_for: list[int]
+
+
+def read_health(health: Health) -> tuple[AgentHealth, list[str]]:
+    """Return what a message says, and what was left out of it because it is not of its type, one sentence each."""
+    left_out: list[str] = []
+    ranks = []
+    for data in health.ranks:
+        data.pop("budget_s", None)
+        data["status"] = None
         try:
-            word, left_out = fitted(word, RankWord)
+            rank, without = typed(data, RankHealth)
+            ranks.append(rank)
+            left_out += without
         except Misfit as error:
-            told.append(f"a rank, {error}")
-            continue
-        told += left_out
-        for data, name in [*_unknown(word)]:
-            try:
-                check_data(data[name], f"{name} of rank {word['rank']}")
-            except BadRequest as error:
-                del data[name]
-                told.append(error.message)
-        words.append(word)
-    health.ranks = words
+            left_out.append(f"a rank, {error}")
     try:
-        check_data(health.agent_state, "agent_state")
-        health.agent_state, left_out = fitted(health.agent_state, AgentState)
-        told += left_out
-    except (BadRequest, Misfit) as error:
-        health.agent_state = {}
-        told.append(f"agent_state: {error}")
-    return told
-
-
-#: Names that a type checks, of a rank's word and of what lies in it.
-_KNOWN = frozenset(RankWord.__struct_fields__)
-_INNER = {"proc": frozenset(Proc.__struct_fields__), "gpu": frozenset(GpuOfRank.__struct_fields__)}
-
-
-def _unknown(word: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield what newer agents say beside what the types know: where it lies, and its name."""
-    for name in word.keys() - _KNOWN:
-        yield word, name
-    for part, known in _INNER.items():
-        inner: dict[str, Any] = word.get(part) or {}
-        for name in inner.keys() - known:
-            yield inner, name
+        state, without = typed(health.agent_state, AgentState)
+        left_out += without
+    except Misfit as error:
+        state = AgentState()
+        left_out.append(f"agent_state: {error}")
+    time = health.time if abs(health.time) < MAX_TIME_S else 0.0
+    return AgentHealth(agent=health.agent, node=health.node, time=time, agent_state=state, ranks=ranks), left_out

@@ -5,62 +5,17 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
-from stabilitybackend.schema.events import GpuNote
-from stabilitybackend.schema.health import AgentState, RankWord
+__all__ = ["RankStacks", "RankStatus", "StackDumps", "Where"]
 
-__all__ = ["AgentHealth", "HealthAnswer", "RankHealth", "RankStacks", "RankStatus", "StackDumps", "Where"]
-
-#: Worst first. dead: gone. over: past its budget, and the others wait for it. unheard: its agent is away or silent.
-#: unread: its slot can't be read. behind: by steps. waits: past its budget, for another rank. long: in a phase that may
-#: be long.
+#: Worst first. dead: gone, or left by an exception or without ``finish``. over: past its budget, and the others wait
+#: for it. unheard: its agent is away or silent. unread: its slot can't be read. behind: by steps. waits: past its
+#: budget, for another rank. long: in a phase that may be long.
 RankStatus = Literal["dead", "over", "unheard", "unread", "behind", "waits", "long", "finished", "running"]
 
 
 #: Where the main thread of a rank is, by its stack.
 Where = Literal["data", "collective", "checkpoint", "user", "native", "idle", "unknown"]
-
-
-class RankHealth(RankWord, kw_only=True):
-    """One process of a rank: what its agent sent last, and what the server makes of it.
-
-    Attributes:
-        budget_s: how long it may stay where it is; null for one that tells no steps while the others make them, absent
-            for a process without a rank.
-        status: judged by the server once, for everybody; null for a process that another one has replaced.
-    """
-
-    budget_s: float | UnsetType | None = UNSET
-    status: RankStatus | None
-
-
-class AgentHealth(msgspec.Struct):
-    """The newest report of one agent.
-
-    Attributes:
-        gpu: the node's GPUs in a line. gpus: index -> field -> newest reading.
-    """
-
-    agent: str
-    node: str
-    time: float
-    connected: bool
-    gpu: GpuNote
-    gpus: dict[str, dict[str, float]]
-    agent_state: AgentState
-    ranks: list[RankHealth]
-
-
-class HealthAnswer(msgspec.Struct):
-    """The newest report of every agent.
-
-    Attributes:
-        waits_for: the ranks of open verdicts for which the others wait.
-    """
-
-    agents: list[AgentHealth]
-    waits_for: list[int]
 
 
 class DumpedRank(msgspec.Struct):

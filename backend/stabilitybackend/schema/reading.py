@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-__all__ = ["MAX_LEFT_OUT", "Misfit", "fitted"]
+__all__ = ["MAX_LEFT_OUT", "Misfit", "fitted", "typed"]
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 #: Fields left out of one thing; one with more of them is unreadable.
 MAX_LEFT_OUT = 16
@@ -30,21 +32,38 @@ class Misfit(Exception):
 
 
 def fitted(data: dict[str, Any], kind: type[msgspec.Struct]) -> tuple[dict[str, Any], list[str]]:
-    """Return ``data`` as ``kind`` describes it, and what was left out for that, one sentence each.
+    """Return ``data`` as ``kind`` describes it, and what was left out for that: see ``typed``.
+
+    The same object comes back where all of it fits; then fields that the type does not know are still in it.
+    """
+    data, _, told = _read(data, kind)
+    return data, told
+
+
+def typed(data: dict[str, Any], kind: type[T]) -> tuple[T, list[str]]:
+    """Return ``data`` as a ``kind``, and what was left out for that, one sentence each.
 
     Args:
-        data: as it came; it is not changed. The same object comes back where all of it fits.
+        data: as it came; it is not changed.
         kind: its type.
 
     Raises:
         Misfit: a field is missing or wrong without which it is nothing, or too many fields are wrong.
     """
-    problem = _problem(data, kind)
-    if problem is None:
-        return data, []
-    data = copy.deepcopy(data)
+    _, struct, told = _read(data, kind)
+    return struct, told
+
+
+def _read(given: dict[str, Any], kind: type[T]) -> tuple[dict[str, Any], T, list[str]]:
+    data = given
     told: list[str] = []
-    while problem is not None:
+    while True:
+        try:
+            return data, msgspec.convert(data, kind), told
+        except (msgspec.ValidationError, OverflowError) as error:
+            problem = str(error)
+        if data is given:
+            data = copy.deepcopy(given)
         place = _PLACE.search(problem)
         path = place["path"] if place else ""
         if not path:
@@ -53,16 +72,6 @@ def fitted(data: dict[str, Any], kind: type[msgspec.Struct]) -> tuple[dict[str, 
         if len(told) >= MAX_LEFT_OUT:
             raise Misfit(f"{said}, and {len(told)} more")
         told.append(said)
-        problem = _problem(data, kind)
-    return data, told
-
-
-def _problem(data: dict[str, Any], kind: type[msgspec.Struct]) -> str | None:
-    try:
-        msgspec.convert(data, kind)
-    except (msgspec.ValidationError, OverflowError) as error:
-        return str(error)
-    return None
 
 
 def _leave_out(data: dict[str, Any], path: str) -> str:
