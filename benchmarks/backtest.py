@@ -35,7 +35,7 @@ import orjson
 
 from stabilitybackend.backtest import read_files
 from stabilitybackend.backtest.jsonl import Lines, read_rows
-from stabilitybackend.detectors.bank import DetectorBank
+from stabilitybackend.detectors.engine.bank import DetectorBank
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.importers.troubles import Reading
 from stabilitybackend.runs.state import RunState

@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stabilitybackend.runs import snapshot
-from stabilitybackend.runs.books import ledger_of
+from stabilitybackend.runs.archiving import snapshot
+from stabilitybackend.runs.derived.rollback_cost import ledger_of
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo, decode_message, encode_message
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from stabilitybackend.collector import LOOK_EVERY_S, CycleCollector
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.health_feed import HealthFeed
-from stabilitybackend.runs.live import Channel, Subscriber
-from stabilitybackend.runs.publishing import publish
+from stabilitybackend.runs.feed.health import HealthFeed
+from stabilitybackend.runs.feed.messages import publish
+from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.incidents import encoded
 from stabilitybackend.slices import SLICE_S

@@ -90,7 +90,7 @@ def test_a_package_exports_exactly_what_it_says(name: str) -> None:
         (
             ".",
             [
-                "stabilitybackend/agents/ingest.lua",
+                "stabilitybackend/ingest/ingest.lua",
                 "stabilitybackend/demo/stage.py",
                 "stabilityalerting/py.typed",
                 "stabilityfrontend/assets/",

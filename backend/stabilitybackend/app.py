@@ -16,23 +16,8 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from stabilitybackend.agents.gateway import Gateway
-from stabilitybackend.agents.gateway import router as agent_router
-from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.alerts import alerting_service, heartbeat
-from stabilitybackend.archive.cache import ByteCache
-from stabilitybackend.archive.location import open_location
-from stabilitybackend.audit import AuditLog
-from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
-from stabilitybackend.collector import CycleCollector
-from stabilitybackend.errors import RedisStartError, StabilityBoardError
-from stabilitybackend.http_guard import HttpGuard, security_headers
-from stabilitybackend.liveness.limits import Limits
-from stabilitybackend.metrics import ServerMetrics, registry
-from stabilitybackend.origins import Origins
-from stabilitybackend.pulse import Pulse
-from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
-from stabilitybackend.routes import (
+from stabilitybackend.api import (
     commands,
     compare,
     detectors,
@@ -53,13 +38,28 @@ from stabilitybackend.routes import (
     storage,
     trial,
 )
-from stabilitybackend.routes.access import check_run
-from stabilitybackend.routes.answers import complete
-from stabilitybackend.routes.probes import reasons
-from stabilitybackend.runs.archiver import ArchiveFiles
+from stabilitybackend.api.access import check_run
+from stabilitybackend.api.answers import complete
+from stabilitybackend.api.probes import reasons
+from stabilitybackend.archive.cache import ByteCache
+from stabilitybackend.archive.location import open_location
+from stabilitybackend.audit import AuditLog
+from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
+from stabilitybackend.collector import CycleCollector
+from stabilitybackend.errors import RedisStartError, StabilityBoardError
+from stabilitybackend.http_guard import HttpGuard, security_headers
+from stabilitybackend.ingest.gateway import Gateway
+from stabilitybackend.ingest.gateway import router as agent_router
+from stabilitybackend.ingest.ingest import Ingest
+from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.metrics import ServerMetrics, registry
+from stabilitybackend.origins import Origins
+from stabilitybackend.pulse import Pulse
+from stabilitybackend.redis_link import as_unavailable, check_server, make_redis
+from stabilitybackend.runs.archiving.archiver import ArchiveFiles
+from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
-from stabilitybackend.runs.retention import Retention
 from stabilitybackend.schema import kinds
 from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings

@@ -31,7 +31,7 @@ API_KEYS_USED = "sb:keys:used"
 PROBE = "sb:probe"
 #: Stream: what was done to runs, keys and sessions, by whom (audit.py). Stays when a run goes.
 AUDIT = "sb:audit"
-#: Hash: GPU's UUID | run id | key of the fault -> fault as JSON. Stays when the run goes (runs/fleet.py).
+#: Hash: GPU's UUID | run id | key of the fault -> fault as JSON. Stays when the run goes (fleet/fleet.py).
 FLEET_GPU_FAULTS = "sb:fleet:gpu_faults"
 #: Hash: run id -> its interruptions and the times in which it ran, as JSON. Stays when the run goes.
 FLEET_INTERRUPTIONS = "sb:fleet:interruptions"

@@ -16,8 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from stabilityalerting import AlertingService
-from stabilitybackend.agents.gateway import Gateway
 from stabilitybackend.collector import CycleCollector
+from stabilitybackend.ingest.gateway import Gateway
 from stabilitybackend.pulse import BUCKETS_S, Pulse
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.storing import Storing

@@ -104,7 +104,7 @@ export interface ColdPoints {
   location: string;
 }
 
-/** What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.policy.orders``. */
+/** What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.commands.request``. */
 export interface CommandRequest {
   kind: "rollback" | "restart" | "dump_stacks";
   /** step of a checkpoint: training goes on from the step after it */

@@ -12,8 +12,8 @@ from redis.asyncio import Redis
 
 from stabilityalerting import AlertingService, Patience
 from stabilityalerting.webhook import WebhookSink
-from stabilitybackend.policy.going_back import UsableOf
-from stabilitybackend.policy.incidents import IncidentBook
+from stabilitybackend.incidents.incidents import IncidentBook
+from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import as_json
 from support.incident_stream import STREAM, publish, settled
 from support.watched_job import START, Job

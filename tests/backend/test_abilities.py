@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from stabilitybackend.commands.abilities import Handlers
+from stabilitybackend.commands.commands import CommandBook
+from stabilitybackend.commands.request import JobView
+from stabilitybackend.commands.rollback_offer import way_back
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.policy.abilities import Handlers
-from stabilitybackend.policy.commands import CommandBook
-from stabilitybackend.policy.orders import JobView
-from stabilitybackend.policy.way_back import way_back
 from stabilitybackend.schema.commands import CommandRequest, Rollback
 from support.checkpoints import checkpoint
 from support.stored_incident import stored

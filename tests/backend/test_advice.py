@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
-from stabilitybackend.policy.advice import suggest
-from stabilitybackend.policy.going_back import UsableOf
+from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import Incident
 from support.checkpoints import checkpoint
 from support.stored_incident import stored

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
+from stabilitybackend.api.answers import answer, answers, declared
 from stabilitybackend.app import create_app
-from stabilitybackend.routes.answers import answer, answers, declared
 from stabilitybackend.settings import Settings
 from stabilityclient.wire import Health
 from support.checked_answers import AnswersChecked

@@ -161,7 +161,7 @@ async def test_an_archive_that_cannot_be_written_is_named_and_all_stays_in_redis
 async def test_a_full_window_turns_agents_away_until_there_is_room(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stabilitybackend.runs.keeper.ROOM_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("stabilitybackend.runs.archiving.window.ROOM_TIMEOUT_S", 0.05)
     job = Job()
     stage.folder.parent.mkdir(exist_ok=True)
     if stage.folder.is_dir():
@@ -231,7 +231,7 @@ async def test_a_deleted_run_leaves_no_key_and_no_file(stage: Stage) -> None:
 async def test_a_run_whose_archive_cannot_be_reached_says_so_and_opens_when_it_can(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stabilitybackend.runs.restore.PAUSE_S", 0.05)
+    monkeypatch.setattr("stabilitybackend.runs.archiving.recovery.PAUSE_S", 0.05)
     job = Job()
     worker = await stage.send(*rows(job, 1, 500))
     await stage.archived(worker, 1)

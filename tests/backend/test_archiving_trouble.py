@@ -17,7 +17,7 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import LocalFolder, open_location
 from stabilitybackend.archive.part import Part, PartReader
 from stabilitybackend.errors import AgentGone, Unavailable
-from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
+from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
 from stabilitybackend.runs.changes import Changes
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.runs.worker import RunWorker
@@ -154,7 +154,7 @@ async def test_a_run_that_is_archived_whole_while_its_window_is_full_is_archived
 async def test_a_run_that_is_deleted_while_a_part_is_being_written_leaves_no_file(
     stage: Stage, gate: _Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stabilitybackend.runs.keeper.STOP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("stabilitybackend.runs.archiving.window.STOP_TIMEOUT_S", 0.01)
     gate.close()
     await stage.send(*rows(Job(), 1, 400))
     await stage.until(gate.waits.is_set, "a part is being written")
@@ -190,7 +190,7 @@ async def test_a_frame_that_the_worker_read_before_its_agent_had_the_answer_does
 async def test_only_the_first_of_many_frames_waits_for_room_so_that_health_gets_through(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stabilitybackend.runs.keeper.ROOM_TIMEOUT_S", 0.15)
+    monkeypatch.setattr("stabilitybackend.runs.archiving.window.ROOM_TIMEOUT_S", 0.15)
     await _fill_folder(stage)
     worker = await stage.send(*rows(Job(), 1, 600))
     await stage.until(lambda: worker.storage().state == "failed", "the trouble is named")
@@ -313,7 +313,7 @@ async def test_a_disk_that_is_unmounted_under_a_live_run_is_named_and_nothing_is
 async def test_a_run_whose_files_are_gone_for_good_can_be_deleted_by_force(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stabilitybackend.runs.restore.PAUSE_S", 0.05)
+    monkeypatch.setattr("stabilitybackend.runs.archiving.recovery.PAUSE_S", 0.05)
     worker = await stage.send(*rows(Job(), 1, 500))
     await stage.archived(worker, 1)
     await stage.manager.stop()
@@ -371,7 +371,7 @@ async def test_a_merge_stops_where_a_part_would_become_too_large(stage: Stage, m
     worker = await stage.send(*rows(Job(), 1, 600))
     await stage.archived(worker, 2)
     parts = worker.state.store.parts
-    monkeypatch.setattr("stabilitybackend.runs.archiver.MAX_BYTES", parts[0].part.bytes)
+    monkeypatch.setattr("stabilitybackend.runs.archiving.archiver.MAX_BYTES", parts[0].part.bytes)
     assert worker._archive.mergeable(parts, everything=True) == []
 
 

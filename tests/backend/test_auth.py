@@ -8,14 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.auth import (
-    CACHE_S,
-    SCOPES,
-    Authenticator,
-    Identity,
-    KeyRing,
-    check_exposure,
-)
+from stabilitybackend.auth import CACHE_S, SCOPES, Authenticator, Identity, KeyRing, check_exposure
 from stabilitybackend.errors import BadRequest, Forbidden, NotFound, SettingsError, Unauthorized, Unavailable
 from stabilitybackend.keys import API_KEYS
 from stabilitybackend.redis_link import make_redis

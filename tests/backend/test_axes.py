@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.runs.query import Answer, Series, select
-from stabilitybackend.runs.series_request import SeriesRequest
+from stabilitybackend.query.query import Answer, Series, select
+from stabilitybackend.query.request import SeriesRequest
 from support.job_frames import Job
 from support.naive_store import NaiveRun
 

@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 
 from stabilitybackend.backtest import Backtest, backtest, read_files
 from stabilitybackend.detectors.registry import DETECTORS
-from stabilitybackend.runs.jsonl_export import jsonl_export
-from stabilitybackend.runs.parquet_export import parquet_export
+from stabilitybackend.export.jsonl import jsonl_export
+from stabilitybackend.export.parquet import parquet_export
 from support.eventful_run import Row, as_frames, eventful_rows, facts, story_frames, write_lines
 from support.imported_run import export_of
 from support.manager_stack import Stage

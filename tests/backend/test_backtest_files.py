@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from stabilitybackend.backtest import Backtest, backtest, read_files
 from stabilitybackend.backtest.sources import Log
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.runs.jsonl_export import jsonl_export
-from stabilitybackend.runs.parquet_export import parquet_export
+from stabilitybackend.export.jsonl import jsonl_export
+from stabilitybackend.export.parquet import parquet_export
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import PointsBlock
 from support.imported_run import export_of

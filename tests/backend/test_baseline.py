@@ -12,7 +12,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.detectors.baseline import (
+from stabilitybackend.detectors.stats.baseline import (
     LOCATION_EVERY_POINTS,
     NEWEST_POINTS,
     RECENT_POINTS,

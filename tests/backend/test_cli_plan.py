@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stabilitybackend.policy.plan import EXIT_CODES
+from stabilitybackend.commands.restart_plan import EXIT_CODES
 from stabilityclient.wire import CommandMessage, Health
 from support.cli_program import Program, program_in
 from support.gateway_stack import RawAgent

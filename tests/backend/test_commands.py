@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from stabilitybackend.commands.commands import MAX_ATTEMPTS, CommandBook
+from stabilitybackend.commands.request import JobView
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.policy.commands import MAX_ATTEMPTS, CommandBook
-from stabilitybackend.policy.orders import JobView
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport
 from support.checkpoints import checkpoint

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.runs.compare import Align, ComparedRun, compare, parse_forks
-from stabilitybackend.runs.series_request import SeriesRequest
+from stabilitybackend.query.compare import Align, ComparedRun, compare, parse_forks
+from stabilitybackend.query.request import SeriesRequest
 from support.job_frames import Job
 from support.naive_store import NaiveRun
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.detectors.bank import MAX_SNAPSHOTS, SNAPSHOT_EVERY_STEPS, DetectorBank
-from stabilitybackend.detectors.contract import Detector, Finding, Point
+from stabilitybackend.detectors.engine.bank import MAX_SNAPSHOTS, SNAPSHOT_EVERY_STEPS, DetectorBank
+from stabilitybackend.detectors.engine.base import Detector, Finding, Point
 from stabilitybackend.detectors.registry import DETECTORS
 
 

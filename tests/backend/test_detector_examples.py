@@ -8,25 +8,25 @@ import importlib
 import pytest
 
 MODULES = [
-    "baseline",
-    "before_fork",
-    "blocks",
+    "stats.baseline",
+    "stats.before_fork",
+    "stats.blocks",
     "data_mix_drift",
     "divergence",
-    "fingerprint",
+    "stats.fingerprint",
     "grad_norm",
     "level_shift",
-    "levels",
+    "stats.levels",
     "nonfinite",
     "plateau",
     "repeat_data",
     "resume_artifact",
-    "robust",
-    "spike",
+    "stats.robust",
+    "spike.detector",
     "straggler",
-    "tail",
+    "stats.tail",
     "throughput",
-    "wander",
+    "stats.wander",
 ]
 
 

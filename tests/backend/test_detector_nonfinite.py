@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from stabilitybackend.detectors.bank import DetectorBank
-from stabilitybackend.detectors.contract import Finding, Point, Row
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Finding, Point, Row
 from stabilitybackend.detectors.nonfinite import NonfiniteDetector
 
 

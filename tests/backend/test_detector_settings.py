@@ -14,8 +14,8 @@ import orjson
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.agents.ingest import Ingest
-from stabilitybackend.routes import trial
+from stabilitybackend.api import trial
+from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.runs.detector_settings import MAX_CHANGES
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame, encode_message
@@ -233,7 +233,7 @@ async def test_what_is_tried_is_judged_whole_and_changes_nothing(server: Running
 async def test_a_run_with_more_points_than_one_try_may_have_is_refused_with_what_to_do(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stabilitybackend.routes.trial.MAX_VALUES", 500)
+    monkeypatch.setattr("stabilitybackend.api.trial.MAX_VALUES", 500)
     await _sent(server, *spiky(Job(), 1, 600, 560), last_step=600)
     path = "/api/v1/runs/run-1/backtest"
     refused = server.client.post(path, json={"settings": {}})
@@ -275,7 +275,7 @@ async def test_one_try_a_run_at_a_time_and_it_stops_when_nobody_waits_for_it(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await _sent(server, *spiky(Job(), 1, 600), last_step=600)
-    monkeypatch.setattr("stabilitybackend.runs.past_frames.YIELD_S", 0.2)  # 30 frames: 6 s for all of them
+    monkeypatch.setattr("stabilitybackend.runs.archiving.replay.YIELD_S", 0.2)  # 30 frames: 6 s for all of them
     path = "/api/v1/runs/run-1/backtest"
     begun, original = threading.Event(), trial.past_frames
 
@@ -296,6 +296,6 @@ async def test_one_try_a_run_at_a_time_and_it_stops_when_nobody_waits_for_it(
         )
         assert begun.wait(5)
         assert status() == 409
-    monkeypatch.setattr("stabilitybackend.runs.past_frames.YIELD_S", 0.0)
-    monkeypatch.setattr("stabilitybackend.routes.trial.MAX_VALUES", 1)
+    monkeypatch.setattr("stabilitybackend.runs.archiving.replay.YIELD_S", 0.0)
+    monkeypatch.setattr("stabilitybackend.api.trial.MAX_VALUES", 1)
     wait_until(lambda: status() == 422, 4, "the try whose asker went is over")

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from stabilitybackend.detectors.bank import DetectorBank
-from stabilitybackend.detectors.context import Claim
-from stabilitybackend.detectors.contract import Finding, Mark, Point, Row
-from stabilitybackend.detectors.curves import noisy, rows, smooth
 from stabilitybackend.detectors.divergence import DivergenceDetector
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Finding, Mark, Point, Row
+from stabilitybackend.detectors.engine.context import Claim
+from stabilitybackend.detectors.engine.synthetic import noisy, rows, smooth
 
 ONSET = 600
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detection.evidence import Evidence
+from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.incidents.incidents import IncidentBook
+from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.policy.going_back import UsableOf
-from stabilitybackend.policy.incidents import IncidentBook
-from stabilitybackend.runs.evidence import Evidence
-from stabilitybackend.runs.store import RunStore
+from stabilitybackend.points.store import RunStore
 from stabilitybackend.schema.incidents import as_json
 from stabilityclient.wire import Frame
 from support.job_frames import Job

@@ -16,13 +16,13 @@ from stabilitybackend.archive.location import Location, open_location
 from stabilitybackend.archive.part import Part
 from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
 from stabilitybackend.errors import BadRequest, NotFound
+from stabilitybackend.export import export as export_module
+from stabilitybackend.export.export import Export
+from stabilitybackend.export.jsonl import jsonl_export
+from stabilitybackend.export.parquet import CHUNK_BYTES, SCHEMA, parquet_export
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs import export as export_module
-from stabilitybackend.runs.export import Export
-from stabilitybackend.runs.jsonl_export import jsonl_export
-from stabilitybackend.runs.parquet_export import CHUNK_BYTES, SCHEMA, parquet_export
-from stabilitybackend.runs.store import RunStore
+from stabilitybackend.points.store import RunStore
 from stabilityclient.wire import Frame
 from support.archive_model import make_part
 from support.imported_run import ImportedRun, export_of, points_of

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from stabilitybackend.agents.frame_checks import check_frame
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.gpus.view import gpus_view
-from stabilitybackend.runs import snapshot
-from stabilitybackend.runs.books import ledger_of
-from stabilitybackend.runs.health_feed import HealthFeed
-from stabilitybackend.runs.live import Channel, Subscriber
-from stabilitybackend.runs.planning import plan_of
+from stabilitybackend.ingest.frame_checks import check_frame
+from stabilitybackend.runs.archiving import snapshot
+from stabilitybackend.runs.derived.restart_plan import plan_of
+from stabilitybackend.runs.derived.rollback_cost import ledger_of
+from stabilitybackend.runs.feed.health import HealthFeed
+from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import CommandRequest, read_command
 from stabilitybackend.schema.incidents import as_json, decoded, encoded

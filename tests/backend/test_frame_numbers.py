@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.agents.frame_checks import MAX_RECORDS
+from stabilitybackend.ingest.frame_checks import MAX_RECORDS
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.quiet_log import EVERY_S, QuietLog
 from stabilityclient.wire import MAX_STEP, Ack, Error, EventBlock, Frame, Health, SourceInfo, Welcome

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.policy.advice import suggest
-from stabilitybackend.policy.going_back import UsableOf
-from stabilitybackend.policy.interruption_rules import Stop, judge
-from stabilitybackend.policy.plan import JobFacts, make_plan
+from stabilitybackend.commands.restart_plan import JobFacts, make_plan
+from stabilitybackend.fleet.interruption_rules import Stop, judge
+from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.incidents.suggest import suggest
 from stabilitybackend.schema.incidents import Incident
 from support.stored_incident import stored
 from support.watched_job import Job, source

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.gpus.watch import SEEN_AGAIN_AFTER_S, GpuWatch
 from support.gpu_events import Node
 

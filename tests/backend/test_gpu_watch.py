@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.commands.restart_plan import JobFacts, make_plan
+from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.fleet.gpu_history import Offenders
 from stabilitybackend.gpus import watch as gpu_watch
 from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.gpus.watch import QUIET_S, SEEN_AGAIN_AFTER_S, GpuWatch
 from stabilitybackend.gpus.xids import table, xid_of
-from stabilitybackend.policy.going_back import UsableOf
-from stabilitybackend.policy.incidents import IncidentBook
-from stabilitybackend.policy.plan import JobFacts, make_plan
-from stabilitybackend.runs.offenders import Offenders
+from stabilitybackend.incidents.incidents import IncidentBook
+from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.events import read_event
 from stabilitybackend.schema.reading import Misfit
 from stabilityclient.wire import EventBlock

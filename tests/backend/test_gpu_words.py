@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml

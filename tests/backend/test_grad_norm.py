@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import random
 
-from stabilitybackend.detectors.bank import DetectorBank
-from stabilitybackend.detectors.contract import Finding, Row
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Finding, Row
 from stabilitybackend.detectors.grad_norm import GradNormDetector
-from stabilitybackend.detectors.spike import SpikeDetector
+from stabilitybackend.detectors.spike.detector import SpikeDetector
 
 ONSET = 300
 

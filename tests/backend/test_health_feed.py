@@ -11,12 +11,12 @@ import numpy as np
 import orjson
 import pytest
 
+from stabilitybackend.gpus.readings import GpuReadings
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.liveness.rank_status import RankStatuses
-from stabilitybackend.runs.gpu_readings import GpuReadings
-from stabilitybackend.runs.health_feed import WHOLE_EVERY, HealthFeed
-from stabilitybackend.runs.live import Channel, Subscriber
-from stabilitybackend.runs.publishing import publish
+from stabilitybackend.runs.feed.health import WHOLE_EVERY, HealthFeed
+from stabilitybackend.runs.feed.messages import publish
+from stabilitybackend.runs.feed.pubsub import Channel, Subscriber
 from stabilitybackend.runs.state import Changes, RunState
 from stabilitybackend.schema.health import AgentHealth, read_health
 from stabilityclient.wire import Health

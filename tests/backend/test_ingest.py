@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.agents.ingest import QUEUE_BYTES, Duplicate, Gap, Ingest, Stored
 from stabilitybackend.errors import Unavailable
+from stabilitybackend.ingest.ingest import QUEUE_BYTES, Duplicate, Gap, Ingest, Stored
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.redis_server.binary import bundled_binary
@@ -131,7 +131,7 @@ async def test_after_a_stop_nothing_is_taken(redis: Redis) -> None:
 async def test_the_script_text_is_read_from_the_package() -> None:
     from importlib import resources
 
-    assert "XADD" in resources.files("stabilitybackend.agents").joinpath("ingest.lua").read_text()
+    assert "XADD" in resources.files("stabilitybackend.ingest").joinpath("ingest.lua").read_text()
 
 
 async def test_every_key_of_a_run_lives_in_one_cluster_slot() -> None:

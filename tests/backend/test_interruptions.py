@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stabilitybackend.policy.interruption_table import CATEGORIES, PUBLISHED, table_of
-from stabilitybackend.policy.interruptions import (
+from stabilitybackend.fleet.interruption_table import CATEGORIES, PUBLISHED, table_of
+from stabilitybackend.fleet.interruptions import (
     OPEN_COUNTS_S,
     JobStory,
     Stretch,

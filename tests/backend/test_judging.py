@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.detectors.contract import Detector, Finding, Mark, Point
-from stabilitybackend.runs import judging
+from stabilitybackend.detection import run_detection
+from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Point
 from stabilitybackend.runs.state import RunState
 from stabilityclient.agent.framing import frame_of
 from stabilityclient.agent.records import Row
@@ -52,8 +52,8 @@ class EveryRank(Listener):
 
 @pytest.fixture(autouse=True)
 def listeners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "OF_PRIMARY", {"listener": Listener})
-    monkeypatch.setattr(judging, "OF_EVERY_RANK", {"every_rank": EveryRank})
+    monkeypatch.setattr(run_detection, "OF_PRIMARY", {"listener": Listener})
+    monkeypatch.setattr(run_detection, "OF_EVERY_RANK", {"every_rank": EveryRank})
 
 
 def told(frames: Sequence[Frame], state: RunState | None = None) -> RunState:
@@ -153,7 +153,7 @@ def test_neither_frame_borders_nor_a_restart_of_the_server_change_what_detectors
             told([pieces.rows(steps[:some], {name: values[:some] for name, values in rows.items()})], broken)
             steps, rows = steps[some:], {name: values[some:] for name, values in rows.items()}
         saved = pickle.loads(pickle.dumps(broken.judge.saved()))
-        broken.judge = judging.Judge(broken.store, broken.fold)
+        broken.judge = run_detection.Judge(broken.store, broken.fold)
         broken.judge.restore(saved, pickle.loads)
         fork = int(back * (last + count))
         told([whole.rolled_back(fork, f"k{turn}")], plain)

@@ -138,8 +138,8 @@ async def test_a_browser_logs_in_is_known_and_logs_out(stage: Stage) -> None:
 
 
 async def test_an_open_socket_ends_with_its_key(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stabilitybackend.routes.access.RECHECK_S", 0.1)
-    monkeypatch.setattr("stabilitybackend.agents.gateway.RECHECK_S", 0.1)
+    monkeypatch.setattr("stabilitybackend.api.access.RECHECK_S", 0.1)
+    monkeypatch.setattr("stabilitybackend.ingest.gateway.RECHECK_S", 0.1)
     key_id, text = await stage.key("leaving")
     header = {"Authorization": f"Bearer {text}"}
     live = connect(stage.server.live_url, additional_headers=header)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 
 from stabilitybackend.archive.series import Rows, SeriesKey
-from stabilitybackend.runs.books import ledger_of
+from stabilitybackend.points.store import StoreView
+from stabilitybackend.runs.derived.rollback_cost import ledger_of
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.store import StoreView
 from stabilityclient.wire import Frame, Health
 from support.gateway_stack import RawAgent
 from support.job_frames import Job

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from stabilitybackend.detectors.bank import DetectorBank
-from stabilitybackend.detectors.context import Claim
-from stabilitybackend.detectors.contract import Finding, Mark, Row
-from stabilitybackend.detectors.curves import noisy, rows, smooth
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.detectors.engine.context import Claim
+from stabilitybackend.detectors.engine.synthetic import noisy, rows, smooth
 from stabilitybackend.detectors.level_shift import LevelShiftDetector
 
 JUMP = 600

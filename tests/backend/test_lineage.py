@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs.store import RunStore
+from stabilitybackend.points.store import RunStore
 from stabilityclient.wire import Frame
 from support.full_curve import entries
 from support.job_frames import Job

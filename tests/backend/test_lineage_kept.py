@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.lineage.checkpoints import CheckpointBook
 from stabilitybackend.lineage.fold import MAX_SOURCES, LineageFold
 from stabilitybackend.lineage.tree import PathRange, SegmentTree
-from stabilitybackend.policy.going_back import UsableOf
 from stabilityclient.wire import EventBlock, Frame, SourceInfo
 from support.checkpoints import checkpoint
 

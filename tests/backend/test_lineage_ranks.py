@@ -10,7 +10,7 @@ import pytest
 
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs.store import RunStore
+from stabilitybackend.points.store import RunStore
 from stabilityclient.wire import Frame
 from support.full_curve import entries
 from support.job_frames import Job

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stabilitybackend.incidents.incidents import IncidentBook
+from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.liveness.monitor import LivenessMonitor
-from stabilitybackend.policy.going_back import UsableOf
-from stabilitybackend.policy.incidents import IncidentBook
 from stabilitybackend.schema.incidents import Incident
 from support.watched_job import START, Job, kinds, source
 

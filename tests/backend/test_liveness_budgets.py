@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from stabilitybackend.incidents.incidents import IncidentBook
+from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.liveness.budgets import Budgets, is_long
-from stabilitybackend.liveness.limits import Limits
 from stabilitybackend.liveness.monitor import LivenessMonitor
-from stabilitybackend.policy.going_back import UsableOf
-from stabilitybackend.policy.incidents import IncidentBook
-from stabilitybackend.runs.snapshot import loads_restricted
+from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.runs.archiving.snapshot import loads_restricted
 from support.watched_job import START, Job, kinds, source
 
 LIMITS = Limits()

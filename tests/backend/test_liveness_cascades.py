@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness import monitor as module
 from support.watched_job import Job, kinds, source
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilitybackend.liveness.collectives import read
-from stabilitybackend.liveness.dumps import DumpBook
-from stabilitybackend.liveness.stack_text import Frame, classify, main_thread
-from stabilitybackend.runs.snapshot import loads_restricted
+from stabilitybackend.liveness.stacks.collectives import read
+from stabilitybackend.liveness.stacks.dumps import DumpBook
+from stabilitybackend.liveness.stacks.parse import Frame, classify, main_thread
+from stabilitybackend.runs.archiving.snapshot import loads_restricted
 from support.gateway_stack import RawAgent
 from support.job_frames import Job as Frames
 from support.server_stack import RunningServer

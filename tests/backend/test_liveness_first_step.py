@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
 from support.stalled_job import C10D, PROBED, RUN
 from support.watched_job import START, Job, stack
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stabilitybackend.liveness.collectives import (
+from stabilitybackend.liveness.stacks.collectives import (
     RECORDERS_AT_ONCE,
     Active,
     Group,

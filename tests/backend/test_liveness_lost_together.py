@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.incidents.incidents import IncidentBook
+from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.liveness.monitor import LivenessMonitor
-from stabilitybackend.policy.going_back import UsableOf
-from stabilitybackend.policy.incidents import IncidentBook
 from support.watched_job import START, Job, kinds
 
 

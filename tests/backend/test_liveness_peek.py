@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from stabilitybackend.liveness.budgets import AFTER_LOOP, LONG_FLOOR_S
-from stabilitybackend.liveness.naming import place_of
-from stabilitybackend.liveness.peek import AGAIN_S
+from stabilitybackend.liveness.format import place_of
+from stabilitybackend.liveness.hang.stack_check import AGAIN_S
 from stabilitybackend.liveness.rank_watch import RankWatch
-from stabilitybackend.liveness.stack_text import classify, in_long_work, main_thread
+from stabilitybackend.liveness.stacks.parse import classify, in_long_work, main_thread
 from support.watched_job import START, Job, kinds, stack
 
 RUN = "/home/me/train.py"

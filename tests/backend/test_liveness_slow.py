@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
 from support.watched_job import Job, kinds
 
 PHASES = {"data": 0.05, "forward": 0.10, "backward": 0.20, "optimizer": 0.05}

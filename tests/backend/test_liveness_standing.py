@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from stabilitybackend.liveness.monitor import LivenessMonitor
-from stabilitybackend.runs.snapshot import loads_restricted
+from stabilitybackend.runs.archiving.snapshot import loads_restricted
 from support.watched_job import START, Job, kinds, source, stack
 
 QUIET = {"step": -1, "step_start": 0.0, "phase": "", "phase_start": 0.0}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.liveness.scene import JobStart
+from stabilitybackend.liveness.job_snapshot import JobStart
 from support.stalled_job import C10D, PROBED, RUN, answered, stands, told, verdict
 from support.watched_job import START, Job, source, stack
 

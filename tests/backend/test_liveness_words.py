@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
 from support.watched_job import Job
 
 STOPPED: dict[str, Any] = {"proc": {"state": "T", "cpu": 0.0}}

@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend import app as app_module
-from stabilitybackend.agents.ingest import Ingest, Stored
+from stabilitybackend.ingest.ingest import Ingest, Stored
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.runs import manager as manager_module
 from stabilitybackend.runs.index import RunIndex

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.fleet import gpu_history as offenders_module
+from stabilitybackend.fleet.fleet import Fleet
+from stabilitybackend.fleet.gpu_history import Offenders
+from stabilitybackend.fleet.interruptions import JobStory, Stretch, interruptions_of
 from stabilitybackend.gpus.watch import GpuWatch
+from stabilitybackend.incidents.incidents import IncidentBook
+from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.incidents.suggest import suggest
 from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS
-from stabilitybackend.policy.advice import suggest
-from stabilitybackend.policy.going_back import UsableOf
-from stabilitybackend.policy.incidents import IncidentBook
-from stabilitybackend.policy.interruptions import JobStory, Stretch, interruptions_of
-from stabilitybackend.runs import offenders as offenders_module
-from stabilitybackend.runs.fleet import Fleet
-from stabilitybackend.runs.offenders import Offenders
 from stabilitybackend.schema.incidents import Incident
 from support.checkpoints import checkpoint
 from support.gpu_events import Node

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from stabilitybackend.commands.request import check_fields
+from stabilitybackend.commands.restart_plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, JobFacts, make_plan
 from stabilitybackend.errors import BadRequest, Conflict
-from stabilitybackend.policy.going_back import UsableOf
-from stabilitybackend.policy.incidents import IncidentBook
-from stabilitybackend.policy.orders import check_fields
-from stabilitybackend.policy.plan import EXIT_CODES, MAX_FRUITLESS, UNDECIDED_S, JobFacts, make_plan
+from stabilitybackend.incidents.incidents import IncidentBook
+from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Offer

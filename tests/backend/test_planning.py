@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stabilitybackend.policy.plan import MAX_FRUITLESS
-from stabilitybackend.runs.planning import plan_of
+from stabilitybackend.commands.restart_plan import MAX_FRUITLESS
+from stabilitybackend.runs.derived.restart_plan import plan_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.events import CommandReport

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from stabilitybackend.detectors.bank import DetectorBank
-from stabilitybackend.detectors.context import Claim
-from stabilitybackend.detectors.contract import Finding, Row
-from stabilitybackend.detectors.curves import noisy, rows, smooth
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Finding, Row
+from stabilitybackend.detectors.engine.context import Claim
+from stabilitybackend.detectors.engine.synthetic import noisy, rows, smooth
 from stabilitybackend.detectors.plateau import PlateauDetector
 
 #: The loss of a model that knows nothing about 50,304 tokens.

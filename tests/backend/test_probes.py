@@ -16,8 +16,8 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 from websockets.asyncio.client import connect
 
+from stabilitybackend.api.probes import reasons
 from stabilitybackend.redis_link import make_redis
-from stabilitybackend.routes.probes import reasons
 from stabilitybackend.storing import Storing
 from stabilityclient.wire import Error
 from support.gateway_stack import RawAgent

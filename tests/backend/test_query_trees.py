@@ -17,9 +17,9 @@ from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.archive.part import PartReader, write_part
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.runs.query import Answer, Series, select
-from stabilitybackend.runs.series_request import SeriesRequest
-from stabilitybackend.runs.store import RunStore
+from stabilitybackend.points.store import RunStore
+from stabilitybackend.query.query import Answer, Series, select
+from stabilitybackend.query.request import SeriesRequest
 from support.forked_tree import Tree, same, trees
 from support.naive_store import NaiveStore
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.bank import DetectorBank
-from stabilitybackend.detectors.context import Claim
-from stabilitybackend.detectors.contract import Finding, Mark, Row
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.detectors.engine.context import Claim
 from stabilitybackend.detectors.repeat_data import RepeatDataDetector
 
 FORK = 300

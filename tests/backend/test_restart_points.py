@@ -12,7 +12,8 @@ import pytest
 from redis.asyncio import Redis
 
 from stabilitybackend.backtest import backtest
-from stabilitybackend.runs import restart_points, worker
+from stabilitybackend.runs import worker
+from stabilitybackend.runs.archiving import restart_points
 from stabilitybackend.runs.worker import RunWorker
 from support.eventful_run import as_frames, eventful_rows, facts
 from support.job_frames import Job

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.errors import BadRequest
+from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.liveness.limits import Limits
-from stabilitybackend.runs import retention
-from stabilitybackend.runs.archiver import ArchiveFiles
+from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.runs.archiving import retention
+from stabilitybackend.runs.archiving.archiver import ArchiveFiles
+from stabilitybackend.runs.archiving.retention import Retention
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
-from stabilitybackend.runs.retention import Retention
 from stabilityclient.wire import Frame, Hello, encode_message
 from support.cli_program import Program, program_in
 from support.gateway_stack import RawAgent

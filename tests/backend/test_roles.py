@@ -9,8 +9,18 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.contract import Point
-from stabilitybackend.detectors.roles import GRAD_NORM, LOSS, LR, OTHERS, SPEED, STEP_TIME, dataset_of, loss_of, role_of
+from stabilitybackend.detectors.engine.base import Point
+from stabilitybackend.detectors.engine.metric_roles import (
+    GRAD_NORM,
+    LOSS,
+    LR,
+    OTHERS,
+    SPEED,
+    STEP_TIME,
+    dataset_of,
+    loss_of,
+    role_of,
+)
 from stabilitybackend.detectors.throughput import ThroughputDetector
 from stabilitybackend.importers.names import usual_names
 from stabilitybackend.runs.state import RunState

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from stabilitybackend.archive.aggregates import Aggs, aggregate
 from stabilitybackend.archive.series import Rows, SeriesKey
-from stabilitybackend.runs.query import Answer, Series, select
-from stabilitybackend.runs.series_request import SeriesRequest
-from stabilitybackend.runs.smoothing import scan
+from stabilitybackend.query.ema import scan
+from stabilitybackend.query.query import Answer, Series, select
+from stabilitybackend.query.request import SeriesRequest
 from support.job_frames import Job
 from support.naive_store import NaiveRun, NaiveStore
 

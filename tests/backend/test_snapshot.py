@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.lineage.changes import Placed
-from stabilitybackend.runs import snapshot
-from stabilitybackend.runs.snapshot import SnapshotError
+from stabilitybackend.runs.archiving import snapshot
+from stabilitybackend.runs.archiving.snapshot import SnapshotError
 from stabilitybackend.runs.state import RunState
 from stabilityclient.wire import Frame
 from support.job_frames import Job

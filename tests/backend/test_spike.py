@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from stabilitybackend.detectors.contract import Finding, Point
-from stabilitybackend.detectors.curves import eventful, noisy, points, smooth
-from stabilitybackend.detectors.spike import SpikeDetector
+from stabilitybackend.detectors.engine.base import Finding, Point
+from stabilitybackend.detectors.engine.synthetic import eventful, noisy, points, smooth
+from stabilitybackend.detectors.spike.detector import SpikeDetector
 
 ONSET = 200
 

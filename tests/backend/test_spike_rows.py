@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from stabilitybackend.detectors.bank import DetectorBank
-from stabilitybackend.detectors.contract import Finding, Row
-from stabilitybackend.detectors.curves import noisy
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Finding, Row
+from stabilitybackend.detectors.engine.synthetic import noisy
 from stabilitybackend.detectors.nonfinite import NonfiniteDetector
-from stabilitybackend.detectors.spike import MAX_TRACKERS, SpikeDetector
+from stabilitybackend.detectors.spike.detector import MAX_TRACKERS, SpikeDetector
 
 ONSET = 300
 COUNT = 500

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from stabilitybackend.detectors.contract import Finding, Mark, Point
+from stabilitybackend.detectors.engine.base import Finding, Mark, Point
 from stabilitybackend.detectors.straggler import StragglerDetector
 
 

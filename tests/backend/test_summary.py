@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from stabilitybackend.archive.series import Rows, SeriesKey
 from stabilitybackend.lineage.changes import Forked, Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs.store import RunStore
-from stabilitybackend.runs.summary import MAX_LATEST, RunSummary
+from stabilitybackend.points.store import RunStore
+from stabilitybackend.points.summary import MAX_LATEST, RunSummary
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.job_stories import Story, stories, tell

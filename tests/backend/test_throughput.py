@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from stabilitybackend.detectors.bank import DetectorBank
-from stabilitybackend.detectors.contract import Finding, Mark, Row
+from stabilitybackend.detectors.engine.bank import DetectorBank
+from stabilitybackend.detectors.engine.base import Finding, Mark, Row
 from stabilitybackend.detectors.throughput import ThroughputDetector
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from stabilitybackend.commands.commands import CommandBook
+from stabilitybackend.commands.request import JobView
+from stabilitybackend.commands.rollback_offer import MAX_OFFERED, way_back
 from stabilitybackend.errors import Conflict, NotFound
-from stabilitybackend.policy.commands import CommandBook
-from stabilitybackend.policy.going_back import inside, spoiling
-from stabilitybackend.policy.orders import JobView
-from stabilitybackend.policy.way_back import MAX_OFFERED, way_back
-from stabilitybackend.runs.offering import offer_of
+from stabilitybackend.incidents.rollback_target import inside, spoiling
+from stabilitybackend.runs.derived.rollback_offer import offer_of
 from stabilitybackend.runs.state import RunState
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.incidents import Incident

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stabilitybackend.runs.world import MAX_LAUNCHES, World, left_nodes, newest_starts
+from stabilitybackend.liveness.world_size import MAX_LAUNCHES, World, left_nodes, newest_starts
 from stabilitybackend.schema.health import AgentHealth, AgentState, RankHealth
 from stabilityclient.wire import SourceInfo
 from support.checkpoints import checkpoint

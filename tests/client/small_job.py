@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway import Gateway
 
-from stabilitybackend.liveness.stack_events import ranks_of
+from stabilitybackend.liveness.stacks.events import ranks_of
 from stabilityclient.wire import EventBlock
 from support.waiting import wait_until
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from spooled import stored
 
-from stabilitybackend.agents.frame_checks import check_frame
+from stabilitybackend.ingest.frame_checks import check_frame
 from stabilityclient.agent.blind import blind_sources
 from stabilityclient.agent.deaths import DeathWatch, fatal_text
 from stabilityclient.agent.dump_signal import send_dump_signal

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spooled import stored
 
-from stabilitybackend.agents.frame_checks import check_frame
-from stabilitybackend.liveness.stack_events import ranks_of
+from stabilitybackend.ingest.frame_checks import check_frame
+from stabilitybackend.liveness.stacks.events import ranks_of
 from stabilityclient.agent.ownsource import OwnSource
 from stabilityclient.agent.stack_event import runs, stack_events, threads
 

@@ -14,7 +14,7 @@ import pytest
 
 from golden import stored
 from stabilitybackend.backtest import backtest, read_files
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.runs.state import RunState
 

@@ -1,4 +1,4 @@
-"""Every registered detector keeps the law of ``detectors/checks.py``, and every check finds one that breaks it."""
+"""Every registered detector keeps the law of ``engine/conformance.py``, and every check finds one that breaks it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, ClassVar
 
 import pytest
 
-from stabilitybackend.detectors import checks
-from stabilitybackend.detectors.context import Claim
-from stabilitybackend.detectors.contract import Detector, Finding, Mark, Point, Row
-from stabilitybackend.detectors.curves import noisy, rows
+from stabilitybackend.detectors.engine import conformance
+from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Point, Row
+from stabilitybackend.detectors.engine.context import Claim
+from stabilitybackend.detectors.engine.synthetic import noisy, rows
 from stabilitybackend.detectors.nonfinite import NonfiniteDetector
 from stabilitybackend.detectors.registry import DETECTORS, DetectorFactory
-from stabilitybackend.detectors.spike import SpikeDetector
+from stabilitybackend.detectors.spike.detector import SpikeDetector
 from stabilitybackend.schema.kinds import KINDS
 
 Check = Callable[[DetectorFactory], None]
 
 
-@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", conformance.CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", DETECTORS)
 def test_every_detector_keeps_the_law(name: str, check: Check) -> None:
     check(DETECTORS[name])
@@ -37,8 +37,8 @@ def test_a_detector_is_registered_under_its_own_name_with_known_kinds(name: str)
 
 def test_check_all_runs_every_check_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[tuple[int, DetectorFactory]] = []
-    monkeypatch.setattr(checks, "CHECKS", tuple(lambda make, n=n: ran.append((n, make)) for n in range(3)))
-    checks.check_all(NonfiniteDetector)
+    monkeypatch.setattr(conformance, "CHECKS", tuple(lambda make, n=n: ran.append((n, make)) for n in range(3)))
+    conformance.check_all(NonfiniteDetector)
     assert ran == [(0, NonfiniteDetector), (1, NonfiniteDetector), (2, NonfiniteDetector)]
 
 
@@ -184,32 +184,32 @@ class _WantsNothing(_Wrapped):
 
 
 BROKEN: list[tuple[Check, DetectorFactory]] = [
-    (checks.check_deterministic, _ReadsTheClock),
-    (checks.check_bounded_memory, _Remembers),
-    (checks.check_works_from_the_first_point, _RaisesAtFirst),
-    (checks.check_resumes_from_pickle, _ForgetsOverPickle),
-    (checks.check_awake_after_nonfinite, _DeafAfterNan),
-    (checks.check_input_not_kept, _SharesItsEvidence),
-    (checks.check_one_incident_per_event, _NewKeyEachTime),
-    (checks.check_one_incident_per_event, _Chatters),
-    (checks.check_one_incident_per_event, _CalmsDown),
-    (checks.check_finds_its_story, _TellsOfTwoEvents),
-    (checks.check_survives_bad_input, _RaisesOnHugeValues),
-    (checks.check_rewinds_to_the_fork, _RemembersOutsideItself),
-    (checks.check_gives_events_back, _NeverLetsGo),
-    (checks.check_settings, _CannotBeMuted),
-    (checks.check_findings_are_well_formed, _SaysObjects),
-    (checks.check_findings_are_well_formed, _SaysAnotherKind),
-    (checks.check_silent_when_healthy, _Nervous),
-    (checks.check_silent_when_healthy, _WantsNothing),
+    (conformance.check_deterministic, _ReadsTheClock),
+    (conformance.check_bounded_memory, _Remembers),
+    (conformance.check_works_from_the_first_point, _RaisesAtFirst),
+    (conformance.check_resumes_from_pickle, _ForgetsOverPickle),
+    (conformance.check_awake_after_nonfinite, _DeafAfterNan),
+    (conformance.check_input_not_kept, _SharesItsEvidence),
+    (conformance.check_one_incident_per_event, _NewKeyEachTime),
+    (conformance.check_one_incident_per_event, _Chatters),
+    (conformance.check_one_incident_per_event, _CalmsDown),
+    (conformance.check_finds_its_story, _TellsOfTwoEvents),
+    (conformance.check_survives_bad_input, _RaisesOnHugeValues),
+    (conformance.check_rewinds_to_the_fork, _RemembersOutsideItself),
+    (conformance.check_gives_events_back, _NeverLetsGo),
+    (conformance.check_settings, _CannotBeMuted),
+    (conformance.check_findings_are_well_formed, _SaysObjects),
+    (conformance.check_findings_are_well_formed, _SaysAnotherKind),
+    (conformance.check_silent_when_healthy, _Nervous),
+    (conformance.check_silent_when_healthy, _WantsNothing),
 ]
 
 
 @pytest.mark.parametrize(("check", "broken"), BROKEN, ids=lambda thing: thing.__name__)
 def test_each_check_finds_a_detector_that_breaks_it(check: Check, broken: DetectorFactory) -> None:
-    with pytest.raises(checks.LawBroken):
+    with pytest.raises(conformance.LawBroken):
         check(broken)
 
 
 def test_every_check_has_a_detector_that_breaks_it() -> None:
-    assert {check for check, _ in BROKEN} == set(checks.CHECKS)
+    assert {check for check, _ in BROKEN} == set(conformance.CHECKS)

@@ -13,7 +13,7 @@ import pytest
 import stabilityalerting
 import stabilitybackend
 import stabilityfrontend
-from stabilitybackend.policy.advice import has_advice
+from stabilitybackend.incidents.suggest import has_advice
 from stabilitybackend.schema.incidents import as_json
 from stabilitybackend.schema.kinds import KINDS, IncidentKind, kind_of, kinds_where, register, served
 from support.stored_incident import stored

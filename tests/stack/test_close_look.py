@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stabilitybackend.policy.agent_orders import GONE_S
+from stabilitybackend.commands.agent_commands import GONE_S
 from support.processes import Ranks, Server, agent_pid
 
 

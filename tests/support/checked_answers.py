@@ -13,7 +13,7 @@ from msgspec import NODEFAULT
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stabilitybackend.routes.answers import JSON, DeclaredBody, always_there, declared
+from stabilitybackend.api.answers import JSON, DeclaredBody, always_there, declared
 from stabilitybackend.schema.server import ErrorAnswer
 
 __all__ = ["AnswersChecked", "strict"]

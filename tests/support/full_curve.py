@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs.lineage_view import LineageView
-from stabilitybackend.runs.query import Series, select
-from stabilitybackend.runs.series_request import SeriesRequest
-from stabilitybackend.runs.store import RunStore
+from stabilitybackend.points.store import RunStore
+from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.query.query import Series, select
+from stabilitybackend.query.request import SeriesRequest
 
 __all__ = ["entries"]
 

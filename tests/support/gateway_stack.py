@@ -15,11 +15,11 @@ import uvloop
 from fastapi import FastAPI
 from websockets.asyncio.client import ClientConnection, connect
 
-from stabilitybackend.agents.gateway import Gateway, GatewayCounts, router
-from stabilitybackend.agents.ingest import Ingest
 from stabilitybackend.auth import Authenticator, KeyRing
 from stabilitybackend.cli.serving import server_config
 from stabilitybackend.errors import NotFound
+from stabilitybackend.ingest.gateway import Gateway, GatewayCounts, router
+from stabilitybackend.ingest.ingest import Ingest
 from stabilitybackend.redis_link import make_redis
 from stabilitybackend.schema.commands import Command
 from stabilityclient.wire import (

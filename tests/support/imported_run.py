@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from stabilitybackend.export.export import Export, ExportView
 from stabilitybackend.importers.detect import find_plans
 from stabilitybackend.importers.job import ImportJob, Options, Result
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs.export import Export, ExportView
-from stabilitybackend.runs.lineage_view import LineageView
-from stabilitybackend.runs.store import RunStore, StoreView
+from stabilitybackend.points.store import RunStore, StoreView
+from stabilitybackend.query.lineage_view import LineageView
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, decode_message, encode_message
 from support.full_curve import entries
 

@@ -9,12 +9,12 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
-from stabilitybackend.agents.ingest import Ingest, Stored
 from stabilitybackend.archive.cache import ByteCache
 from stabilitybackend.archive.location import open_location
+from stabilitybackend.ingest.ingest import Ingest, Stored
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.liveness.limits import Limits
-from stabilitybackend.runs.archiver import ArchiveFiles
+from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.manager import RunManager
 from stabilitybackend.runs.worker import RunWorker
 from stabilityclient.wire import Frame, Hello, encode_message

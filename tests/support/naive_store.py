@@ -11,7 +11,7 @@ from stabilitybackend.archive.aggregates import Aggs, aggregate
 from stabilitybackend.archive.series import Extent, Rows, SeriesKey
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.lineage.fold import LineageFold
-from stabilitybackend.runs.lineage_view import LineageView
+from stabilitybackend.query.lineage_view import LineageView
 from stabilityclient.wire import Frame
 
 __all__ = ["NaiveRun", "NaiveStore"]

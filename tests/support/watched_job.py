@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.liveness.dumps import DumpRequest
+from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.monitor import LivenessMonitor
+from stabilitybackend.liveness.stacks.dumps import DumpRequest
 from stabilitybackend.schema.health import read_health
 from stabilityclient.wire import Health
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, LR, VAL_LOSS, dataset_of, role_of
 from stabilitybackend.detectors.registry import DETECTORS
-from stabilitybackend.detectors.roles import GRAD_NORM, LOSS, LR, VAL_LOSS, dataset_of, role_of
-from stabilitybackend.runs.lineage_view import LineageView
-from stabilitybackend.runs.query import select
-from stabilitybackend.runs.series_request import SeriesRequest
+from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.query.query import select
+from stabilitybackend.query.request import SeriesRequest
 from stabilitybackend.runs.state import RunState
 
 __all__ = ["Curve", "curves_of"]

@@ -9,7 +9,7 @@ from typing import Any
 from stabilitybackend.backtest.curves import Curve, curves_of
 from stabilitybackend.backtest.run import backtest
 from stabilitybackend.backtest.sources import Log
-from stabilitybackend.detectors.contract import SEVERITIES
+from stabilitybackend.detectors.engine.base import SEVERITIES
 from stabilitybackend.errors import StabilityBoardError
 from stabilitybackend.importers.troubles import Reading
 from stabilitybackend.schema.incidents import Incident, as_json

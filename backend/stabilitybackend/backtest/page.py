@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from stabilitybackend.backtest.judged import Judged
-from stabilitybackend.detectors.contract import SEVERITIES
+from stabilitybackend.detectors.engine.base import SEVERITIES
 
 __all__ = ["MAX_DRAWN", "page", "write_page"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from stabilitybackend.detectors.contract import SettingError
+from stabilitybackend.detectors.engine.base import SettingError
 from stabilitybackend.detectors.registry import DETECTORS, check_settings
 from stabilitybackend.errors import WRONG_USE, BadRequest
 

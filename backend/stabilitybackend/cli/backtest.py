@@ -72,7 +72,7 @@ def backtest_command(
     from stabilitybackend.backtest.page import write_page
     from stabilitybackend.backtest.settings import parse_only, parse_settings
     from stabilitybackend.cli import backtest_output as output
-    from stabilitybackend.detectors.contract import SEVERITIES
+    from stabilitybackend.detectors.engine.base import SEVERITIES
     from stabilitybackend.importers.names import parse_renames
 
     if listed:

@@ -15,7 +15,7 @@ from rich.table import Column, Table
 
 from stabilitybackend.backtest.judged import Judged
 from stabilitybackend.backtest.settings import detector_list
-from stabilitybackend.detectors.contract import SEVERITIES
+from stabilitybackend.detectors.engine.base import SEVERITIES
 
 __all__ = ["JSON_KEYS", "tell", "tell_detectors"]
 

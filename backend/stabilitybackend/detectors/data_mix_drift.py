@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
-from .levels import LARGEST, Level, level_of, percent
-from .robust import median
-from .roles import LOSS, role_of
-from .shares import BLOCK_NOISE, BLOCK_POINTS, FORK_CONFIRM, FORK_POINTS, ShareTrack
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
+from .engine.context import Claim
+from .engine.metric_roles import LOSS, role_of
+from .stats.levels import LARGEST, Level, level_of, percent
+from .stats.robust import median
+from .stats.shares import BLOCK_NOISE, BLOCK_POINTS, FORK_CONFIRM, FORK_POINTS, ShareTrack
 
 #: Prefix of the metrics that are watched.
 RATIO = "ratio/"

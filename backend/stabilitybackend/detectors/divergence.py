@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from .blocks import BLOCK_POINTS, LARGEST_VALUE
-from .climb import LARGE_FACTOR, LONG_BLOCKS, RING_POINTS, Climb, Climbs
-from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
-from .curves import noisy
-from .levels import change
-from .robust import median, robust_sigma
-from .roles import LOSS, role_of
-from .wander import AGAIN_POINTS, Wander
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
+from .engine.context import Claim
+from .engine.metric_roles import LOSS, role_of
+from .engine.synthetic import noisy
+from .stats.blocks import BLOCK_POINTS, LARGEST_VALUE
+from .stats.climb import LARGE_FACTOR, LONG_BLOCKS, RING_POINTS, Climb, Climbs
+from .stats.levels import change
+from .stats.robust import median, robust_sigma
+from .stats.wander import AGAIN_POINTS, Wander
 
 #: While the learning rate is higher than at the onset by LR_RISE, a climb is expected; it must be this many times
 #: larger to be called divergence.

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from .baseline import RobustBaseline
-from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Parameter, Point, State
+from .engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, State
+from .engine.context import Claim
+from .engine.metric_roles import GRAD_NORM, LOSS, role_of
 from .nonfinite import OVERFLOW
-from .roles import GRAD_NORM, LOSS, role_of
-from .tail import OutlierTail
+from .stats.baseline import RobustBaseline
+from .stats.tail import OutlierTail
 
 #: Points after the start without findings: the norm falls steeply.
 WARM_UP_POINTS = 64

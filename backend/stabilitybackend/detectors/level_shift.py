@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar
 
-from .blocks import BLOCK_POINTS, LARGEST_VALUE, rise_points
-from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row
-from .curves import noisy
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row
+from .engine.context import Claim
+from .engine.metric_roles import LOSS, role_of
+from .engine.synthetic import noisy
 from .level_shift_report import Jump, ShiftEvent, finding_of, key_of
-from .levels import quantum
-from .robust import median, robust_sigma
-from .roles import LOSS, role_of
-from .wander import Wander
+from .stats.blocks import BLOCK_POINTS, LARGEST_VALUE, rise_points
+from .stats.levels import quantum
+from .stats.robust import median, robust_sigma
+from .stats.wander import Wander
 
 #: Points kept one by one, to name the step of the jump.
 RING_POINTS = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .contract import Finding, Severity, State
-from .levels import change
+from .engine.base import Finding, Severity, State
+from .stats.levels import change
 
 #: The detector whose findings these are, and their kind.
 DETECTOR = "level_shift"

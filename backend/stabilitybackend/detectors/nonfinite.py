@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .context import Claim
-from .contract import SENSITIVITY, SEVERITIES, Detector, Finding, Parameter, Point, Severity
-from .roles import GRAD_NORM, LOSS, dataset_of, role_of
+from .engine.base import SENSITIVITY, SEVERITIES, Detector, Finding, Parameter, Point, Severity
+from .engine.context import Claim
+from .engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
 
 #: A value beyond this is an overflow whatever the logger made of it: the largest number of float32 and bfloat16 is
 #: 3.4e38.

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from .blocks import LARGEST_VALUE
-from .contract import SENSITIVITY, Detector, Finding, Parameter, Point, Recovery, Row, Severity, State
-from .curves import noisy
-from .robust import median, robust_sigma
-from .roles import LOSS, role_of
+from .engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, Recovery, Row, Severity, State
+from .engine.metric_roles import LOSS, role_of
+from .engine.synthetic import noisy
+from .stats.blocks import LARGEST_VALUE
+from .stats.robust import median, robust_sigma
 
 #: Points whose median is one entry at first.
 ENTRY_POINTS = 16

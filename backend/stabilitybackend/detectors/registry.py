@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from .contract import Detector, SettingError
 from .data_mix_drift import DataMixDriftDetector
 from .divergence import DivergenceDetector
+from .engine.base import Detector, SettingError
 from .grad_norm import GradNormDetector
 from .level_shift import LevelShiftDetector
 from .nonfinite import NonfiniteDetector
 from .plateau import PlateauDetector
 from .repeat_data import RepeatDataDetector
 from .resume_artifact import ResumeArtifactDetector
-from .spike import SpikeDetector
+from .spike.detector import SpikeDetector
 from .straggler import StragglerDetector
 from .throughput import ThroughputDetector
 
@@ -26,7 +26,7 @@ DetectorFactory = Callable[[], Detector]
 Settings = Mapping[str, Mapping[str, float]]
 
 #: All detectors by name, in the order of their right to an event: the first that claims it keeps it. The law in
-#: ``checks.py`` is run over each of them.
+#: ``conformance.py`` is run over each of them.
 DETECTORS: dict[str, DetectorFactory] = {
     NonfiniteDetector.name: NonfiniteDetector,
     ResumeArtifactDetector.name: ResumeArtifactDetector,

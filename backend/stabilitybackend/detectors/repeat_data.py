@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from .before_fork import BEFORE_POINTS, BeforeFork, before_fork
-from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
-from .epoch_drops import ADD_POINTS, Drop, EpochDrops
-from .fingerprint import BLOCK_POINTS, SAME, WINDOW_POINTS, Fingerprints
-from .levels import LARGEST, percent
-from .low_loss import LOW_POINTS, falsely_low
-from .robust import median
-from .roles import LOSS, role_of
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
+from .engine.context import Claim
+from .engine.metric_roles import LOSS, role_of
+from .stats.before_fork import BEFORE_POINTS, BeforeFork, before_fork
+from .stats.epoch_drops import ADD_POINTS, Drop, EpochDrops
+from .stats.fingerprint import BLOCK_POINTS, SAME, WINDOW_POINTS, Fingerprints
+from .stats.levels import LARGEST, percent
+from .stats.low_loss import LOW_POINTS, falsely_low
+from .stats.robust import median
 
 #: Points after a fork in which a loss that is too low is put down to it, looked at each LOOK_POINTS.
 WATCH_POINTS = 64

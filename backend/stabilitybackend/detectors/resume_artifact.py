@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .before_fork import (
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
+from .engine.context import Claim
+from .engine.metric_roles import LOSS, role_of
+from .stats.before_fork import (
     BEFORE_POINTS,
     LEAST_POINTS,
     LEVEL_POINTS,
@@ -19,11 +22,8 @@ from .before_fork import (
     far,
     small_rise,
 )
-from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
-from .levels import LARGEST, Level, level_of, percent
-from .robust import median
-from .roles import LOSS, role_of
+from .stats.levels import LARGEST, Level, level_of, percent
+from .stats.robust import median
 
 #: Points after the fork in which a rise is put down to it. IDEFICS' bumps came within 50 points of the resume.
 WATCH_POINTS = 50

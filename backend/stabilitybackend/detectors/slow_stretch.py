@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .contract import Severity
+from .engine.base import Severity
 
 __all__ = ["LEAST_LOST_S", "LEAST_S", "SlowStretch", "duration"]
 

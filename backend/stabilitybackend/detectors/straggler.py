@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State
-from .levels import LARGEST, level_of, percent
-from .rank_table import RankTable, RankWindow, SlowRanks
-from .robust import median
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State
+from .engine.context import Claim
+from .stats.levels import LARGEST, level_of, percent
+from .stats.rank_table import RankTable, RankWindow, SlowRanks
+from .stats.robust import median
 
 #: Names of times that a rank spends on its own work, beside all that end with ``_time_s``.
 OWN_WORK = frozenset({"compute_s", "forward_s", "backward_s", "optimizer_s", "data_s", "dataloader_s", "gpu_s"})

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from .context import Claim
-from .contract import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State
-from .levels import level_of, percent
-from .roles import SPEED, STEP_TIME, role_of
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State
+from .engine.context import Claim
+from .engine.metric_roles import SPEED, STEP_TIME, role_of
 from .slow_stretch import LEAST_LOST_S, LEAST_S, SlowStretch, duration
+from .stats.levels import level_of, percent
 
-#: Roles of the metrics that are watched (``roles.py`` knows their spellings), with whether more of it is faster.
+#: Roles of the metrics that are watched (``metric_roles.py`` knows their spellings), with whether more of it is faster.
 _MORE_IS_FASTER = {SPEED: True, STEP_TIME: False}
 #: How our own names are called in a sentence.
 _NAMES = {SPEED: "Tokens per second fell", STEP_TIME: "The time of a step rose"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.detectors.contract import SEVERITIES, Finding, Severity
+from stabilitybackend.detectors.engine.base import SEVERITIES, Finding, Severity
 from stabilitybackend.gpus.signs import RECOVERY_ACTIONS, Sign
 from stabilitybackend.gpus.xids import CATALOG, Family, XidClass, xid_of
 

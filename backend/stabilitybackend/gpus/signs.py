@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.detectors.contract import Severity
+from stabilitybackend.detectors.engine.base import Severity
 from stabilitybackend.gpus.xids import Family, XidClass, xid_of
 
 __all__ = ["MAX_TEXT_CHARS", "RECOVERY_ACTIONS", "Sign", "sign_of"]

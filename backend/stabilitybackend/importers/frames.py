@@ -25,7 +25,7 @@ __all__ = ["ROWS_WITH_NOTES", "FrameMaker", "fingerprint"]
 #: Bytes gathered over all ranks before frames leave. A file of many ranks makes bigger rounds, up to this.
 MOST_WAITING_BYTES = 16 * 1024 * 1024
 #: Most rows of a block whose rows have events (fingerprints of their data): these stand before the block, and what is
-#: kept of them for evidence (``runs/evidence.py``) has to reach back to before an event in it.
+#: kept of them for evidence (``detection/evidence.py``) has to reach back to before an event in it.
 ROWS_WITH_NOTES = 128
 #: About what an event takes, bytes.
 _EVENT_BYTES = 200

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stabilitybackend.detectors.roles import OTHERS
+from stabilitybackend.detectors.engine.metric_roles import OTHERS
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.checks import CHECK_KEY, MAX_CHECKS, stored_checks

@@ -2,7 +2,7 @@
 
 Our detectors and pages look at ``loss``, ``grad_norm`` and ``lr``. Where a file has no metric of such a name, the first
 known other spelling takes its place, and that is reported. The spellings are those of live runs
-(``detectors/roles.py``).
+(``detectors/engine/metric_roles.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 
-from stabilitybackend.detectors.roles import OTHERS
+from stabilitybackend.detectors.engine.metric_roles import OTHERS
 from stabilitybackend.errors import BadRequest
 from stabilityclient.wire import MAX_NAME_CHARS
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.lost_agents import GATHER_S, SILENT_AFTER_S, Elsewhere, LostAgents
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.schema.health import AgentHealth, BlindSpot

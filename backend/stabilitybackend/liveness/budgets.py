@@ -22,7 +22,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.liveness.settings import Limits
 from stabilityclient import parts
 
 __all__ = ["AFTER_LOOP", "FACTOR", "LONG_FLOOR_S", "Budgets", "Seen", "is_long"]

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stabilitybackend.liveness.dumps import DUMP_WAIT_S, Dump, DumpBook, DumpRequest
-from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.liveness.job_snapshot import Scene
 from stabilitybackend.liveness.rank_watch import RankWatch, number
-from stabilitybackend.liveness.scene import Scene
-from stabilitybackend.liveness.stack_text import DEPTH, Frame, in_long_work
+from stabilitybackend.liveness.settings import Limits
+from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, Dump, DumpBook, DumpRequest
+from stabilitybackend.liveness.stacks.parse import DEPTH, Frame, in_long_work
 
 __all__ = ["FirstStep"]
 

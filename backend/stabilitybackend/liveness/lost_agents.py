@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs, to_builtins
 
-from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, name_nodes, name_ranks
+from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.liveness.format import MAX_NAMED_RANKS, name_nodes, name_ranks
 from stabilitybackend.liveness.rank_watch import RankWatch
 from stabilitybackend.schema.evidence import JudgedFacts, LostAgentsFacts, facts
 from stabilitybackend.schema.incidents import Incident

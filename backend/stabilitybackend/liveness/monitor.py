@@ -12,25 +12,25 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.agents import SILENT_AFTER_S, AgentBook
 from stabilitybackend.liveness.budgets import Budgets, Seen
-from stabilitybackend.liveness.death_causes import known_beside
-from stabilitybackend.liveness.deaths import DeathWatch, told_by
-from stabilitybackend.liveness.doubles import Doubles
-from stabilitybackend.liveness.dumps import DumpBook, DumpRequest
-from stabilitybackend.liveness.ending import how_it_ended
+from stabilitybackend.liveness.death.causes import known_beside
+from stabilitybackend.liveness.death.monitor import DeathWatch, told_by
+from stabilitybackend.liveness.duplicate_ranks import Doubles
 from stabilitybackend.liveness.first_step import FirstStep
+from stabilitybackend.liveness.from_incident import finding_of
 from stabilitybackend.liveness.gpu_facts import broken_gpus
-from stabilitybackend.liveness.hang import HangWatch
-from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.liveness.hang.monitor import HangWatch
+from stabilitybackend.liveness.hang.overdue import Allowance, Standing, budget_of, has_pace
+from stabilitybackend.liveness.job_end import how_it_ended
+from stabilitybackend.liveness.job_snapshot import JobStart, Scene, of_earlier_start, of_larger_start
 from stabilitybackend.liveness.rank_status import Overdue, RankStatuses, judge_ranks
 from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
 from stabilitybackend.liveness.running import how_it_runs
-from stabilitybackend.liveness.scene import JobStart, Scene, of_earlier_start, of_larger_start
+from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.liveness.slow_ranks import SlowRanks
-from stabilitybackend.liveness.standing import Allowance, Standing, budget_of, has_pace
-from stabilitybackend.liveness.stored import finding_of
+from stabilitybackend.liveness.stacks.dumps import DumpBook, DumpRequest
 from stabilitybackend.schema.health import AgentHealth, RankHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.slices import at_once

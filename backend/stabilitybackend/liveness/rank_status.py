@@ -1,6 +1,6 @@
 """What each rank does, in one word, as every page shows it. Pure; pages draw it and judge nothing again.
 
-``over`` is who is past its budget by the same look that tells a hang (``standing.py``); of several such ranks those
+``over`` is who is past its budget by the same look that tells a hang (``hang/overdue.py``); of several such ranks those
 stay ``over`` for whom the others wait: whom an open verdict names, else those furthest back. The others ``waits``.
 """
 
@@ -10,8 +10,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from stabilitybackend.liveness.hang.suspects import furthest_back
 from stabilitybackend.liveness.rank_watch import RankWatch
-from stabilitybackend.liveness.suspicion import furthest_back
 from stabilitybackend.schema.ranks import RankStatus
 
 __all__ = ["Overdue", "RankStatuses", "judge_ranks"]

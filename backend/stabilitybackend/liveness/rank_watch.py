@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from stabilitybackend.liveness.budgets import Budgets, Seen, is_long
-from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.schema.health import GpuOfRank, Proc, RankHealth
 
 #: The beat grows once a second while Python runs. Standing still so long means: stopped, or the GIL is held, seconds.
@@ -89,9 +89,9 @@ class RankWatch:
     source: str
     #: The longest stall of this rank without a phase, over its processes.
     stands: Seen = field(default_factory=Seen)
-    #: It does not tell each step: the others made several while it was stalled (``standing.py``).
+    #: It does not tell each step: the others made several while it was stalled (``hang/overdue.py``).
     sparse: bool = False
-    #: It reported no step though the others made several: where it is in a step only its phase says (``standing.py``).
+    #: It reported no step though the others made several: only its phase says where it is (``hang/overdue.py``).
     stepless: bool = False
     #: How often it was seen to move.
     moves: int = 0

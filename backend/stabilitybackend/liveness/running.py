@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.agents import AgentBook
-from stabilitybackend.liveness.naming import name_nodes, name_ranks
+from stabilitybackend.liveness.format import name_nodes, name_ranks
 from stabilitybackend.liveness.rank_watch import RankWatch
 
 __all__ = ["how_it_runs"]

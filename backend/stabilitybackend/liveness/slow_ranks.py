@@ -14,10 +14,10 @@ from itertools import islice
 
 from msgspec import to_builtins
 
-from stabilitybackend.detectors.contract import Finding
-from stabilitybackend.detectors.robust import MAD_TO_SIGMA, median
+from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.detectors.stats.robust import MAD_TO_SIGMA, median
 from stabilitybackend.liveness.budgets import is_long
-from stabilitybackend.liveness.naming import MAX_NAMED_RANKS, capital, gpus_of, name_ranks, seat_of
+from stabilitybackend.liveness.format import MAX_NAMED_RANKS, capital, gpus_of, name_ranks, seat_of
 from stabilitybackend.liveness.rank_watch import MAX_TABLE, RankWatch
 from stabilitybackend.schema.evidence import StragglerFacts, facts
 

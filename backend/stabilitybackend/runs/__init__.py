@@ -1,1 +1,1 @@
-"""Runs: who follows which, one run as a fold over its frames, its points, what charts ask, what browsers get."""
+"""Follows runs: one worker a run folds its stream into the run's state; the rest stores and publishes the result."""

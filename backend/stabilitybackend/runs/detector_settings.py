@@ -20,12 +20,13 @@ from redis.asyncio import Redis
 from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
-from stabilitybackend.detectors.contract import SettingError
+from stabilitybackend.detectors.engine.base import SettingError
 from stabilitybackend.detectors.registry import DETECTORS, Settings, check_settings
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RunKeys
-from stabilitybackend.runs.live import Channel, stream_order
+from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.schema.detectors import DetectorChange, RunDetectors
+from stabilitybackend.stream_id import stream_order
 
 __all__ = ["MAX_CHANGES", "DetectorSettings", "checked"]
 

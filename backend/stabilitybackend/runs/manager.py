@@ -13,18 +13,18 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import AgentGone, ArchiveError, Conflict, NotFound, StabilityBoardError, Unavailable
+from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.keys import check_run_id
-from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.runs.archiver import ArchiveFiles
-from stabilitybackend.runs.defects import FAILED
+from stabilitybackend.runs.archiving.archiver import ArchiveFiles
 from stabilitybackend.runs.delivery import Send
-from stabilitybackend.runs.fleet import Fleet
+from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex
-from stabilitybackend.runs.live import Channel
-from stabilitybackend.runs.rest import TICK_S
+from stabilitybackend.runs.internal_errors import FAILED
+from stabilitybackend.runs.resume_runs import Waking
 from stabilitybackend.runs.stream_watch import StreamWatch
-from stabilitybackend.runs.waking import Waking
+from stabilitybackend.runs.wakeups import TICK_S
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command
 from stabilitybackend.schema.runs import StoringProblem

@@ -7,10 +7,19 @@ from typing import Any
 
 import msgspec
 
-from stabilitybackend.detectors.contract import Finding
+from stabilitybackend.commands.abilities import Handlers
+from stabilitybackend.commands.commands import CommandBook
+from stabilitybackend.commands.request import JobView
+from stabilitybackend.detection.evidence import Evidence
+from stabilitybackend.detection.run_detection import PRIMARY_METRICS, Judge
+from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.registry import Settings
 from stabilitybackend.detectors.straggler import tells_own_work
+from stabilitybackend.fleet.training_intervals import Stretches
+from stabilitybackend.gpus.readings import GpuReadings
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
+from stabilitybackend.incidents.incidents import IncidentBook
+from stabilitybackend.incidents.user_alert import alert_finding
 from stabilitybackend.lineage.blocks import in_turn
 from stabilitybackend.lineage.changes import Event, Forked, Placed
 from stabilitybackend.lineage.checkpoints import UsableCheckpoints
@@ -18,25 +27,16 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.liveness.rank_status import RankStatuses
 from stabilitybackend.liveness.rank_watch import start_of
-from stabilitybackend.policy.abilities import Handlers
-from stabilitybackend.policy.commands import CommandBook
-from stabilitybackend.policy.incidents import IncidentBook
-from stabilitybackend.policy.job_alert import alert_finding
-from stabilitybackend.policy.orders import JobView
+from stabilitybackend.liveness.world_size import World
+from stabilitybackend.points.store import RunStore
+from stabilitybackend.points.summary import RunSummary
+from stabilitybackend.points.timestamps import TimesFound
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.evidence import Evidence
-from stabilitybackend.runs.gpu_readings import GpuReadings
-from stabilitybackend.runs.judging import PRIMARY_METRICS, Judge
-from stabilitybackend.runs.offering import checkpoints_of, job_of
-from stabilitybackend.runs.pace import Pace
-from stabilitybackend.runs.planning import plan_of
-from stabilitybackend.runs.row_lookup import TimesFound
-from stabilitybackend.runs.store import RunStore
-from stabilitybackend.runs.stretches import Stretches
-from stabilitybackend.runs.summary import RunSummary
+from stabilitybackend.runs.derived.restart_plan import plan_of
+from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of
+from stabilitybackend.runs.step_clock import Pace
 from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
-from stabilitybackend.runs.world import World
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
 from stabilitybackend.schema.health import AgentHealth, read_health
@@ -66,7 +66,7 @@ class RunState:
         self.commands = CommandBook(run_id)
         self.liveness = LivenessMonitor(run_id)
         self.gpus = GpuWatch()
-        #: Adds to a finding about a GPU what is remembered of it from other runs (``runs/chronicle.py``).
+        #: Adds to a finding about a GPU what is remembered of it from other runs (``runs/derived/fleet_reporter.py``).
         self.remember: Callable[[Finding], Finding] = lambda finding: finding
         self.stretches = Stretches()
         self.gpu_readings = GpuReadings()
@@ -83,7 +83,7 @@ class RunState:
         self._pace = Pace(clock)
         self._gpu_notes: dict[str, dict[str, Any]] = {}
         self._ticking = Ticking()
-        #: Whether incidents are judged again from replayed frames (``runs/retelling.py``).
+        #: Whether incidents are judged again from replayed frames (``runs/reconcile_incidents.py``).
         self.retelling = False
 
     @property
@@ -300,7 +300,7 @@ class RunState:
     def saved(self) -> dict[str, Any]:
         """Return for ``restore`` what was folded from the frames, but for points, incidents and commands.
 
-        Nothing is copied: pickle it before the next frame (``runs/snapshot.py``).
+        Nothing is copied: pickle it before the next frame (``runs/archiving/snapshot.py``).
         """
         return {
             "fold": self.fold,

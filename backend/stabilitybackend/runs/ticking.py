@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from stabilitybackend.liveness.world_size import left_nodes
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.world import left_nodes
 from stabilitybackend.schema.commands import Command
 
 if TYPE_CHECKING:

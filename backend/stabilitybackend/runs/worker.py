@@ -16,37 +16,38 @@ from weakref import proxy
 from redis.asyncio import Redis
 
 from stabilitybackend.errors import NotFound, Unavailable
-from stabilitybackend.liveness.limits import Limits
+from stabilitybackend.fleet.fleet import Fleet
+from stabilitybackend.lineage.undo import undoable
+from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.redis_link import redis_errors
-from stabilitybackend.runs.agent_words import came, went
-from stabilitybackend.runs.archiver import ArchiveFiles, RunArchive
-from stabilitybackend.runs.card import RunCard
+from stabilitybackend.runs.apply_frame import take
+from stabilitybackend.runs.archiving.archiver import ArchiveFiles, RunArchive
+from stabilitybackend.runs.archiving.recovery import restored
+from stabilitybackend.runs.archiving.restart_points import RestartPoints
+from stabilitybackend.runs.archiving.window import WindowKeeper
 from stabilitybackend.runs.changes import Changes
-from stabilitybackend.runs.chronicle import Chronicle
-from stabilitybackend.runs.defects import FOLLOWING, JUDGING, Defects
+from stabilitybackend.runs.connected_agents import came, went
 from stabilitybackend.runs.delivery import Delivery, Send
+from stabilitybackend.runs.derived.fleet_reporter import Chronicle
 from stabilitybackend.runs.detector_settings import DetectorSettings
-from stabilitybackend.runs.fleet import Fleet
-from stabilitybackend.runs.health_feed import HealthFeed
+from stabilitybackend.runs.feed.health import HealthFeed
+from stabilitybackend.runs.feed.messages import publish
+from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex
+from stabilitybackend.runs.internal_errors import FOLLOWING, JUDGING, Defects
 from stabilitybackend.runs.journal import Journal
-from stabilitybackend.runs.keeper import WindowKeeper
-from stabilitybackend.runs.live import Channel, stream_order
-from stabilitybackend.runs.publishing import publish
 from stabilitybackend.runs.readiness import Readiness
-from stabilitybackend.runs.rest import Rest
-from stabilitybackend.runs.restart_points import RestartPoints
-from stabilitybackend.runs.restore import restored
-from stabilitybackend.runs.retelling import Retelling
+from stabilitybackend.runs.reconcile_incidents import Retelling
+from stabilitybackend.runs.run_listing import RunCard
 from stabilitybackend.runs.state import RunState
-from stabilitybackend.runs.taking import take
-from stabilitybackend.runs.undoing import undoable
+from stabilitybackend.runs.wakeups import Rest
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
 from stabilitybackend.schema.server import Storage
 from stabilitybackend.slices import Slices
+from stabilitybackend.stream_id import stream_order
 from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
 

@@ -1,7 +1,7 @@
 """What people ask of a job: the kinds of command, the request for one, and the command as it is stored, sent and shown.
 
 The JSON is that of docs/api.md, read as older servers wrote it. A command changes while it lives: only its
-``CommandBook`` (``policy/commands.py``) writes it, everybody else reads.
+``CommandBook`` (``commands/commands.py``) writes it, everybody else reads.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _EXPIRES = ", ".join(f"{kind} {facts.expires_s:g}" for kind, facts in KINDS.item
 
 @dataclass(frozen=True)
 class CommandRequest:
-    """What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.policy.orders``."""
+    """What is asked of the job (``POST .../commands``). Ranges are checked in ``stabilitybackend.commands.request``."""
 
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 

@@ -115,7 +115,7 @@ class ProcessDeath(msgspec.Struct):
 
 
 class StackLook(msgspec.Struct):
-    """One rank of ``stacks``. The rest of it the job's side wrote, in any form: ``liveness/stack_events.py`` asks."""
+    """One rank of ``stacks``. The rest of it the job's side wrote, in any form: ``liveness/stacks/events.py`` asks."""
 
     rank: Rank
     source: str | None = None

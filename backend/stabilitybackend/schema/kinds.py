@@ -37,7 +37,7 @@ class IncidentKind(msgspec.Struct, frozen=True):
         compared: the newest values are compared with those before its onset.
         since: what the moment is that it counts from.
         nearby: what it is called where it is named beside another incident, "" where it is not.
-        advice: what to do about it, a sentence or two, where no rule of ``policy/advice.py`` says more.
+        advice: what to do about it, a sentence or two, where no rule of ``incidents/suggest.py`` says more.
     """
 
     name: str

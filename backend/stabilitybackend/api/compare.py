@@ -1,0 +1,63 @@
+"""Several runs in one chart: ``GET /api/v1/compare``. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Query, Response
+
+from stabilitybackend.api.access import Manager, Reader, check_project
+from stabilitybackend.api.answers import JSON, answers
+from stabilitybackend.api.reading import Threads
+from stabilitybackend.errors import BadRequest
+from stabilitybackend.query.compare import MAX_RUNS, Align, ComparedRun, compare, parse_forks
+from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.runs.worker import RunWorker
+from stabilitybackend.schema.series import Comparison
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/compare", tags=["runs"])
+
+
+@router.get("", responses=answers(Comparison))
+async def compared(
+    manager: Manager,
+    reader: Reader,
+    threads: Threads,
+    run: Annotated[list[str], Query(description="run ids; repeat the parameter")],
+    metric: Annotated[list[str], Query(description="metric names; repeat the parameter")],
+    align: Annotated[Align, Query(description="what x = 0 means")] = "step",
+    fork: Annotated[list[str] | None, Query(description="by run: a segment's id, or newest")] = None,
+    start: Annotated[int | None, Query(description="first step, inclusive")] = None,
+    stop: Annotated[int | None, Query(description="last step, inclusive")] = None,
+    points: Annotated[int | None, Query(description="at most about this many a run and metric")] = None,
+    smooth: Annotated[float | None, Query(description="weight of the past, 0 to 0.9999")] = None,
+) -> Response:
+    """The effective curves of several runs, of each metric's lowest rank, each run with its own x = 0."""
+    names = run if fork else list(dict.fromkeys(run))  # one run may be laid over itself, from two of its forks
+    if len(names) > MAX_RUNS:
+        raise BadRequest(f"{len(names)} runs asked for, expected at most {MAX_RUNS}", hint="compare fewer at a time")
+    request = SeriesRequest.of(metric, start=start, stop=stop, points=points, rank="primary", smooth=smooth)
+    forks = parse_forks(fork or [], names, align)
+    for name in names:
+        await check_project(reader, manager, name)
+    workers = await asyncio.gather(*(manager.get(name) for name in names))
+    runs = [_compared(worker, request, at) for worker, at in zip(workers, forks, strict=True)]
+    found = await asyncio.gather(*(threads.run(partial(compare, one, request, align)) for one in runs))
+    return Response(orjson.dumps({"align": align, "runs": found}, option=orjson.OPT_SERIALIZE_NUMPY), media_type=JSON)
+
+
+def _compared(worker: RunWorker, request: SeriesRequest, fork: int | None) -> ComparedRun:
+    """Return the run as it is now."""
+    state = worker.state
+    origin = next(
+        (name for name in state.store.metrics() if any(key.rank is not None for key in state.store.keys(name))), None
+    )
+    view = state.store.view([*request.metrics, *([] if origin is None else [origin])])
+    name = str(worker.run().get("name") or worker.run_id)
+    return ComparedRun(worker.run_id, name, view, LineageView.of(state.fold), origin, fork)

@@ -1,0 +1,81 @@
+"""What the detectors and the kinds of incidents are, and how detectors are set for one run. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from stabilitybackend.api.access import Commander, Reader, Worker
+from stabilitybackend.api.answers import JSON, answer, answers
+from stabilitybackend.backtest.settings import detector_list
+from stabilitybackend.detectors.engine.base import Detector
+from stabilitybackend.detectors.registry import DETECTORS
+from stabilitybackend.schema.detectors import Detectors, RunDetectors
+from stabilitybackend.schema.kinds import IncidentKinds, served
+
+__all__ = ["SettingsBody", "router"]
+
+router = APIRouter(prefix="/api/v1", tags=["detectors"])
+
+
+class SettingsBody(BaseModel):
+    """What differs from the defaults. Names and ranges are checked by the detectors' registry."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    settings: Any = Field(
+        description="detector -> parameter -> number, as GET /api/v1/detectors lists them; {} brings the defaults back",
+        examples=[{"spike": {"sensitivity": 0.5}}],
+    )
+
+
+@router.get("/detectors", responses=answers(Detectors))
+async def detectors(reader: Reader) -> Response:
+    """All detectors, in the order of their right to an event, and their parameters."""
+    return Response(_detectors(), media_type=JSON)
+
+
+@router.get("/incident_kinds", responses=answers(IncidentKinds))
+async def incident_kinds(reader: Reader) -> Response:
+    """All kinds of incidents: what each is called, is about and leads to."""
+    return answer({"kinds": [kind for name, kind in served().items() if name]})
+
+
+@router.get("/runs/{run_id}/detectors", responses=answers(RunDetectors))
+async def settings(reader: Reader, worker: Worker) -> Response:
+    """What is set for a run, and who changed it when."""
+    await worker.detectors.refresh()
+    return answer(worker.detectors.shown())
+
+
+@router.put("/runs/{run_id}/detectors", responses=answers(RunDetectors))
+async def set_detectors(body: SettingsBody, commander: Commander, worker: Worker) -> Response:
+    """Replace all that is set for a run; it holds for the points that come from now on."""
+    return answer(await worker.detectors.replace(body.settings, commander.name, worker.cursor))
+
+
+@cache
+def _detectors() -> bytes:
+    return orjson.dumps({"detectors": [{**one, **_idea(DETECTORS[one["name"]]())} for one in detector_list()]})
+
+
+def _idea(detector: Detector) -> dict[str, Any]:
+    return {"text": _text(inspect.getdoc(type(detector)) or ""), "every_rank": detector.every_rank}
+
+
+def _text(doc: str) -> str:
+    """Return the idea of a detector: what its docstring says before arguments, source and example, as paragraphs."""
+    paragraphs = [" ".join(paragraph.split()) for paragraph in doc.split("\n\n")]
+    ends = ("Args:", "Parameters", "Source", "Example", "Attributes:")
+    idea: list[str] = []
+    for paragraph in paragraphs:
+        if paragraph.startswith(ends):
+            break
+        plain = paragraph.removeprefix("Idea: ").replace("``", "")
+        idea.append(plain[:1].upper() + plain[1:])
+    return "\n".join(idea)

@@ -1,0 +1,125 @@
+"""``GET /api/v1/runs/{id}/export``: a whole run as one file, streamed. Shapes: docs/import-export.md."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Generator
+from typing import Annotated, Any, Literal
+
+import anyio
+import anyio.to_thread
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from stabilitybackend.api.access import Reader, Worker
+from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.errors import NotFound
+from stabilitybackend.export.export import Export, ExportView
+from stabilitybackend.export.jsonl import jsonl_export
+from stabilitybackend.export.parquet import parquet_export
+from stabilitybackend.points.store import StoreView
+from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.schema.series import ExportProgress
+from stabilitybackend.settings import Settings
+
+__all__ = ["EXPORT_ID_HEADER", "router"]
+
+#: Header of the answer: under this id the export tells how far it is, and what it could not read.
+EXPORT_ID_HEADER = "X-Export-Id"
+#: Exports whose progress is remembered, newest ones.
+MAX_REMEMBERED = 64
+#: Seconds for a look at the points of now.
+REFRESH_TIMEOUT_S = 10.0
+_TYPES = {"jsonl": "application/x-ndjson", "parquet": "application/vnd.apache.parquet"}
+
+router = APIRouter(prefix="/api/v1/runs/{run_id}/export", tags=["export"])
+
+
+class _FileResponse(StreamingResponse):
+    """Ends the making of the file when the reader is gone, and not when its memory happens to be collected."""
+
+    def __init__(self, chunks: Generator[bytes, None, None], **options: Any) -> None:
+        super().__init__(chunks, **options)
+        self._chunks = chunks
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(self._chunks.close)
+
+
+@router.get("", response_class=Response, responses=answers(None, media_types=tuple(_TYPES.values())))
+async def export(
+    request: Request,
+    reader: Reader,
+    worker: Worker,
+    format: Literal["jsonl", "parquet"] = "jsonl",
+    view: Annotated[ExportView, Query(description="effective: without discarded points")] = "all",
+    metric: Annotated[list[str] | None, Query(description="metric names; repeat it; all without")] = None,
+) -> Response:
+    """The points of a run as one file, made while it is read."""
+    state, cursor = worker.state, worker.cursor
+    stored, lineage = state.store.view(metric), LineageView.of(state.fold)
+    settings: Settings = request.app.state.settings
+    run, segments = dict(worker.run()), worker.segments().segments
+
+    loop = asyncio.get_running_loop()
+
+    async def view_now() -> StoreView:
+        return worker.state.store.view(metric)
+
+    def refresh() -> StoreView:
+        """Called in the thread that makes the file; the points are looked up where they change."""
+        return asyncio.run_coroutine_threadsafe(view_now(), loop).result(REFRESH_TIMEOUT_S)
+
+    def begin() -> tuple[Export, Generator[bytes, None, None]]:
+        made = Export(
+            stored,
+            lineage,
+            run,
+            segments,
+            view=view,
+            metrics=metric or [],
+            cursor=cursor,
+            now=time.time(),
+            refresh=refresh,
+        )
+        if format == "jsonl":
+            return made, jsonl_export(made)
+        settings.make_data_dir()
+        return made, parquet_export(made, settings.data_dir)
+
+    made, chunks = await asyncio.to_thread(begin)
+    name = uuid.uuid4().hex
+    remembered = _remembered(request)
+    remembered[name] = made.progress
+    while len(remembered) > MAX_REMEMBERED:
+        remembered.popitem(last=False)
+    headers = {
+        EXPORT_ID_HEADER: name,
+        "Content-Disposition": f'attachment; filename="{made.run_id}.{format}"',
+    }
+    return _FileResponse(chunks, media_type=_TYPES[format], headers=headers)
+
+
+@router.get("/{export_id}", responses=answers(ExportProgress))
+async def progress(request: Request, export_id: str, reader: Reader) -> Response:
+    """How far an export is: points in all (about) and written, and what could not be read."""
+    found = _remembered(request).get(export_id)
+    if found is None:
+        raise NotFound(f"there is no export {export_id!r}", hint="only the newest ones of this server are remembered")
+    return answer(found)
+
+
+def _remembered(request: Request) -> OrderedDict[str, ExportProgress]:
+    state: Any = request.app.state
+    if not hasattr(state, "exports"):
+        state.exports = OrderedDict()
+    exports: OrderedDict[str, ExportProgress] = state.exports
+    return exports

@@ -1,0 +1,58 @@
+"""What is known over all runs: ``GET /api/v1/gpus`` and ``/api/v1/interruptions``. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from stabilitybackend.api.access import Commander, Manager, Reader, Worker
+from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.errors import NotFound
+from stabilitybackend.schema.fleet import Interruption, Interruptions
+from stabilitybackend.schema.gpus import FleetGpus
+
+__all__ = ["CategoryBody", "router"]
+
+router = APIRouter(prefix="/api/v1", tags=["fleet"])
+
+
+class CategoryBody(BaseModel):
+    """What a person says that an interruption was."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    category: str | None = Field(description="a category of the table; null undoes an earlier correction")
+
+
+@router.get("/gpus", responses=answers(FleetGpus))
+async def gpus(manager: Manager, reader: Reader) -> Response:
+    """Every GPU with a known fault, newest fault first."""
+    return answer(manager.fleet.gpus(reader.project))
+
+
+@router.get("/interruptions", responses=answers(Interruptions))
+async def interruptions(
+    manager: Manager,
+    reader: Reader,
+    days: Annotated[float | None, Query(description="only of the last so many days, > 0")] = None,
+    project: Annotated[str | None, Query(description="only of the runs of this project")] = None,
+) -> Response:
+    """What stopped the jobs of this server: each interruption, and the table of all."""
+    if project is not None and not reader.sees(project):
+        raise NotFound(f"no run of project {project!r} is any business of this key", hint="leave the project out")
+    found = manager.fleet.interruptions(days, project if reader.project is None else reader.project)
+    if reader.project is not None:
+        found["projects"] = [name for name in found["projects"] if reader.sees(name)]
+    return answer(found)
+
+
+@router.put("/runs/{run_id}/incidents/{incident_id}/category", responses=answers(Interruption))
+async def correct(
+    incident_id: str, body: CategoryBody, commander: Commander, manager: Manager, worker: Worker
+) -> Response:
+    """Correct the category of an interruption; your name is kept with it."""
+    await worker.tell_fleet()
+    found = await manager.fleet.correct(worker.run_id, incident_id, body.category, commander.name)
+    return answer(found)

@@ -1,0 +1,24 @@
+"""The ledger of a run's rollbacks: ``GET /api/v1/runs/{id}/ledger``. Shapes and words: docs/api.md."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from fastapi import APIRouter, Response
+
+from stabilitybackend.api.access import Reader, Worker
+from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.runs.derived.rollback_cost import ledger_of
+from stabilitybackend.schema.rollback_cost import RollbackCosts
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+
+
+@router.get("/{run_id}/ledger", responses=answers(RollbackCosts))
+async def ledger(reader: Reader, worker: Worker) -> Response:
+    """What each rollback cost, and how much of the run's time was worth it."""
+    found = await asyncio.to_thread(ledger_of(worker.state, time.time()))
+    return answer(found)

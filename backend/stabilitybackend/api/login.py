@@ -1,0 +1,83 @@
+"""Logging in and out of the pages, who one is, and what was done by whom. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
+
+from stabilitybackend.api.access import Administrator, Caller, audit
+from stabilitybackend.api.answers import answer, answers
+from stabilitybackend.audit import AuditLog
+from stabilitybackend.auth import Authenticator
+from stabilitybackend.errors import Unauthorized
+from stabilitybackend.schema.server import Audit, LoggedOut, Me
+from stabilitybackend.sessions import Sessions, login_cookie, logout_cookies, session_of
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1", tags=["server"])
+
+
+class Login(BaseModel):
+    """A key, pasted by a person."""
+
+    key: str = Field(max_length=200)
+
+
+@router.post("/login", responses=answers(Me))
+async def login(body: Login, request: Request) -> Response:
+    """Check a key and open a session for it; its id is in a cookie that scripts can't read."""
+    state = request.app.state
+    authenticator: Authenticator = state.authenticator
+    by_key = await authenticator.authenticate({"authorization": f"Bearer {body.key}"}, {})
+    identity = replace(by_key, session=True)
+    assert identity.key_id is not None  # a key was sent, so a key was found
+    sessions: Sessions = state.sessions
+    text = await sessions.open(identity.key_id)
+    await audit(request, identity, "login")
+    secure = state.origins.is_https(request.scope["headers"], request.scope["scheme"])
+    cookie = login_cookie(text, request.headers, secure=secure)
+    response = answer(identity.shown())
+    response.headers["set-cookie"] = cookie
+    return response
+
+
+@router.post("/logout", responses=answers(LoggedOut))
+async def logout(request: Request) -> Response:
+    """End the session of this browser, if it has one."""
+    state = request.app.state
+    text = session_of(request.headers, request.cookies)
+    if text is not None:
+        sessions: Sessions = state.sessions
+        try:
+            identity = await state.authenticator.authenticate(request.headers, request.cookies)
+        except Unauthorized:
+            identity = None
+        await sessions.close(text)
+        if identity is not None and identity.session:
+            await audit(request, identity, "logout")
+    response = answer(LoggedOut())
+    for cookie in logout_cookies(request.headers):
+        response.headers.append("set-cookie", cookie)
+    return response
+
+
+@router.get("/me", responses=answers(Me))
+async def me(caller: Caller) -> Response:
+    """Say who makes this call, and what that may do."""
+    return answer(caller.shown())
+
+
+@router.get("/audit", responses=answers(Audit))
+async def audit_log(
+    request: Request,
+    administrator: Administrator,
+    count: Annotated[int, Query(ge=1, le=10_000, description="newest entries")] = 100,
+) -> Response:
+    """What was done to runs, keys and sessions, by whom and when, newest first."""
+    log: AuditLog = request.app.state.audit
+    administrator.require_all_projects()
+    return answer(Audit(await log.newest(count)))

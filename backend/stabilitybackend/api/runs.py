@@ -1,0 +1,127 @@
+"""Reading runs: ``GET /api/v1/runs...``. Shapes: docs/api.md."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+
+from stabilitybackend.api.access import Commander, Manager, Reader, Worker
+from stabilitybackend.api.answers import JSON, answer, answers
+from stabilitybackend.api.reading import Threads
+from stabilitybackend.errors import NotFound
+from stabilitybackend.query import query
+from stabilitybackend.query.lineage_view import LineageView
+from stabilitybackend.query.request import SeriesRequest
+from stabilitybackend.schema.health import HealthAnswer
+from stabilitybackend.schema.incidents import ShownIncident, shown
+from stabilitybackend.schema.lineage import Checkpoints, Segments
+from stabilitybackend.schema.runs import RunPage, RunWithStoring
+from stabilitybackend.schema.series import SeriesAnswer
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/api/v1/runs", tags=["runs"])
+
+
+class Incidents(msgspec.Struct):
+    """Newest first."""
+
+    incidents: list[ShownIncident]
+
+
+@router.get("", responses=answers(RunPage))
+async def runs(
+    manager: Manager,
+    reader: Reader,
+    limit: Annotated[int, Query(ge=1, le=1000, description="at most so many")] = 500,
+    cursor: Annotated[str | None, Query(max_length=400, description="'next' of the page before")] = None,
+) -> Response:
+    """A page of the runs, newest first, how many there are, and the cursor of the next page."""
+    return answer({**await manager.runs(limit, cursor, reader.project), "storing": manager.storing})
+
+
+@router.get("/{run_id}", responses=answers(RunWithStoring))
+async def run(reader: Reader, manager: Manager, worker: Worker) -> Response:
+    """One run."""
+    return answer({**worker.run(), "storing": manager.storing})
+
+
+@router.get("/{run_id}/segments", responses=answers(Segments))
+async def segments(reader: Reader, worker: Worker) -> Response:
+    """The tree of segments and its head."""
+    return answer(worker.segments())
+
+
+@router.post("/{run_id}/segments/{segment}/undo", responses=answers(Segments))
+async def undo_segment(segment: int, commander: Commander, worker: Worker) -> Response:
+    """Say that a segment which was inferred from the steps alone is no rollback; its points are discarded as strays."""
+    return answer(await worker.undo_segment(segment, commander.name))
+
+
+@router.get("/{run_id}/series", responses=answers(SeriesAnswer))
+async def series(
+    reader: Reader,
+    worker: Worker,
+    threads: Threads,
+    metric: Annotated[list[str], Query(description="metric names; repeat the parameter")],
+    view: Annotated[str, Query(description="effective, all or segment:<id>")] = "effective",
+    start: Annotated[int | None, Query(description="first step, inclusive")] = None,
+    stop: Annotated[int | None, Query(description="last step, inclusive")] = None,
+    points: Annotated[int | None, Query(description="at most about this many a metric and rank")] = None,
+    rank: Annotated[str, Query(description="a rank, primary (the lowest that logs the metric) or all")] = "all",
+    x: Annotated[str, Query(description="step, time or the name of a metric")] = "step",
+    smooth: Annotated[float | None, Query(description="weight of the past, 0 to 0.9999")] = None,
+    cursor: Annotated[str | None, Query(description="only what came after this stream id")] = None,
+) -> Response:
+    """Points of some metrics, one entry per metric, segment and rank; full resolution without ``points``."""
+    request = SeriesRequest.of(metric, view=view, start=start, stop=stop, points=points, rank=rank, x=x, smooth=smooth)
+    state, newest = worker.state, worker.cursor
+    stored = state.store.view([*request.metrics, x])
+    lineage = LineageView.of(state.fold)
+    newer = None if cursor is None else stored.since(cursor)
+
+    def read() -> bytes:
+        return query.select(stored, lineage, request, newer).as_json(cursor=newest)
+
+    return Response(await threads.run(read), media_type=JSON)
+
+
+@router.get("/{run_id}/incidents", responses=answers(Incidents))
+async def incidents(reader: Reader, worker: Worker) -> Response:
+    """Incidents, newest first."""
+    return answer({"incidents": [shown(one) for one in worker.state.incidents.all()]})
+
+
+@router.get("/{run_id}/incidents/{incident_id}", responses=answers(ShownIncident))
+async def incident(incident_id: str, reader: Reader, worker: Worker) -> Response:
+    """One incident."""
+    found = worker.state.incidents.get(incident_id)
+    if found is None:
+        raise NotFound(f"run {worker.run_id} has no incident {incident_id!r}", hint="list them with GET .../incidents")
+    return answer(shown(found))
+
+
+@router.post("/{run_id}/incidents/{incident_id}/ack", responses=answers(ShownIncident))
+async def acknowledge(incident_id: str, commander: Commander, worker: Worker) -> Response:
+    """Acknowledge an incident; the first person who does so stays."""
+    return answer(shown(await worker.acknowledge(incident_id, commander.name)))
+
+
+@router.get("/{run_id}/checkpoints", responses=answers(Checkpoints))
+async def checkpoints(reader: Reader, worker: Worker) -> Response:
+    """Checkpoints, newest first."""
+    return answer({"checkpoints": worker.state.checkpoints()})
+
+
+@router.get("/{run_id}/health", responses=answers(HealthAnswer))
+async def health(reader: Reader, worker: Worker) -> Response:
+    """The newest report of each agent, and what each rank does."""
+    state = worker.state
+    judged = state.statuses()
+    for agent in state.agents.values():
+        for rank in agent.ranks:
+            rank.status = judged.of.get(rank.source)
+    agents = [state.agent_view(agent) for agent in state.agents.values()]
+    return answer(HealthAnswer(agents, judged.waits_for))

@@ -1,0 +1,163 @@
+"""What is known of a job when a command is asked of it, and whether the two fit. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stabilitybackend.commands.abilities import Handlers
+from stabilitybackend.errors import BadRequest, Conflict
+from stabilitybackend.incidents.rollback_target import inside
+from stabilitybackend.schema.commands import KINDS, CommandRequest
+from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.lineage import Checkpoint
+
+__all__ = ["JobView", "check_fields", "check_outside", "last_good", "usable_checkpoint"]
+
+#: How far ahead the first common boundary lies, seconds of training: a command reaches the ranks in well under 0.2 s.
+MARGIN_S = 0.5
+MAX_REASON_CHARS = 2_000
+#: Longest time that ranks get to leave by themselves before they are killed, seconds.
+MAX_GRACE_S = 300.0
+#: Nodes that one restart may leave out, or keep.
+MAX_EXCLUDED = 256
+MAX_NODE_CHARS = 100
+
+
+@dataclass(frozen=True)
+class JobView:
+    """What is known of the job at this moment.
+
+    Attributes:
+        running_step: newest step that a rank is in, extrapolated to now; None when no step was seen.
+        step_time_s: usual seconds a step, None when unknown.
+        world_size: ranks that have to agree.
+        head, head_key: the segment that the command is fenced to.
+        checkpoints: newest first.
+        agents: agents connected now.
+        starts: node -> when the newest of its ranks' processes started, ns since 1970 by the node's own clock.
+        spoiling: the open incidents from whose onset on no checkpoint is good.
+        handler: what the job's ranks said that they can change in a rollback.
+        twins: which processes say that they are one rank, in words; empty where each is a rank of its own.
+    """
+
+    running_step: int | None
+    step_time_s: float | None
+    world_size: int
+    head: int
+    head_key: str
+    checkpoints: Sequence[Checkpoint]
+    agents: int
+    starts: Mapping[str, int] = field(default_factory=dict)
+    spoiling: Sequence[Incident] = ()
+    handler: Handlers = field(default_factory=Handlers)
+    twins: str = ""
+
+    def boundary(self, attempt: int) -> int | None:
+        """Return the step before which all ranks shall act, None when the job's step is unknown."""
+        if self.running_step is None:
+            return None
+        ahead = 1 if not self.step_time_s else max(1, math.ceil(MARGIN_S / self.step_time_s))
+        return self.running_step + ahead * (1 << (attempt - 1))
+
+
+def check_fields(request: CommandRequest) -> None:
+    """Raise BadRequest where a field is out of range, is missing, or does not belong to the kind."""
+    kind = KINDS[request.kind]
+    foreign = [name for name in _ALL_FIELDS if name not in kind.takes and getattr(request, name) is not None]
+    if foreign:
+        expected = ", ".join(sorted(kind.takes)) or "a reason"
+        raise BadRequest(
+            f"{', '.join(foreign)} given for a {request.kind}, expected only {expected}", hint="leave it out"
+        )
+    if request.kind == "rollback" and request.to_step is None:
+        raise BadRequest("to_step is missing, expected the step of a checkpoint", hint="give a to_step")
+    if request.lr_scale is not None and not (math.isfinite(request.lr_scale) and 0 < request.lr_scale <= 10):
+        raise BadRequest(
+            f"lr_scale is {request.lr_scale}, expected a factor in (0, 10]", hint="0.5 halves the learning rate"
+        )
+    _check("to_step", request.to_step, 0, 2**53 - 1)
+    _check("seed", request.seed, 0, 2**63 - 1)
+    _check("skip_batches", request.skip_batches, 0, 10**9)
+    _check("expires_s", request.expires_s, 1, kind.max_expires_s)
+    _check("grace_s", request.grace_s, 0, MAX_GRACE_S)
+    if len(request.reason) > MAX_REASON_CHARS:
+        raise BadRequest(
+            f"reason has {len(request.reason)} characters, expected at most {MAX_REASON_CHARS}", hint="shorten it"
+        )
+    exclude, keep = request.exclude_nodes or (), request.keep_nodes or ()
+    _check_nodes("exclude_nodes", exclude)
+    _check_nodes("keep_nodes", keep)
+    both = sorted(set(exclude) & set(keep))
+    if both:
+        raise BadRequest(
+            f"{', '.join(both)} given in exclude_nodes and in keep_nodes, expected one of them",
+            hint="leave the node out or keep it",
+        )
+
+
+#: Every field that some kind takes.
+_ALL_FIELDS = sorted(frozenset[str]().union(*(kind.takes for kind in KINDS.values())))
+
+
+def usable_checkpoint(to_step: int, checkpoints: Sequence[Checkpoint]) -> str | None:
+    """Return the path of the checkpoint of ``to_step``, None for a job that announces none.
+
+    Raises:
+        BadRequest: the job announces checkpoints, and none of that step can be used.
+    """
+    if not checkpoints:
+        return None
+    usable = [c for c in checkpoints if c.usable]
+    for checkpoint in usable:
+        if checkpoint.step == to_step:
+            return checkpoint.path
+    known = ", ".join(str(c.step) for c in usable[:12]) or "none"
+    raise BadRequest(f"there is no usable checkpoint for step {to_step}", hint=f"usable checkpoints: {known}")
+
+
+def check_outside(request: CommandRequest, checkpoints: Sequence[Checkpoint], spoiling: Sequence[Incident]) -> None:
+    """Raise Conflict where the named checkpoint is from inside an open incident, and that was not accepted.
+
+    Args:
+        spoiling: the open incidents from whose onset on no checkpoint is good.
+    """
+    if request.to_step is None or request.accept_inside_incident:
+        return
+    found = inside(request.to_step, spoiling)
+    if found is None:
+        return
+    raise Conflict(
+        f"the checkpoint of step {request.to_step} was {found.text} (incident {found.incident_id})",
+        hint=f"{last_good(checkpoints, spoiling)}; to go to step {request.to_step} all the same, say "
+        "accept_inside_incident (on the command line: --accept-inside-incident)",
+        code="inside_incident",
+    )
+
+
+def last_good(checkpoints: Sequence[Checkpoint], spoiling: Sequence[Incident]) -> str:
+    """Return in words which usable checkpoint is the newest one from before all open incidents."""
+    usable = (c.step for c in checkpoints if c.usable)
+    good = max((step for step in usable if inside(step, spoiling) is None), default=None)
+    return "no checkpoint is from before it" if good is None else f"the last good one is that of step {good}"
+
+
+def _check(name: str, value: float | None, low: float, high: float) -> None:
+    if value is not None and not low <= value <= high:
+        raise BadRequest(f"{name} is {value}, expected {low} to {high:g}", hint=f"give a {name} in that range")
+
+
+def _check_nodes(name: str, nodes: Sequence[str]) -> None:
+    if len(nodes) > MAX_EXCLUDED:
+        raise BadRequest(f"{name} has {len(nodes)} names, expected at most {MAX_EXCLUDED}", hint="name fewer")
+    for node in nodes:
+        # They end on command lines (sbatch --exclude=...): nothing that a shell or a list would read differently.
+        if (
+            not 1 <= len(node) <= MAX_NODE_CHARS
+            or not node.replace("-", "").replace(".", "").replace("_", "").isalnum()
+        ):
+            raise BadRequest(
+                f"{name} has {node!r:.60}, expected names of letters, digits, '.', '_' and '-'",
+                hint="give the nodes' names as the run's page shows them",
+            )

@@ -1,0 +1,278 @@
+"""Says what a launcher should do next: nothing, start again (from where, without which nodes), or ask people. Pure.
+
+A launcher starts blindly what died; this adds what it can't know: which checkpoint is good, which node is suspect, and
+that the third start in a row came no further. A node is left out on hard evidence only (its GPU has to be reset, it is
+gone, somebody named it), or when its ranks were blamed twice: one blame is a suspicion, and a job without its spare
+nodes does not start at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stabilitybackend.commands.request import check_outside, last_good, usable_checkpoint
+from stabilitybackend.incidents.clean_exits import left_in_order
+from stabilitybackend.incidents.rollback_target import inside, spoiling
+from stabilitybackend.schema.commands import CommandRequest
+from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, JudgedFacts, facts
+from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.schema.lineage import Checkpoint, Offer
+from stabilitybackend.schema.plan import Plan, PlannedAction, PlannedCheckpoint, PlannedSuspect
+from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
+
+__all__ = ["EXIT_CODES", "MAX_FRUITLESS", "JobFacts", "make_plan"]
+
+#: Action -> exit code of ``stabilityboard plan``. Avoided: 0 to 2, 16 and 17 (Megatron), 64 to 78 (sysexits), 93 (NVRx:
+#: no restart), 126 to 165 (shells and signals) and 255.
+EXIT_CODES: Mapping[str, int] = {"none": 0, "wait": 0, "relaunch": 40, "relaunch_without": 41, "stop": 42}
+#: Launches in a row without progress after which people have to look. NVRx's launcher stops after 3 cycles in which the
+#: checkpoint did not advance (max_no_progress_cycles, nvidia_resiliency_ext/fault_tolerance/config.py).
+MAX_FRUITLESS = 3
+#: A hang is judged within so long; one without a verdict after it is started again all the same, seconds.
+UNDECIDED_S = 60.0
+#: Exit code with which Megatron says that its own validation of a result failed: the same again would not help
+#: (core/rerun_state_machine.py).
+MEGATRON_FAILED = 17
+#: Suspects named in a plan.
+MAX_SUSPECTS = 16
+
+#: Statuses of a job that stands now: other incidents that stop one may be older, and it trained on.
+_STANDING = ("stalled", "unreachable")
+#: Verdicts that speak of a node as such.
+_NODE_CLASSES = frozenset({"node_lost"})
+#: Verdicts that blame nobody's machine, however often they come.
+_SOFTWARE_CLASSES = frozenset(
+    {"exception", "exit_code", "signal", "oom_kill", "overdue", "collective_stuck", "desync", "partition", "stopped"}
+)
+#: What NVIDIA asks for before such a GPU is used again (docs/gpu.md).
+_GPU_CLASSES = frozenset({"reset", "reboot", "drain"})
+#: Times that a node's ranks are blamed before it is left out.
+_BLAMES = 2
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What the plan is made from.
+
+    Attributes:
+        status, note: of the Run (docs/api.md).
+        incidents, checkpoints: newest first.
+        nodes: of the job's ranks.
+        fruitless: newest launches in a row that made no progress.
+        settled: False while the last words of a job that ended may still be on their way: the first rank that is told
+            dead need not be the cause.
+        offer: the rollback that the run offers (``commands/rollback_offer.py``), None for none.
+    """
+
+    status: str
+    note: str
+    incidents: Sequence[Incident]
+    checkpoints: Sequence[Checkpoint]
+    nodes: Collection[str]
+    fruitless: int
+    settled: bool = True
+    offer: Offer | None = None
+
+
+def make_plan(run_id: str, job: JobFacts, now: float, request: CommandRequest | None = None) -> Plan:
+    """Return the plan in the shape of docs/restart.md.
+
+    Args:
+        now: unix seconds.
+        request: of people who want a restart whatever the plan would say; what they name counts.
+
+    Raises:
+        BadRequest: the request names a checkpoint that can't be used.
+        Conflict: it names one from inside an open incident, and does not accept that.
+    """
+    stopping = _stopping(job.incidents)
+    cause = stopping[0] if stopping else None
+    standing = next((incident for incident in stopping if kind_of(incident.kind).status in _STANDING), None)
+    verdict = _verdict(cause) or _verdict(standing)
+    hard, soft = _blamed(job.incidents, stopping)
+    named = set(request.exclude_nodes or ()) if request is not None else set[str]()
+    # Suspicion alone must not empty the job.
+    kept = set(request.keep_nodes or ()) if request is not None else set[str]()
+    hard, soft = hard - kept, soft - kept
+    exclude = sorted(named | hard | (soft if set(job.nodes) - hard - named - soft else set()))
+    action, why = _action(job, cause, standing, now)
+    if request is not None:
+        action, why = "relaunch", _sentence(request.reason) or ("" if cause is None else _why(cause, job))
+    if action == "relaunch" and exclude:
+        action = "relaunch_without"
+    relaunch = action.startswith("relaunch")
+    start = _start_from(job, request) if relaunch else _Start()
+    return Plan(
+        version=1,
+        run_id=run_id,
+        written=now,
+        action=action,
+        checkpoint=start.checkpoint,
+        warning=start.warning,
+        skip_batches=start.skip_batches,
+        skip_range=start.skip_range,
+        lr_scale=start.lr_scale,
+        exclude_nodes=exclude if relaunch else [],
+        suspects=_suspects(verdict),
+        incident_id=None if cause is None else cause.incident_id,
+        verdict=verdict,
+        exit_code=EXIT_CODES[action],
+        text=" ".join([*([why] if why else []), *(_words(start, exclude, bool(job.checkpoints)) if relaunch else [])]),
+    )
+
+
+@dataclass(frozen=True)
+class _Start:
+    checkpoint: PlannedCheckpoint | None = None
+    skip_batches: int | None = None
+    skip_range: tuple[int, int] | None = None
+    lr_scale: float | None = None
+    #: What speaks against the checkpoint, one sentence; None: nothing is known.
+    warning: str | None = None
+
+
+def _stopping(incidents: Iterable[Incident]) -> list[Incident]:
+    """Return the open incidents that stop a job, the first cause first."""
+    found = [i for i in incidents if i.state == "open" and kind_of(i.kind).stops_job and _stops(i)]
+    return sorted(found, key=lambda i: (i.opened, i.incident_id))
+
+
+def _stops(incident: Incident) -> bool:
+    if incident.kind == "gpu_fault":
+        fault = facts(incident.evidence, GpuFaultFacts)
+        return fault.asks in _GPU_CLASSES and not fault.foreign
+    if incident.kind == "agent_lost":
+        return incident.verdict.training == "stands"
+    return True
+
+
+def _verdict(incident: Incident | None) -> Verdict | None:
+    return None if incident is None else facts(incident.evidence, JudgedFacts).verdict
+
+
+def _blamed(incidents: Iterable[Incident], stopping: Sequence[Incident]) -> tuple[set[str], set[str]]:
+    """Return (nodes that can't be used, nodes that are suspect)."""
+    hard: set[str] = set()
+    for incident in stopping:
+        verdict = incident.verdict
+        if incident.kind == "gpu_fault":
+            node = incident.node or facts(incident.evidence, GpuFaultFacts).gpu.node
+            hard |= {node} if node else set()
+        elif verdict.kind in _NODE_CLASSES and verdict.confidence != "low":
+            hard.update(verdict.nodes)
+    open_names = {node for incident in stopping for node in incident.verdict.nodes}
+    blames: Counter[str] = Counter()
+    for incident in incidents:
+        verdict = incident.verdict
+        machine = verdict.kind not in _SOFTWARE_CLASSES and not left_in_order(facts(incident.evidence, HangFacts))
+        if machine and verdict.confidence != "low":
+            blames.update(set(verdict.nodes))
+    return hard, {node for node in open_names if blames[node] >= _BLAMES}
+
+
+def _action(job: JobFacts, cause: Incident | None, standing: Incident | None, now: float) -> tuple[PlannedAction, str]:
+    """Return what to do and why.
+
+    Args:
+        cause: the first of the open incidents that stop a job. standing: the first that says that it stands.
+    """
+    if job.status == "finished":
+        return ("none", "The job is finished.")
+    if job.status == "offline":
+        return ("none", "The run was imported: there is no job.")
+    if job.status == "unreachable":
+        return ("wait", job.note)
+    if job.status == "crashed":
+        if not job.settled:
+            return ("wait", f"{_why(cause, job)} Its last messages may still be on their way.")
+        if job.fruitless >= MAX_FRUITLESS:
+            return (
+                "stop",
+                f"{_why(cause, job)} The last {job.fruitless} starts made no progress: a human has to look.",
+            )
+        deaths = [] if cause is None else facts(cause.evidence, DeathFacts).deaths
+        if deaths and deaths[0].exit_code == MEGATRON_FAILED:
+            return ("stop", f"{_why(cause, job)} Exit code 17: Megatron's own check of a result failed.")
+        return ("relaunch", _why(cause, job))
+    if standing is not None:
+        verdict = _verdict(standing)
+        undecided = verdict is None and now - standing.opened < UNDECIDED_S
+        if undecided or (verdict is not None and verdict.kind in ("overdue", "partition")):
+            return ("wait", f"{_why(standing, job)} That is not decided yet.")
+        # A GPU that failed first is why it stands.
+        return ("relaunch", " ".join(dict.fromkeys((_why(cause, job), _why(standing, job)))))
+    if cause is not None:
+        return ("none", f"The job runs on. {_why(cause, job)}")
+    return ("none", job.note or "The job runs.")
+
+
+def _why(cause: Incident | None, job: JobFacts) -> str:
+    return _sentence(job.note if cause is None else (cause.verdict.text or cause.title))
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text if text.endswith((".", "!", "?")) or not text else text + "."
+
+
+def _start_from(job: JobFacts, request: CommandRequest | None) -> _Start:
+    """Return where training goes on: what people named, else the rollback that is advised, else the newest.
+
+    What died of its machine goes on where it was, also inside a spike that nobody is advised to go back for: most of
+    them pass, and to throw steps away is for people to decide. But it says so.
+    """
+    skip, scale = (None, None) if request is None else (request.skip_batches, request.lr_scale)
+    spoiled = spoiling(job.incidents)
+    if request is not None and request.to_step is not None:
+        path = usable_checkpoint(request.to_step, job.checkpoints)
+        check_outside(request, job.checkpoints, spoiled)
+        step = request.to_step
+    else:
+        usable = [c for c in job.checkpoints if c.usable]
+        advised = job.offer if any(_says_back(incident) for incident in spoiled) else None
+        chosen = next((c for c in usable if advised is not None and c.step == advised.to_step), None)
+        if chosen is not None and advised is not None:
+            skip = advised.skip_batches if skip is None else skip
+            scale = advised.lr_scale if scale is None else scale
+        else:
+            chosen = max(usable, key=lambda c: (c.step, c.time), default=None)
+        if chosen is None:
+            return _Start(None, skip, None, scale)
+        step, path = chosen.step, chosen.path
+    found, warning = inside(step, spoiled), None
+    if found is not None:
+        warning = f"The checkpoint of step {step} was {found.text}; {last_good(job.checkpoints, spoiled)}."
+    return _Start(PlannedCheckpoint(step, path, found), skip, (step + 1, step + skip) if skip else None, scale, warning)
+
+
+def _says_back(incident: Incident) -> bool:
+    return incident.suggestion is not None and incident.suggestion.action == "roll_back"
+
+
+def _suspects(verdict: Verdict | None) -> list[PlannedSuspect]:
+    if verdict is None:
+        return []
+    gpus = {gpu.rank: gpu for gpu in verdict.gpus}
+    nodes = set(verdict.nodes)
+    found = []
+    for rank in verdict.culprits[:MAX_SUSPECTS]:
+        gpu = gpus.get(rank, SuspectGpu())
+        found.append(PlannedSuspect(rank, gpu.node or (min(nodes) if len(nodes) == 1 else None), gpu.uuid))
+    return found
+
+
+def _words(start: _Start, exclude: Sequence[str], announces: bool) -> Iterator[str]:
+    """Yield how the job is to be started again, sentences."""
+    if start.checkpoint is not None:
+        where = f"from the checkpoint of step {start.checkpoint.step}"
+    else:
+        where = "from the beginning: no checkpoint can be used" if announces else "from where it finds its state"
+    without = f" without {', '.join(exclude)}" if exclude else ""
+    yield f"Start the job again{without}, {where}."
+    if start.skip_batches:
+        yield f"Leave out {start.skip_batches} batches behind it."
+    if start.lr_scale is not None:
+        yield f"Multiply the learning rate by {start.lr_scale:g}."

@@ -1,0 +1,1 @@
+"""Feeds a run's rows to the detectors, and adds the evidence to what they find."""

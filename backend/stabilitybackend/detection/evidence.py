@@ -1,0 +1,304 @@
+"""Gathers what people check an incident with: the curve around it, who moved first, what else happened, the batches.
+
+Called for every finding that is news, so it reads a few dozen rows of a few dozen series and no more. It reads rows
+with a step up to the finding's own only: a frame may hold later ones already, and the same points have to give the
+same evidence however they were cut into frames.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from stabilitybackend.detection.attribution import (
+    BASELINE_POINTS,
+    EARLIER_POINTS,
+    attribute,
+    floor_of,
+    is_logit,
+    usual,
+    watched,
+)
+from stabilitybackend.detection.nearby import surroundings
+from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, role_of
+from stabilitybackend.points.store import SeriesKey
+from stabilitybackend.schema.kinds import kind_of
+
+if TYPE_CHECKING:
+    from stabilitybackend.incidents.incidents import IncidentBook
+    from stabilitybackend.lineage.fold import LineageFold
+    from stabilitybackend.points.store import RunStore
+
+__all__ = ["Evidence"]
+
+#: Points of the drawn window: before the onset, and from there on. Together below the 64 entries of a list of evidence.
+WINDOW_BEFORE = 24
+WINDOW_SINCE = 36
+#: The band drawn around the usual level, robust sigmas to each side.
+BAND_SIGMAS = 3.0
+#: Points before the onset that are read, and how far back they are looked for at most where a run logs rarely, steps.
+BEFORE_POINTS = BASELINE_POINTS + EARLIER_POINTS
+FIRST_LOOKBACK_STEPS = 64
+MAX_LOOKBACK_STEPS = 262_144
+#: Points since the onset that attribution reads; a slow divergence is seen some hundred points after it began.
+SINCE_POINTS = 256
+#: An event longer than this is drawn from its beginning, its peak and its end, steps: a whole one would be dear.
+MAX_SPAN_STEPS = 5_000
+#: Batches remembered per run, and of each fingerprint so many characters; shown are those so many points around it.
+MAX_BATCHES = 256
+MAX_FINGERPRINT_CHARS = 64
+BATCHES_BEFORE = 4
+BATCHES_SINCE = 4
+#: Logits that grew by this over the window are worth a word, percent.
+GROWTH_PERCENT = 30.0
+MAX_GROWING = 4
+
+Points = list[tuple[int, float]]
+
+
+class Evidence:
+    """Adds evidence and the data set to findings of one run. Holds only the newest batches' fingerprints."""
+
+    def __init__(self) -> None:
+        self._batches: deque[tuple[int, str]] = deque(maxlen=MAX_BATCHES)
+        self._batch_rank: int | None = None
+
+    # --- what it hears -------------------------------------------------------------------------------------------
+
+    def batch(self, rank: int | None, step: int | None, data: Mapping[str, Any]) -> None:
+        """Take a ``batch`` event of the job; those of the lowest rank count."""
+        if rank is None or step is None or (self._batch_rank is not None and rank > self._batch_rank):
+            return
+        if rank != self._batch_rank:
+            self._batches.clear()
+            self._batch_rank = rank
+        self._batches.append((step, str(data.get("fingerprint", ""))[:MAX_FINGERPRINT_CHARS]))
+
+    def forked(self, fork_step: int) -> None:
+        """Forget the batches after the step that the run went back to."""
+        kept = [entry for entry in self._batches if entry[0] <= fork_step]
+        self._batches.clear()
+        self._batches.extend(kept)
+
+    def saved(self) -> dict[str, Any]:
+        """Return the state for ``restore``."""
+        return {"batches": list(self._batches), "rank": self._batch_rank}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over what ``saved`` returned."""
+        self._batches.clear()
+        self._batches.extend((int(step), str(mark)) for step, mark in saved["batches"])
+        self._batch_rank = saved["rank"]
+
+    # --- what it says --------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        finding: Finding,
+        time: float,
+        *,
+        rank: int | None,
+        store: RunStore,
+        fold: LineageFold,
+        incidents: IncidentBook,
+    ) -> Finding:
+        """Return the finding with its data set, where one carries it, and with what is known around its onset.
+
+        Args:
+            finding: what a detector, the liveness monitor or the job said. A data set that it names stays, but for an
+                incident of the whole loss where the curves tell better.
+            time: unix seconds of its point.
+            rank: the primary one; None while there is none.
+            store, fold, incidents: of the run, as of now.
+        """
+        more: dict[str, Any] = {}
+        dataset = finding.dataset
+        interval, series = 1.0, {}
+        if finding.metric is not None and rank is not None:
+            own = rank if finding.rank is None else finding.rank
+            main = _before(store, fold, finding.metric, own, finding)
+            interval = _interval(main)
+            window = _window(store, fold, finding, own, main, interval)
+            if window is not None:
+                more["window"] = window
+            series = _series(store, fold, finding, rank, interval, finding.onset_step - (main[0][0] if main else 0))
+            if not kind_of(finding.kind).of_machine:
+                dataset = _attributed(finding, series, more)
+            _optimizer(finding, series, more)
+        nearby = surroundings(finding, time, fold, incidents, series, interval)
+        if nearby:
+            more["nearby"] = nearby
+        batches = self._around(finding, interval)
+        if batches:
+            more["batches"] = batches
+        if not more and dataset == finding.dataset:
+            return finding
+        # The detector's own words come first: the bound on entries cuts from the end.
+        return replace(finding, dataset=dataset, evidence={**finding.evidence, **more})
+
+    def _around(self, finding: Finding, interval: float) -> list[dict[str, Any]]:
+        if finding.metric is None:
+            return []
+        low = finding.onset_step - BATCHES_BEFORE * interval
+        high = min(finding.onset_step + BATCHES_SINCE * interval, finding.now_step)
+        found = {step: mark for step, mark in self._batches if low <= step <= high}
+        return [{"step": step, "fingerprint": found[step]} for step in sorted(found)][: 4 * BATCHES_BEFORE]
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------
+
+
+def _read(store: RunStore, fold: LineageFold, metric: str, rank: int, first: int, last: int) -> Points:
+    """Return the effective points of ``first <= step <= last``, steps rising."""
+    points: Points = []
+    for part in fold.tree.path(since=first):
+        low, high = max(first, part.first), last if part.last is None else min(last, part.last)
+        if low <= high:
+            rows = store.rows(SeriesKey(metric, part.segment, rank, ""), low, high)
+            points += zip(rows.steps.tolist(), rows.values.tolist(), strict=True)
+    return points
+
+
+def _before(store: RunStore, fold: LineageFold, metric: str, rank: int, finding: Finding) -> Points:
+    """Return the newest points before the onset, looking back further where the run logs rarely."""
+    back, onset = FIRST_LOOKBACK_STEPS, finding.onset_step
+    while True:
+        points = _read(store, fold, metric, rank, max(0, onset - back), onset - 1)
+        if len(points) >= BEFORE_POINTS or back >= min(onset, MAX_LOOKBACK_STEPS):
+            return points[-BEFORE_POINTS:]
+        back *= 8
+
+
+def _interval(points: Points) -> float:
+    """Return the usual distance between two points, steps."""
+    distances = [later[0] - earlier[0] for earlier, later in pairwise(points)]
+    return max(1.0, median(distances)) if distances else 1.0
+
+
+def _series(
+    store: RunStore, fold: LineageFold, finding: Finding, rank: int, interval: float, back: int
+) -> dict[str, Points]:
+    """Return every series worth a look, around the onset."""
+    series: dict[str, Points] = {}
+    onset = finding.onset_step
+    last = min(finding.now_step, onset + int(SINCE_POINTS * interval))
+    for name in watched(store.metrics(), finding.metric):
+        points = _read(store, fold, name, rank, max(0, onset - max(back, 1)), last)
+        if points:
+            begin = bisect_left(points, onset, key=lambda point: point[0])
+            series[name] = points[max(0, begin - BEFORE_POINTS) : begin + SINCE_POINTS]
+    return series
+
+
+# --- the window ----------------------------------------------------------------------------------------------------
+
+
+def _window(
+    store: RunStore, fold: LineageFold, finding: Finding, rank: int, before: Points, interval: float
+) -> dict[str, Any] | None:
+    assert finding.metric is not None
+    onset, now = finding.onset_step, finding.now_step
+    if now - onset <= MAX_SPAN_STEPS:
+        since = _read(store, fold, finding.metric, rank, onset, now)
+    else:
+        middle = onset + MAX_SPAN_STEPS
+        tail = max(middle + 1, now - int(4 * WINDOW_SINCE * interval))
+        since = _read(store, fold, finding.metric, rank, onset, middle)
+        peak = finding.peak_step
+        if peak is not None and middle < peak < tail:
+            since += _read(store, fold, finding.metric, rank, peak, peak)
+        since += _read(store, fold, finding.metric, rank, tail, now)
+    points = before[-WINDOW_BEFORE:] + _thin(since, WINDOW_SINCE)
+    if not points:
+        return None
+    window: dict[str, Any] = {
+        "metric": finding.metric,
+        "steps": [step for step, _ in points],
+        "values": [_short(value) for _, value in points],
+    }
+    calm = usual((value for _, value in before), floor_of(finding.metric))
+    if calm is not None:
+        level, spread = calm
+        window["level"] = _short(level)
+        low = level - BAND_SIGMAS * spread
+        never_below_0 = all(value >= 0 for _, value in before if math.isfinite(value))
+        window["band"] = [_short(max(low, 0.0) if never_below_0 else low), _short(level + BAND_SIGMAS * spread)]
+    return window
+
+
+def _thin(points: Points, most: int) -> Points:
+    """Return at most ``most`` points: the first, the last, and of each bucket its extremes or what is not finite."""
+    if len(points) <= most:
+        return points
+    inner, buckets = points[1:-1], (most - 2) // 2
+    kept = [points[0]]
+    for i in range(buckets):
+        bucket = inner[i * len(inner) // buckets : (i + 1) * len(inner) // buckets]
+        strange = [point for point in bucket if not math.isfinite(point[1])]
+        finite = [point for point in bucket if math.isfinite(point[1])]
+        pair = strange[:1] + ([max(finite, key=_value)] if finite else [])
+        if len(pair) < 2 and finite:
+            pair.append(min(finite, key=_value))
+        kept += sorted(set(pair))
+    return [*kept, points[-1]]
+
+
+def _value(point: tuple[int, float]) -> float:
+    return point[1]
+
+
+def _short(value: float) -> float:
+    """Return a number with six digits: what is drawn needs no more, and it travels in every update."""
+    return float(f"{value:.6g}")
+
+
+# --- who moved -----------------------------------------------------------------------------------------------------
+
+
+def _attributed(finding: Finding, series: Mapping[str, Points], more: dict[str, Any]) -> str | None:
+    """Note who moved first and return the data set that carries the incident."""
+    falling = finding.kind == "repeat_data" or finding.evidence.get("direction") == "down"
+    found = attribute(series, finding.onset_step, falling=falling)
+    if found.moved:
+        more["moved_first"] = [move.as_dict() for move in found.moved]
+    role = role_of(finding.metric or "")
+    whole = role == LOSS or (role == GRAD_NORM and finding.kind == "nonfinite")
+    if not whole or not kind_of(finding.kind).by_dataset or not found.datasets:
+        return finding.dataset
+    # Of the whole loss all curves together know more than the one that happened to be outside first.
+    more["datasets"] = list(found.datasets)
+    return found.dataset
+
+
+def _optimizer(finding: Finding, series: Mapping[str, Points], more: dict[str, Any]) -> None:
+    """Note what speaks for trouble in the optimizer's state: small gradients before, large ones since; logits."""
+    grown: list[tuple[float, dict[str, Any]]] = []
+    for name, points in series.items():
+        before = [value for step, value in points if step < finding.onset_step and math.isfinite(value)]
+        since = [value for step, value in points if step >= finding.onset_step and math.isfinite(value)]
+        if role_of(name) == GRAD_NORM and len(before) >= BEFORE_POINTS // 2 and since:
+            half = len(before) // 2
+            calm, quiet = median(before[:half]), median(before[half:])
+            if calm > 0 and quiet > 0:
+                more["gradients"] = {
+                    "metric": name,
+                    "quiet_ratio": _short(quiet / calm),
+                    "burst_ratio": _short(max(since) / quiet),
+                }
+        elif is_logit(name) and len(before) + len(since) >= 16:
+            values = before + since
+            quarter = len(values) // 4
+            start, end = median(values[:quarter]), median(values[-quarter:])
+            if start > 0 and 100 * (end - start) / start >= GROWTH_PERCENT:
+                rise = round(100 * (end - start) / start, 1)
+                entry = {"metric": name, "from": _short(start), "to": _short(end), "rise_percent": rise}
+                grown.append((rise, entry))
+    if grown:
+        more["growing"] = [entry for _, entry in sorted(grown, key=lambda pair: -pair[0])][:MAX_GROWING]

@@ -1,0 +1,253 @@
+"""Feeds the detectors of one run: which rank they see, in which order, what they hear of forks, and what again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, takewhile
+from typing import Any
+
+from stabilitybackend.detectors.engine.bank import BEFORE_FIRST_STEP, DetectorBank
+from stabilitybackend.detectors.engine.base import Finding, Mark, Row
+from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
+from stabilitybackend.detectors.engine.row_blocks import RowBlock
+from stabilitybackend.detectors.registry import DETECTORS, Settings
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.tree import PathRange, Segment
+from stabilitybackend.points.store import RunStore
+from stabilitybackend.query import query
+
+#: Metrics that tell which rank is the one that people look at and detectors judge.
+PRIMARY_METRICS = ("loss", "grad_norm", "lr")
+#: Points of the branch that was left that a fork's mark tells, for each metric: what is trained again soon.
+LEFT_BEHIND_POINTS = 512
+#: Losses that a fork's mark tells of.
+LEFT_BEHIND_METRICS = 32
+#: Resumes without going back that are remembered, newest ones: they have no segment that tells of them.
+MAX_RESUMES = 64
+
+__all__ = ["PRIMARY_METRICS", "Found", "Judge"]
+
+#: What a detector said, with the log time of the row that it said it at, unix seconds.
+Found = tuple[float, Finding]
+
+#: Detectors that hear the primary rank alone, and those that hear every rank.
+OF_PRIMARY = {name: make for name, make in DETECTORS.items() if not make().every_rank}
+OF_EVERY_RANK = {name: make for name, make in DETECTORS.items() if make().every_rank}
+
+
+class Judge:
+    """The detectors of one run, fed with the effective rows of one rank in the order of their steps.
+
+    A fork's mark is given right before the first row of the new segment: by then all rows that the primary rank had
+    logged on the branch that it left have been stored, whoever of the ranks spoke of the fork first.
+
+    Args:
+        store: the run's points; what is given to ``take`` is in it already.
+        fold: the run's lineage.
+    """
+
+    def __init__(self, store: RunStore, fold: LineageFold) -> None:
+        self.fold = fold
+        #: The rank that is judged, None before any rank logged one of PRIMARY_METRICS.
+        self.primary: int | None = None
+        #: The run's points; another object once they were read from the archive.
+        self.store = store
+        self._bank = DetectorBank(OF_PRIMARY)
+        self._ranks = DetectorBank(OF_EVERY_RANK, in_order=False)
+        #: Segments whose mark the detectors have got, and the one whose rows they saw last.
+        self._marked: set[int] = {0}
+        self._fed_segment = 0
+        self._source: str | None = None
+        self._resumes: list[Mark] = []
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Exceptions by detector name."""
+        return {**self._bank.failures, **self._ranks.failures}
+
+    def configure(self, settings: Settings) -> None:
+        """Set the parameters of the detectors from here on, those not named to their default.
+
+        Raises:
+            SettingError: a setting is out of range, or unknown to its detector.
+        """
+        self._bank.configure(settings)
+        self._ranks.configure(settings)
+
+    def take(self, placed: Sequence[Placed]) -> list[Found]:
+        """Judge rows that have just been stored and return what changed.
+
+        Args:
+            placed: rows of one process, of several sets of metrics where these were logged in turn.
+        """
+        first = placed[0]
+        found = [one for each in placed for one in self._choose_primary(each)]
+        if first.rank is None or first.segment != self.fold.tree.head:
+            return found
+        if first.rank == self.primary:
+            found += self._marks(int(first.steps[0]), first)
+            found += _feed(self._bank, placed)
+            self._fed_segment, self._source = first.segment, first.source
+        return found + _feed(self._ranks, placed)
+
+    def forked(self, segment: Segment) -> list[Found]:
+        """Go back to where the new head's segment starts, and return what changed."""
+        self._resumes = [mark for mark in self._resumes if mark.step <= segment.fork_step]
+        part = self.fold.tree.path(since=segment.fork_step + 1)[-1]
+        found = [] if part.segment != segment.id else [(segment.created, f) for f in self._ranks.mark(self._fork(part))]
+        if self.primary is None:
+            return found
+        return found + self._feed_again(self._bank.rewind(segment.fork_step))
+
+    def _choose_primary(self, placed: Placed) -> list[Found]:
+        """The lowest rank that logs the loss is the one whose curve people see and detectors judge."""
+        if placed.rank is None or (self.primary is not None and placed.rank >= self.primary):
+            return []
+        if not any(name in PRIMARY_METRICS or role_of(name) == LOSS for name in placed.names):
+            return []
+        had_one, self.primary = self.primary is not None, placed.rank
+        if not had_one:
+            return []
+        self._source, self._resumes = None, []
+        return self._feed_again(self._bank.rewind(BEFORE_FIRST_STEP), before=int(placed.steps[0]))
+
+    # --- marks ---------------------------------------------------------------------------------------------------
+
+    def _marks(self, step: int, placed: Placed) -> list[Found]:
+        """Give the marks that are due before the row of ``step``, the first one of ``placed``."""
+        time = float(placed.times[0])
+        if placed.segment not in self._marked:
+            return [(time, finding) for mark in self._forks(step) for finding in self._bank.mark(mark)]
+        went_on = self._source is not None and placed.source != self._source and placed.segment == self._fed_segment
+        if not went_on or step <= self._bank.last_step:
+            return []
+        mark = _resume(self._bank.last_step, step, time)
+        self._resumes = [*self._resumes[-(MAX_RESUMES - 1) :], mark]
+        return [(time, finding) for finding in self._bank.mark(mark)]
+
+    def _forks(self, step: int) -> Iterator[Mark]:
+        """Give the marks of the segments of the effective path that begin at or before ``step`` and have none yet."""
+        unmarked = list(takewhile(lambda part: part.segment not in self._marked, reversed(self.fold.tree.path())))
+        for part in reversed(unmarked):
+            if part.first <= step:
+                self._marked.add(part.segment)
+                yield self._fork(part)
+
+    def _fork(self, part: PathRange) -> Mark:
+        segment = self.fold.tree[part.segment]
+        if segment.cause == "resume":
+            return _resume(segment.fork_step, segment.fork_step + 1, segment.created)
+        left = self._left_behind(segment)
+        because = f" ({segment.reason})" if segment.reason else ""
+        data = {
+            "fork_step": segment.fork_step,
+            "cause": segment.cause,
+            "reason": segment.reason,
+            "changes": dict(segment.changes),
+            "last_step": max((points[-1][0] for points in left.values()), default=segment.fork_step),
+            "left_behind": left,
+        }
+        text = f"the run went back to step {segment.fork_step}{because}"
+        return Mark("fork", segment.fork_step + 1, segment.created, text, data)
+
+    def _left_behind(self, segment: Segment) -> dict[str, list[tuple[int, float]]]:
+        """Return what the branch that ``segment`` left had logged past its fork step."""
+        heads = [head for _, head in self.fold.heads]
+        if self.primary is None or segment.id not in heads:
+            return {}
+        at = heads.index(segment.id)
+        before = heads[at - 1] if at else 0
+        losses = [name for name in self.store.metrics() if role_of(name) == LOSS or dataset_of(name)]
+        rows = query.effective_rows(
+            self.store,
+            self.fold,
+            losses[:LEFT_BEHIND_METRICS],
+            self.primary,
+            segment.fork_step + 1,
+            head=before,
+            limit=LEFT_BEHIND_POINTS,
+        )
+        left: dict[str, list[tuple[int, float]]] = {}
+        for step, _, metric, value in rows:
+            left.setdefault(metric, []).append((step, value))
+        return left
+
+    # --- again ---------------------------------------------------------------------------------------------------
+
+    def _feed_again(self, after: int, before: int | None = None) -> list[Found]:
+        """Give the effective rows after step ``after`` again, up to ``before``, and the marks between them."""
+        assert self.primary is not None
+        path = self.fold.tree.path()
+        self._marked = {0, *(part.segment for part in path if part.first <= after)}
+        resumes = [mark for mark in self._resumes if mark.step > after]
+        wanted = [name for name in self.store.metrics() if self._bank.wants(name)]
+        rows = query.effective_rows(self.store, self.fold, wanted, self.primary, after + 1)
+        found: list[Found] = []
+        for row in _grouped(rows):
+            if before is not None and row.step >= before:
+                break
+            marks = [*self._forks(row.step)] if path[-1].segment not in self._marked else []
+            while resumes and resumes[0].step <= row.step:
+                marks.append(resumes.pop(0))
+            found += [(row.time, finding) for mark in marks for finding in self._bank.mark(mark)]
+            found += [(row.time, finding) for finding in self._bank.feed_row(row)]
+            self._fed_segment = next(part.segment for part in reversed(path) if part.first <= row.step)
+        return found
+
+    # --- snapshots -----------------------------------------------------------------------------------------------
+
+    def saved(self) -> dict[str, Any]:
+        """Return the whole state for ``restore``; nothing is copied."""
+        return {
+            "bank": self._bank.saved(),
+            "ranks": self._ranks.saved(),
+            "primary": self.primary,
+            "marked": sorted(self._marked),
+            "fed_segment": self._fed_segment,
+            "source": self._source,
+            "resumes": self._resumes,
+        }
+
+    def restore(self, saved: Mapping[str, Any], loads: Callable[[bytes], Any]) -> None:
+        """Take over what ``saved`` returned.
+
+        Args:
+            loads: reads pickled detectors without trusting them.
+
+        Raises:
+            ValueError: it holds other detectors.
+        """
+        self._bank.restore(saved["bank"], loads)
+        self._ranks.restore(saved["ranks"], loads)
+        self.primary = saved["primary"]
+        self._marked = set(saved["marked"])
+        self._fed_segment, self._source = saved["fed_segment"], saved["source"]
+        self._resumes = list(saved["resumes"])
+
+
+def _feed(bank: DetectorBank, placed: Sequence[Placed]) -> list[Found]:
+    blocks = []
+    for each in placed:
+        wanted = {name: each.values[place].tolist() for place, name in bank.wanted(each.names)}
+        if wanted:
+            blocks.append(RowBlock(each.names, each.steps.tolist(), each.times.tolist(), wanted))
+    return bank.feed_blocks(blocks, placed[0].rank or 0) if blocks else []
+
+
+def _resume(last_step: int, step: int, time: float) -> Mark:
+    data = {
+        "fork_step": last_step,
+        "cause": "resume",
+        "reason": "",
+        "changes": {},
+        "last_step": last_step,
+        "left_behind": {},
+    }
+    return Mark("fork", step, time, f"another process went on after step {last_step}", data)
+
+
+def _grouped(rows: Iterable[tuple[int, float, str, float]]) -> Iterator[Row]:
+    """Give the rows again that were logged at once: what has one step and one time."""
+    for (step, time), values in groupby(rows, key=lambda row: (row[0], row[1])):
+        yield Row(step, time, {metric: value for _, _, metric, value in values})

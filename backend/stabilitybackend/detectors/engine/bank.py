@@ -1,0 +1,396 @@
+"""All detectors of one run on its effective path, able to go back to a fork step."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .base import Detector, Finding, Mark, Point, Row
+from .context import Context
+from .metric_roles import BATCH_SIZE, GRAD_NORM, LR, role_of
+from .row_blocks import RowBlock, rows_in_order
+
+#: Snapshots kept. A detector set pickles to some ten KiB, so that this is about 1 MiB a run.
+MAX_SNAPSHOTS = 32
+#: Steps with rows between two snapshots: near the head a rollback feeds about so many again, in some ten milliseconds.
+#: Pickling all detectors costs as much as judging 30 rows.
+SNAPSHOT_EVERY_STEPS = 1_024
+#: Rows given at once for which it pays to ask who has nothing to say to them.
+MANY_ROWS = 16
+#: Roles of the metrics that detectors look up beside their own points.
+COMPANIONS = frozenset({LR, GRAD_NORM, BATCH_SIZE})
+#: So many rows in a row behind the newest step mean that the order began again, not that they are late.
+LATE_ROWS_ACCEPTED_AFTER = 32
+#: Metric names whose receivers are remembered; beyond that they are looked up each time.
+MAX_REMEMBERED_METRICS = 10_000
+#: Sets of metrics, logged in one row, of which those that are wanted are remembered; others are asked for one by one.
+MAX_REMEMBERED_SETS = 64
+#: The step of the empty state: every step of a run comes after it.
+BEFORE_FIRST_STEP = -1
+
+__all__ = ["BEFORE_FIRST_STEP", "DetectorBank"]
+
+_log = logging.getLogger(__name__)
+
+
+class _Plan(NamedTuple):
+    """What becomes of the metrics of one set; remembered, since nearly all rows of a run are of a few sets.
+
+    Attributes:
+        wanted: those that anybody wants, each with its place in the set.
+        receivers: places of those that detectors want, by name, since rows fed again come from the store, which does
+            not know how they were ordered; each with the detectors' names.
+        companions: (role, metric) of those that go to the context.
+    """
+
+    wanted: tuple[tuple[int, str], ...]
+    receivers: tuple[tuple[int, tuple[str, ...]], ...]
+    companions: tuple[tuple[str, str], ...]
+
+
+#: A metric, its values, and ``update`` of the detectors that want it.
+_Wanted = tuple[str, Sequence[float], list[Callable[[Point], list[Finding]]]]
+
+
+class DetectorBank:
+    """Feeds points to detectors and rewinds them when the run does.
+
+    Points come in the order of their steps, of the primary rank, on the effective path. After a rollback ``rewind``
+    restores the newest saved state at or before the fork step; the caller then feeds the effective points after the
+    step that it returns, and the marks between them. The state is then that of a bank that never saw the dead points.
+    Findings of points fed again have the keys that they had. All detectors of a bank share one context, which is
+    filled with a whole row before any of its points is judged.
+
+    A detector that raises is replaced by a fresh one and counted in ``failures``: one bad plug-in never stops the
+    others.
+
+    Args:
+        factories: name -> maker of a fresh detector, called again on a rewind to before the first snapshot.
+        snapshot_every_steps: steps with points between two snapshots, >= 1.
+        in_order: False where rows of many ranks come: no row is late then, and nothing can be rewound.
+    """
+
+    def __init__(
+        self,
+        factories: Mapping[str, Callable[[], Detector]],
+        snapshot_every_steps: int = SNAPSHOT_EVERY_STEPS,
+        in_order: bool = True,
+    ) -> None:
+        if snapshot_every_steps < 1:
+            raise ValueError(f"snapshot_every_steps is {snapshot_every_steps}, expected at least 1")
+        self._factories = factories
+        self._every = snapshot_every_steps
+        self._in_order = in_order
+        self._settings: Mapping[str, Mapping[str, float]] = {}
+        self._detectors: dict[str, Detector] = {}
+        self._context = Context()
+        self._adopt({name: make() for name, make in self._factories.items()})
+        self._receivers: dict[str, tuple[str, ...]] = {}
+        self._plans: dict[tuple[str, ...], _Plan] = {}
+        self._snapshots: list[tuple[int, bytes]] = []
+        self._steps_since_snapshot = 0
+        self._late_in_a_row = 0
+        #: Whether a mark came after the newest step: the state is no longer that of this step alone.
+        self._just_marked = False
+        #: Newest step fed, BEFORE_FIRST_STEP when none was.
+        self.last_step = BEFORE_FIRST_STEP
+        #: Rows refused because a later step had been fed already.
+        self.late_points = 0
+        #: Exceptions by detector name.
+        self.failures: dict[str, int] = {}
+
+    def configure(self, settings: Mapping[str, Mapping[str, float]]) -> None:
+        """Set the parameters of detectors by detector and name, all others to their default; the state stays.
+
+        Raises:
+            SettingError: a setting is unknown or out of range; nothing is changed then. A detector that is not in this
+                bank is passed over.
+        """
+        for name, make in self._factories.items():
+            make().configure(settings.get(name, {}))
+        self._settings = {name: dict(settings[name]) for name in self._factories if settings.get(name)}
+        self._adopt(self._detectors)
+
+    def feed(self, point: Point) -> list[Finding]:
+        """Give one point, a row of its own, to the detectors that want it and return what changed."""
+        return self.feed_row(Row(point.step, point.time, {point.metric: point.value}, point.rank))
+
+    def feed_row(self, row: Row) -> list[Finding]:
+        """Give one row to the detectors and return what changed."""
+        columns = {name: [value] for name, value in row.values.items() if self.wants(name)}
+        found = self.feed_rows(list(row.values), [row.step], [row.time], columns, row.rank)
+        return [finding for _, finding in found]
+
+    def wants(self, metric: str) -> bool:
+        """Return whether points of ``metric`` go to any detector or to the context."""
+        return bool(self._receivers_of(metric)) or (self._in_order and role_of(metric) in COMPANIONS)
+
+    def wanted(self, names: Sequence[str]) -> tuple[tuple[int, str], ...]:
+        """Return those metrics of a row that ``wants`` says yes to, each with its place in ``names``."""
+        return self._plan(names).wanted
+
+    def feed_rows(
+        self,
+        names: Sequence[str],
+        steps: Sequence[int],
+        times: Sequence[float],
+        columns: Mapping[str, Sequence[float]],
+        rank: int = 0,
+    ) -> list[tuple[float, Finding]]:
+        """Give whole rows and return what changed, each with the log time of its point.
+
+        What nobody wants costs nothing. NaN is given as a value: a row has all of its metrics.
+
+        Args:
+            names: the metrics of the rows.
+            steps, times: one for each row.
+            columns: the values of those of ``names`` that ``wants`` says yes to, and of no other.
+            rank: who logged them.
+        """
+        return self.feed_blocks([RowBlock(names, steps, times, columns)], rank)
+
+    def feed_blocks(self, blocks: Sequence[RowBlock], rank: int = 0) -> list[tuple[float, Finding]]:
+        """Like ``feed_rows``, with rows of several sets of metrics that were logged in turn: in the order of steps."""
+        if not self._in_order:
+            return [found for block in blocks for found in self._feed_columns(block, rank)]
+        heard: list[tuple[RowBlock, list[_Wanted], list[tuple[str, Sequence[float]]]]] = []
+        for block in blocks:
+            plan, columns = self._plan(block.names), block.columns
+            wanted = self._wanted(plan, block.names, columns)
+            companions = [(role, columns[name]) for role, name in plan.companions if name in columns]
+            if wanted or companions:
+                heard.append((block, wanted, companions))
+                if len(block.steps) >= MANY_ROWS:
+                    self._spare(wanted)
+        found: list[tuple[float, Finding]] = []
+        context = self._context
+        make = tuple.__new__  # a named tuple's own constructor costs twice as much, and this is the innermost loop
+        for step, time, at, row in rows_in_order([block for block, _, _ in heard]):
+            _, wanted, companions = heard[at]
+            if step > self.last_step:
+                self._enter_step(step)
+            elif step < self.last_step and not self._order_began_anew(step):
+                continue
+            self._late_in_a_row = 0
+            context.enter(step, time)
+            for role, column in companions:
+                context.companion(role, column[row])
+            for name, values, updates in wanted:
+                point = make(Point, (step, name, values[row], time, rank))
+                for update in updates:
+                    try:
+                        news = update(point)
+                    except Exception as error:
+                        fresh = self._failed(update.__self__, error)  # type: ignore[attr-defined]  # a bound method
+                        for _, _, others in (one for _, those, _ in heard for one in those):
+                            others[:] = [fresh.update if other == update else other for other in others]
+                        continue
+                    if news:
+                        found += [(time, finding) for finding in news]
+        return found
+
+    def _feed_columns(self, block: RowBlock, rank: int) -> list[tuple[float, Finding]]:
+        """Give the rows of one of many ranks metric by metric: there is no order between ranks to be kept."""
+        names, steps, times, columns = block
+        found: list[tuple[float, Finding]] = []
+        if columns and steps:
+            self._context.enter(steps[-1], times[-1])
+        for name, values, updates in self._wanted(self._plan(names), names, columns):
+            for update in updates:
+                detector = update.__self__  # type: ignore[attr-defined]  # a bound method
+                try:
+                    found += detector.update_column(name, steps, values, times, rank)
+                except Exception as error:
+                    self._failed(detector, error)
+        return found
+
+    def mark(self, mark: Mark) -> list[Finding]:
+        """Tell the context and every detector that something happened to the run; return what changed.
+
+        The state before it is saved: a run that goes back to the same step once more must not know of it.
+        """
+        if self._in_order and self.last_step != BEFORE_FIRST_STEP and not self._just_marked:
+            self._save(mark.step)
+        self._just_marked = True
+        self._context.mark(mark)
+        found: list[Finding] = []
+        for detector in list(self._detectors.values()):
+            try:
+                found += detector.note(mark)
+            except Exception as error:
+                self._failed(detector, error)
+        return found
+
+    def _wanted(self, plan: _Plan, names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
+        """Return (metric, its values, ``update`` of those that want it) for all metrics that any detector wants."""
+        detectors = self._detectors
+        return [
+            (name, columns[name], [detectors[receiver].update for receiver in receivers])
+            for place, receivers in plan.receivers
+            if (name := names[place]) in columns
+        ]
+
+    def _plan(self, names: Sequence[str]) -> _Plan:
+        row = tuple(names)
+        found = self._plans.get(row)
+        if found is None:
+            wanted = tuple((place, name) for place, name in enumerate(row) if self.wants(name))
+            by_name = sorted(range(len(row)), key=row.__getitem__)
+            receivers = tuple((place, who) for place in by_name if (who := self._receivers_of(row[place])))
+            companions = tuple((role, name) for name in row if (role := role_of(name)) in COMPANIONS)
+            found = _Plan(wanted, receivers, companions)
+            if len(self._plans) < MAX_REMEMBERED_SETS:
+                self._plans[row] = found
+        return found
+
+    def _spare(self, wanted: list[_Wanted]) -> None:
+        """Take those out of ``wanted`` that have nothing to say to values such as these."""
+        ranges = {name: (min(v), max(v)) for name, v, _ in wanted if math.isfinite(sum(v))}
+        for detector in self._detectors.values():
+            own = [name for name, _, updates in wanted if detector.update in updates]
+            if own and all(name in ranges for name in own) and detector.ignores({name: ranges[name] for name in own}):
+                for _, _, updates in wanted:
+                    updates[:] = [update for update in updates if update != detector.update]
+
+    def _adopt(self, detectors: dict[str, Detector]) -> None:
+        """Make ``detectors`` the ones of this bank, with the settings of today and the context that they share."""
+        self._detectors = detectors
+        self._context = next((d.context for d in detectors.values()), self._context)
+        for name, detector in detectors.items():
+            detector.context = self._context
+            detector.configure(self._settings.get(name, {}))
+
+    def rewind(self, fork_step: int) -> int:
+        """Forget what came after ``fork_step`` and return the step after which points have to be fed again.
+
+        Args:
+            fork_step: the step whose state the new segment starts from; below 0 for the very beginning.
+
+        Returns:
+            The step of the restored state, ``BEFORE_FIRST_STEP`` for the empty one. Never above ``fork_step`` unless
+            that is negative.
+        """
+        self._late_in_a_row = 0
+        if BEFORE_FIRST_STEP < self.last_step <= fork_step and not self._just_marked:
+            return self.last_step
+        self._just_marked = False
+        while self._snapshots and self._snapshots[-1][0] > fork_step:
+            self._snapshots.pop()
+        self._steps_since_snapshot = 0
+        if not self._snapshots:
+            self._adopt({name: make() for name, make in self._factories.items()})
+            self.last_step = BEFORE_FIRST_STEP
+        else:
+            self.last_step, state = self._snapshots[-1]
+            self._adopt(pickle.loads(state))  # made by this object, or read with care in restore()
+        return self.last_step
+
+    def saved(self) -> dict[str, Any]:
+        """Return the whole state for ``restore``: detectors, plain containers, and pickled detectors as bytes."""
+        return {
+            "detectors": self._detectors,
+            "settings": self._settings,
+            "snapshots": self._snapshots,
+            "steps_since_snapshot": self._steps_since_snapshot,
+            "late_in_a_row": self._late_in_a_row,
+            "just_marked": self._just_marked,
+            "last_step": self.last_step,
+            "late_points": self.late_points,
+            "failures": self.failures,
+        }
+
+    def restore(self, saved: Mapping[str, Any], loads: Callable[[bytes], Any]) -> None:
+        """Take over what ``saved`` returned.
+
+        Args:
+            loads: reads pickled detectors without trusting them: the bytes may come from a disk.
+
+        Raises:
+            ValueError: it holds other detectors than this bank.
+        """
+        for step, detectors in [(-1, saved["detectors"]), *((at, loads(state)) for at, state in saved["snapshots"])]:
+            kinds = {name: type(detector) for name, detector in detectors.items()}
+            expected = {name: type(detector) for name, detector in self._detectors.items()}
+            if kinds != expected:
+                raise ValueError(f"detectors {sorted(kinds)} saved at step {step}, expected {sorted(expected)}")
+        self._settings = {name: dict(settings) for name, settings in saved["settings"].items()}
+        self._adopt(dict(saved["detectors"]))
+        self._snapshots = list(saved["snapshots"])
+        self._steps_since_snapshot = int(saved["steps_since_snapshot"])
+        self._late_in_a_row = int(saved["late_in_a_row"])
+        self._just_marked = bool(saved["just_marked"])
+        self.last_step = int(saved["last_step"])
+        self.late_points = int(saved["late_points"])
+        self.failures = dict(saved["failures"])
+
+    @property
+    def context(self) -> Context:
+        """What the detectors share; another object after a rewind."""
+        return self._context
+
+    def snapshot_steps(self) -> list[int]:
+        """Return the steps to which a rewind needs no points again, ascending."""
+        return [step for step, _ in self._snapshots]
+
+    def state(self) -> bytes:
+        """Return the pickled state of the detectors, for comparison and for size checks."""
+        return pickle.dumps(self._detectors, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def _enter_step(self, step: int) -> None:
+        """Save the state of the steps so far when one is due, before the first point of ``step``."""
+        if self.last_step != BEFORE_FIRST_STEP:
+            self._steps_since_snapshot += 1
+            if self._steps_since_snapshot >= self._every and not self._just_marked:
+                self._save(step)
+        self._just_marked = False
+        self.last_step = step
+
+    def _save(self, head: int) -> None:
+        if self._snapshots and self._snapshots[-1][0] == self.last_step:
+            return
+        self._snapshots.append((self.last_step, self.state()))
+        self._steps_since_snapshot = 0
+        if len(self._snapshots) > MAX_SNAPSHOTS:
+            self._thin(head)
+
+    def _thin(self, head: int) -> None:
+        """Drop the snapshot whose loss hurts least: small gap, far from the head. The newest one stays."""
+        steps = self.snapshot_steps()
+
+        def cost(i: int) -> float:
+            before = steps[i - 1] if i else BEFORE_FIRST_STEP
+            return (steps[i + 1] - before) / max(1, head - steps[i])
+
+        del self._snapshots[min(range(len(steps) - 1), key=cost)]
+
+    def _receivers_of(self, metric: str) -> tuple[str, ...]:
+        receivers = self._receivers.get(metric)
+        if receivers is None:
+            receivers = tuple(name for name, detector in self._detectors.items() if detector.wants(metric))
+            if len(self._receivers) < MAX_REMEMBERED_METRICS:
+                self._receivers[metric] = receivers
+        return receivers
+
+    def _order_began_anew(self, step: int) -> bool:
+        """Count a late row; after many in a row follow them, or one stray huge step would make the bank deaf."""
+        self.late_points += 1
+        self._late_in_a_row += 1
+        if self._late_in_a_row < LATE_ROWS_ACCEPTED_AFTER:
+            return False
+        self._snapshots = [snapshot for snapshot in self._snapshots if snapshot[0] < step]
+        self.last_step = step
+        return True
+
+    def _failed(self, detector: Detector, error: Exception) -> Detector:
+        name = detector.name
+        self.failures[name] = self.failures.get(name, 0) + 1
+        if self.failures[name] == 1:
+            _log.exception("detector %s failed and starts afresh: %s", name, error)
+        fresh = self._factories[name]()
+        fresh.context = self._context
+        fresh.configure(self._settings.get(name, {}))
+        self._detectors[name] = fresh
+        return fresh

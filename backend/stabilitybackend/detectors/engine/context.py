@@ -1,0 +1,215 @@
+"""What all detectors of a run may look at beside their own points: learning rate, gradient norm, batch size, forks.
+
+The bank keeps one ``Context`` and hands it to every detector of the run. It is filled with a whole row before any
+point of that row is judged, so that it does not matter in which order a row names its metrics. It is part of the
+snapshots, rewinds with the detectors, and holds a bounded past only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+from .base import Mark
+from .metric_roles import BATCH_SIZE, GRAD_NORM, LOSS, LR, dataset_of, role_of
+
+#: Values of a companion metric that are remembered.
+COMPANION_POINTS = 64
+#: Excuses that are remembered, newest ones.
+MAX_EXCUSES = 32
+#: Marks that are remembered, newest ones.
+MAX_MARKS = 16
+#: A change of the learning rate or the batch size by this fraction from one value to the next is a step, not a slope.
+JUMP = 0.1
+#: Claims that are remembered, by metric.
+MAX_CLAIMS = 256
+#: Events of the loss that move the losses of all data sets with it: those are claimed with it.
+COVERS_DATASETS = frozenset({"resume_artifact", "repeat_data"})
+#: A distance between two rows of so many usual ones is a gap.
+GAP_INTERVALS = 5
+#: Distances between rows that the usual one is taken from.
+INTERVALS = 15
+
+__all__ = ["Claim", "Companion", "Context", "Excuse"]
+
+
+class Excuse(NamedTuple):
+    """A known reason why a curve may move, from a step on.
+
+    Args:
+        kind: ``lr_jump``, ``batch_size``, ``gap`` or ``fork``.
+        step: the first step that it concerns.
+        text: one plain clause, e.g. ``the learning rate went from 0.0003 to 0.00015``.
+        before, after: the value of what changed, NaN where it has none.
+    """
+
+    kind: str
+    step: int
+    text: str
+    before: float = math.nan
+    after: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One detector's word that it follows an event of a metric: others stay silent about the same one.
+
+    Args:
+        detector, key, kind, onset_step: as in its findings.
+        ended_step: the step at which the event ended; None while it is open.
+    """
+
+    detector: str
+    key: str
+    kind: str
+    onset_step: int
+    ended_step: int | None = None
+
+
+class Companion:
+    """The newest finite values of one metric."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        #: (step, value), oldest first.
+        self.values: deque[tuple[int, float]] = deque(maxlen=COMPANION_POINTS)
+
+    @property
+    def last(self) -> float:
+        """The newest value, NaN when there is none."""
+        return self.values[-1][1] if self.values else math.nan
+
+    def at(self, step: int) -> float:
+        """Return the value of ``step``, NaN where none is remembered."""
+        return next((value for at, value in reversed(self.values) if at == step), math.nan)
+
+    def before(self, step: int) -> float:
+        """Return the newest value of an earlier step, NaN where none is remembered."""
+        return next((value for at, value in reversed(self.values) if at < step), math.nan)
+
+    def usual(self, before: int) -> float:
+        """Return the median of what is remembered of the steps before ``before``, NaN when that is nothing."""
+        past = [value for at, value in self.values if at < before]
+        return median(past) if past else math.nan
+
+
+class Context:
+    """What is known of a run beside the curve that a detector judges."""
+
+    __slots__ = (
+        "_claims", "_intervals", "_warming", "batch_size", "excuses", "grad_norm", "interval", "lr", "marks", "rows",
+        "step", "time",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.lr = Companion()
+        self.grad_norm = Companion()
+        self.batch_size = Companion()
+        #: The newest row's step and time; -1 and 0 before the first.
+        self.step = -1
+        self.time = 0.0
+        #: Rows with a new step so far.
+        self.rows = 0
+        #: Newest marks, oldest first.
+        self.marks: deque[Mark] = deque(maxlen=MAX_MARKS)
+        #: Newest known reasons for a curve to move, oldest first.
+        self.excuses: deque[Excuse] = deque(maxlen=MAX_EXCUSES)
+        #: The usual distance between two rows, steps, >= 1.
+        self.interval = 1.0
+        self._claims: dict[str, Claim] = {}
+        self._intervals: deque[int] = deque(maxlen=INTERVALS)
+        self._warming = True
+
+    # --- filled by the bank --------------------------------------------------------------------------------------
+
+    def enter(self, step: int, time: float) -> None:
+        """Note the next row."""
+        if step > self.step:
+            if self.step >= 0:
+                distance = step - self.step
+                if distance != self.interval:
+                    if len(self._intervals) == INTERVALS and distance > GAP_INTERVALS * self.interval:
+                        self.excuses.append(Excuse("gap", step, f"nothing was logged for {distance} steps"))
+                    self._intervals.append(distance)
+                    self.interval = max(1.0, median(self._intervals))
+                else:
+                    self._intervals.append(distance)
+            self.rows += 1
+            self.step = step
+        self.time = time
+
+    def companion(self, role: str, value: float) -> None:
+        """Note a value of the newest row that detectors look up: learning rate, gradient norm, batch size."""
+        if not math.isfinite(value):
+            return
+        if role == GRAD_NORM:
+            self.grad_norm.values.append((self.step, value))
+        elif role == LR:
+            self._jumped(self.lr, value, "lr_jump", "learning rate")
+        elif role == BATCH_SIZE:
+            self._jumped(self.batch_size, value, "batch_size", "batch size")
+
+    def _jumped(self, companion: Companion, value: float, kind: str, name: str) -> None:
+        last = companion.last
+        if value != last and last == last:
+            if abs(value - last) > JUMP * abs(last) and not (kind == "lr_jump" and self._warming and value > last):
+                text = f"the {name} went from {last:.4g} to {value:.4g}"
+                self.excuses.append(Excuse(kind, self.step, text, last, value))
+            if kind == "lr_jump" and value < last:
+                self._warming = False
+        companion.values.append((self.step, value))
+
+    def mark(self, mark: Mark) -> None:
+        """Note that something happened to the run."""
+        self.marks.append(mark)
+        if mark.kind == "fork":
+            self._warming = True
+        self.excuses.append(Excuse(mark.kind, mark.step, mark.text))
+
+    # --- asked by detectors --------------------------------------------------------------------------------------
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the learning rate has only risen since the start or the last fork, and still does."""
+        rates = self.lr.values
+        return self._warming and len(rates) >= 2 and rates[-1][1] > rates[0][1]
+
+    def excuses_between(self, first: int, last: int) -> list[Excuse]:
+        """Return the known reasons with a step from ``first`` to ``last``, oldest first."""
+        return [excuse for excuse in self.excuses if first <= excuse.step <= last]
+
+    def last_fork(self) -> Mark | None:
+        """Return the newest fork, None when the run never went back nor restarted."""
+        return next((mark for mark in reversed(self.marks) if mark.kind == "fork"), None)
+
+    def open_claims(self) -> dict[str, Claim]:
+        """Return the events that are claimed and not over, by metric."""
+        return {metric: claim for metric, claim in self._claims.items() if claim.ended_step is None}
+
+    def claim(self, metric: str, claim: Claim) -> None:
+        """Say that ``claim.detector`` follows an event of ``metric``; again with ``ended_step`` when it is over."""
+        self._claims.pop(metric, None)
+        self._claims[metric] = claim
+        while len(self._claims) > MAX_CLAIMS:
+            del self._claims[next(iter(self._claims))]
+
+    def release(self, metric: str, detector: str) -> None:
+        """Take a detector's claim back: what comes now is no part of its event."""
+        if metric in self._claims and self._claims[metric].detector == detector:
+            del self._claims[metric]
+
+    def claimed(self, metric: str, detector: str, within_steps: float = 0) -> Claim | None:
+        """Return the claim of another detector on ``metric`` that is open or ended less than ``within_steps`` ago."""
+        claims = [self._claims.get(metric)]
+        if dataset_of(metric) is not None:
+            claims += [c for m, c in self._claims.items() if c.kind in COVERS_DATASETS and role_of(m) == LOSS]
+        for claim in claims:
+            if claim is None or claim.detector == detector:
+                continue
+            if claim.ended_step is None or self.step - claim.ended_step < within_steps:
+                return claim
+        return None

@@ -1,0 +1,342 @@
+"""Finds spikes of the loss and of the losses of data sets, and tells whether they come back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from stabilitybackend.detectors.engine.base import SENSITIVITY, Detector, Finding, Parameter, Point
+from stabilitybackend.detectors.engine.context import Claim
+from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
+from stabilitybackend.detectors.nonfinite import OVERFLOW
+from stabilitybackend.detectors.stats.robust import median
+
+from .event import RECOVERY_RING, SpikeEvent
+from .report import finding_of, key_of
+from .tracker import Proof, Tracker
+
+#: Data sets that are watched, first ones seen. Each takes about 3 KB.
+MAX_TRACKERS = 64
+#: A spike within so many points and steps after the first point back goes on with the same event.
+REOPEN_POINTS = 5
+REOPEN_STEPS = 10
+#: A learning rate or batch size that jumped within so many points before the onset explains a rise up to this
+#: fraction.
+EXCUSE_POINTS = 3
+EXCUSED_RISE = 0.5
+#: Other claims: an event of another detector that ended within so many points is still the same event.
+CLAIM_POINTS = 10
+
+#: One point is an event where it stands for so many steps, is so high, and the gradient norm jumped with it.
+LONE_STEPS = 10
+LONE_SIGMAS = 7.0
+LONE_RISE = 0.1
+LONE_GRADIENT_RATIO = 4.0
+LONE_GRADIENT_SIGMAS = 6.0
+#: Values of the gradient norm that make its usual range known, and the least spread of its logarithm.
+GRADIENT_POINTS = 16
+GRADIENT_SPREAD = 0.1
+#: Points before the onset in which a jump of the gradient norm confirms a spike, at this ratio and height.
+GRADIENT_BEFORE_POINTS = 16
+GRADIENT_TOLD_RATIO = 2.0
+GRADIENT_TOLD_SIGMAS = 4.0
+#: The loss of one data set has to prove this many times more than the whole loss: it is noisier, and there are many.
+DATASET_DEMAND = 1.5
+#: Points that a data set's event waits for the whole loss to open one.
+HOLD_POINTS = 3
+#: Events of several losses whose onsets are so many points apart at most are one event.
+TOGETHER_POINTS = 16
+#: A data set moved with the whole loss when its suspects begin at most so many points before, within its first
+#: MOVED_POINTS points.
+MOVED_BEFORE_POINTS = 3
+MOVED_POINTS = 8
+#: The data set of an event is the one that rose so many times more than any other.
+CULPRIT_FACTOR = 2.0
+#: Data sets named in the evidence of one event.
+MAX_MOVED = 8
+
+__all__ = ["SpikeDetector"]
+
+
+class SpikeDetector(Detector):
+    """Opens one incident when a loss leaves its usual range upwards, and follows it until it is back.
+
+    Idea: the usual range is robust (medians of the last 128 points, see ``baseline.py``). One point far above it is an
+    odd batch. Proof accumulates: two of three points above 5 sigmas and one of them above 7, three of five above 4.5
+    and 6, and so on (``spike_tracker.RULES``), each with a least rise; or one above 8 after which the loss stays up.
+    How high is high enough comes from the run: where lone outliers are common the same rule asks for higher points
+    (``tail.py``), so that chance makes less than about one event in a million points of any run. Where one logged
+    point stands for many steps, a jump of the gradient norm proves a lone point. The baseline learns nothing while an
+    event is open. The event is ``pending`` until the median of five points is back (``fast`` within 10 points,
+    otherwise ``slow``), or until it stays up for 100 points or does not fall over 50 (``none``, critical). When the
+    loss settles, later spikes are measured from the new level, and the old event still recovers if the loss falls back
+    to where it came from. A rise up to 50 % that begins with a higher learning rate or batch size is reported as
+    ``info``.
+    The losses of data sets (``loss/<data set>``) are watched as well; what moves the loss too is one incident.
+
+    Args:
+        sensitivity: thresholds are divided by it.
+        min_rise: an event rises by this fraction of the level at least.
+
+    Source: the rules of the project's detection notes, section 5; skip-step rule of OLMo-core and the ring of llm.c
+    for window sizes; PaLM (arXiv 2204.02311) for what a spike looks like.
+
+    Example:
+        >>> spike = SpikeDetector()
+        >>> losses = [2.0 + 0.01 * (i % 3) for i in range(100)] + [3.5, 3.6, 3.4] + [2.0] * 5
+        >>> found = [f for step, loss in enumerate(losses) for f in spike.update(Point(step, "loss", loss, 0.0))]
+        >>> [(f.key, f.recovery, f.onset_step, f.step, f.recovered_step) for f in found]
+        [('spike:loss:100', 'pending', 100, 101, None), ('spike:loss:100', 'fast', 100, 101, 103)]
+    """
+
+    name: ClassVar[str] = "spike"
+    kinds: ClassVar[tuple[str, ...]] = ("spike",)
+    title: ClassVar[str] = "Loss spikes"
+    parameters: ClassVar[dict[str, Parameter]] = {
+        "sensitivity": SENSITIVITY,
+        "min_rise": Parameter(
+            0.03, 0.0, 100.0, "fraction", "Least rise over the usual level: higher values pass over small spikes."
+        ),
+    }
+
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
+        self._trackers: dict[str, Tracker] = {}
+        self._total: str | None = None
+
+    def configured(self) -> None:
+        self._sensitivity = self.settings["sensitivity"]
+        self._min_rise = self.settings["min_rise"]
+
+    def wants(self, metric: str) -> bool:
+        return role_of(metric) == LOSS or dataset_of(metric) is not None
+
+    def update(self, point: Point) -> list[Finding]:
+        tracker = self._trackers.get(point.metric)
+        if tracker is None:
+            tracker = self._new_tracker(point.metric)
+            if tracker is None:
+                return []
+        value = point.value
+        if tracker.low < value < tracker.high:
+            tracker.block.append(value)
+            if len(tracker.block) >= tracker.limit:
+                tracker.flush(point.step)
+            return []
+        return self._look(tracker, point.step, value)
+
+    def _new_tracker(self, metric: str) -> Tracker | None:
+        if not self.wants(metric) or len(self._trackers) >= MAX_TRACKERS:
+            return None
+        if dataset_of(metric) is None:
+            if self._total is not None:
+                return None
+            self._total = metric
+        tracker = self._trackers[metric] = Tracker(metric, DATASET_DEMAND if dataset_of(metric) else 1.0)
+        return tracker
+
+    def _look(self, tracker: Tracker, step: int, value: float) -> list[Finding]:
+        """Take a point that is not plainly quiet."""
+        if tracker.event is not None:
+            return self._follow(tracker, tracker.event, step, value)
+        if not -OVERFLOW < value < OVERFLOW:
+            return []
+        suspected = tracker.look(step, value, self._sensitivity)
+        found = [] if suspected else self._old_event_back(tracker, step)
+        if not tracker.suspects or not self._sensitivity:
+            return found
+        proof = tracker.proof() if suspected else None
+        proof = proof or self._lone_proof(tracker)
+        if proof is None or max(one.rise for one in proof.suspects) < self._min_rise * self._sensitivity:
+            return found
+        if self._held_by_another(tracker):
+            return found
+        return found + self._open(tracker, proof, step)
+
+    def _lone_proof(self, tracker: Tracker) -> Proof | None:
+        """Return the proof of a single point: the gradient norm jumped with it."""
+        newest = tracker.suspects[-1]
+        if tracker.interval < LONE_STEPS or newest.sigmas < LONE_SIGMAS * tracker.demand or newest.rise < LONE_RISE:
+            return None
+        jump = self._gradient(newest.step, newest.step)
+        if jump is None or jump[1] < LONE_GRADIENT_RATIO or jump[2] < LONE_GRADIENT_SIGMAS:
+            return None
+        return Proof([newest], f"1 point above {LONE_SIGMAS:g} sigmas with a jump of the gradient norm")
+
+    def _gradient(self, first: int, last: int) -> tuple[int, float, float] | None:
+        """Return the highest gradient norm from step ``first`` to ``last`` and how it compares to the ones before.
+
+        Returns:
+            The first step with half of it, the ratio, and the height in sigmas of the logarithm; None where that is
+            unknown.
+        """
+        values = self.context.grad_norm.values
+        logs = sorted(math.log(value) for at, value in values if at < first and value > 0)
+        now = [(value, at) for at, value in values if first <= at <= last and value > 0]
+        if len(logs) < GRADIENT_POINTS or not now:
+            return None
+        highest = max(value for value, _ in now)
+        step = next(at for value, at in now if value >= 0.5 * highest)
+        middle = logs[len(logs) // 2]
+        spread = 1.4826 * sorted(abs(one - middle) for one in logs)[len(logs) // 2]
+        above = math.log(highest) - middle
+        return step, math.exp(min(above, 20.0)), above / max(spread, GRADIENT_SPREAD)
+
+    def _confirmation(self, tracker: Tracker, onset: int, step: int) -> list[dict[str, Any]]:
+        """Return what else shows the event that began at ``onset``: a jump of the gradient norm shortly before or in
+        it."""
+        jump = self._gradient(onset - round(GRADIENT_BEFORE_POINTS * tracker.interval), step)
+        if jump is None or jump[1] < GRADIENT_TOLD_RATIO or jump[2] < GRADIENT_TOLD_SIGMAS:
+            return []
+        return [{"metric": "grad_norm", "step": jump[0], "ratio": jump[1]}]
+
+    def _held_by_another(self, tracker: Tracker) -> bool:
+        return self.context.claimed(tracker.metric, self.name, CLAIM_POINTS * tracker.interval) is not None
+
+    def _open(self, tracker: Tracker, proof: Proof, step: int) -> list[Finding]:
+        first, top = proof.suspects[0], max(proof.suspects, key=lambda suspect: suspect.value)
+        points = tracker.seen - first.number
+        closed, tracker.closed = tracker.closed, None
+        back = closed.recovered_step if closed is not None else None
+        again = (
+            closed is not None
+            and back is not None
+            and first.step - back <= min(REOPEN_STEPS, REOPEN_POINTS * tracker.interval)
+        )
+        if closed is not None and again:
+            event = closed
+            event.reopen(step, top.value, top.step, tracker.since_closed)
+        else:
+            baseline = tracker.baseline
+            event = SpikeEvent(
+                metric=tracker.metric,
+                onset=first.step,
+                seen=step,
+                level=baseline.level(),
+                scale=baseline.scale(),
+                peak=top.value,
+                peak_step=top.step,
+                told_peak=top.value,
+                points=points,
+                needed=proof.needed,
+                dataset=dataset_of(tracker.metric),
+                confirmed_by=self._confirmation(tracker, first.step, step),
+            )
+            event.explained_by = self._excuses(tracker, first.step, step)
+            self._grade(event)
+            self._place(tracker, event)
+        for suspect in proof.suspects:
+            event.recent.append((suspect.step, suspect.value))
+            event.trend.append(suspect.value)
+        tracker.suspects.clear()
+        tracker.event = event
+        tracker.set_band()
+        return self._tell(tracker, event, step) if event.told else []
+
+    def _tell(self, tracker: Tracker, event: SpikeEvent, step: int) -> list[Finding]:
+        """Open the incident of an event, with the data sets that moved in it."""
+        self._movers(tracker, event)
+        self.context.claim(event.metric, Claim(self.name, key_of(event), "spike", event.onset))
+        return [finding_of(event, step)]
+
+    def _place(self, tracker: Tracker, event: SpikeEvent) -> None:
+        """Say whether a new event is reported at once, later, or as a part of one that is reported already."""
+        together = TOGETHER_POINTS * tracker.interval
+        others = [one for one in self._trackers.values() if one is not tracker]
+        told = [one.event for one in others if one.event is not None and one.event.told]
+        event.told = not any(abs(one.onset - event.onset) <= together for one in told)
+        if event.dataset is None or not event.told:
+            return
+        total = self._trackers.get(self._total or "")
+        just_over = total is not None and total.closed is not None and total.since_closed <= HOLD_POINTS
+        event.told = False
+        event.tell_at = None if just_over else event.points + HOLD_POINTS
+
+    def _movers(self, tracker: Tracker, event: SpikeEvent) -> bool:
+        """Add the data sets that move in the event and name the one that moves most; return whether that is new."""
+        since = event.onset - MOVED_BEFORE_POINTS * tracker.interval
+        for other in self._trackers.values():
+            if other.metric == self._total:
+                continue
+            found = [(one.step, one.rise) for one in other.suspects if one.step >= since]
+            if other.event is not None and other.event.onset >= since:
+                found.append((other.event.onset, other.event.rise))
+            if found and (other.metric in event.moved or len(event.moved) < MAX_MOVED):
+                onset, rise = event.moved.get(other.metric, found[0])
+                event.moved[other.metric] = min(onset, *(at for at, _ in found)), max(rise, *(up for _, up in found))
+        ordered = sorted(event.moved.items(), key=lambda item: -item[1][1])
+        if not ordered:
+            return False
+        clear = len(ordered) == 1 or ordered[0][1][1] > CULPRIT_FACTOR * ordered[1][1][1]
+        dataset = dataset_of(ordered[0][0]) if clear else None
+        news, event.dataset = dataset != event.dataset, dataset
+        return news
+
+    def _excuses(self, tracker: Tracker, onset: int, step: int) -> list[str]:
+        excuses = self.context.excuses_between(onset - round(EXCUSE_POINTS * tracker.interval), step)
+        return [f"{e.kind}: {e.text}" for e in excuses if e.kind in ("lr_jump", "batch_size") and e.after > e.before]
+
+    def _grade(self, event: SpikeEvent) -> None:
+        """Set the severity that the event has earned by now; it never gets lower."""
+        if event.explained_by and event.rise * self._sensitivity <= EXCUSED_RISE:
+            event.severity = "info"
+        elif event.severity == "critical" or (dataset_of(event.metric) is None and event.stays_high()):
+            event.severity = "critical"
+        else:
+            event.severity = "warning"
+
+    def _follow(self, tracker: Tracker, event: SpikeEvent, step: int, value: float) -> list[Finding]:
+        """Advance the open event by one point."""
+        tracker.seen += 1
+        tracker.step = step
+        event.take(step, value)
+        news = event.advance()
+        before = event.severity
+        self._grade(event)
+        news = news or event.severity != before
+        if event.tell_at is not None and event.points >= event.tell_at and not event.is_over:
+            event.tell_at, event.seen = None, step
+            self._place(tracker, event)
+            if event.tell_at is not None:  # nothing else tells of it
+                event.tell_at, event.told = None, True
+                return self._tell(tracker, event, step)
+        if event.told and event.points <= MOVED_POINTS and not event.is_over and self._movers(tracker, event):
+            news = True
+        if event.is_over:
+            self._learn_again(tracker, event)
+            event.recent.clear()
+            event.trend.clear()
+            tracker.closed, tracker.event, tracker.since_closed = event, None, 0
+        elif level := event.settled():
+            tracker.baseline.restart(level)
+            event.accept(level)
+            tracker.left_behind, tracker.event = event, None
+            news = True
+        if tracker.event is None:
+            tracker.tail.passed(1)
+            tracker.set_band()
+            if event.told:
+                self.context.claim(event.metric, Claim(self.name, key_of(event), "spike", event.onset, step))
+        return [finding_of(event, step)] if news and event.told else []
+
+    def _learn_again(self, tracker: Tracker, event: SpikeEvent) -> None:
+        """Learn the first points after an event; where they stand a little higher than before, that is the level."""
+        usual = event.usual_again()
+        higher = median(usual) - tracker.baseline.location()
+        if higher > event.scale:
+            tracker.baseline.shift(higher)
+        for value in usual:
+            tracker.baseline.learn(value)
+
+    def _old_event_back(self, tracker: Tracker, step: int) -> list[Finding]:
+        """Close an event whose new level had been accepted, when the loss is back where it came from."""
+        event = tracker.left_behind
+        if event is None:
+            return []
+        baseline = tracker.baseline
+        newest, slow = baseline.newest(RECOVERY_RING), baseline.slow_location()
+        if not event.came_back_late(step, newest, slow, tracker.interval):
+            return []
+        tracker.left_behind = None
+        tracker.set_band()
+        return [finding_of(event, step)] if event.told else []

@@ -1,0 +1,229 @@
+"""One spike from its first high point until the loss is back or has settled: what is known of it and what ends it."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from stabilitybackend.detectors.engine.base import Recovery, Severity
+from stabilitybackend.detectors.stats.robust import median
+
+#: Back at the usual level: the median of the last RECOVERY_RING points is within this many sigmas or this fraction of
+#: it.
+RECOVERED_SIGMAS = 3.0
+RECOVERED_RISE = 0.02
+RECOVERY_RING = 5
+#: Back as well: so many points stand still, all within this fraction of the rise and their median within this fraction
+#: of the level. Many runs come back a little higher.
+STILL_POINTS = 10
+STILL_RISE = 0.15
+STILL_LEVEL = 0.15
+STILL_SIGMAS = 2.0
+#: An event no longer than this is a fast recovery.
+FAST_POINTS = 10
+#: After so many points above the usual level the verdict is ``none`` whatever the trend.
+PATIENCE_POINTS = 100
+#: The verdict comes already after so many points when the second half of them is not lower than the first.
+TREND_POINTS = 50
+#: Points that must be stable after the verdict ``none`` before their level is accepted as the usual one.
+NEW_LEVEL_POINTS = 64
+#: The two halves of those points may differ by this fraction of the level, or by two old sigmas.
+NEW_LEVEL_DRIFT = 0.03
+#: A loss that does not come back needs a decision when it stays this fraction above its level; less is another level.
+HIGH_RISE = 0.05
+#: After so many points with the verdict ``none`` the level of then is accepted however it moves: no event may hold the
+#: curve without end.
+LONGEST_POINTS = 512
+#: A late return counts while the slow median is above this fraction of the way from the old level to the new one.
+BACK_AT_ONCE = 0.5
+#: While an event is pending it is reported again only when its peak has grown by this factor, so many times at most.
+PEAK_NEWS_FACTOR = 2.0
+PEAK_NEWS = 6
+#: Largest score, so that it is a number in JSON.
+LARGEST_SCORE = 1e9
+
+__all__ = ["NEW_LEVEL_POINTS", "RECOVERY_RING", "SpikeEvent"]
+
+
+@dataclass(slots=True)
+class SpikeEvent:
+    """One spike from its onset until it is closed, with the level from before it.
+
+    ``advance`` takes one point and says whether something is news; the fields then tell what.
+    """
+
+    metric: str
+    onset: int
+    seen: int
+    level: float
+    scale: float
+    peak: float
+    peak_step: int
+    told_peak: float
+    points: int
+    needed: str
+    dataset: str | None = None
+    severity: Severity = "warning"
+    explained_by: list[str] = field(default_factory=list)
+    confirmed_by: list[dict[str, Any]] = field(default_factory=list)
+    #: Losses of data sets that moved in this event, by metric: (onset step, rise as a fraction of their level).
+    moved: dict[str, tuple[int, float]] = field(default_factory=dict)
+    #: False for an event that another one tells of, or that waits whether another one does.
+    told: bool = True
+    #: Points at which an untold event is reported, if nothing else tells of it by then; None for never.
+    tell_at: int | None = None
+    recovery: Recovery = "pending"
+    recovered_step: int | None = None
+    new_level: float | None = None
+    #: Where it came to rest, when that is higher than before.
+    rest_level: float | None = None
+    peak_news: int = 0
+    #: Over without a recovery.
+    resolved: bool = False
+    still_below: float = -math.inf
+    recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=STILL_POINTS))
+    trend: deque[float] = field(default_factory=lambda: deque(maxlen=NEW_LEVEL_POINTS))
+
+    @property
+    def back_below(self) -> float:
+        """The value at or below which the loss counts as back."""
+        usual = self.level + max(RECOVERED_SIGMAS * self.scale, RECOVERED_RISE * abs(self.level))
+        return max(usual, self.still_below)
+
+    @property
+    def score(self) -> float:
+        """How high the peak is above the level, robust sigmas."""
+        return min(self.peak / self.scale - self.level / self.scale, LARGEST_SCORE)
+
+    @property
+    def rise(self) -> float:
+        """The peak's height above the level as a fraction of the level, infinite for a level of 0."""
+        return (self.peak / abs(self.level) - math.copysign(1, self.level)) if self.level else math.inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the loss came back."""
+        return self.recovered_step is not None
+
+    def take(self, step: int, value: float) -> None:
+        """Take one point; NaN and infinities count as far above."""
+        value = value if math.isfinite(value) else math.inf
+        self.points += 1
+        self.recent.append((step, value))
+        self.trend.append(value)
+        if self.peak < value < math.inf:
+            self.peak, self.peak_step = value, step
+
+    def advance(self) -> bool:
+        """Judge the points so far and return whether that is news."""
+        if self._is_back() or self._stands_still():
+            self._close()
+            return True
+        if self.recovery == "pending" and (self.points >= PATIENCE_POINTS or self._not_falling()):
+            self.recovery, self.told_peak = "none", self.peak
+            return True
+        grown = self.peak - self.level > PEAK_NEWS_FACTOR * (self.told_peak - self.level)
+        if self.recovery == "pending" and grown and self.peak_news < PEAK_NEWS:
+            self.told_peak = self.peak
+            self.peak_news += 1
+            return True
+        return False
+
+    def stays_high(self) -> bool:
+        """Return whether the loss does not come back and is far above its level."""
+        if self.recovery != "none" or not self.trend:
+            return False
+        return median(list(self.trend)) - self.level > HIGH_RISE * abs(self.level)
+
+    def settled(self) -> list[float]:
+        """Return the points of the level at which the loss has settled for good, empty while it has not."""
+        if self.recovery != "none" or len(self.trend) < NEW_LEVEL_POINTS:
+            return []
+        values = [value for value in self.trend if math.isfinite(value)]
+        if self.points >= LONGEST_POINTS and values:
+            return values
+        if len(values) < NEW_LEVEL_POINTS:
+            return []
+        half, level = NEW_LEVEL_POINTS // 2, median(values)
+        drift = abs(median(values[half:]) - median(values[:half]))
+        return values if drift <= max(2 * self.scale, NEW_LEVEL_DRIFT * abs(level)) else []
+
+    def accept(self, values: list[float]) -> None:
+        """Take note that the run goes on at a new level."""
+        self.new_level = median(values)
+        self.recent.clear()
+        self.trend.clear()
+
+    def came_back_late(self, step: int, newest: list[float], slow: float, interval: float) -> bool:
+        """Return whether the loss is where it came from, after its new level was accepted: the event is over then.
+
+        A loss that falls back at once has recovered; one that learnt its way down over many points has not.
+
+        Args:
+            step: the newest step.
+            newest: values of the last RECOVERY_RING points, oldest first.
+            slow: median of the last 128 points.
+            interval: steps between two points.
+        """
+        if len(newest) < RECOVERY_RING or median(newest) > self.back_below:
+            return False
+        if self.new_level is None or slow < self.level + BACK_AT_ONCE * (self.new_level - self.level):
+            self.resolved = True
+            return True
+        first = next(i for i, value in enumerate(newest) if value <= self.back_below)
+        self.recovery = "slow"
+        self.recovered_step = max(self.onset, step - round(interval * (len(newest) - 1 - first)))
+        return True
+
+    def usual_again(self) -> list[float]:
+        """Return the values since the recovery that belong to the usual level."""
+        return [
+            loss for at, loss in self.recent if at >= (self.recovered_step or at) and loss <= self.back_below
+        ]  # fmt: skip
+
+    def reopen(self, step: int, peak: float, peak_step: int, points: int) -> None:
+        """Go on with an event that was thought over."""
+        self.recovery, self.recovered_step, self.still_below = "pending", None, -math.inf
+        self.rest_level = None
+        self.points += points
+        self.recent.clear()
+        if peak > self.peak:
+            self.peak, self.peak_step = peak, peak_step
+        self.told_peak = self.peak
+
+    def _is_back(self) -> bool:
+        if len(self.recent) < RECOVERY_RING:
+            return False
+        return median([loss for _, loss in list(self.recent)[-RECOVERY_RING:]]) <= self.back_below
+
+    def _stands_still(self) -> bool:
+        """Whether the last points are flat and low, if a little higher than before; they are the usual level then."""
+        if self.points <= STILL_POINTS or len(self.recent) < STILL_POINTS or self.recovery != "pending":
+            return False
+        values = [loss for _, loss in self.recent]
+        half = STILL_POINTS // 2
+        earlier, later = median(values[:half]), median(values[half:])
+        if max(values) > self.level + STILL_RISE * (self.peak - self.level):
+            return False
+        if median(values) > self.level + STILL_LEVEL * abs(self.level):
+            return False
+        if earlier - later > max(STILL_SIGMAS * self.scale, RECOVERED_RISE * abs(self.level)):
+            return False
+        self.still_below, self.rest_level = max(values), median(values)
+        return True
+
+    def _close(self) -> None:
+        newest = list(self.recent)[-(STILL_POINTS if self.still_below > -math.inf else RECOVERY_RING) :]
+        back = next(at for at, loss in newest if loss <= self.back_below)
+        above = self.points - sum(1 for at, _ in self.recent if at >= back)
+        self.recovery = "fast" if above <= FAST_POINTS else "slow"
+        self.recovered_step = back
+
+    def _not_falling(self) -> bool:
+        if self.points < TREND_POINTS or len(self.trend) < TREND_POINTS:
+            return False
+        values = list(self.trend)[-TREND_POINTS:]
+        half = TREND_POINTS // 2
+        return median(values[half:]) >= median(values[:half])

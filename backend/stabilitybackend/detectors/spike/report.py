@@ -1,0 +1,96 @@
+"""What is reported of a spike: the words, the evidence, the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stabilitybackend.detectors.engine.base import Finding, State
+from stabilitybackend.detectors.engine.metric_roles import dataset_of
+from stabilitybackend.detectors.stats.levels import change
+
+from .event import SpikeEvent
+
+#: The detector whose findings these are, and their kind.
+DETECTOR = "spike"
+#: A rest above the level by this fraction is not the level.
+HIGHER = 0.02
+#: Largest percentage, so that it reads as a number.
+LARGEST_PERCENT = 1e12
+
+__all__ = ["DETECTOR", "finding_of", "key_of"]
+
+
+def key_of(event: SpikeEvent) -> str:
+    """Return the key of all findings about an event."""
+    return f"{DETECTOR}:{event.metric}:{event.onset}"
+
+
+def _ending(event: SpikeEvent) -> str:
+    """Return the sentence that says whether the loss came back."""
+    rest = event.rest_level
+    if event.is_over and rest is not None and rest > event.level + HIGHER * abs(event.level):
+        return f" It came down by itself at step {event.recovered_step}, but only to {rest:.4g}."
+    return {
+        "pending": " It is still high; whether it comes back by itself is not known yet.",
+        "fast": f" It was back at its level by itself at step {event.recovered_step}.",
+        "slow": f" It came back slowly by itself, at step {event.recovered_step}.",
+        "none": " It did not come back by itself." if event.resolved else " It does not come back by itself.",
+    }[event.recovery]
+
+
+def finding_of(event: SpikeEvent, now_step: int) -> Finding:
+    """Return what is to be reported of an event at step ``now_step``."""
+    settled = event.new_level is not None
+    resolved = event.resolved or (settled and event.severity == "info")
+    state: State = "recovered" if event.is_over else "resolved" if resolved else "open"
+    alone = dataset_of(event.metric)
+    what = "loss" if alone is None else f"loss of {alone}"
+    percent = change(event.peak, event.level, event.scale)
+    text = f"The {what} rose from {event.level:.4g} to {event.peak:.4g}{percent}, onset at step {event.onset}."
+    text += _ending(event)
+    if event.new_level is not None and not event.is_over:
+        text += f" It has settled at a new level of {event.new_level:.4g}."
+    if event.resolved:
+        text += f" By step {now_step} training had come down to the level from before it."
+    if event.explained_by:
+        text += f" It began with a known change ({'; '.join(event.explained_by)})."
+    if alone is None and event.dataset is not None:
+        text += f" The loss of {event.dataset} rose most."
+    evidence: dict[str, Any] = {
+        "level_before": event.level,
+        "sigma": event.scale,
+        "peak": event.peak,
+        "rise_percent": min(100 * event.rise, LARGEST_PERCENT) if event.level else None,
+        "direction": "up",
+        "score_unit": "robust sigmas",
+        "threshold": event.needed,
+        "points": event.points,
+        "back_below": event.back_below,
+        "level_after": event.new_level if event.rest_level is None else event.rest_level,
+        "recovered_at": event.recovered_step,
+        "confirmed_by": list(event.confirmed_by),
+        "explained_by": list(event.explained_by),
+        "moved_first": [
+            {"metric": metric, "onset_step": onset, "rise_percent": min(100 * rise, LARGEST_PERCENT)}
+            for metric, (onset, rise) in sorted(event.moved.items(), key=lambda item: item[1])
+        ],
+    }
+    return Finding(
+        detector=DETECTOR,
+        key=key_of(event),
+        kind="spike",
+        state=state,
+        severity=event.severity,
+        title=f"{what[0].upper()}{what[1:]} spike at step {event.onset}",
+        text=text,
+        onset_step=event.onset,
+        step=event.seen,
+        now_step=now_step,
+        metric=event.metric,
+        dataset=event.dataset,
+        peak_step=event.peak_step,
+        recovered_step=event.recovered_step,
+        recovery=event.recovery,
+        score=event.score,
+        evidence=evidence,
+    )

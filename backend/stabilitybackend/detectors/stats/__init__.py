@@ -1,0 +1,1 @@
+"""Statistics that detectors share: robust levels and noise, blocks, tails, what was before a fork."""

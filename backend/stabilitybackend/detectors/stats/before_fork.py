@@ -1,0 +1,203 @@
+"""What was known of a run's loss at a fork step: level, noise, trend, and the branch that was left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stabilitybackend.detectors.engine.context import Context
+
+from .fingerprint import correlation
+from .levels import Level, level_of, quantum
+from .robust import median
+
+#: Points before a fork that are looked at, the newest of them for the level itself; fewer than LEAST: nothing is known.
+BEFORE_POINTS = 64
+LEVEL_POINTS = 16
+LEAST_POINTS = 12
+#: Smallest sigma, as a fraction of the level: a smooth curve must not make a wiggle look large.
+SIGMA_FLOOR = 0.002
+#: A learning rate is far from another from this factor on.
+LR_FACTOR = 2.0
+#: A learning rate that differs by this fraction, a gradient norm by this factor, a share of the data by these sigmas
+#: and this fraction are named as possible causes.
+LR_DIFFERS, GRAD_FACTOR, SHARE_SIGMAS, SHARE_FRACTION = 0.1, 1.5, 4.0, 0.03
+#: Points lie above the level together by so many standard errors, and above another branch by so many.
+TOGETHER_ERRORS, PAIRED_ERRORS = 5.0, 6.0
+#: A loss whose points resemble their neighbours tells less with the same number of points: at most so much less.
+MAX_DRAG = 3.0
+#: Two branches on the same data differ by less than this part of the noise of one.
+SAME_DATA = 0.4
+#: Standard error of a median, in those of a mean.
+MEDIAN_ERROR = 1.2533
+#: Declared changes that are kept.
+MAX_CHANGES = 16
+
+__all__ = [
+    "BEFORE_POINTS",
+    "LEAST_POINTS",
+    "LEVEL_POINTS",
+    "MEDIAN_ERROR",
+    "BeforeFork",
+    "before_fork",
+    "differences",
+    "drifted",
+    "far",
+    "paired",
+    "small_rise",
+]
+
+
+@dataclass(slots=True)
+class BeforeFork:
+    """The state of things at a fork step.
+
+    Args:
+        step: first step after the fork.
+        text: what happened, one plain clause.
+        level, sigma: of the loss, from the newest points up to the fork step.
+        slope: of the loss, per point.
+        drag: by how much the errors of medians are larger because neighbours resemble each other, 1 to MAX_DRAG.
+        left: step -> loss of the branch that was left, where it had come.
+        changes: what was declared to have changed.
+        lr, grad_norm: the learning rate at the fork step and the usual gradient norm, NaN where they are not logged.
+    """
+
+    step: int
+    text: str
+    level: float
+    sigma: float
+    slope: float
+    drag: float
+    left: dict[int, float]
+    changes: dict[str, Any]
+    lr: float
+    grad_norm: float
+
+    @property
+    def lr_scale(self) -> float:
+        """By what the learning rate was declared to be multiplied, 1 where nothing was declared."""
+        scale = self.changes.get("lr_scale")
+        return float(scale) if isinstance(scale, int | float) and 0 < scale < math.inf else 1.0
+
+    def lr_differs(self, lr: float, by: float) -> bool:
+        """Return whether ``lr`` lies further than the fraction ``by`` from what it was declared to be."""
+        expected = self.lr * self.lr_scale
+        return math.isfinite(lr) and expected > 0 and abs(lr / expected - 1) > by
+
+
+def before_fork(
+    step: int,
+    text: str,
+    data: Mapping[str, Any],
+    losses: Sequence[float],
+    metric: str | None,
+    context: Context,
+    left: int,
+) -> BeforeFork | None:
+    """Return what is known at a fork, None when that is too little.
+
+    Args:
+        step, text, data: of the fork's mark.
+        losses: the newest losses up to the fork step, oldest first.
+        metric: name of the loss.
+        context: of the run.
+        left: points of the branch that was left that are kept.
+    """
+    if len(losses) < LEAST_POINTS:
+        return None
+    half = len(losses) // 2
+    slope = (median(losses[half:]) - median(losses[:half])) / (len(losses) - half)
+    flat = [value - slope * i for i, value in enumerate(losses)]
+    level = median(losses[-LEVEL_POINTS:])
+    sigma = max(level_of(flat)[1], SIGMA_FLOOR * abs(level), 0.5 * quantum(losses))
+    alike = min(max(0.0, correlation(flat[:-1], flat[1:])), (MAX_DRAG**2 - 1) / (MAX_DRAG**2 + 1))
+    branch: Iterable[tuple[int, float]] = data.get("left_behind", {}).get(metric, [])
+    return BeforeFork(
+        step, text, level, sigma, slope, ((1 + alike) / (1 - alike)) ** 0.5,
+        left={at: value for at, value in list(branch)[:left] if math.isfinite(value)},
+        changes={str(name): value for name, value in list((data.get("changes") or {}).items())[:MAX_CHANGES]},
+        lr=context.lr.before(step),
+        grad_norm=context.grad_norm.usual(step),
+    )  # fmt: skip
+
+
+def paired(before: BeforeFork, after: Sequence[tuple[int, float]]) -> tuple[float, float] | None:
+    """Return by how much the losses since a fork lie above the branch that was left at the same steps, and its error.
+
+    Where both branches got the same data, the noise of the batches falls out of the difference. None where fewer than
+    LEAST_POINTS steps are common, or the branch that was left was sick.
+    """
+    pairs = [(loss, before.left[at]) for at, loss in after if at in before.left]
+    if len(pairs) < LEAST_POINTS or median([old for _, old in pairs]) > before.level + 3 * before.sigma:
+        return None
+    above, sigma = level_of([loss - old for loss, old in pairs])
+    if sigma > SAME_DATA * before.sigma:  # another order: the difference has the noise of both
+        sigma = max(sigma, 2**0.5 * before.sigma)
+    return above, float(MEDIAN_ERROR * max(sigma, 0.5 * SIGMA_FLOOR * abs(before.level)) / len(pairs) ** 0.5)
+
+
+def small_rise(
+    before: BeforeFork, after: Sequence[tuple[int, float]], expected: float, *, least: float, by: float
+) -> bool:
+    """Return whether the points since a fork lie above the level together, or above the branch that was left.
+
+    Args:
+        after: (step, loss), the newest.
+        expected: the level that they should have.
+        least: smallest rise that counts.
+        by: one over the sensitivity.
+    """
+    rise = median([loss for _, loss in after]) - expected
+    pair = paired(before, after)
+    # On another order of the data the other branch is no better a measure than the level.
+    same_data = pair is not None and pair[1] < MEDIAN_ERROR * SAME_DATA * before.sigma / len(after) ** 0.5
+    if pair is not None and same_data and rise > 0 and pair[0] > max(PAIRED_ERRORS * by * pair[1], least):
+        return True
+    error: float = MEDIAN_ERROR * before.drag * before.sigma * (1 / len(after) + 1 / LEVEL_POINTS) ** 0.5
+    return rise > max(TOGETHER_ERRORS * by * error, least)
+
+
+def differences(before: BeforeFork, context: Context, shares: Mapping[str, tuple[Level, list[float]]]) -> list[str]:
+    """Return what differs from before a fork, the likeliest cause first, each as one clause.
+
+    Args:
+        shares: metric -> its level before the fork, and its values since then.
+    """
+    found, lr = [], context.lr.last
+    if before.lr_differs(lr, LR_DIFFERS):
+        declared = f", times {before.lr_scale:g} as declared" if before.lr_scale != 1 else ""
+        found.append(f"the learning rate is {lr:.4g}; at the fork step it was {before.lr:.4g}{declared}")
+    grads = [value for at, value in context.grad_norm.values if at >= before.step]
+    if grads and before.grad_norm > 0 and not 1 / GRAD_FACTOR < median(grads) / before.grad_norm < GRAD_FACTOR:
+        change = f"the gradient norm went from {before.grad_norm:.4g} to {median(grads):.4g}"
+        found.append(f"{change}: was the optimizer's state restored?")
+    for name, ((level, sigma), newest) in shares.items():
+        now = median(newest)
+        if abs(now - level) > max(SHARE_SIGMAS * sigma / len(newest) ** 0.5, SHARE_FRACTION * abs(level)):
+            found.append(f"{name} went from {level:.4g} to {now:.4g}: was the sampler's state restored?")
+    return found
+
+
+def drifted(shares: Mapping[str, tuple[Level, list[float]]]) -> list[str]:
+    """Return the shares all of whose values since the fork lie far on one side of their level."""
+    found = []
+    for name, ((level, sigma), newest) in shares.items():
+        away = max(SHARE_SIGMAS * sigma, SHARE_FRACTION * abs(level)) * (2 if len(newest) == 1 else 1)
+        if newest and (min(newest) > level + away or max(newest) < level - away):
+            found.append(f"{name} drifted")
+    return found
+
+
+def far(value: float, usual: float) -> bool:
+    """Return whether a learning rate is at least LR_FACTOR times off; unknown ones are not.
+
+    Example:
+        >>> far(3e-5, 3e-4), far(2.9e-4, 3e-4), far(float("nan"), 3e-4)
+        (True, False, False)
+    """
+    if not math.isfinite(value) or not usual > 0 or not value > 0:
+        return False
+    return not 1 / LR_FACTOR < value / usual < LR_FACTOR

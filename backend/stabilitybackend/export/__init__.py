@@ -1,0 +1,1 @@
+"""Writes a whole run as JSON lines or Parquet."""

@@ -1,0 +1,184 @@
+"""Remembers by UUID which GPUs were at fault before, over all runs of the server. Pure: ``fleet.py`` stores it.
+
+A fault counts once, whatever its incident goes through and however often frames are replayed: its identity is the run
+and the key of the finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.schema.evidence import FaultyGpu, GpuFaultFacts, facts
+from stabilitybackend.schema.gpus import FleetFault, FleetGpu, Offences, RememberedFault
+from stabilitybackend.schema.incidents import Incident
+
+__all__ = ["Offenders", "counts"]
+
+#: GPUs remembered; the one whose last fault is the oldest goes first.
+MAX_GPUS = 4_096
+#: Faults remembered of one GPU, newest ones.
+MAX_FAULTS = 32
+#: Faults of so many days are called recent, days. Ours: two weeks hold several runs and not yet the GPU's next service.
+RECENT_DAYS = 14.0
+_DAY_S = 86_400.0
+_ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 6: "sixth", 7: "seventh", 8: "eighth", 9: "ninth"}
+#: Runs named in a text.
+_NAMED_RUNS = 3
+
+
+def counts(severity: str, fault: GpuFaultFacts) -> bool:
+    """Say whether a fault is held against its GPU: not what the application did, and not what is only known."""
+    return severity != "info" and fault.blames_hardware
+
+
+class Offenders:
+    """The faults of the fleet's GPUs."""
+
+    def __init__(self) -> None:
+        #: UUID -> identity of the fault -> what is remembered of it.
+        self._gpus: dict[str, dict[str, RememberedFault]] = {}
+
+    def add(self, incident: Incident, run: Mapping[str, Any]) -> list[tuple[str, RememberedFault | None]]:
+        """Take an incident of kind ``gpu_fault``; return (field, fault) that are to be stored, None: to be forgotten.
+
+        Args:
+            run: its ``run_id``, ``name`` and ``project``.
+        """
+        changed: list[tuple[str, RememberedFault | None]] = []
+        if incident.kind != "gpu_fault":
+            return changed
+        seen = facts(incident.evidence, GpuFaultFacts)
+        for gpu in seen.gpus:
+            uuid = gpu.uuid or ""
+            field = _field(uuid, str(run["run_id"]), incident.key)
+            known = self._gpus.get(uuid, {}).get(field)
+            if not uuid or (known is None and not counts(incident.severity, seen)):
+                continue
+            fault = _fault(incident, seen, gpu, run)
+            if fault != known:
+                changed.append((field, fault))
+                changed += [(gone, None) for gone in self.put(field, fault)]
+        return changed
+
+    def put(self, field: str, fault: RememberedFault) -> list[str]:
+        """Take a fault, new or stored; return the fields of those that went for it."""
+        uuid = fault.uuid
+        faults = self._gpus.setdefault(uuid, {})
+        faults[field] = fault
+        gone = []
+        if len(faults) > MAX_FAULTS:
+            gone.append(min(faults, key=lambda name: faults[name].time))
+            del faults[gone[0]]
+        if len(self._gpus) > MAX_GPUS:
+            oldest = min(self._gpus, key=lambda name: max(f.time for f in self._gpus[name].values()))
+            gone += list(self._gpus.pop(oldest))
+        return gone
+
+    def told(self, finding: Finding, run_id: str) -> Finding:
+        """Return a finding about a GPU with what is remembered of it from the days before the fault began."""
+        if finding.kind != "gpu_fault":
+            return finding
+        fault = facts(finding.evidence, GpuFaultFacts)
+        if not counts(finding.severity, fault):
+            return finding
+        history = {}
+        for gpu in fault.gpus:
+            uuid = gpu.uuid or ""
+            before = self._before(uuid, run_id, finding.key, fault.since or 0.0)
+            if before:
+                history[uuid] = before
+        if not history:
+            return finding
+        uuid, before = max(history.items(), key=lambda item: len(item[1]))
+        runs = list(dict.fromkeys([*(fault.run_id for fault in before), run_id]))
+        count = len(before) + 1
+        named = ", ".join(runs[:_NAMED_RUNS]) + (
+            f" and {len(runs) - _NAMED_RUNS} more" if len(runs) > _NAMED_RUNS else ""
+        )
+        which = "this GPU" if len(fault.gpus) == 1 else f"the GPU {uuid}"
+        text = (
+            f"{_ORDINALS.get(count, f'{count}th').capitalize()} fault of {which} in {RECENT_DAYS:.0f} days, "
+            f"in {len(runs)} run{'s' if len(runs) > 1 else ''} ({named})."
+        )
+        remembered = {
+            "faults": count,
+            "days": RECENT_DAYS,
+            "runs": runs[:16],
+            "last": max(fault.time for fault in before),
+            "titles": [fault.title for fault in before][-4:],
+        }
+        return replace(finding, text=f"{finding.text} {text}", evidence={**finding.evidence, "history": remembered})
+
+    def offences(self, uuid: str, but: str = "", project: str | None = None) -> Offences | None:
+        """Return what is remembered of a GPU in runs other than ``but``, None where nothing is known.
+
+        With a project only what its runs saw counts.
+        """
+        known = self._gpus.get(uuid, {}).values()
+        faults = [one for one in known if one.run_id != but and (project is None or one.project == project)]
+        if not faults:
+            return None
+        return Offences(len({fault.run_id for fault in faults}), len(faults), max(fault.time for fault in faults))
+
+    def all(self, now: float, project: str | None = None) -> list[FleetGpu]:
+        """Return the GPUs, newest fault first; if given, of one project."""
+        found = []
+        for uuid, known in self._gpus.items():
+            seen = [fault for fault in known.values() if project is None or fault.project == project]
+            faults = sorted(seen, key=lambda fault: fault.time, reverse=True)
+            if not faults:
+                continue
+            newest = faults[0]
+            found.append(
+                FleetGpu(
+                    uuid=uuid,
+                    name=newest.name,
+                    node=newest.node,
+                    index=newest.index,
+                    count=len(faults),
+                    runs=len({fault.run_id for fault in faults}),
+                    first=faults[-1].time,
+                    last=newest.time,
+                    recent=sum(fault.time >= now - RECENT_DAYS * _DAY_S for fault in faults),
+                    faults=[_without_gpu(fault) for fault in faults],
+                )
+            )
+        return sorted(found, key=lambda gpu: (gpu.last, gpu.uuid), reverse=True)
+
+    def _before(self, uuid: str, run_id: str, key: str, at: float) -> list[RememberedFault]:
+        """Return the other faults of a GPU in the RECENT_DAYS before a time, oldest first."""
+        own, since = _field(uuid, run_id, key), at - RECENT_DAYS * _DAY_S
+        faults = [f for field, f in self._gpus.get(uuid, {}).items() if field != own and since <= f.time <= at]
+        return sorted(faults, key=lambda fault: fault.time)
+
+
+def _without_gpu(fault: RememberedFault) -> FleetFault:
+    return FleetFault(**{name: getattr(fault, name) for name in FleetFault.__struct_fields__})
+
+
+def _field(uuid: str, run_id: str, key: str) -> str:
+    return f"{uuid}|{run_id}|{key}"
+
+
+def _fault(incident: Incident, seen: GpuFaultFacts, gpu: FaultyGpu, run: Mapping[str, Any]) -> RememberedFault:
+    return RememberedFault(
+        uuid=gpu.uuid or "",
+        name=gpu.name or "",
+        run_id=str(run["run_id"]),
+        run_name=run.get("name") or run["run_id"],
+        project=run.get("project") or "",
+        incident_id=incident.incident_id,
+        time=seen.since or incident.opened,
+        node=gpu.node or "",
+        index=gpu.index,
+        ranks=gpu.ranks,
+        what=seen.what,
+        xids=seen.xids,
+        class_=seen.asks,
+        severity=incident.severity,
+        title=incident.title,
+        open=incident.state == "open",
+    )

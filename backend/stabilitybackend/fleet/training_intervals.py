@@ -1,0 +1,79 @@
+"""Remembers when the job of a run logged: one stretch for each start of its lowest rank. A fold over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stabilitybackend.fleet.interruptions import Stretch
+from stabilitybackend.lineage.changes import Placed
+
+__all__ = ["Stretches"]
+
+#: Starts remembered per run, newest ones.
+MAX_STRETCHES = 1_024
+
+
+class Stretches:
+    """The starts of one job, by the log times of its lowest rank.
+
+    Attributes:
+        watched: an agent has reported: the job ran live and was not imported.
+        span: when ranks logged first and last, by the log's own clock, unix seconds; None before the first row.
+    """
+
+    def __init__(self) -> None:
+        self.watched = False
+        self.span: tuple[float, float] | None = None
+        self._rank: int | None = None
+        #: Source -> [began, ended, first step, last step, ranks, steps made].
+        self._known: dict[str, list[Any]] = {}
+        self._finished: dict[str, None] = {}
+
+    def rows(self, placed: Placed, ranks: int) -> None:
+        """Take note of rows of a rank; ``ranks`` is how many the job has."""
+        if placed.rank is None or placed.stray:
+            return
+        times = (float(placed.times[0]), float(placed.times[-1]))
+        low, high = self.span or times
+        self.span = (min(low, *times), max(high, *times))
+        if self._rank is not None and placed.rank > self._rank:
+            return
+        if self._rank is None or placed.rank < self._rank:
+            self._rank = placed.rank
+            self._known.clear()
+        began, ended = times
+        first, last = int(placed.steps[0]), int(placed.steps[-1])
+        known = self._known.get(placed.source)
+        if known is not None:
+            known[5] += max(0, first - known[3]) + max(0, last - first)  # steps that a rollback repeats count again
+            known[1], known[3] = max(known[1], ended), last
+            return
+        self._known[placed.source] = [began, max(began, ended), first, last, ranks, max(0, last - first)]
+        if len(self._known) > MAX_STRETCHES:
+            del self._known[min(self._known, key=lambda source: self._known[source][0])]
+
+    def finished(self, source: str) -> None:
+        """Note that a process reported that it was done."""
+        self._finished[source] = None
+        while len(self._finished) > MAX_STRETCHES:
+            del self._finished[next(iter(self._finished))]
+
+    def all(self) -> list[Stretch]:
+        """Return the stretches, oldest first."""
+        found = [
+            Stretch(source, began, ended, first, last, ranks, source in self._finished, made)
+            for source, (began, ended, first, last, ranks, made) in self._known.items()
+        ]
+        return sorted(found, key=lambda stretch: stretch.began)
+
+    def saved(self) -> dict[str, Any]:
+        """Return for ``restore`` what is known, in plain containers."""
+        known = {"rank": self._rank, "known": self._known, "finished": self._finished}
+        return {"watched": self.watched, "span": self.span, **known}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over what ``saved`` returned."""
+        self.watched, self._rank = bool(saved["watched"]), saved["rank"]
+        self.span = tuple(saved["span"]) if saved["span"] else None
+        self._known, self._finished = dict(saved["known"]), dict(saved["finished"])

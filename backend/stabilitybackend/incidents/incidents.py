@@ -1,0 +1,306 @@
+"""Keeps the incidents of one run: findings become one incident per real event, with an advice and a history.
+
+Pure: no I/O and no clock. The worker stores what comes back. Incidents are frozen: a change makes another one, and
+nobody needs a copy. They hold all that the book needs to go on after a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from msgspec.structs import replace
+
+from stabilitybackend.detectors.engine.base import SEVERITIES, Finding
+from stabilitybackend.incidents.rollback_target import Usable, spoiling
+from stabilitybackend.incidents.suggest import has_advice, suggest
+from stabilitybackend.schema.incidents import Incident, RolledBack
+from stabilitybackend.schema.kinds import KINDS, kind_of
+
+#: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
+MAX_INCIDENTS = 2_000
+#: Entries and characters that evidence may have: it is shown to people and travels in every update.
+MAX_EVIDENCE_ENTRIES = 64
+MAX_EVIDENCE_CHARS = 2_000
+MAX_EVIDENCE_DEPTH = 4
+
+__all__ = ["MAX_INCIDENTS", "IncidentBook"]
+
+
+class IncidentBook:
+    """All incidents of one run.
+
+    Args:
+        run_id: the run.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self._incidents: dict[str, Incident] = {}
+        self._by_key: dict[str, str] = {}
+        #: Incidents dropped because there were more than MAX_INCIDENTS.
+        self.dropped = 0
+
+    def load(self, incidents: Iterable[Incident]) -> None:
+        """Take over stored incidents, in any order, instead of what is held."""
+        self._incidents.clear()
+        self._by_key.clear()
+        for incident in sorted(incidents, key=lambda incident: (incident.opened, incident.incident_id)):
+            self._keep(incident)
+
+    def all(self) -> list[Incident]:
+        """Return all incidents, newest first."""
+        return sorted(self._incidents.values(), key=lambda i: (i.opened, i.onset_step, i.incident_id), reverse=True)
+
+    def get(self, incident_id: str) -> Incident | None:
+        """Return one incident, or None."""
+        return self._incidents.get(incident_id)
+
+    def of(self, kinds: Container[str]) -> list[Incident]:
+        """Return the incidents of some kinds, in the order in which they were opened."""
+        return [incident for incident in self._incidents.values() if incident.kind in kinds]
+
+    def spoiling(self) -> list[Incident]:
+        """Return the open incidents that one would go back for."""
+        return spoiling(self._incidents.values())
+
+    def culprits(self) -> set[int]:
+        """Return the ranks that the verdicts of open incidents blame."""
+        open_ones = (i for i in self._incidents.values() if i.state == "open" and not i.dead)
+        verdicts = [i.verdict for i in open_ones if kind_of(i.kind).blames]
+        return {rank for verdict in verdicts for rank in verdict.culprits}
+
+    def segments(self) -> set[int]:
+        """Return the segments in which incidents opened."""
+        return {incident.segment for incident in self._incidents.values()}
+
+    def versions(self, kinds: Container[str]) -> list[tuple[str, int]]:
+        """Return (id, version) of the incidents of some kinds: whether anything changed costs no copies."""
+        return [(name, one.version) for name, one in self._incidents.items() if one.kind in kinds]
+
+    def open_count(self) -> int:
+        """Return how many incidents are open, without those that are only worth knowing (``info`` of a detector)."""
+        return sum(1 for _ in self._open_ones())
+
+    def worst(self) -> dict[str, Any] | None:
+        """Return id, kind, severity and title of the worst open incident, the newest where several are as bad."""
+        worst = max(self._open_ones(), key=lambda i: (SEVERITIES.index(i.severity), i.opened), default=None)
+        names = ("incident_id", "kind", "severity", "title")
+        return None if worst is None else {name: getattr(worst, name) for name in names}
+
+    def stopper(self, status: str) -> str | None:
+        """Return the id of the open incident that stops the job, the newest of the kind that its status speaks of."""
+        every = ((incident, kind_of(incident.kind)) for incident in self._incidents.values())
+        stops = [
+            (kind.status != status, list(KINDS).index(kind.name), -incident.opened, incident.incident_id)
+            for incident, kind in every
+            if kind.stops_job and incident.state == "open" and not incident.dead
+            # With most faults of a GPU the job goes on.
+            if kind.about != "gpu" or incident.severity == "critical"
+        ]
+        return min(stops)[-1] if stops else None
+
+    def _open_ones(self) -> Iterator[Incident]:
+        every = self._incidents.values()
+        return (i for i in every if i.state == "open" and i.alarm)
+
+    def near(
+        self, kinds: Container[str], first_step: float, last_step: float, since: float, until: float, *, but: str
+    ) -> list[tuple[int, str, str]]:
+        """Return (onset step, kind, title) of the incidents of some kinds near a step or a time, in order of steps.
+
+        Args:
+            kinds: which ones.
+            first_step, last_step: both inclusive.
+            since, until: unix seconds, both inclusive; either the step or the time has to fit.
+            but: key of an incident that is left out.
+        """
+        found = [
+            (incident.onset_step, incident.kind, incident.title)
+            for incident in self._incidents.values()
+            if incident.kind in kinds
+            and (first_step <= incident.onset_step <= last_step or since <= incident.opened <= until)
+            and incident.key != but
+        ]
+        return sorted(found)
+
+    def apply(self, finding: Finding, *, segment: int, time: float, checkpoints: Usable) -> Incident | None:
+        """Take a finding and return the incident that it opened or changed.
+
+        A finding of an event that is known already changes that incident; one that says nothing new, or that is older
+        than what the incident knows (points fed again), changes nothing.
+
+        Args:
+            finding: what a detector or the liveness monitor said.
+            segment: segment in which the finding's step lies; an incident keeps the one in which it opened.
+            time: unix seconds, of the point or of the server.
+            checkpoints: those that can be gone back to, for the suggestion.
+
+        Returns:
+            The incident with its version one higher (1 for a new one), or None if nothing changed.
+        """
+        old = self._incidents.get(self._by_key.get(finding.key, ""))
+        if old is not None and finding.now_step < old.now_step:
+            return None
+        new = self._opened(finding, segment, time) if old is None else replace(old, **_own(finding))
+        if finding.state == "open":
+            new = replace(new, resolved=None, closed_step=None)
+        else:
+            closed_step = finding.now_step if new.closed_step is None else new.closed_step
+            new = replace(new, resolved=new.resolved or time, closed_step=closed_step)
+        new = replace(new, suggestion=suggest(new, checkpoints, new.now_step, self._incidents.values()))
+        return self._commit(old, new, time)
+
+    def refresh_suggestions(self, checkpoints: Usable, time: float) -> list[Incident]:
+        """Make the suggestions of open incidents anew after the checkpoints changed; return what changed.
+
+        Args:
+            checkpoints: those that can be gone back to. time: unix seconds.
+        """
+        every = self._incidents.values()
+        concerned = [one for one in every if one.state == "open" and not one.dead and has_advice(one.kind)]
+        changed = [
+            self._commit(old, replace(old, suggestion=suggest(old, checkpoints, old.now_step, every)), time)
+            for old in concerned
+        ]
+        return [incident for incident in changed if incident is not None]
+
+    def rolled_back(
+        self, fork_step: int, dead_segments: Collection[int], time: float, new_segment: int, reason: str
+    ) -> list[Incident]:
+        """Take note that points after ``fork_step`` of ``dead_segments`` are dead; return the incidents that changed.
+
+        Incidents whose onset is dead become dead, and resolved if they were open; so do those that nobody had seen yet
+        at the fork. One that was seen before the fork and ended after it is open again. Incidents about processes are
+        marked, but what happened has happened.
+
+        Args:
+            fork_step: the step whose state the new segment starts from.
+            dead_segments: ids of the segments that have points which died now.
+            time: unix seconds.
+            new_segment: id of the segment that starts.
+            reason: why, as given by whoever went back.
+        """
+        changed = []
+        for old in list(self._incidents.values()):
+            if old.segment not in dead_segments or old.dead:
+                continue
+            of_machine = kind_of(old.kind).of_machine
+            dies = old.onset_step > fork_step or (old.step > fork_step and not of_machine)
+            if dies and of_machine:
+                new = replace(old, dead=True)
+            elif dies:
+                new = _dead(old, RolledBack(fork_step, new_segment, reason), time)
+            elif of_machine or old.now_step <= fork_step:
+                continue
+            else:
+                new = _gone_back(old, fork_step)
+            changed.append(self._commit(old, new, time))
+        return [incident for incident in changed if incident is not None]
+
+    def acknowledge(self, incident_id: str, who: str, time: float) -> Incident | None:
+        """Write down who has seen an incident and return it, None if there is none such. The first one stands."""
+        old = self._incidents.get(incident_id)
+        if old is None or old.acknowledged_by is not None:
+            return old
+        new = replace(old, acknowledged_by=who, acknowledged=time)
+        if kind_of(new.kind).about == "user" and new.state == "open":
+            # The job said it once; nothing else will end it.
+            new = replace(new, state="resolved", resolved=time)
+        return self._commit(old, new, time)
+
+    def _opened(self, finding: Finding, segment: int, time: float) -> Incident:
+        incident_id = _incident_id(self.run_id, finding, segment)
+        # Seen first after a fork that came later than its onset, and now again: receivers count its versions.
+        dead = self._incidents.get(incident_id)
+        return Incident(
+            incident_id=incident_id,
+            run_id=self.run_id,
+            segment=segment,
+            opened=time,
+            updated=time,
+            version=0 if dead is None else dead.version,
+            **_own(finding),
+        )
+
+    def _commit(self, old: Incident | None, new: Incident, time: float) -> Incident | None:
+        if old == new:
+            return None
+        if old is not None and replace(old, now_step=new.now_step) == new:
+            self._incidents[new.incident_id] = new  # a newer step judged alike: remembered, not news
+            return None
+        new = replace(new, version=new.version + 1, updated=time)
+        self._keep(new)
+        return new
+
+    def _keep(self, incident: Incident) -> None:
+        self._incidents[incident.incident_id] = incident
+        reachable = incident.key and (not incident.dead or kind_of(incident.kind).of_machine)
+        if reachable:
+            self._by_key[incident.key] = incident.incident_id
+        elif self._by_key.get(incident.key) == incident.incident_id:
+            del self._by_key[incident.key]
+        if len(self._incidents) > MAX_INCIDENTS:
+            self._drop_one()
+
+    def _drop_one(self) -> None:
+        """Drop the oldest incident that is over; the oldest of all when every one is open."""
+        oldest = min(self._incidents.values(), key=lambda i: (i.state == "open", i.opened, i.incident_id))
+        del self._incidents[oldest.incident_id]
+        if self._by_key.get(oldest.key) == oldest.incident_id:
+            del self._by_key[oldest.key]
+        self.dropped += 1
+
+
+def _own(finding: Finding) -> dict[str, Any]:
+    """Return the fields of an incident that a finding sets."""
+    return {field.name: getattr(finding, field.name) for field in fields(finding)} | {
+        "score": finding.score if math.isfinite(finding.score) else 0.0,
+        "evidence": _clean(finding.evidence),
+        "rolled_back": None,
+    }
+
+
+def _incident_id(run_id: str, finding: Finding, segment: int) -> str:
+    """Return the id that this event has whoever computes it: a second worker or a re-feed names the same incident."""
+    parts = (run_id, finding.kind, finding.metric, finding.rank, segment, finding.onset_step, finding.key)
+    return "i-" + hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def _dead(incident: Incident, by: RolledBack, time: float) -> Incident:
+    if incident.state == "open":
+        incident = replace(incident, state="resolved", resolved=time)
+    text = f"{incident.text} The run went back to step {by.step}; this happened on the branch that was left."
+    return replace(incident, dead=True, rolled_back=by, suggestion=None, text=text)
+
+
+def _gone_back(incident: Incident, fork_step: int) -> Incident:
+    """Undo what became known about an incident after the fork; its detector will say anew how it goes on."""
+    closed_step = incident.now_step if incident.closed_step is None else incident.closed_step
+    recovered = incident.recovered_step
+    new = replace(incident, now_step=fork_step)
+    if incident.recovery is not None and (recovered is None or recovered > fork_step):
+        new = replace(new, recovery="pending")
+    if incident.state == "open" or closed_step <= fork_step:
+        return new
+    text = f"{incident.text} That was on a branch that was left: the run went back to step {fork_step}."
+    return replace(new, state="open", recovered_step=None, resolved=None, closed_step=None, text=text)
+
+
+def _clean(value: Any, depth: int = 0) -> Any:
+    """Return evidence that is JSON: bounded, string keys, and non-finite numbers as the API spells them."""
+    if isinstance(value, bool | int | None):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, Mapping) and depth < MAX_EVIDENCE_DEPTH:
+        entries = list(value.items())[:MAX_EVIDENCE_ENTRIES]
+        return {str(name)[:200]: _clean(entry, depth + 1) for name, entry in entries}
+    if isinstance(value, list | tuple | set | frozenset) and depth < MAX_EVIDENCE_DEPTH:
+        return [_clean(entry, depth + 1) for entry in list(value)[:MAX_EVIDENCE_ENTRIES]]
+    return str(value)[:MAX_EVIDENCE_CHARS]

@@ -1,0 +1,212 @@
+"""Says what to do about incidents of processes and machines; going back to a checkpoint does not cure them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from stabilitybackend.incidents import references as lit
+from stabilitybackend.incidents.clean_exits import finished_first
+from stabilitybackend.incidents.suggestion import Case, over, say
+from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, facts
+from stabilitybackend.schema.incidents import Action, Suggestion
+
+__all__ = ["MACHINE_RULES"]
+
+
+def _throughput(case: Case) -> Suggestion:
+    if case.incident.state != "open":
+        return over(case.incident)
+    text = "The job trains on, but slower. Find the phase that grew, then the rank, then the machine."
+    return say("inspect", text, checklist=lit.LOADER_CHECKS)
+
+
+def _straggler(case: Case) -> Suggestion:
+    if case.incident.state != "open":
+        return over(case.incident)
+    rank, node = case.incident.rank, case.incident.node
+    who = " ".join(word for word in (f"rank {rank}" if rank is not None else "", f"on {node}" if node else "") if word)
+    text = (
+        f"All ranks wait for {who or 'one of them'}. A job with a spare node loses less by swapping it than by waiting."
+    )
+    return say("inspect", text, checklist=lit.STRAGGLER_CHECKS)
+
+
+# --- verdicts of liveness ---------------------------------------------------------------------------------------------
+
+
+def _hang(case: Case) -> Suggestion:
+    if case.incident.state != "open":
+        return over(case.incident)
+    found = case.incident.verdict.kind
+    action, text = _HANGS.get(found, ("inspect", "Look at the suspect rank first: its stack shows what it waits for."))
+    if found == "peer_missing" and case.incident.onset_step < 0:
+        text = _NOT_COME
+    checks = lit.COLLECTIVE_CHECKS if found in ("collective_stuck", "peer_missing", "desync") else lit.HANG_CHECKS
+    if finished_first(facts(case.incident.evidence, HangFacts)):
+        return say("inspect", f"{_DONE_FIRST} The job does not end by itself.", sources=[lit.HANG_CAUSES])
+    if action == "restart":
+        text += _where(case)
+    return say(action, text, checklist=checks, sources=[lit.HANG_CAUSES])
+
+
+#: Of a rank that has finished while the others wait for it.
+_DONE_FIRST = "The suspect is done and the others train on: give all ranks as many batches (drop_last, Join)."
+#: Of a rank that the others wait for before the first step. The variables are those of torch's rendezvous.
+_NOT_COME = (
+    "Read the log of the rank that has not come: did its process start, does it still load, does its node reach"
+    " MASTER_ADDR at MASTER_PORT? Its launcher may start with a node too few."
+)
+#: Class of a hang's verdict -> action and first sentence.
+_HANGS: Mapping[str, tuple[Action, str]] = {
+    "data_loader": (
+        "inspect",
+        "The suspect's data loader is stuck: look at its storage and its workers before a restart.",
+    ),
+    "peer_missing": (
+        "inspect",
+        "The others wait for the suspect: its stack, its exit and its node say why it stays away.",
+    ),
+    "livelock": (
+        "inspect",
+        "The suspect computes without making a step: its stack names the loop. A restart alone meets it again.",
+    ),
+    "gil_held": (
+        "inspect",
+        "A native call holds Python's lock: the C part of the stack or the driver. Look at its GPU as well.",
+    ),
+    "stopped": (
+        "inspect",
+        "The process is stopped, not broken: find who stopped it (SIGSTOP, a debugger, a frozen group), let it go on.",
+    ),
+    "blocked": ("inspect", "The suspect waits in a system call: its stack and wchan say for what."),
+    "io": (
+        "inspect",
+        "The suspect waits for a disk or file system in the kernel: no signal ends that. Look at the mount first.",
+    ),
+    "collective_stuck": (
+        "restart",
+        "All joined and none came out: nothing in the job mends that. Start it again, without a node that is named.",
+    ),
+    "desync": (
+        "inspect",
+        "Ranks called different collectives: that is a bug of the program, and comes again after a restart.",
+    ),
+    "overdue": (
+        "wait",
+        "A long phase takes longer than ever. Look at its storage; declare its length (expect_s) if it is right.",
+    ),
+    "node_lost": ("restart", "A node is silent and the others wait: start again without it, and have it looked at."),
+}
+
+
+def _agent_lost(case: Case) -> Suggestion:
+    if case.incident.state != "open":
+        return over(case.incident)
+    verdict = case.incident.verdict
+    if verdict.training == "stands":
+        return say(
+            "restart",
+            "The node is silent and the others are stalled: start again without it." + _where(case),
+            checklist=lit.NODE_CHECKS,
+        )
+    if verdict.kind == "agent_dead":
+        text = "Only our agent ended; the ranks start it again by themselves. What they log stays in the spool."
+        return say("wait", text, checklist=lit.NODE_CHECKS)
+    text = "The job itself may be well. Look at the node and its network; the spool keeps what it logs."
+    return say("wait", text, checklist=lit.NODE_CHECKS)
+
+
+def _death(case: Case) -> Suggestion:
+    if case.incident.state != "open":
+        return say("none", "Nothing to do: the job runs again.")
+    if case.incident.severity == "info":
+        return say("none", "Somebody stopped it by hand (Ctrl-C): nothing to do unless that was a mistake.")
+    first, checks = _DEATHS.get(case.incident.verdict.kind, ("", ()))
+    if facts(case.incident.evidence, DeathFacts).hung:
+        first, checks = "It hung and was ended: read the incident of the hang, its suspect is the one to look at.", ()
+    text = f"{first} Start the job again if its launcher does not.".lstrip() + _where(case)
+    return say("restart", text, checklist=[*checks, *lit.RESUME_CHECKS])
+
+
+#: Class of a death's verdict -> first sentence, and what to look at.
+_DEATHS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "oom_kill": (
+        "Host memory ran out, the node's or its container's, not the GPU's: the same again will end alike.",
+        lit.OOM_CHECKS,
+    ),
+    "signal": ("Somebody or something ended it from outside: find out who before it happens again.", lit.SIGNAL_CHECKS),
+    "crash": ("It crashed in native code.", lit.CRASH_CHECKS),
+    "exit_code": ("It ended by itself: its own log says why.", ()),
+    "exception": ("Read the exception first: a bug comes again after a restart.", ()),
+}
+
+
+def _where(case: Case) -> str:
+    newest = case.checkpoints.newest()
+    return " No checkpoint is known." if newest is None else f" It can resume from the checkpoint of step {newest}."
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+def _gpu_fault(case: Case) -> Suggestion:
+    if case.incident.state != "open":
+        return over(case.incident)
+    fault, critical = facts(case.incident.evidence, GpuFaultFacts), case.incident.severity == "critical"
+    if fault.foreign:
+        return say("none", "Nothing to do for this job: none of its ranks is on this GPU.")
+    again = fault.history.faults
+    source = [lit.XID_CATALOG if fault.xids else lit.GPU_THRESHOLDS]
+    if fault.recovery_action:
+        source = [lit.RECOVERY_ACTION]
+    if fault.asks == "application" and not fault.blames_hardware:
+        text = "Look for the bug in the program first: an address out of range, a wrong shape, a broken kernel."
+        return say("inspect", text, checklist=lit.APPLICATION_XID_CHECKS, sources=source)
+    if fault.family in ("thermal", "power"):
+        text = "The job goes on, slower. Look at the cooling and power of this node, and at its neighbours'."
+        return say("inspect", text, checklist=lit.THERMAL_CHECKS, sources=source)
+    if fault.asks == "application":
+        text = "The job that met the error has to start again; the GPU replaces the memory row with its next reset."
+        return say("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=source)
+    way = _WAYS.get(fault.asks)
+    if way is None:
+        return say("inspect" if again else "wait", "Nothing to do now: watch whether it comes again.", sources=source)
+    text = f"{'Start the job again without this GPU' if critical else 'At the next stop'}: {way}."
+    if again:
+        text += f" It is fault number {again} of this GPU in two weeks: take it out, don't only reset it."
+    if critical:
+        return say("restart", text + _where(case), checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])
+    return say("inspect", text, checklist=lit.GPU_CHECKS, sources=[*source, *_lemon(again)])
+
+
+_WAYS: Mapping[str, str] = {
+    "reset": "reset the GPU before anything runs on it",
+    "reboot": "reboot its node before anything runs on it",
+    "drain": "take it out of use and have it tested",
+}
+
+
+def _lemon(again: int) -> list[str]:
+    return [lit.LEMON_NODES] if again else []
+
+
+def _sdc_suspect(case: Case) -> Suggestion:
+    if case.incident.state != "open":
+        return over(case.incident)
+    text = (
+        "One device may compute wrong numbers without an error. Run the same step again on it and on another one: "
+        "only a difference proves it. Until then it is a suspect."
+    )
+    return say("inspect", text, checklist=lit.SDC_CHECKS, sources=[lit.MEGATRON, lit.GEMINI_REPLAY])
+
+
+#: Incident kind -> its rule.
+MACHINE_RULES: Mapping[str, Callable[[Case], Suggestion]] = {
+    "throughput": _throughput,
+    "straggler": _straggler,
+    "hang": _hang,
+    "agent_lost": _agent_lost,
+    "process_death": _death,
+    "gpu_fault": _gpu_fault,
+    "sdc_suspect": _sdc_suspect,
+}

@@ -1,0 +1,80 @@
+"""The shape of a suggestion, and what it is made from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from stabilitybackend.incidents.references import RULE_OF_THUMB
+from stabilitybackend.incidents.rollback_target import Target, Usable
+from stabilitybackend.schema.evidence import CurveFacts, facts
+from stabilitybackend.schema.incidents import Action, Incident, Suggestion
+
+__all__ = ["Case", "over", "say"]
+
+#: Lines of a checklist.
+MAX_CHECKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the advice is made from.
+
+    Args:
+        incident, checkpoints, now_step: as ``suggest`` gets them.
+        history: the other incidents of the run, oldest first.
+    """
+
+    incident: Incident
+    checkpoints: Usable
+    now_step: int
+    history: Collection[Incident]
+
+    @property
+    def curve(self) -> CurveFacts:
+        """The facts of an incident of the curves."""
+        return facts(self.incident.evidence, CurveFacts)
+
+    @property
+    def onset(self) -> int:
+        return self.incident.onset_step
+
+
+def say(
+    action: Action,
+    text: str,
+    back: Target | None = None,
+    *,
+    lr_scale: float | None = None,
+    reseed: bool = False,
+    wait_steps: int | None = None,
+    checklist: Iterable[str] = (),
+    sources: Iterable[str] = (),
+) -> Suggestion:
+    """Return a suggestion.
+
+    Args:
+        back: where a rollback goes, or would go if it comes to that.
+        wait_steps: how long to wait first, steps from the onset on.
+        checklist: lines to go through; those beyond MAX_CHECKS are left out.
+        sources: whose experience it is; empty ones are passed over.
+    """
+    return Suggestion(
+        action=action,
+        to_step=None if back is None else back.to_step,
+        skip_batches=None if back is None else back.skip,
+        skip_range=None if back is None else back.skip_range,
+        lr_scale=lr_scale,
+        reseed=reseed,
+        wait_steps=wait_steps,
+        checklist=list(checklist)[:MAX_CHECKS],
+        text=text,
+        source="; ".join(dict.fromkeys(source for source in sources if source)) or RULE_OF_THUMB,
+    )
+
+
+def over(incident: Incident, checks: Iterable[str] = ()) -> Suggestion:
+    """Return the suggestion for an incident that is over."""
+    recovered = incident.state == "recovered"
+    text = "Nothing to do: it recovered by itself." if recovered else "Nothing to do: it is resolved."
+    return say("none", text, checklist=checks)

@@ -1,0 +1,314 @@
+"""One agent's connection: Hello, then frames and health in, answers and commands out.
+
+Several frames may be on their way to Redis at once; their answers go out in the frames' order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+from fastapi import WebSocket
+from starlette.websockets import WebSocketDisconnect, WebSocketState
+
+from stabilitybackend.errors import AgentGone, BadRequest, Forbidden, NotFound, Unavailable
+from stabilitybackend.ingest.frame_checks import MAX_RECORDS, check_frame, check_source
+from stabilitybackend.ingest.ingest import Duplicate, Gap, Outcome, Stored
+from stabilitybackend.keys import check_run_id, check_source_id
+from stabilitybackend.redis_link import as_unavailable
+from stabilitybackend.schema.json_data import check_data
+from stabilitybackend.tasks import end
+from stabilityclient.wire import (
+    MAX_MESSAGE_BYTES,
+    Ack,
+    BadMessage,
+    CommandMessage,
+    Error,
+    Frame,
+    Health,
+    Hello,
+    Message,
+    Nack,
+    Welcome,
+    WrongVersion,
+    decode_message,
+    encode_message,
+)
+
+if TYPE_CHECKING:
+    from stabilitybackend.ingest.gateway import Gateway
+
+__all__ = ["AgentConnection"]
+
+#: Seconds an agent has for its Hello after the connection is open.
+HELLO_TIMEOUT_S = 10.0
+#: Answers that may wait for Redis or for a slow agent on one connection; then nothing more is read from it.
+MAX_PENDING_ANSWERS = 16
+#: Seconds that a command or a last message to an agent may take. Answers to frames may take until the WebSocket's pings
+#: find that nobody reads: a timer for each would be a twentieth of what small frames cost.
+SEND_TIMEOUT_S = 10.0
+#: Commands kept for an agent whose Welcome is not out yet.
+MAX_EARLY_COMMANDS = 100
+#: WebSocket close codes (RFC 6455, section 7.4).
+_CLOSE_NORMAL, _CLOSE_POLICY, _CLOSE_TRY_LATER = 1000, 1008, 1013
+_TOOK_OVER = "a newer connection of this agent took over"
+_LOG = logging.getLogger(__name__)
+
+
+class AgentConnection:
+    """One agent's connection, from accept to close."""
+
+    def __init__(self, gateway: Gateway, socket: WebSocket, project: str | None = None) -> None:
+        self._gateway = gateway
+        self._socket = socket
+        #: The only project whose runs the agent's key may send, None for every project.
+        self._project = project
+        self._sending = asyncio.Lock()
+        self._answers: asyncio.Queue[Message | tuple[Frame, int, asyncio.Future[Outcome]]] = asyncio.Queue(
+            MAX_PENDING_ANSWERS
+        )
+        self._welcomed = False
+        self._early: list[CommandMessage] = []
+        self._run_id = ""
+
+    async def serve(self) -> None:
+        """Talk to the agent until one side closes."""
+        hello = await self._receive_hello()
+        if hello is None:
+            return
+        name = (hello.run_id, hello.agent)
+        older = self._gateway.connections.get(name)
+        self._gateway.connections[name] = self
+        self._gateway.counts.connections += 1
+        # Half-open: the agent came back before we noticed that it was gone. Closing may take long: nobody waits for it.
+        closing = asyncio.create_task(older.close(_CLOSE_NORMAL, _TOOK_OVER)) if older is not None else None
+        # Whichever ends first ends the connection: a reader alone would wait without end for room in the answers'
+        # queue.
+        parts = {asyncio.create_task(self._read_forever(hello)), asyncio.create_task(self._answer_forever())}
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(*parts)
+            ends = await asyncio.gather(*parts, return_exceptions=True)
+            self._gateway.counts.connections -= 1
+            if self._gateway.connections.get(name) is self:
+                del self._gateway.connections[name]
+                with contextlib.suppress(Unavailable):
+                    await self._gateway.services.agent_disconnected(*name)
+            await self._end(ends)
+            if closing is not None:
+                await closing
+
+    async def _end(self, ends: list[BaseException | None]) -> None:
+        """Close the connection, with a word about it where there is a reason that the agent can't know."""
+        for how in ends:
+            if isinstance(how, AgentGone | WebSocketDisconnect | asyncio.CancelledError) or how is None:
+                continue
+            how = as_unavailable(how) or how
+            if not isinstance(how, Unavailable):
+                _LOG.error("run %s: the connection ended on a defect of ours", self._run_id, exc_info=how)
+            text = how.message if isinstance(how, Unavailable) else "internal error, see the server log"
+            await self._say_and_close(Error("busy", text), _CLOSE_TRY_LATER)
+        await self.close(_CLOSE_NORMAL, "")
+
+    async def push_command(self, message: CommandMessage) -> None:
+        """Send a command to the agent. Raises AgentGone when the connection is closed."""
+        if not self._welcomed:
+            if len(self._early) >= MAX_EARLY_COMMANDS:
+                raise AgentGone(f"{MAX_EARLY_COMMANDS} commands wait for an agent that is not welcomed yet")
+            self._early.append(message)
+            return
+        await self._send(message)
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the WebSocket if it is still open."""
+        if self._socket.application_state is not WebSocketState.CONNECTED:
+            return
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, OSError):
+            await self._socket.close(code, reason)
+
+    async def _receive_hello(self) -> Hello | None:
+        """Return a Hello that can be served, or None after saying what is wrong and closing."""
+        try:
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                message = self._read(await self._receive())
+            if not isinstance(message, Hello):
+                raise BadMessage(f"first message is {type(message).__name__}, expected Hello")
+            self._run_id = check_run_id(message.run_id)
+            check_source_id(message.agent)
+            for source in message.sources:
+                check_source(source)
+            check_data(message.config, "the run's config")
+            check_data([message.project, message.name, message.node], "Hello")
+            if self._project is not None:
+                await self._check_project(message, self._project)
+        except WebSocketDisconnect:
+            return None
+        except TimeoutError:
+            problem = Error("no_hello", f"no Hello within {HELLO_TIMEOUT_S:.0f} s of the connection", fatal=True)
+        except WrongVersion as error:
+            problem = Error("wrong_version", str(error), fatal=True)
+        except BadMessage as error:
+            problem = Error("bad_message", str(error))
+        except BadRequest as error:
+            problem = Error("bad_hello", error.message, fatal=True)
+        except Forbidden as error:
+            problem = Error("wrong_project", error.message, fatal=True)
+        except Unavailable as error:
+            problem = Error("busy", error.message)
+        else:
+            return message
+        self._gateway.counts.refused += 1
+        await self._say_and_close(problem, _CLOSE_POLICY)
+        return None
+
+    async def _check_project(self, hello: Hello, ours: str) -> None:
+        """Refuse a run of another project; one that names none is of the key's."""
+        hello.project = hello.project or ours
+        with contextlib.suppress(NotFound):  # a new run
+            if await self._gateway.services.project(hello.run_id) != ours:
+                # The project is not named: who may not see a run does not learn of it either.
+                raise Forbidden(f"the key is for the project {ours!r}, and run {hello.run_id} is of another one")
+        if hello.project != ours:
+            raise Forbidden(f"the key is for the project {ours!r}, and the run is of {hello.project!r}")
+
+    async def _welcome(self, hello: Hello) -> None:
+        gateway = self._gateway
+        sources = [source.source for source in hello.sources]
+        last_seq = await gateway.ingest.last_seq(hello.run_id, sources or None)
+        for source, last in last_seq.items():
+            if last > MAX_RECORDS:
+                self._name_spoilt(source, last)
+        commands = await gateway.services.agent_connected(hello, self.push_command)
+        await self._send(Welcome(gateway.server_version, gateway.clock(), last_seq, msgspec.to_builtins(commands)))
+        self._welcomed = True
+        early, self._early = self._early, []
+        for message in early:
+            await self._send(message)
+
+    async def _read_forever(self, hello: Hello) -> None:
+        await self._welcome(hello)
+        while True:
+            data = await self._receive()
+            try:
+                message = self._read(data)
+                if isinstance(message, Frame):
+                    check_frame(message)
+                    await self._store(message, data)
+                elif isinstance(message, Health):
+                    await self._take_health(message)
+                else:
+                    raise BadMessage(f"{type(message).__name__} came after Hello, expected Frame or Health")
+            except WrongVersion as error:
+                await self._say_and_close(Error("wrong_version", str(error), fatal=True), _CLOSE_POLICY)
+                return
+            except BadMessage as error:
+                self._gateway.counts.bad_messages += 1
+                self._name(str(error))
+                await self._answers.put(Error("bad_message", str(error)))
+            except BadRequest as error:
+                self._gateway.counts.bad_frames += 1
+                self._name(error.message)
+                await self._answers.put(Error("bad_frame", error.message))
+
+    async def _store(self, frame: Frame, data: bytes) -> None:
+        try:
+            await self._gateway.services.room(self._run_id)
+        except AgentGone:
+            raise
+        except Unavailable as error:
+            self._gateway.counts.busy += 1
+            await self._answers.put(Error("busy", error.message))
+            return
+        outcome = await self._gateway.ingest.enqueue(self._run_id, frame.source, frame.first_seq, frame.last_seq, data)
+        await self._answers.put((frame, len(data), outcome))
+
+    async def _answer(self, frame: Frame, size: int, stored: asyncio.Future[Outcome]) -> Message:
+        source = frame.source.source
+        try:
+            outcome = await stored
+        except Unavailable as error:
+            self._gateway.counts.busy += 1
+            return Error("busy", error.message)
+        except Exception:
+            self._gateway.counts.busy += 1
+            _LOG.exception("run %s: a frame of %s could not be stored", self._run_id, source)
+            return Error("busy", "the server failed to store the frame; see its log")
+        if isinstance(outcome, Gap):
+            text = f"frame {frame.first_seq}..{frame.last_seq} of {source} came, expected {outcome.expected_seq} next"
+            return Nack(source, outcome.expected_seq, text)
+        if isinstance(outcome, Stored):
+            with contextlib.suppress(Unavailable):  # only a hint: the frame is stored, whatever becomes of it
+                await self._gateway.services.frame_stored(self._run_id, outcome.stream_id, size)
+            return Ack(source, frame.last_seq)
+        assert isinstance(outcome, Duplicate)
+        return Ack(source, outcome.last_seq)
+
+    async def _answer_forever(self) -> None:
+        while True:
+            due = await self._answers.get()
+            await self._write(await self._answer(*due) if isinstance(due, tuple) else due)
+
+    def _name(self, problem: str) -> None:
+        self._gateway.refused.say(logging.WARNING, f"run {self._run_id}: refused: {problem}")
+
+    def _name_spoilt(self, source: str, last: int) -> None:
+        self._gateway.spoilt.say(
+            logging.ERROR,
+            f"run {self._run_id}: all that {source} sends is taken for stored: {last} is its last number, which "
+            "no process reaches, so a foreign frame set it. Start the process again (a new start has numbers of its "
+            "own), and give the agents other keys",
+        )
+
+    async def _take_health(self, health: Health) -> None:
+        # Health comes again within a second: one that can't be taken now is not worth an answer. An Error would
+        # make the agent send its frames again.
+        try:
+            check_data([health.node, health.agent], "Health")  # the rest: schema/health.py
+        except BadRequest as error:
+            self._gateway.counts.bad_healths += 1
+            self._name(error.message)
+            return
+        with contextlib.suppress(Unavailable):
+            await self._gateway.services.health(self._run_id, health)
+
+    async def _receive(self) -> bytes:
+        event = await self._socket.receive()
+        if event["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(event.get("code", _CLOSE_NORMAL), event.get("reason"))
+        data = event.get("bytes")
+        return data if data is not None else b""
+
+    def _read(self, data: bytes) -> Message:
+        if not data:
+            raise BadMessage("a text message or an empty one came, expected a binary message")
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise BadMessage(f"message of {len(data)} bytes, expected at most {MAX_MESSAGE_BYTES}: cut frames smaller")
+        try:
+            return decode_message(data)
+        except RecursionError as error:  # the decoder's own way to say so
+            raise BadMessage("the message is nested too deeply to be read") from error
+
+    async def _send(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await self._write(message)
+        except TimeoutError as error:
+            await self.close(_CLOSE_TRY_LATER, "too slow")
+            raise AgentGone("the agent's connection is stuck") from error
+
+    async def _write(self, message: Message) -> None:
+        try:
+            async with self._sending:
+                await self._socket.send_bytes(encode_message(message))
+        except (RuntimeError, WebSocketDisconnect, OSError) as error:
+            await self.close(_CLOSE_TRY_LATER, "too slow")
+            raise AgentGone(f"the agent's connection is closed ({type(error).__name__})") from error
+
+    async def _say_and_close(self, error: Error, code: int) -> None:
+        with contextlib.suppress(AgentGone):
+            await self._send(error)
+        await self.close(code, error.code)

@@ -1,0 +1,257 @@
+"""Appends agents' frames to Redis Streams: exactly once, in order, many frames in one round trip.
+
+The rule lives in ``ingest.lua`` and runs inside Redis as one step: a frame is appended only when its first number
+follows the last number stored for its source. So a frame that is sent twice is stored once, a lost one is noticed,
+and two gateways can't disagree. One writer task drains a bounded queue into pipelines; ``append`` returns when the
+frame is stored, and fails with Unavailable when Redis is away. What failed may have been stored or not: sending it
+again is always right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import msgspec
+from redis.asyncio import Redis
+
+from stabilitybackend.errors import Unavailable
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.redis_link import as_unavailable, redis_errors
+from stabilitybackend.tasks import end
+from stabilityclient.wire import SourceInfo
+
+__all__ = ["QUEUE_BYTES", "Duplicate", "Gap", "Ingest", "Outcome", "Stored"]
+
+#: Frames that wait for the writer. When it is full, ``enqueue`` waits, and so does the agent behind it.
+QUEUE_FRAMES = 512
+#: Bytes that wait for the writer; the same happens when they are more. With QUEUE_FRAMES alone, frames of the largest
+#: size could take 2 GiB.
+QUEUE_BYTES = 64 * 1024 * 1024
+#: Frames and bytes in one round trip: enough to make the round trip cheap, little enough to answer within milliseconds.
+BATCH_FRAMES = 64
+BATCH_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The frame is in the stream, at ``stream_id``."""
+
+    stream_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """All of the frame was stored before; ``last_seq`` is the newest number of the source."""
+
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The frame does not start at ``expected_seq``, the number after the newest one stored: nothing was stored."""
+
+    expected_seq: int
+
+
+Outcome = Stored | Duplicate | Gap
+
+
+@dataclass(slots=True)
+class _Waiting:
+    run_id: str
+    source: str
+    first_seq: int
+    last_seq: int
+    message: bytes
+    source_info: bytes
+    done: asyncio.Future[Outcome]
+
+
+class Ingest:
+    """The writer of one process. ``start`` it in the event loop, ``stop`` it at the end; a context manager as well.
+
+    Args:
+        redis: client of the server that holds the streams.
+
+    Attributes:
+        stored: frames stored since the start. stored_records: rows and events in them, also those stored before.
+        duplicates: frames that were stored before.
+        gaps: frames that did not follow.
+        failed: frames that could not be stored because Redis was away.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(QUEUE_FRAMES)
+        self._script = resources.files("stabilitybackend.ingest").joinpath("ingest.lua").read_text(encoding="utf-8")
+        self._writer: asyncio.Task[None] | None = None
+        self._waiting_bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+        #: Called with what Redis answered to a write that it refused.
+        self.refused: Callable[[BaseException], None] = lambda error: None
+        self.stored = self.stored_records = 0
+        self.duplicates = 0
+        self.gaps = 0
+        self.failed = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the frames that wait for Redis now."""
+        return self._waiting_bytes
+
+    def start(self) -> None:
+        """Start the writer task."""
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write_forever(), name="ingest-writer")
+
+    async def stop(self) -> None:
+        """Stop the writer. Frames that still wait fail with Unavailable: their agents send them again."""
+        writer, self._writer = self._writer, None
+        await end(writer)
+        while not self._queue.empty():  # reading wakes those who wait to put, so it ends only when all have failed
+            waiting = self._queue.get_nowait()
+            self._waiting_bytes -= len(waiting.message)
+            self._room.set()
+            self._fail([waiting], Unavailable("the server stops", code="stopping"))
+            await asyncio.sleep(0)
+
+    async def __aenter__(self) -> Ingest:
+        self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+    async def append(self, run_id: str, source: SourceInfo, first_seq: int, last_seq: int, message: bytes) -> Outcome:
+        """Append one frame and return when Redis has it.
+
+        Args:
+            run_id: must have passed ``check_run_id``.
+            source: whose numbers these are; kept in the run's sources hash with its first frame.
+            first_seq: number of the frame's first record, from 1.
+            last_seq: number of its last record, at most 2^53 - 1.
+            message: the whole wire message as it came, header included, so that its checksum stays with it.
+
+        Raises:
+            Unavailable: Redis is away; nothing is acknowledged.
+        """
+        return await (await self.enqueue(run_id, source, first_seq, last_seq, message))
+
+    async def enqueue(
+        self, run_id: str, source: SourceInfo, first_seq: int, last_seq: int, message: bytes
+    ) -> asyncio.Future[Outcome]:
+        """Like ``append``, but return once the frame has its place in the queue. Frames are stored in that order."""
+        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_look_at_error)
+        while self._writer is not None and self._waiting_bytes >= QUEUE_BYTES:
+            self._room.clear()
+            await self._room.wait()
+        if self._writer is None:
+            done.set_exception(Unavailable("the server stops", code="stopping"))
+            return done
+        self._waiting_bytes += len(message)
+        info = msgspec.json.encode(source) if first_seq == 1 else b""  # the script wants it with the first frame only
+        await self._queue.put(_Waiting(run_id, source.source, first_seq, last_seq, message, info, done))
+        return done
+
+    async def last_seq(self, run_id: str, sources: Sequence[str] | None = None) -> dict[str, int]:
+        """Return the newest number stored of each of ``sources`` (0: none yet), or of all sources of the run.
+
+        Raises:
+            Unavailable: Redis is away.
+        """
+        key = RunKeys(run_id).last_seq
+        with redis_errors():
+            if sources is None:
+                return {_text(name): int(seq) for name, seq in (await self._redis.hgetall(key)).items()}
+            if not sources:
+                return {}
+            found = await self._redis.hmget(key, list(sources))
+        return {name: int(seq or 0) for name, seq in zip(sources, found, strict=True)}
+
+    async def sources(self, run_id: str) -> dict[str, SourceInfo]:
+        """Return all sources that have stored something in the run.
+
+        Raises:
+            Unavailable: Redis is away.
+        """
+        with redis_errors():
+            found = await self._redis.hgetall(RunKeys(run_id).sources)
+        return {_text(name): msgspec.json.decode(info, type=SourceInfo) for name, info in found.items()}
+
+    async def _write_forever(self) -> None:
+        while True:
+            batch = [await self._queue.get()]
+            size = len(batch[0].message)
+            while len(batch) < BATCH_FRAMES and size < BATCH_BYTES and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+                size += len(batch[-1].message)
+            try:
+                await self._write(batch)
+            except asyncio.CancelledError:
+                self._fail(batch, Unavailable("the server stops", code="stopping"))
+                raise
+            except Exception as error:  # the writer must outlive every fault: it is the only one
+                self._fail(batch, error)
+            finally:
+                self._waiting_bytes -= size
+                self._room.set()
+
+    async def _write(self, batch: list[_Waiting]) -> None:
+        by_run: dict[str, list[_Waiting]] = {}
+        for frame in batch:
+            by_run.setdefault(frame.run_id, []).append(frame)
+        pipeline = self._redis.pipeline(transaction=False)
+        for run_id, frames in by_run.items():
+            keys = RunKeys(run_id)
+            # EVAL and not EVALSHA: a cluster pipeline takes no EVALSHA, and the text is 2 % of a usual frame. One call
+            # for all frames of a run: building and reading a command costs as much as a small frame itself.
+            arguments: list[Any] = []
+            for frame in frames:
+                arguments += (frame.source, frame.first_seq, frame.last_seq, frame.message, frame.source_info)
+            pipeline.eval(self._script, 3, keys.frames, keys.last_seq, keys.sources, *arguments)
+        answers = await pipeline.execute(raise_on_error=False)
+        for frames, answer in zip(by_run.values(), answers, strict=True):
+            if isinstance(answer, Exception):
+                self._fail(frames, answer)
+                continue
+            for frame, one in zip(frames, answer, strict=True):
+                outcome = self._outcome(one)
+                if isinstance(outcome, Stored):
+                    self.stored_records += frame.last_seq - frame.first_seq + 1
+                if not frame.done.done():
+                    frame.done.set_result(outcome)
+
+    def _outcome(self, answer: list[Any]) -> Outcome:
+        kind, value = answer
+        if kind == 1:
+            self.stored += 1
+            return Stored(value.decode())
+        if kind == 0:
+            self.duplicates += 1
+            return Duplicate(int(value))
+        self.gaps += 1
+        return Gap(int(value))
+
+    def _fail(self, batch: list[_Waiting], error: Exception) -> None:
+        if as_unavailable(error) is not None:
+            self.refused(error)
+        for frame in batch:
+            if not frame.done.done():
+                self.failed += 1
+                frame.done.set_exception(as_unavailable(error) or error)
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _look_at_error(future: asyncio.Future[Outcome]) -> None:
+    """Mark the error as seen: an agent that went away no longer waits for its answer."""
+    if not future.cancelled():
+        future.exception()

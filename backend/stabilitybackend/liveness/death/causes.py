@@ -1,0 +1,115 @@
+"""What ended a process: itself, another one that pulled it down, or a signal from outside. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from stabilitybackend.liveness.format import MAX_NAMED_RANKS
+from stabilitybackend.liveness.job_snapshot import STARTS_APART_NS
+from stabilitybackend.liveness.rank_watch import RankWatch, start_of
+from stabilitybackend.schema.evidence import Death, DeathGpu
+
+#: Exceptions by which people stop a job on purpose.
+STOPPED_BY_HAND = frozenset({"KeyboardInterrupt"})
+#: Deaths so soon after the first one may be its consequence, seconds: collectives that fail, a launcher that ends all.
+CASCADE_S = 60.0
+#: Signals by which a launcher ends the other processes of a job that has lost one.
+LAUNCHER_SIGNALS = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
+#: Signals by which a scheduler, a launcher or a person ends a job from outside.
+OUTSIDE_SIGNALS = LAUNCHER_SIGNALS | {"SIGKILL"}
+#: What an exception says that only passes on the death of a peer, in lower case.
+PASSED_ON = (
+    "nccl", "gloo", "connection closed by peer", "connection reset by peer", "broken pipe", "connection refused",
+    "remote process exited", "socket timeout", "processgroup", "distbackenderror", "distnetworkerror", "watchdog",
+)  # fmt: skip
+#: What an agent may say of how a process ended; "unknown" is the word for anything else.
+_CAUSES = frozenset({"oom_kill", "signal", "crash", "exit_code", "exception"})
+
+__all__ = [
+    "STOPPED_BY_HAND",
+    "cause_of",
+    "ended_together",
+    "from_outside",
+    "is_cascade",
+    "known_beside",
+    "passes_on",
+    "root_of",
+    "weight_of",
+]
+
+
+def root_of(by_time: list[Death]) -> Death:
+    """Return the death that the others follow from: the earliest that no other death explains.
+
+    Clocks of nodes differ by seconds, and a launcher ends the peers within them: a peer that only passes on what
+    happened elsewhere, or that the launcher ended, is not the first while one within CASCADE_S has a cause of its own.
+    """
+    near = [death for death in by_time if death.time - by_time[0].time <= CASCADE_S]
+    return next((death for death in near if not is_cascade(death)), near[0])
+
+
+def ended_together(by_time: list[Death]) -> bool:
+    """Say whether one signal ended several ranks at once, and nothing else ended any: a preemption, a cancel."""
+    names = {death.signal_name for death in by_time}
+    near = by_time[-1].time - by_time[0].time <= CASCADE_S
+    calm = near and len(by_time) > 1 and not any(death.exception for death in by_time)
+    return calm and len(names) == 1 and names <= LAUNCHER_SIGNALS
+
+
+def is_cascade(death: Death) -> bool:
+    """Say whether a death only passes on another one, or is a launcher's doing."""
+    if death.exception is not None:
+        said = f"{death.exception.type} {death.exception.message}".lower()
+        return any(word in said for word in PASSED_ON)
+    fatal = death.fatal.lower()
+    if death.signal_name == "SIGABRT" and any(word in fatal for word in ("nccl", "gloo", "watchdog")):
+        return True
+    return death.signal_name in LAUNCHER_SIGNALS
+
+
+def weight_of(death: Death) -> int:
+    """Return 0 for a death with a cause of its own, 1 for one that tells none, 2 for one that follows from another."""
+    if is_cascade(death):
+        return 2
+    return 0 if cause_of(death) in ("exception", "crash", "oom_kill", "signal") else 1
+
+
+def passes_on(death: Death) -> bool:
+    """Say whether a process ended itself because others did not come: by what it says, it is no cause of theirs."""
+    return is_cascade(death) and not (death.signal_name in LAUNCHER_SIGNALS and death.exception is None)
+
+
+def from_outside(death: Death) -> bool:
+    """Say whether a signal from outside ended a process, Ctrl-C included, and nothing of its own."""
+    if death.exception is not None:
+        return death.exception.type in STOPPED_BY_HAND
+    return death.cause == "signal" and death.signal_name in OUTSIDE_SIGNALS
+
+
+def known_beside(dead: RankWatch, ranks: Iterable[RankWatch]) -> dict[str, Any]:
+    """Return what is known of a process beside what is told of its death.
+
+    Args:
+        dead: the process. ranks: the newest process of each rank.
+
+    Returns:
+        ``gpu``, ``over_before`` and ``job_step`` of its ``Death``, as far as they are known.
+    """
+    since = start_of(dead.source) - STARTS_APART_NS
+    started = [one for one in ranks if start_of(one.source) >= since]
+    over = sorted(one.rank for one in started if one.state in ("finished", "left") and one is not dead)
+    newest = max((one.step for one in started), default=-1)
+    found: dict[str, Any] = {"over_before": over[:MAX_NAMED_RANKS]} if over else {}
+    if dead.gpu is not None:
+        found["gpu"] = DeathGpu(dead.gpu.index, dead.gpu.uuid)
+    if dead.step < 0 <= newest:
+        found["job_step"] = newest
+    return found
+
+
+def cause_of(death: Death) -> str:
+    """Return how a process ended: one of the agents' words for it, else "unknown"."""
+    if death.exception is not None and death.cause not in ("oom_kill", "signal", "crash"):
+        return "exception"
+    return death.cause if death.cause in _CAUSES else "unknown"

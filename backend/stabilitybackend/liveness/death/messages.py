@@ -1,0 +1,130 @@
+"""What is said of the death of a process, and the verdict on it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stabilitybackend.liveness.death.causes import is_cascade, passes_on
+from stabilitybackend.liveness.format import MAX_NAMED_RANKS, capital, name_ranks
+from stabilitybackend.schema.evidence import Death, Hung
+from stabilitybackend.schema.verdicts import SuspectGpu, Verdict
+
+#: Characters of an exception's message or of the agent's words in a text.
+MAX_SAID_CHARS = 300
+
+#: How an agent knows the end of a process (``how`` of docs/wire.md), in words.
+KNOWN_BY = {
+    "pidfd": "by its exit status, which the kernel kept",
+    "zombie": "by its exit status, read before its launcher asked",
+    "kernel log": "by the kernel's log",
+    "slot": "by what it wrote down before it ended",
+}
+
+__all__ = ["cut", "gpu_words", "how_it_died", "others_after", "pulled", "say", "step_of", "verdict_of", "where_it_was"]
+
+
+def how_it_died(who: str, cause: str, death: Death) -> str:
+    """Say how a process died, without an end: "Rank 1 was killed by the kernel for memory (OOM)"."""
+    who = who[:1].upper() + who[1:]
+    name = death.signal_name or (f"signal {death.signal}" if death.signal else "a signal")
+    raised = "" if death.exception is None else death.exception.type
+    code = "an exit code" if death.exit_code is None else f"exit code {death.exit_code}"
+    return {
+        "oom_kill": f"{who} was killed by the kernel for memory (OOM)",
+        "signal": f"{who} was killed from outside by {name}",
+        "crash": f"{who} crashed with {name}",
+        "exception": f"{who} ended with {raised or 'an exception'}",
+        "exit_code": f"{who} ended with {code}",
+    }.get(cause, f"The process of {who[:1].lower() + who[1:]} died")
+
+
+def gpu_words(death: Death) -> str:
+    """Return ", GPU 3" where it is known on which one a process was."""
+    return "" if death.gpu is None or death.gpu.index is None else f", GPU {death.gpu.index}"
+
+
+def others_after(ranks: int, nodes: int) -> str:
+    """Say how many ranks followed: "63 ranks of 8 nodes died after it"."""
+    where = f" of {nodes} nodes" if nodes > 1 else ""
+    return f"{ranks} {'rank' if ranks == 1 else 'ranks'}{where} died after it"
+
+
+def pulled(first: Death, others: Sequence[Death], more: int) -> str:
+    """Say who else died: "After it died: ranks 1, 2 and 61 more."."""
+    after = [death.rank for death in others]
+    shown = ", ".join(str(rank) for rank in after[:MAX_NAMED_RANKS])
+    rest = more + len(after) - min(len(after), MAX_NAMED_RANKS)
+    earlier = [death.rank for death in others if death.time < first.time]
+    text = f"{'Also' if earlier else 'After it'} died: {'rank' if len(after) == 1 else 'ranks'} {shown}"
+    text += f" and {rest} more." if rest else "."
+    cascade = [death.rank for death in others if is_cascade(death)]
+    if cascade:
+        text += f" Pulled down by it, by what {'it says' if len(cascade) == 1 else 'they say'}: {name_ranks(cascade)}."
+    if earlier:
+        clock = "the clock of its node" if len(earlier) == 1 else "the clocks of their nodes"
+        text += f" {capital(name_ranks(earlier))} died earlier by {clock}, but only passed on an end."
+    return text
+
+
+def verdict_of(
+    first: Death, others: Sequence[Death], cause: str, text: str, together: bool, hung: Hung | None
+) -> Verdict:
+    """Return the verdict."""
+    because = [] if hung is None else [f"the job hung before: {hung.title}"]
+    blind = []
+    if first.evidence:
+        because.append(say(first.evidence))
+    if first.how not in ("", "none"):
+        because.append(f"known {KNOWN_BY.get(first.how, 'by ' + cut(first.how))}")
+    if first.fatal:
+        because.append(f"its last output: {cut(first.fatal)}")
+    if first.oom is not None:
+        because.append(say(first.oom))
+    because += [f"rank {death.rank} died {_apart(death.time - first.time)}" for death in others[:8]]
+    if cause == "unknown":
+        blind.append("how the process ended: its exit status was not read")
+    gpus = []
+    if first.gpu is not None and not together:
+        gpus = [SuspectGpu(first.rank, first.node, first.gpu.index, first.gpu.uuid)]
+    certain = cause in ("oom_kill", "crash", "exception", "exit_code") or (cause == "signal" and first.signal)
+    alone = not others or min(death.time for death in others) - first.time > 1.0
+    sure = not passes_on(first) and (alone or not is_cascade(first))
+    return Verdict(
+        kind=cause,
+        text=text,
+        confidence="high" if certain and sure else ("medium" if certain else "low"),
+        culprits=[] if together else [first.rank],
+        nodes=[first.node] if first.node and not together else [],
+        gpus=gpus,
+        because=because,
+        blind=blind,
+        since=first.time,
+        decided_after_s=round(max(0.0, first.heard - first.time), 1) if first.heard else None,
+    )
+
+
+def _apart(seconds: float) -> str:
+    return f"{abs(seconds):.1f} s {'later' if seconds >= 0 else 'earlier'}"
+
+
+def where_it_was(death: Death) -> str:
+    """Say at which step; a process that lived for less than a beat told none, and in many jobs only rank 0 does."""
+    told = "before its first step" if step_of(death) < 0 else f"while the job was at step {step_of(death)}"
+    return f"at step {death.step}" if death.step >= 0 else told
+
+
+def step_of(death: Death) -> int:
+    """Return the step of a process that died, of one that told none its job's."""
+    return max(death.step, death.job_step)
+
+
+def say(evidence: object) -> str:
+    """Return what the agent saw, in its own words where it has some."""
+    if isinstance(evidence, Mapping):
+        text = evidence.get("text") or ", ".join(f"{name} {value}" for name, value in evidence.items())
+        return cut(text)
+    return cut(evidence)
+
+
+def cut(text: object) -> str:
+    return str(text)[:MAX_SAID_CHARS]

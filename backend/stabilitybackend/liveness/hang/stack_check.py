@@ -1,0 +1,92 @@
+"""Looks at stacks before a standstill that no phase explains is called a hang: it may be a save or a validation.
+
+Scripts that declare no phases save, validate and upload all the same, for minutes. Their stacks tell: whoever is in
+such work and in no collective is not stuck, and the others wait for it. As long as a stand is explained so, nothing is
+said, at most as long as a declared phase may take that was never seen (``LONG_FLOOR_S``), and it is looked at again.
+"""
+
+from __future__ import annotations
+
+from stabilitybackend.liveness.budgets import AFTER_LOOP, LONG_FLOOR_S
+from stabilitybackend.liveness.hang.suspects import furthest_back
+from stabilitybackend.liveness.job_snapshot import Scene
+from stabilitybackend.liveness.stacks.dumps import DUMP_WAIT_S, DumpBook, DumpRequest
+from stabilitybackend.liveness.stacks.parse import in_long_work
+
+#: A stand that is explained is looked at again after so long, seconds: who saved may have got stuck.
+AGAIN_S = 60.0
+
+__all__ = ["Peek"]
+
+
+class Peek:
+    """The looks at one standstill.
+
+    Args:
+        run_id: of the run; part of a look's id.
+        dumps: where the agents' answers are.
+    """
+
+    def __init__(self, run_id: str, dumps: DumpBook) -> None:
+        self._run_id = run_id
+        self._dumps = dumps
+        self._request = ""
+        self._asked_at = 0.0
+        #: Who is stalled, and where: the dump says nothing of another stall.
+        self._place: frozenset[tuple[str, int, str]] = frozenset()
+        self._wanted: list[DumpRequest] = []
+        #: Ranks that ran Python before anybody was sent a signal (``Scene.busy``).
+        self.busy: frozenset[int] | None = None
+        #: Ranks whose main threads went on then (``RankWatch.lively``).
+        self._lively: frozenset[int] = frozenset()
+
+    def wants(self) -> list[DumpRequest]:
+        """Return the dumps to order, once each."""
+        wanted, self._wanted = self._wanted, []
+        return wanted
+
+    def taken(self) -> tuple[str, float]:
+        """Return the look that explained nothing and when it was asked for, "" where there is none; forget it."""
+        request, self._request = self._request, ""
+        return request, self._asked_at
+
+    def holds(self, scene: Scene, now: float) -> bool:
+        """Say whether a standstill is not to be reported yet; asks for stacks where they would tell.
+
+        Args:
+            scene: the job as it is seen.
+            now: unix seconds.
+        """
+        behind = furthest_back(scene.visible) or scene.visible
+        place = frozenset((watch.source, watch.step, watch.phase) for watch in behind)
+        if place != self._place:
+            self._request, self._place = "", place
+        if scene.stood_s >= LONG_FLOOR_S or any(watch.phase not in ("", AFTER_LOOP) for watch in behind):
+            return False
+        # Whoever is stopped, or whose Python gives no sign, is in no work.
+        if any(scene.is_stopped(watch) or watch.python_silent_s for watch in behind):
+            return False
+        dump = self._dumps.dump(self._request) if self._request else None
+        if self._request and dump is not None and (dump.complete or now - self._asked_at >= DUMP_WAIT_S):
+            stacks = [(watch, dump.stack_of(watch.rank)) for watch in behind]
+            explained = any(
+                stack is not None
+                and in_long_work(
+                    stack.frames, stack.where, outside=watch.phase == AFTER_LOOP, lively=watch.rank in self._lively
+                )
+                for watch, stack in stacks
+            )
+            if not explained or now - self._asked_at < AGAIN_S:
+                return explained
+        elif self._request:
+            return now - self._asked_at < DUMP_WAIT_S
+        self._ask(scene, now)
+        return True
+
+    def _ask(self, scene: Scene, now: float) -> None:
+        self._request = self._dumps.request_id(self._run_id, "peek", now)
+        self._asked_at, self.busy = now, scene.all_busy()
+        self._lively = frozenset(watch.rank for watch in scene.visible if watch.lively)
+        want = DumpRequest(self._request, "a rank is stalled outside of any phase: is it in a save or a validation?")
+        self._wanted.append(want)
+        self._dumps.ask(want, scene.running, now)

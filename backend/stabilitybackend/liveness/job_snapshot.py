@@ -1,0 +1,226 @@
+"""What is known of a job at the moment when it hangs: the ranks that are seen, those that are not, and the dump."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from msgspec import to_builtins
+
+from stabilitybackend.liveness.gpu_facts import BrokenGpu
+from stabilitybackend.liveness.rank_watch import RankWatch, number, start_of
+from stabilitybackend.liveness.stacks.collectives import Wavefront
+from stabilitybackend.liveness.stacks.dumps import Dump
+from stabilitybackend.schema.ranks import Where
+
+#: The pending calls are asked for once a beat; a main thread that ran one so lately runs Python, seconds. A busy
+#: machine makes beats late.
+RUNS_PYTHON_S = 6.0
+#: Looks at ranks that are read in one go.
+LOOKS_AT_ONCE = 512
+#: Share of a core from which a main thread counts as busy.
+BUSY_CPU = 0.5
+#: Phases in which a rank gets its data.
+_DATA_PHASES = frozenset(
+    {"batch", "data", "data_loader", "data_loading", "dataload", "dataloader", "fetch", "input", "loader"}
+)
+
+#: Processes whose starts lie further apart belong to different starts of the job, nanoseconds.
+STARTS_APART_NS = 30_000_000_000
+
+#: Files of debuggers in which a main thread waits for its user.
+_DEBUGGER = re.compile(r"(?:^|/)(?:bdb|pdb)\.py$|/(?:debugpy|ipdb|pudb|pydevd[^/]*)/")
+
+__all__ = ["STARTS_APART_NS", "Scene", "is_data", "of_earlier_start", "of_larger_start"]
+
+
+class JobStart(NamedTuple):
+    """A start of the job: when, unix seconds by its node's clock, and on how many ranks; 0, 0 where none is known."""
+
+    started: float
+    ranks: int
+
+    def left_out(self, rank: int, source: str) -> bool:
+        """Say whether a process is of an earlier start, and of a rank that this one does not have."""
+        return rank >= self.ranks and start_of(source) / 1e9 < self.started
+
+
+def is_data(phase: str) -> bool:
+    """Say whether a phase is one of getting data."""
+    return phase.lower() in _DATA_PHASES
+
+
+def of_earlier_start(ranks: Iterable[RankWatch], visible: Sequence[RankWatch]) -> set[int]:
+    """Return the ranks whose newest process is over, and of an earlier start of the job than those that are seen.
+
+    While ranks have not begun their first step no other rank of their start is past its own. A process that made no
+    step either is judged by its age.
+
+    Args:
+        ranks: the newest process of each rank.
+        visible: those of them that run and are seen.
+    """
+    if not visible or any(watch.step >= 0 for watch in visible):
+        return set()
+    oldest = min(start_of(watch.source) for watch in visible) - STARTS_APART_NS
+    over = [watch for watch in ranks if not watch.running]
+    return {watch.rank for watch in over if watch.first_step_done or start_of(watch.source) < oldest}
+
+
+def of_larger_start(ranks: Iterable[RankWatch], visible: Iterable[RankWatch], newest: JobStart) -> list[int]:
+    """Return the ranks of an earlier start of the job which the newest one does not have: they do not come back.
+
+    While any rank is seen that the newest start does not have, two starts run at once and nothing is known.
+
+    Args:
+        ranks: the newest process of each rank. visible: those of them that run and are seen.
+        newest: the newest start of the job.
+    """
+    beyond = [watch for watch in ranks if watch.rank >= newest.ranks]
+    if not beyond or any(watch.rank >= newest.ranks for watch in visible):
+        return []
+    return [watch.rank for watch in beyond if newest.left_out(watch.rank, watch.source)]
+
+
+@dataclass
+class Scene:
+    """One standstill.
+
+    Args:
+        visible: running ranks whose slots arrive, by rank, at least one.
+        unseen: running ranks whose slots do not arrive or can't be read.
+        over: ranks that have finished or left.
+        never: ranks of the world size that were never connected: not started yet, or of a script that calls ``init()``
+            on some ranks only.
+        not_back: ranks that were there before the job was started again, and have not come since.
+        silent_s: for how long each unseen rank has been silent, seconds.
+        dump: what the agents collected, None while nothing has come.
+        now: unix seconds.
+    """
+
+    visible: list[RankWatch]
+    unseen: list[RankWatch] = field(default_factory=list)
+    over: list[RankWatch] = field(default_factory=list)
+    never: list[int] = field(default_factory=list)
+    not_back: list[int] = field(default_factory=list)
+    silent_s: dict[int, float] = field(default_factory=dict)
+    dump: Dump | None = None
+    #: Ranks that ran Python when nobody had sent them a signal yet, None while that is now: a signal lets pending calls
+    #: run in a main thread that only waits.
+    busy: frozenset[int] | None = None
+    #: What agents say that they can't see, and that a standstill can't be judged without: "node a: signals: ...".
+    blind: list[str] = field(default_factory=list)
+    #: Ranks whose GPU is known to be broken.
+    broken_gpus: Mapping[int, BrokenGpu] = field(default_factory=dict)
+    now: float = 0.0
+    #: Seconds that the standstill had lasted before it was looked at again: the server was away meanwhile.
+    before_s: float = 0.0
+    _sampled: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _front: Wavefront | None = None
+
+    @property
+    def running(self) -> list[int]:
+        """Return the ranks whose processes run, seen or not: those that a look at stacks is expected of."""
+        return [watch.rank for watch in (*self.visible, *self.unseen) if watch.running]
+
+    @property
+    def absent(self) -> list[int]:
+        """Return the ranks that have not come, in this start of the job or ever."""
+        return [*self.never, *self.not_back]
+
+    @property
+    def front(self) -> Wavefront:
+        """Where the collectives stand; empty without a Flight Recorder."""
+        if self._front is None:
+            self._front = self.dump.wavefront() if self.dump is not None else Wavefront()
+        return self._front
+
+    def reading(self) -> Generator[None, None, None]:
+        """Read all that the agents collected; yield where others may be served. Who asks then has it at once."""
+        if self.dump is None:
+            return
+        self._front = yield from self.dump.finding_wavefront()
+        for count, rank in enumerate(self.dump.looks):
+            self._sampled_of(rank)
+            if count % LOOKS_AT_ONCE == 0:
+                yield
+
+    @cached_property
+    def stood_s(self) -> float:
+        """Seconds since the last progress of the rank that has been stalled longest."""
+        return self.before_s + self.seen_to_stand_s
+
+    @cached_property
+    def seen_to_stand_s(self) -> float:
+        """Of these, the seconds in which somebody looked."""
+        return max(watch.stood_s for watch in self.tellers)
+
+    @cached_property
+    def tellers(self) -> list[RankWatch]:
+        """Return the visible ranks that tell each step; all where none does."""
+        return [watch for watch in self.visible if not watch.sparse] or self.visible
+
+    @property
+    def step(self) -> int:
+        """Return the step at which the job hangs, -1 before its first one; some ranks never report theirs."""
+        told = [watch.step for watch in self.tellers if not watch.stepless]
+        later = [watch.step for watch in self.tellers if watch.step >= 0 and watch.first_step_done]
+        return min([step for step in told if step >= 0] if later else told, default=-1)
+
+    def stood_of(self, watch: RankWatch) -> float:
+        """Return for how long a rank has been stalled, seconds; without reported steps at most as the others."""
+        return self.before_s + (min(watch.stood_s, self.seen_to_stand_s) if watch.sparse else watch.stood_s)
+
+    def proc(self, watch: RankWatch) -> dict[str, Any]:
+        """Return the kernel's word on a rank: as sampled for the dump, undisturbed, else the newest."""
+        return {**to_builtins(watch.proc), **self._sampled_of(watch.rank)}
+
+    def where(self, watch: RankWatch) -> Where:
+        """Return what a rank's stack says, ``unknown`` without one."""
+        stack = self.dump.stack_of(watch.rank) if self.dump is not None else None
+        return "unknown" if stack is None else stack.where
+
+    def is_stopped(self, watch: RankWatch) -> bool:
+        """Say whether the process is stopped: SIGSTOP, a debugger, a frozen control group."""
+        return str(self.proc(watch).get("state", ""))[:1] in ("T", "t")
+
+    def in_debugger(self, watch: RankWatch) -> bool:
+        """Say whether a debugger holds the main thread: ``breakpoint()``, an editor."""
+        stack = self.dump.stack_of(watch.rank) if self.dump is not None else None
+        return stack is not None and any(_DEBUGGER.search(frame.file) for frame in stack.frames[:4])
+
+    def waits_for_disk(self, watch: RankWatch) -> bool:
+        """Say whether the main thread was in the kernel's uninterruptible sleep, in each look that we have."""
+        looks = self._looks(watch)
+        return bool(looks) and all(look["state"] == "D" for look in looks)
+
+    def _looks(self, watch: RankWatch) -> list[Mapping[str, Any]]:
+        return [look for look in (to_builtins(watch.proc), self._sampled_of(watch.rank)) if look.get("state")]
+
+    def _sampled_of(self, rank: int) -> dict[str, Any]:
+        """Return the kernel's word on a rank as it was sampled for the dump; read once."""
+        if self.dump is None:
+            return {}
+        if rank not in self._sampled:
+            self._sampled[rank] = self.dump.proc_of(rank)
+        return self._sampled[rank]
+
+    def all_busy(self) -> frozenset[int]:
+        """Return the ranks that run Python now."""
+        return frozenset(watch.rank for watch in self.visible if self.runs_python(watch))
+
+    def runs_python(self, watch: RankWatch) -> bool:
+        """Say whether the main thread runs Python and uses the processor while no step is made."""
+        if self.busy is not None:
+            return watch.rank in self.busy
+        silent = watch.main_silent_s
+        if silent is None or silent > RUNS_PYTHON_S or watch.python_silent_s:
+            return False
+        # On a machine with more work than cores a busy thread gets little, but it is always found waiting for a core.
+        looks = self._looks(watch)
+        return any(number(look.get("cpu")) >= BUSY_CPU for look in looks) or (
+            bool(looks) and all(look.get("state") == "R" for look in looks)
+        )

@@ -1,0 +1,1 @@
+"""Reads the stacks and Flight Recorders that agents collect. Pure."""

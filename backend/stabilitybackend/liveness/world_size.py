@@ -1,0 +1,166 @@
+"""How many ranks and GPUs the job had at each of its launches: a job that comes up on fewer is shown as such. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stabilitybackend.liveness.job_snapshot import JobStart
+from stabilitybackend.liveness.rank_watch import start_of
+from stabilitybackend.schema.health import AgentHealth
+from stabilitybackend.schema.lineage import Checkpoint
+from stabilityclient.wire import SourceInfo
+
+__all__ = ["MAX_LAUNCHES", "Launch", "World", "left_nodes", "newest_starts"]
+
+#: Launches remembered per run, newest ones.
+MAX_LAUNCHES = 512
+#: Nodes whose GPUs are remembered per run.
+MAX_NODES = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One start of the job, seen from its lowest rank.
+
+    Attributes:
+        started: unix seconds by the node's clock.
+        world_size: ranks.
+        first_step, last_step: of its rows, None before the first.
+    """
+
+    started: float
+    world_size: int
+    first_step: int | None
+    last_step: int | None
+
+
+class World:
+    """The launches of one run, and the GPUs of its nodes.
+
+    Attributes:
+        size: ranks of the newest launch.
+    """
+
+    def __init__(self) -> None:
+        self.size = 1
+        self._newest = 0.0
+        self._rank: int | None = None
+        #: Source of the lowest rank -> [started, world size, first step, last step].
+        self._launches: dict[str, list[Any]] = {}
+        self._gpus: dict[str, int] = {}
+
+    def saved(self) -> dict[str, Any]:
+        """Return for ``restore`` what is known, in plain containers."""
+        return {
+            "size": self.size, "newest": self._newest, "rank": self._rank, "launches": self._launches,
+            "gpus": self._gpus,
+        }  # fmt: skip
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over what ``saved`` returned."""
+        self.size, self._newest, self._rank = int(saved["size"]), float(saved["newest"]), saved["rank"]
+        self._launches, self._gpus = dict(saved["launches"]), dict(saved["gpus"])
+
+    def seen(self, source: SourceInfo) -> None:
+        """Take note of who sent a frame; late words of an old launch change nothing of today's."""
+        if source.rank is None:
+            return
+        if source.started >= self._newest:
+            self._newest, self.size = source.started, max(1, source.world_size)
+        if source.source in self._launches or (self._rank is not None and source.rank > self._rank):
+            return
+        if self._rank is None or source.rank < self._rank:
+            self._rank = source.rank
+            self._launches.clear()
+        self._launches[source.source] = [source.started, max(1, source.world_size), None, None]
+        if len(self._launches) > MAX_LAUNCHES:
+            del self._launches[min(self._launches, key=lambda name: self._launches[name][0])]
+
+    def row(self, source: str, first_step: int, last_step: int) -> None:
+        """Take note of rows of a process."""
+        launch = self._launches.get(source)
+        if launch is not None:
+            launch[2] = first_step if launch[2] is None else min(launch[2], first_step)
+            launch[3] = last_step if launch[3] is None else max(launch[3], last_step)
+
+    def inventory(self, node: str, data: Mapping[str, Any]) -> None:
+        """Take a node's ``gpu_inventory`` (docs/wire.md): its GPUs that ranks use, all where none says so."""
+        gpus = data["gpus"]
+        if node in self._gpus or len(self._gpus) < MAX_NODES:
+            self._gpus[node] = sum(1 for gpu in gpus if gpu.get("ranks")) or len(gpus)
+
+    @property
+    def newest_start(self) -> JobStart:
+        """Return when the newest launch began, and on how many ranks."""
+        return JobStart(self._newest, self.size if self._newest else 0)
+
+    def launches(self) -> list[Launch]:
+        """Return the launches, oldest first."""
+        return sorted((Launch(*launch) for launch in self._launches.values()), key=lambda launch: launch.started)
+
+    def fruitless(self, checkpoints: Iterable[Checkpoint]) -> int:
+        """Return how many of the newest launches in a row brought nothing.
+
+        That is: no checkpoint of their own; of a job that announces none, no step beyond what was reached before. So a
+        launch that a plan sent back is judged by its checkpoints like any other, not by its steps.
+        """
+        saved = [checkpoint.time for checkpoint in checkpoints]
+        launches, count = self.launches(), 0
+        for at in range(len(launches) - 1, -1, -1):
+            begin, end = launches[at].started, launches[at + 1].started if at + 1 < len(launches) else math.inf
+            reached = max((launch.last_step or 0 for launch in launches[:at]), default=-1)
+            progress = any(begin <= time < end for time in saved) if saved else (launches[at].last_step or 0) > reached
+            if progress:
+                break
+            count += 1
+        return count
+
+    def view(self, nodes: Container[str]) -> dict[str, Any]:
+        """Return the ``world`` of a Run of docs/api.md.
+
+        Args:
+            nodes: those whose agents are connected now.
+        """
+        launches = self.launches()
+        sizes = [launch.world_size for launch in launches] or [self.size]
+        at = len(sizes) - 1
+        while at > 0 and sizes[at - 1] == sizes[-1]:
+            at -= 1
+        changed = at > 0
+        gpus = sum(count for node, count in self._gpus.items() if node in nodes)
+        return {
+            "now": self.size,
+            "before": sizes[at - 1] if changed else None,
+            "since_step": launches[at].first_step if changed else None,
+            "gpus": gpus or None,
+        }
+
+
+def newest_starts(agents: Iterable[AgentHealth]) -> dict[str, int]:
+    """Return node -> when the newest of its ranks' processes started, ns, of the agents that are connected."""
+    starts: dict[str, int] = {}
+    for agent in agents:
+        if agent.connected:
+            for rank in agent.ranks:
+                starts[agent.node] = max(start_of(rank.source), starts.get(agent.node, 0))
+    return starts
+
+
+def left_nodes(agents: Iterable[AgentHealth], left_at: Callable[[str], float | None]) -> dict[str, float]:
+    """Return node -> when the connection of its last agent ended, unix seconds, of nodes from which none is connected.
+
+    Args:
+        left_at: returns that of one agent, None where it is not known.
+    """
+    left: dict[str, float] = {}
+    there = set()
+    for agent in agents:
+        at = left_at(agent.agent)
+        if agent.connected:
+            there.add(agent.node)
+        elif at is not None:
+            left[agent.node] = max(at, left.get(agent.node, at))
+    return {node: at for node, at in left.items() if node not in there}

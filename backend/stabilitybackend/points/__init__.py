@@ -1,0 +1,1 @@
+"""All points of a run: the archived parts, and the newest rows in memory."""

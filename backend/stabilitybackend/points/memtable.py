@@ -1,0 +1,300 @@
+"""The newest points of one run in memory: what the run's stream in Redis still holds, cut into generations.
+
+A generation is what came between two stream ids. The open one grows; a sealed one waits for the archiver, which turns
+it into a part (``stabilitybackend.archive``) and takes it out of Redis and of memory at the same moment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stabilitybackend.archive.series import Extent, Rows, SeriesKey
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.stream_id import stream_order
+
+__all__ = ["Generation", "HotSeries", "Place", "Stretch", "TablePart", "TableRows"]
+
+#: Rows of a new table. Small, because jobs make up 10,000 names that hold a single point each; it doubles.
+_FIRST_CAPACITY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """Some rows of one metric in one table: steps, values and times as they came; ``order`` counts rows of the run."""
+
+    steps: NDArray[np.int64]
+    values: NDArray[np.float64]
+    times: NDArray[np.float64]
+    order: NDArray[np.int64]
+    rising: bool
+
+    def between(self, first: int | None, last: int | None) -> TablePart:
+        """Return a part without rows outside ``first <= step <= last``; one that does not rise comes whole."""
+        if not self.rising:
+            return self
+        begin = 0 if first is None else int(np.searchsorted(self.steps, first, side="left"))
+        end = len(self.steps) if last is None else int(np.searchsorted(self.steps, last, side="right"))
+        part = slice(begin, end)
+        return TablePart(self.steps[part], self.values[part], self.times[part], self.order[part], True)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Some rows of one table, as they came: what a file keeps of them (``runs/archiving/restart_files.py``).
+
+    ``steps``, ``times`` and ``order`` have one entry a row (int64, float64, int64), ``values`` one line of float64 a
+    name. ``order`` counts rows of the run.
+    """
+
+    segment: int
+    rank: int | None
+    node: str
+    stray: bool
+    names: list[str]
+    steps: NDArray[np.int64]
+    times: NDArray[np.float64]
+    order: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a generation had come at one moment: its newest frame, and what it held."""
+
+    to_id: str
+    frames: int
+    bytes: int
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What came between two places of one generation. ``marks``: ms, number and first row of each frame, as int64."""
+
+    begin: Place
+    end: Place
+    marks: NDArray[np.int64]
+    tables: list[TableRows]
+
+
+class _Table:
+    """Rows of one set of names by one rank in one segment: columns that grow together."""
+
+    def __init__(self, placed: Placed | TableRows) -> None:
+        self.segment, self.rank, self.stray = placed.segment, placed.rank, placed.stray
+        self.node = "" if placed.rank is not None else placed.node
+        self.names = list(placed.names)
+        self._steps = np.empty(_FIRST_CAPACITY, dtype=np.int64)
+        self._times = np.empty(_FIRST_CAPACITY, dtype=np.float64)
+        self._order = np.empty(_FIRST_CAPACITY, dtype=np.int64)
+        self._values = np.empty((len(self.names), _FIRST_CAPACITY), dtype=np.float64)
+        self._size = 0
+        self._rising = True
+        self.low, self.high = 0, -1
+
+    def extend(self, placed: Placed | TableRows, order: NDArray[np.int64]) -> None:
+        """Append rows, which are the rows ``order`` of the run. What was read before stays as it was."""
+        steps = placed.steps
+        count, size = len(steps), self._size
+        if size + count > len(self._steps):
+            self._grow(max(2 * len(self._steps), size + count))
+        low, high = int(steps.min()), int(steps.max())
+        if self._rising:
+            joined = size == 0 or int(steps[0]) > self.high
+            self._rising = bool(joined and (count == 1 or (steps[1:] > steps[:-1]).all()))
+        self.low, self.high = (low, high) if size == 0 else (min(low, self.low), max(high, self.high))
+        self._steps[size : size + count] = steps
+        self._times[size : size + count] = placed.times
+        self._order[size : size + count] = order
+        self._values[:, size : size + count] = placed.values
+        self._size = size + count
+
+    def _grow(self, capacity: int) -> None:
+        size = self._size
+        for name in ("_steps", "_times", "_order"):
+            old = getattr(self, name)
+            new = np.empty(capacity, dtype=old.dtype)
+            new[:size] = old[:size]
+            setattr(self, name, new)
+        values = np.empty((len(self.names), capacity), dtype=np.float64)
+        values[:, :size] = self._values[:, :size]
+        self._values = values
+
+    def part(self, row: int) -> TablePart:
+        """Return the metric ``row`` as it is now."""
+        size = self._size
+        return TablePart(
+            self._steps[:size], self._values[row, :size], self._times[:size], self._order[:size], self._rising
+        )
+
+    def after(self, order: int) -> Placed | None:
+        """Return the rows that came as row ``order`` of the run or later."""
+        rows = self.rows_after(order)
+        if rows is None:
+            return None
+        return Placed(
+            self.segment, "", self.rank, self.node, self.names, rows.steps, rows.times, rows.values, self.stray
+        )
+
+    def rows_after(self, order: int) -> TableRows | None:
+        """Return the same with their numbers. Nothing is copied, and nothing changes it: a thread may read it."""
+        size = self._size
+        first = int(np.searchsorted(self._order[:size], order))
+        if first == size:
+            return None
+        part = slice(first, size)
+        return TableRows(
+            self.segment, self.rank, self.node, self.stray, self.names,
+            self._steps[part], self._times[part], self._order[part], self._values[:, part],
+        )  # fmt: skip
+
+
+class HotSeries:
+    """One series of one generation as it was when this was made. Nothing changes it, so a thread may read it.
+
+    Args:
+        parts: one of each table that has the metric.
+        extent: its smallest and greatest step, and rows (a step that was logged twice counts twice).
+    """
+
+    def __init__(self, parts: Sequence[TablePart], extent: Extent) -> None:
+        self._parts = parts
+        self.extent = extent
+
+    def rows(self, first: int | None = None, last: int | None = None) -> Rows:
+        """Return the rows of ``first <= step <= last``, steps strictly rising.
+
+        If a step was logged more than once the last value counts: that is what a training loop means when
+        it logs again.
+        """
+        if len(self._parts) == 1 and self._parts[0].rising:
+            part = self._parts[0]
+            return Rows(part.steps, part.values, part.times).between(first, last)
+        parts = [part.between(first, last) for part in self._parts]  # sorting a whole run for a window would be dear
+        steps = np.concatenate([part.steps for part in parts])
+        values = np.concatenate([part.values for part in parts])
+        times = np.concatenate([part.times for part in parts])
+        order = np.lexsort((np.concatenate([part.order for part in parts]), steps))
+        ordered = steps[order]
+        keep = order[np.append(ordered[1:] != ordered[:-1], True)] if len(order) else order
+        return Rows(steps[keep], values[keep], times[keep]).between(first, last)
+
+
+class Generation:
+    """What came after ``from_id``.
+
+    Args:
+        from_id: stream id before the first frame.
+        order: rows of the run before it.
+
+    Attributes:
+        to_id: stream id of the last frame.
+        state: the frozen fold at ``to_id`` (``snapshot.freeze``); None while the generation is open.
+        frames, bytes: of the stream. values: numbers placed.
+    """
+
+    def __init__(self, from_id: str, order: int) -> None:
+        self.from_id = self.to_id = from_id
+        self.state: bytes | None = None
+        self.frames = self.bytes = self.values = 0
+        self._tables: dict[tuple[object, ...], _Table] = {}
+        self._by_key: dict[SeriesKey, list[tuple[_Table, int]]] = {}
+        self._marks: list[tuple[tuple[int, int], int]] = []
+        self._order = order
+        #: Where it began.
+        self.start = Place(from_id, 0, 0, order)
+
+    @property
+    def order(self) -> int:
+        """Rows of the run up to here."""
+        return self._order
+
+    def begin(self, frame_id: str, size: int) -> None:
+        """Note that the next rows are of the frame ``frame_id``, ``size`` bytes in the stream."""
+        self.to_id = frame_id
+        self.frames += 1
+        self.bytes += size
+        self._marks.append((stream_order(frame_id), self._order))
+
+    def add(self, placed: Placed) -> list[SeriesKey]:
+        """Take rows; return the series that are new here."""
+        count = len(placed.steps)
+        new = self._extend(placed, np.arange(self._order, self._order + count))
+        self._order += count
+        return new
+
+    def _extend(self, placed: Placed | TableRows, order: NDArray[np.int64]) -> list[SeriesKey]:
+        names = tuple(placed.names)
+        node = "" if placed.rank is not None else placed.node
+        at = (placed.segment, placed.rank, node, placed.stray, names)
+        table = self._tables.get(at)
+        new: list[SeriesKey] = []
+        if table is None:
+            table = self._tables[at] = _Table(placed)
+            for row, name in enumerate(names):
+                key = SeriesKey(name, placed.segment, placed.rank, node, placed.stray)
+                tables = self._by_key.get(key)
+                if tables is None:
+                    self._by_key[key] = [(table, row)]
+                    new.append(key)
+                else:
+                    tables.append((table, row))
+        table.extend(placed, order)
+        self.values += placed.values.size
+        return new
+
+    # --- parts of it, for a file ---------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> Place:
+        """How far it has come."""
+        return Place(self.to_id, self.frames, self.bytes, self._order)
+
+    def stretch(self, begin: Place) -> Stretch:
+        """Return what came after ``begin``, a place of this generation. Nothing is copied; a thread may read it."""
+        found = (table.rows_after(begin.order) for table in self._tables.values())
+        marks = [(*at, order) for at, order in self._marks[begin.frames :]]
+        rows = [rows for rows in found if rows is not None]
+        return Stretch(begin, self.place, np.array(marks, dtype=np.int64).reshape(-1, 3), rows)
+
+    def put_back(self, stretch: Stretch) -> list[SeriesKey]:
+        """Take the next stretch of what this generation held before; return the series that are new here."""
+        new = [key for rows in stretch.tables for key in self._extend(rows, rows.order)]
+        self._marks += [((ms, number), order) for ms, number, order in stretch.marks.tolist()]
+        self.to_id, self._order = stretch.end.to_id, stretch.end.order
+        self.frames += stretch.end.frames - stretch.begin.frames
+        self.bytes += stretch.end.bytes - stretch.begin.bytes
+        return new
+
+    def keys(self) -> list[SeriesKey]:
+        """Return the series of this generation, in the order in which they appeared."""
+        return list(self._by_key)
+
+    def series(self, key: SeriesKey) -> HotSeries | None:
+        """Return one series as it is now, None where there is none."""
+        tables = self._by_key.get(key)
+        if tables is None:
+            return None
+        parts = [table.part(row) for table, row in tables]
+        low, high = min(table.low for table, _ in tables), max(table.high for table, _ in tables)
+        return HotSeries(parts, Extent(low, high, sum(len(part.steps) for part in parts)))
+
+    def contents(self) -> Iterator[tuple[SeriesKey, Rows]]:
+        """Yield every series with its rows, steps strictly rising."""
+        for key in self._by_key:
+            series = self.series(key)
+            assert series is not None
+            yield key, series.rows()
+
+    def since(self, frame_id: str) -> list[Placed]:
+        """Return the rows that came with frames after ``frame_id``."""
+        at = bisect_right(self._marks, stream_order(frame_id), key=lambda mark: mark[0])
+        if at == len(self._marks):
+            return []
+        first = self._marks[at][1]
+        return [placed for table in list(self._tables.values()) if (placed := table.after(first)) is not None]

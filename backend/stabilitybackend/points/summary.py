@@ -1,0 +1,310 @@
+"""What the list of runs shows of a run's points: newest values, newest step, how many points live and are dead.
+
+It is asked for every second, of runs of any length. So it is kept up to date row by row, and reads the store only for
+what nobody can know otherwise: what was the newest value before a fork, and how many points a fork discarded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.lineage.tree import SegmentTree
+from stabilitybackend.points.store import RunStore, SeriesKey
+from stabilitybackend.points.timestamps import last_row
+from stabilitybackend.points.watched_metric import Watching
+
+__all__ = ["COUNTED", "MAX_LATEST", "RunSummary"]
+
+#: Metrics whose newest value is shown: the first ones that the run logged, and the loss.
+MAX_LATEST = 200
+#: The metric whose points are counted; where a run never logs it, the first one that it logged.
+COUNTED = "loss"
+#: Series that are counted again in one go after a fork.
+RECOUNTED_AT_ONCE = 256
+#: Whose a series is. The least one is shown where several have the newest step: rank 0, rank 1, ..., agents by node.
+_Who = tuple[bool, int, str]
+
+
+class _Newest(NamedTuple):
+    step: int
+    who: _Who
+    segment: int
+    value: float
+
+
+@dataclass(slots=True)
+class _Count:
+    """Of one series: greatest step, different steps, and how many of these are effective."""
+
+    high: int = -1
+    total: int = 0
+    alive: int = 0
+
+
+class RunSummary:
+    """The summary of one run. Call ``add`` for rows before the store gets them, ``forked`` when the tree changed."""
+
+    def __init__(self) -> None:
+        #: The metrics whose newest value is kept, in the order in which they appeared, and as a set.
+        self._names: dict[str, None] = {}
+        self._shown: set[str] = set()
+        self._newest: dict[str, _Newest] = {}
+        #: Metrics whose newest value is on a dead branch now: looked up when they are asked for.
+        self._lost: set[str] = set()
+        self._counted: str | None = None
+        #: Segment -> series of the counted metric there; strays are under None and always dead.
+        self._counts: dict[int | None, dict[_Who, _Count]] = {}
+        self._total = self._alive = 0
+        #: Segment of the effective path -> greatest step of it that is effective, None for all.
+        self._limits: dict[int, int | None] = {0: None}
+        self._head = 0
+        self._stale = False
+        #: Series whose effective points are to be counted again: a fork of a large job concerns thousands of them.
+        self._recount: dict[tuple[int, _Who], None] = {}
+        self._watching = Watching()
+
+    # --- what happens --------------------------------------------------------------------------------------------
+
+    def watched(self, store: RunStore) -> dict[str, Any]:
+        """Return ``metrics``, ``loss_metric`` and ``unwatched`` of docs/api.md."""
+        return self._watching.view(store.metrics())
+
+    def forked(self) -> None:
+        """Note that the tree of segments changed; what follows from it is found out when it matters."""
+        self._stale = True
+
+    def add(self, placed: Placed, store: RunStore, tree: SegmentTree) -> None:
+        """Take rows that the store does not have yet."""
+        if not placed.values.size:
+            return
+        if self._stale:
+            self._regroup(store, tree)
+        who: _Who = (placed.rank is None, placed.rank or 0, "" if placed.rank is not None else placed.node)
+        room = len(self._names) <= MAX_LATEST or COUNTED in placed.names
+        if room and not self._shown.issuperset(placed.names):
+            self._take_names(placed.names)
+        if self._counted is not None and self._counted in placed.names:
+            self._count(placed, who, store)
+        if not placed.stray and placed.segment in self._limits:
+            self._note_newest(placed, who)
+
+    def _take_names(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name == COUNTED or len(self._names) - (COUNTED in self._names) < MAX_LATEST:
+                self._names.setdefault(name)
+                self._shown.add(name)
+        if self._counted != COUNTED:
+            counted = COUNTED if COUNTED in self._names else next(iter(self._names))
+            if counted != self._counted:
+                self._counted, self._counts, self._recount = counted, {}, {}
+                self._total = self._alive = 0
+
+    def _note_newest(self, placed: Placed, who: _Who) -> None:
+        row = _newest_row(placed.steps, self._limits[placed.segment])
+        if row is None:
+            return
+        step, at_head = int(placed.steps[row]), placed.segment == self._head
+        for i, name in enumerate(placed.names):
+            if name not in self._shown:
+                continue
+            if name in self._lost:
+                if not at_head:
+                    continue  # the lost one may be newer: it is looked up
+                self._lost.discard(name)  # all other segments of the path end before this one
+            else:
+                known = self._newest.get(name)
+                if known is not None and (step < known.step or (step == known.step and who > known.who)):
+                    continue
+            self._newest[name] = _Newest(step, who, placed.segment, float(placed.values[i, row]))
+
+    def _count(self, placed: Placed, who: _Who, store: RunStore) -> None:
+        assert self._counted is not None
+        series = self._counts.setdefault(None if placed.stray else placed.segment, {})
+        if placed.stray:
+            who = (who[0], who[1], f"{placed.segment}/{who[2]}")
+        count = series.get(who)
+        if count is None:
+            count = series[who] = _Count()
+        new = _new_steps(placed, self._counted, count.high, store)
+        if not len(new):
+            return
+        limit = None if placed.stray else self._limits.get(placed.segment, -1)
+        alive = 0 if placed.stray else len(new) if limit is None else int((new <= limit).sum())
+        count.high = max(count.high, int(new[-1]))
+        count.total += len(new)
+        count.alive += alive
+        self._total += len(new)
+        self._alive += alive
+
+    # --- after a fork --------------------------------------------------------------------------------------------
+
+    def _regroup(self, store: RunStore, tree: SegmentTree) -> None:
+        """Find out what a changed tree means: which newest values died, and how many points."""
+        self._stale = False
+        before = self._limits
+        self._limits = {part.segment: part.last for part in tree.path()}
+        self._head = tree.head
+        changed = [s for s in {*before, *self._limits} if before.get(s, -1) != self._limits.get(s, -1)]
+        # The head is new and empty at this moment. Anything else that is effective again may hold what is newer.
+        if any(_end(self._limits, s) > _end(before, s) and s != tree.head and tree[s].points for s in changed):
+            self._lost |= set(self._names)
+        for name, newest in self._newest.items():
+            if newest.step > _end(self._limits, newest.segment):
+                self._lost.add(name)
+        for segment in changed:
+            self._recount |= dict.fromkeys((segment, who) for who in self._counts.get(segment, ()))
+
+    def settling(self, store: RunStore, fold: LineageFold) -> Generator[None]:
+        """Find out what the forks meant for counts and newest values; yield where others may be served."""
+        if self._stale:
+            self._regroup(store, fold.tree)
+            yield
+        while self._recount:
+            for segment, who in list(itertools.islice(self._recount, RECOUNTED_AT_ONCE)):
+                del self._recount[segment, who]
+                count = self._counts[segment][who]
+                alive = self._alive_of(count, segment, who, store)
+                self._alive += alive - count.alive
+                count.alive = alive
+            yield
+        while self._lost:
+            name = next(iter(self._lost))
+            found = self._look_up(name, store, fold.tree)
+            self._lost.discard(name)
+            if found is None:
+                self._newest.pop(name, None)
+            else:
+                self._newest[name] = found
+            yield
+
+    def _alive_of(self, count: _Count, segment: int, who: _Who, store: RunStore) -> int:
+        limit = self._limits.get(segment, -1)
+        if limit is None or limit >= count.high:
+            return count.total
+        if limit < 0:
+            return 0
+        assert self._counted is not None
+        key = SeriesKey(self._counted, segment, None if who[0] else who[1], who[2])
+        return count.total - len(store.rows(key, limit + 1, count.high))
+
+    @staticmethod
+    def _look_up(metric: str, store: RunStore, tree: SegmentTree) -> _Newest | None:
+        """Return the newest effective row of ``metric`` from the store."""
+        series: dict[int, list[tuple[_Who, SeriesKey]]] = {}
+        for key in store.keys(metric):
+            if not key.stray:
+                series.setdefault(key.segment, []).append(((key.rank is None, key.rank or 0, key.node), key))
+        for part in reversed(tree.path()):
+            best: _Newest | None = None
+            seen = tree[part.segment]
+            first, last = max(part.first, seen.first_step or 0), seen.last_step or 0
+            last = last if part.last is None else min(last, part.last)
+            for who, key in sorted(series.get(part.segment, ()), key=lambda one: one[0]):
+                found = last_row(store, key, first if best is None else best.step + 1, last)
+                if len(found):
+                    best = _Newest(int(found.steps[0]), who, part.segment, float(found.values[0]))
+                    if best.step == last:
+                        break  # none can be newer
+            if best is not None:
+                return best
+        return None
+
+    # --- what people ask -----------------------------------------------------------------------------------------
+
+    def view(self, store: RunStore, fold: LineageFold) -> dict[str, Any]:
+        """Return ``latest``, ``last_step``, ``effective_points`` and ``dead_points`` of docs/api.md."""
+        for _ in self.settling(store, fold):
+            pass
+        names = [COUNTED] * (COUNTED in self._names) + [name for name in self._names if name != COUNTED]
+        ends = [n.step for n in self._newest.values() if not n.who[0]]
+        # A metric beyond the first MAX_LATEST counts here too.
+        ends += [step for s, step in store.newest.items() if step <= _end(self._limits, s)]
+        pending = sum(len(rows.steps) for rows in fold.pending() if self._counted in rows.names)
+        return {
+            "latest": {name: _json_number(self._newest[name].value) for name in names if name in self._newest},
+            "last_step": max(ends, default=None),
+            "effective_points": self._alive,
+            "dead_points": self._total - self._alive + pending,
+        }
+
+    # --- snapshots -----------------------------------------------------------------------------------------------
+
+    def saved(self) -> dict[str, Any]:
+        """Return the whole state as plain containers, for ``restore``."""
+        return {
+            "names": list(self._names),
+            "newest": {name: tuple(newest) for name, newest in self._newest.items()},
+            "lost": list(self._lost),
+            "counted": self._counted,
+            "counts": {
+                segment: {who: (c.high, c.total, c.alive) for who, c in series.items()}
+                for segment, series in self._counts.items()
+            },
+            "limits": dict(self._limits),
+            "head": self._head,
+            "stale": self._stale,
+            "recount": list(self._recount),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Take over what ``saved`` returned."""
+        self._names = dict.fromkeys(saved["names"])
+        self._shown = set(saved["names"])
+        self._newest = {name: _Newest(*newest) for name, newest in saved["newest"].items()}
+        self._lost = set(saved["lost"])
+        self._counted = saved["counted"]
+        self._counts = {
+            segment: {who: _Count(*count) for who, count in series.items()}
+            for segment, series in saved["counts"].items()
+        }
+        every = [count for series in self._counts.values() for count in series.values()]
+        self._total, self._alive = sum(c.total for c in every), sum(c.alive for c in every)
+        self._limits, self._head, self._stale = dict(saved["limits"]), int(saved["head"]), bool(saved["stale"])
+        self._recount = dict.fromkeys(saved.get("recount", ()))
+
+
+def _end(limits: Mapping[int, int | None], segment: int) -> float:
+    """Return the greatest effective step of a segment: infinity for no end, -1 off the path."""
+    limit = limits.get(segment, -1)
+    return math.inf if limit is None else limit
+
+
+def _newest_row(steps: NDArray[np.int64], limit: int | None) -> int | None:
+    """Return the index of the greatest step <= limit, the last one of equal ones; None where there is none."""
+    if limit is not None:
+        inside = np.flatnonzero(steps <= limit)
+        if not len(inside):
+            return None
+        return int(inside[len(inside) - 1 - int(np.argmax(steps[inside][::-1]))])
+    return len(steps) - 1 - int(np.argmax(steps[::-1])) if len(steps) > 1 else 0
+
+
+def _new_steps(placed: Placed, metric: str, high: int, store: RunStore) -> NDArray[np.int64]:
+    """Return those steps that the series does not have yet, each once, rising."""
+    steps = placed.steps
+    if len(steps) > 1 and not bool((steps[1:] > steps[:-1]).all()):
+        steps = np.unique(steps)
+    if int(steps[0]) > high:
+        return steps
+    old = steps[steps <= high]
+    if len(old) == 1 and int(old[0]) == high:
+        return steps[1:]
+    node = "" if placed.rank is not None else placed.node
+    key = SeriesKey(metric, placed.segment, placed.rank, node, placed.stray)
+    known = store.rows(key, int(old[0]), int(old[-1])).steps
+    return np.concatenate([np.setdiff1d(old, known, assume_unique=True), steps[len(old) :]])
+
+
+def _json_number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")

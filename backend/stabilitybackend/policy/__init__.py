@@ -1,1 +1,0 @@
-"""What is decided about runs, without I/O: commands, incidents and advice."""

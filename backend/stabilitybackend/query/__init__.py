@@ -1,0 +1,1 @@
+"""What charts ask of a run's points: buckets, smoothing, x axes, and only what is new."""

@@ -1,0 +1,363 @@
+"""Moves a run's oldest frames from its stream to files, and keeps the list of them in Redis.
+
+The order makes it safe to be killed anywhere: the files are written and synced first; then one transaction lists the
+part and trims the stream. Before it the files are garbage that is removed after the next start; after it they are the
+only copy. So every frame is in the stream or in a listed part, never in both and never in neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+
+from stabilitybackend.archive.cache import ByteCache
+from stabilitybackend.archive.compaction import compact
+from stabilitybackend.archive.contents import Cuts
+from stabilitybackend.archive.location import Location
+from stabilitybackend.archive.part import Part, PartReader, write_part
+from stabilitybackend.archive.series import Rows, SeriesKey, join_rows
+from stabilitybackend.errors import ArchiveError
+from stabilitybackend.keys import RunKeys
+from stabilitybackend.points.memtable import Generation
+from stabilitybackend.runs.archiving import snapshot
+from stabilitybackend.runs.archiving.restart_files import RestartShare
+from stabilitybackend.stream_id import stream_order
+from stabilitybackend.tasks import in_thread
+
+__all__ = ["ArchiveFiles", "PartsChanged", "RunArchive"]
+
+#: Frames read from the stream in one round trip while a part is written.
+READ_COUNT = 64
+#: Adjacent parts of one size that are merged into one of the next size.
+MERGE_PARTS = 8
+#: Parts with fewer rows than this are of the smallest size; each further size is MERGE_PARTS times larger.
+SMALL_ROWS = 65_536
+#: No merge makes a part of more rows: its memory grows with its longest series, to about 200 MiB here.
+MAX_ROWS = 4_000_000
+#: Nor of more bytes in its files: a job that logs few values and many events fills a part with frames.
+MAX_BYTES = 256 * 2**20
+
+_log = logging.getLogger(__name__)
+
+
+class PartsChanged(ArchiveError):
+    """Redis lists other parts than this process wrote: it lost its newest writes, or an answer was lost on its way.
+
+    Nothing was changed. Whoever gets it takes the run up again from what Redis holds.
+    """
+
+    default_code = "parts_changed"
+
+
+class ArchiveFiles:
+    """What all runs of a process share: where files go, the cache of what is read, one writer at a time.
+
+    Args:
+        location: of all files.
+        cache: of decoded arrays.
+        clock: unix seconds now.
+        token: a short name that was never used before, of letters and digits.
+        restart: folder of this machine for what lets a restart begin where the last process ended; None keeps nothing.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        cache: ByteCache,
+        clock: Callable[[], float],
+        token: Callable[[], str] = lambda: secrets.token_hex(4),
+        restart: Path | None = None,
+    ) -> None:
+        self.location = location
+        self.cache = cache
+        self.clock = clock
+        self.token = token
+        self.restart = RestartShare(restart)
+        #: Why the archive could not be written the last time, by run; those that it could be are not here.
+        self.problems: dict[str, str] = {}
+        self.writing = asyncio.Lock()
+
+
+class RunArchive:
+    """The parts of one run.
+
+    Args:
+        run_id: the run.
+        redis: client of the server that holds its stream.
+        files: shared by all runs.
+        cuts: says where rollbacks left segments, as far as that is known now.
+    """
+
+    def __init__(
+        self, run_id: str, redis: Redis, files: ArchiveFiles, cuts: Callable[[], Cuts] = dict[int, list[int]]
+    ) -> None:
+        self._run_id = run_id
+        self._redis = redis
+        self._files = files
+        self._keys = RunKeys(run_id)
+        self._cuts = cuts
+        #: The stem under which a range is written: a second try after an unsure commit must find its own first one.
+        self._stems: dict[tuple[str, str], str] = {}
+        #: Stems of the parts that Redis lists, as far as this process knows.
+        self._listed: set[str] = set()
+
+    @property
+    def place(self) -> str:
+        """Where the files are, for people."""
+        return f"{self._files.location.base}/{self._run_id}"
+
+    async def load(self) -> list[PartReader]:
+        """Return the parts, oldest first."""
+        await self._redis.delete(self._keys.parts_next)
+        found: Any = await self._redis.hvals(self._keys.parts)
+        parts = sorted((Part.from_json(data) for data in found), key=lambda part: stream_order(part.to_id))
+        self._listed = {part.stem for part in parts}
+        self._stems.clear()
+        return [self._reader(part) for part in parts]
+
+    async def agrees(self) -> bool:
+        """Return whether Redis lists the parts that this process knows."""
+        found: Any = await self._redis.hkeys(self._keys.parts)
+        return {stem.decode() for stem in found} == self._listed
+
+    async def check_place(self) -> None:
+        """Check that the files of the run are where they should be; a run without parts has none.
+
+        A disk that is not mounted is an empty folder. To go on would make the run again with another lineage, or write
+        under the mount point.
+
+        Raises:
+            ArchiveError: nothing of the run is there.
+        """
+        if self._listed and not await in_thread(lambda: self._files.location.names(self._run_id)):
+            raise ArchiveError(
+                f"no file of run {self._run_id} is at {self.place}: expected those of {len(self._listed)} parts",
+                hint="mount the archive, or correct --archive-url; it is tried again. Are they lost for good, put any "
+                "file there: the run goes on without them",
+                code="archive_away",
+            )
+
+    def note(self, problem: str) -> None:
+        """Note why the run could not be archived the last time, "" when it could."""
+        if problem:
+            self._files.problems[self._run_id] = problem
+        else:
+            self._files.problems.pop(self._run_id, None)
+
+    def _reader(self, part: Part) -> PartReader:
+        return PartReader(self._files.location, self._run_id, part, self._files.cache)
+
+    # --- writing -------------------------------------------------------------------------------------------------
+
+    async def archive(self, generations: Sequence[Generation]) -> PartReader:
+        """Make a part of sealed generations and trim the stream; return the part.
+
+        Raises:
+            ArchiveError: a file could not be written. Nothing changed; try again later.
+            PartsChanged: Redis lists other parts than this process knows. Nothing changed.
+            RedisError: Redis is away. It may have happened or not: the same call again is right, another is not.
+        """
+        from_id, to_id = generations[0].from_id, generations[-1].to_id
+        stem = self._stem(from_id, to_id)
+        try:
+            part = await self._archived(stem, from_id, to_id, generations)
+        except ArchiveError:
+            del self._stems[(from_id, to_id)]  # certainly not listed
+            raise
+        del self._stems[(from_id, to_id)]
+        _log.info("run %s: archived %d rows up to %s in %d bytes", self._run_id, part.rows, to_id, part.bytes)
+        return self._reader(part)
+
+    async def _archived(self, stem: str, from_id: str, to_id: str, generations: Sequence[Generation]) -> Part:
+        async with self._files.writing:
+            done: Any = await self._redis.hget(self._keys.parts, stem)
+            if done is None:
+                await self.check_place()
+                frames = [frame async for frame in self._frames(from_id, to_id)]
+                expected = sum(generation.frames for generation in generations)
+                if len(frames) != expected:
+                    raise PartsChanged(
+                        f"Redis holds {len(frames)} frames of run {self._run_id} up to {to_id}, expected {expected}",
+                        hint="Redis has lost its newest writes; the run is taken up from what it has",
+                    )
+                part = await self._write(stem, from_id, to_id, generations, frames)
+                await self._commit((), (part,), trim_to=to_id)
+            else:
+                part = Part.from_json(done)
+                self._listed.add(stem)
+            return part
+
+    async def again(self, old: Part, generation: Generation, frames: list[tuple[str, bytes]]) -> PartReader:
+        """Write the same range as ``old`` from frames that were folded again; it counts after ``replace``."""
+        async with self._files.writing:
+            stem = self._stem(old.from_id, old.to_id)
+            part = await self._write(stem, old.from_id, old.to_id, [generation], frames)
+            await self._redis.hset(self._keys.parts_next, stem, part.as_json())
+        self._stems.pop((old.from_id, old.to_id), None)
+        return self._reader(part)
+
+    async def replace(self, old: Sequence[PartReader], new: Sequence[PartReader]) -> None:
+        """Let the parts ``new`` take the place of ``old`` in the list, all or nothing; ``sweep`` removes the files.
+
+        Raises:
+            PartsChanged: Redis lists other parts than this process knows. Nothing changed.
+        """
+        await self._commit([reader.part for reader in old], [reader.part for reader in new])
+
+    async def _commit(self, old: Sequence[Part], new: Sequence[Part], trim_to: str = "") -> None:
+        async with self._redis.pipeline(transaction=True) as pipe:
+            # Watched: a Redis that restarted without its newest writes may not lose what it has again in the stream,
+            # and another server, which takes our new files for garbage, may not have removed them.
+            await pipe.watch(self._keys.parts, self._keys.garbage)
+            found: Any = await pipe.hkeys(self._keys.parts)
+            noted: Any = await pipe.smembers(self._keys.garbage)
+            if {stem.decode() for stem in found} != self._listed:
+                raise PartsChanged(
+                    f"Redis lists {len(found)} parts of run {self._run_id}, expected the {len(self._listed)} that this "
+                    "server knows",
+                    hint="Redis has lost its newest writes; the run is taken up from what it has",
+                )
+            gone = {part.stem for part in new} - self._listed - {stem.decode() for stem in noted}
+            if gone:
+                raise ArchiveError(
+                    f"the files of {gone.pop()} of run {self._run_id} were removed before they were listed",
+                    hint="let one server alone use this Redis and this archive; the part is written again",
+                )
+            pipe.multi()  # type: ignore[no-untyped-call]
+            for part in old:
+                pipe.hdel(self._keys.parts, part.stem)
+                pipe.sadd(self._keys.garbage, part.stem)
+            for part in new:
+                pipe.hset(self._keys.parts, part.stem, part.as_json())
+                pipe.srem(self._keys.garbage, part.stem)
+            if trim_to:
+                pipe.xtrim(self._keys.frames, minid=_after(trim_to), approximate=False)
+            pipe.delete(self._keys.parts_next)
+            await pipe.execute()
+        self._listed = (self._listed - {part.stem for part in old}) | {part.stem for part in new}
+
+    def mergeable(self, readers: Sequence[PartReader], *, everything: bool = False) -> list[PartReader]:
+        """Return adjacent parts that should become one, none where there are none.
+
+        Args:
+            everything: as many as a part may hold, for the command; else MERGE_PARTS of one size.
+        """
+        for i in range(len(readers)):
+            group = list(readers[i:]) if everything else list(readers[i : i + MERGE_PARTS])
+            while group and (
+                sum(reader.part.rows for reader in group) > MAX_ROWS
+                or sum(reader.part.bytes for reader in group) > MAX_BYTES
+            ):
+                group.pop()
+            if everything and len(group) > 1:
+                return group
+            if len(group) == MERGE_PARTS and len({_size(reader.part.rows) for reader in group}) == 1:
+                return group
+        return []
+
+    async def merge(self, group: Sequence[PartReader]) -> PartReader:
+        """Make one part of adjacent ones and put it into the list in their place. ``sweep`` removes their files.
+
+        Raises:
+            ArchiveError: a file could not be read or written. Nothing changed.
+        """
+        async with self._files.writing:
+            stem = self._new_stem(group[0].part.from_id, group[-1].part.to_id)
+            await self._redis.sadd(self._keys.garbage, stem)
+            created = self._files.clock()
+            cuts = self._cuts()
+            part = await in_thread(lambda: compact(self._files.location, self._run_id, group, stem, created, cuts))
+            reader = self._reader(part)
+            await self.replace(group, [reader])  # before anybody sweeps
+        return reader
+
+    async def delete(self) -> None:
+        """Remove all files of the run. Its keys are the caller's."""
+        found: Any = await self._redis.hkeys(self._keys.parts)
+        for stem in found:
+            await self._redis.sadd(self._keys.garbage, stem)
+        await self._redis.delete(self._keys.parts, self._keys.parts_next)
+        self._listed.clear()
+        self._stems.clear()
+        await self.sweep()
+
+    async def sweep(self) -> None:
+        """Remove the files of stems that no part names. What can't be removed now stays noted for the next time."""
+        async with self._files.writing:  # what is being written is named by no part yet
+            found: Any = await self._redis.sunion([self._keys.garbage, self._keys.sweeping])
+            for stem in (name.decode() for name in found):
+                if await self._redis.hexists(self._keys.parts, stem):
+                    await self._redis.srem(self._keys.garbage, stem)
+                elif stem not in self._listed and stem not in self._stems.values():  # else it is not sure yet
+                    await self._remove(stem)
+
+    async def _remove(self, stem: str) -> None:
+        await self._redis.smove(self._keys.garbage, self._keys.sweeping, stem)
+        try:
+            await in_thread(lambda: Part.delete_files(self._files.location, self._run_id, stem))
+        except ArchiveError as error:
+            _log.warning("run %s: old files stay for now: %s", self._run_id, error.message)
+        else:
+            await self._redis.srem(self._keys.sweeping, stem)
+
+    async def _write(
+        self, stem: str, from_id: str, to_id: str, generations: Sequence[Generation], frames: list[tuple[str, bytes]]
+    ) -> Part:
+        await self._redis.sadd(self._keys.garbage, stem)
+        created, cuts = self._files.clock(), self._cuts()
+
+        def write() -> Part:
+            frozen = generations[-1].state
+            assert frozen is not None
+            return write_part(
+                self._files.location, self._run_id, stem, from_id=from_id, to_id=to_id,
+                series=_joined(generations), frames=frames, state=snapshot.seal(frozen), created=created, cuts=cuts,
+            )  # fmt: skip
+
+        return await in_thread(write)
+
+    async def _frames(self, from_id: str, to_id: str) -> AsyncIterator[tuple[str, bytes]]:
+        after = from_id
+        while True:
+            found: Any = await self._redis.xrange(self._keys.frames, min=f"({after}", max=to_id, count=READ_COUNT)
+            for entry_id, fields in found:
+                after = entry_id.decode()
+                yield after, fields[b"b"]
+            if len(found) < READ_COUNT:
+                return
+
+    def _stem(self, from_id: str, to_id: str) -> str:
+        return self._stems.setdefault((from_id, to_id), self._new_stem(from_id, to_id))
+
+    def _new_stem(self, from_id: str, to_id: str) -> str:
+        """Return a name that no other files have: a range is written again at another time."""
+        return f"{from_id}_{to_id}-{self._files.token()}"
+
+
+def _joined(generations: Sequence[Generation]) -> list[tuple[SeriesKey, Rows]]:
+    """Return the series of several generations as one, in the order in which they appeared."""
+    found: dict[SeriesKey, list[Rows]] = {}
+    for generation in generations:
+        for key, rows in generation.contents():
+            found.setdefault(key, []).append(rows)
+    return [(key, rows[0] if len(rows) == 1 else join_rows(rows)) for key, rows in found.items()]
+
+
+def _after(stream_id: str) -> str:
+    """Return the smallest stream id after ``stream_id``."""
+    ms, n = stream_order(stream_id)
+    return f"{ms}-{n + 1}"
+
+
+def _size(rows: int) -> int:
+    """Return 0 for the smallest parts, 1 for those up to MERGE_PARTS times larger, and so on."""
+    size = 0
+    while rows >= SMALL_ROWS * MERGE_PARTS**size:
+        size += 1
+    return size

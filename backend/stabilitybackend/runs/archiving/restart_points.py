@@ -1,0 +1,252 @@
+"""Writes down from time to time how far one run is folded, so that a restarted server judges it at once.
+
+What a restart has to fold again is what came since. So a run is written down every EVERY_ROWS rows or EVERY_S seconds,
+and never more often than its price allows: folding took FOLD_A_WRITE times as long since, less while all runs together
+have much to fold again. With a usual run that is a millisecond for each 50 ms of folding; one with a huge state is
+written down less often by itself, and one whose state takes longer than MAX_STOP_S to copy only when a generation is
+sealed, where it is copied anyhow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import statistics
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from stabilitybackend.errors import SnapshotError
+from stabilitybackend.points.memtable import Generation, Place, Stretch
+from stabilitybackend.points.store import RunStore
+from stabilitybackend.runs.archiving import snapshot
+from stabilitybackend.runs.archiving.restart_files import FoldHead, Found, RestartFiles, RestartShare, frame_checksum
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.tasks import end, in_thread
+
+__all__ = ["RestartPoints"]
+
+#: A run is written down after so many rows, or so many seconds, whichever comes first.
+EVERY_ROWS = 256
+EVERY_S = 30.0
+#: Time of folding that has to lie between two writes, as a multiple of the CPU time of one: their share is at most 2 %.
+FOLD_A_WRITE = 50.0
+#: The same while all runs together have more to fold again than AGAIN_S, seconds: a restart is to end within 5 s.
+FOLD_A_WRITE_BEHIND = 10.0
+AGAIN_S = 2.0
+#: What a write costs is the mean of so many: how many rows it holds differs.
+COSTS = 4
+#: A state that takes longer to copy is copied when a generation is sealed and never else: the event loop stands
+#: meanwhile, seconds.
+MAX_STOP_S = 0.02
+#: Pause after a file could not be written, seconds.
+AGAIN_AFTER_S = 30.0
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class RestartPoints:
+    """How far one run is written down.
+
+    Args:
+        run_id: the run.
+        share: where the files are, and what is counted.
+        clock: unix seconds now.
+        cpu: CPU seconds of the calling thread; a write waits for its disk, which costs nobody anything.
+        elapsed: seconds; folding waits for nothing, and to ask for CPU time at each small frame cost a twentieth of it.
+
+    Attributes:
+        written: times that the run was written down. failed: times that this was not possible.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        share: RestartShare,
+        clock: Callable[[], float],
+        cpu: Callable[[], float] = time.thread_time,
+        elapsed: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.written = self.failed = 0
+        self._cpu, self._elapsed = cpu, elapsed
+        self._share = share
+        self._folded_s = 0.0
+        self._run_id = run_id
+        self._files = RestartFiles(share.folder, run_id) if share.folder is not None else None
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._restarted()
+
+    def _restarted(self) -> None:
+        #: The newest generation of which something is written, its file's name, and up to where.
+        self._at: tuple[Generation, str, Place] | None = None
+        self._cut: tuple[Generation, FoldHead] | None = None
+        self._head: FoldHead | None = None
+        self._newest = ""
+        self._order = 0
+        self._time = self._clock()
+        self._costs_s: deque[float] = deque(maxlen=COSTS)
+        self._stop_s = 0.0
+        self._again_at = float("-inf")
+        self._archived_to = ""
+        self._folded_again(0.0)
+
+    def _folded_again(self, seconds: float) -> None:
+        """Set what a restart would have to fold again of this run."""
+        self._share.unwritten_s += seconds - self._folded_s
+        self._folded_s = seconds
+
+    # --- after a restart -----------------------------------------------------------------------------------------
+
+    async def find(self, after: str, stored: Callable[[str], Awaitable[bytes | None]]) -> Found | None:
+        """Return what is written down of the run beyond its archived parts; None where that is nothing of use.
+
+        Args:
+            after: stream id where the parts end.
+            stored: returns the message that the run's stream holds at an id.
+        """
+        if self._files is None:
+            return None
+        try:
+            found = await asyncio.to_thread(self._files.load, after)
+        except SnapshotError as error:
+            self._pass_over(error.message)
+            return None
+        if found is None:
+            return None
+        message = await stored(found.head.to_id)
+        if message is None or frame_checksum(message) != found.head.checksum:
+            self._pass_over("Redis does not hold what was written down of it")
+            return None
+        return found
+
+    def _pass_over(self, why: str) -> None:
+        self._share.counts["passed_over"] += 1
+        _log.warning("run %s: %s", self._run_id, why)
+
+    async def go_on(self, store: RunStore, found: Found) -> None:
+        """Write down from now on what comes after ``found``, which is in ``store``."""
+        self._restarted()
+        self._at = (store.open, found.begins_at, store.open.place)
+        self._newest, self._order = found.head.to_id, store.open.order
+        self._share.counts["taken_up"] += 1
+        files = self._files
+        assert files is not None
+        try:
+            await asyncio.to_thread(files.trim, found)
+        except OSError as error:
+            self._trouble(error)
+
+    async def forget(self) -> None:
+        """Remove the files: what they say holds no longer, or is archived whole."""
+        await self.stop()
+        self._restarted()
+        if self._files is not None:
+            await in_thread(self._files.forget)
+
+    # --- while it runs -------------------------------------------------------------------------------------------
+
+    def folding(self, fold: Callable[[], T]) -> T:
+        """Return what ``fold`` returns; the time that it takes says when the next write pays."""
+        begin = self._elapsed()
+        found = fold()
+        spent_s = self._elapsed() - begin
+        self._folded_again(self._folded_s + spent_s)
+        self._share.folding_s[self._run_id] = self._share.folding_s.get(self._run_id, 0.0) + spent_s
+        return found
+
+    def sealed(self, store: RunStore, message: bytes) -> None:
+        """Note that the newest generation but the open one has just been sealed, with ``message`` as its last frame."""
+        generation = store.generations[-2]
+        self._cut = (generation, FoldHead(self._run_id, generation.to_id, frame_checksum(message)))
+
+    def concluded(self, to_id: str, message: bytes) -> None:
+        """Note the newest frame that is folded, and of which all that follows is stored."""
+        if self._files is not None:
+            self._head = FoldHead(self._run_id, to_id, frame_checksum(message))
+
+    def write_when_due(self, state: RunState) -> None:
+        """Write the run down when it is due: call it also when no frame comes, others may have become expensive."""
+        store, now, head = state.store, self._clock(), self._head
+        waits = self._task is not None and not self._task.done()
+        if self._files is None or head is None or waits or state.retelling or head.to_id == self._newest:
+            return
+        if self._again_at - AGAIN_AFTER_S <= now < self._again_at:  # else it is time, or the clock was put back
+            return
+        if store.open.order - self._order < EVERY_ROWS and 0 <= now - self._time < EVERY_S:
+            return
+        least = FOLD_A_WRITE if self._share.unwritten_s < AGAIN_S else FOLD_A_WRITE_BEHIND
+        if self._costs_s and self._folded_s < least * statistics.fmean(self._costs_s):
+            return
+        begin = self._cpu()
+        if self._stop_s <= MAX_STOP_S:
+            frozen, last = snapshot.freeze(state), store.open
+            self._stop_s = self._cpu() - begin
+        elif self._cut is not None and self._cut[0] in store.generations and self._cut[0].state is not None:
+            last, head = self._cut
+            frozen = last.state or b""
+        else:
+            return
+        self._cut, self._newest = None, head.to_id
+        self._order, self._time = store.open.order, now
+        self._folded_again(0.0)
+        stretches, self._at = self._since(store, last)
+        archived_to = store.generations[0].from_id
+        self._task = asyncio.create_task(
+            self._write(stretches, head, frozen, archived_to, self._cpu() - begin), name=f"restart-{self._run_id}"
+        )
+
+    def _since(
+        self, store: RunStore, last: Generation
+    ) -> tuple[list[tuple[str, Stretch]], tuple[Generation, str, Place]]:
+        """Return the rows up to ``last`` that are not written yet, each with its file, and where they end."""
+        generations = store.generations
+        at = self._at if self._at is not None and self._at[0] in generations else None
+        first = generations.index(at[0]) if at is not None else 0
+        found: list[tuple[str, Stretch]] = []
+        reached = at
+        for generation in generations[first : generations.index(last) + 1]:
+            known = at is not None and generation is at[0]
+            file, place = (at[1], at[2]) if at is not None and known else (generation.from_id, generation.start)
+            if generation.frames > place.frames:
+                found.append((file, generation.stretch(place)))
+            reached = (generation, file, generation.place)
+        assert reached is not None
+        return found, reached
+
+    async def _write(
+        self, stretches: list[tuple[str, Stretch]], head: FoldHead, frozen: bytes, archived_to: str, spent_s: float
+    ) -> None:
+        files = self._files
+        assert files is not None
+
+        def write() -> float:
+            begin = self._cpu()
+            files.write(stretches, head, snapshot.seal(frozen, packed=False))
+            if archived_to != self._archived_to:
+                files.remove_before(archived_to)
+            return self._cpu() - begin
+
+        try:
+            self._costs_s.append(spent_s + await in_thread(write))
+        except OSError as error:
+            self._trouble(error)
+        else:
+            self.written += 1
+            self._share.counts["written"] += 1
+            self._archived_to = archived_to
+
+    def _trouble(self, error: OSError) -> None:
+        self.failed += 1
+        self._share.counts["failed"] += 1
+        self._at, self._newest = None, ""  # what was written may end anywhere: begin with a whole file
+        self._again_at = self._clock() + AGAIN_AFTER_S
+        _log.warning("run %s: not written down, a restart will take longer: %s", self._run_id, error)
+
+    async def stop(self) -> None:
+        """Wait for what is being written; the run is followed no longer."""
+        if self._task is not None:
+            await end(self._task)
+        self._folded_again(0.0)

@@ -1,0 +1,335 @@
+"""Keeps the window of one run bounded: cuts what came into generations, has the oldest archived, says when it can't."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from stabilitybackend.errors import ArchiveError, Unavailable
+from stabilitybackend.points.store import RunStore, series_of
+from stabilitybackend.runs.archiving import snapshot
+from stabilitybackend.runs.archiving.archiver import PartsChanged, RunArchive
+from stabilitybackend.runs.journal import Journal
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.server import ColdPoints, HotPoints, Storage
+from stabilitybackend.stream_id import stream_order
+from stabilitybackend.tasks import end
+
+__all__ = ["FRAME_OVERHEAD_BYTES", "WindowKeeper"]
+
+#: What Redis needs for a stream entry beside the message itself, bytes (sequence numbers, source, its share of a node).
+FRAME_OVERHEAD_BYTES = 96
+#: A generation is sealed at this share of the window: a snapshot of the fold is taken as often.
+GENERATIONS_A_WINDOW = 8
+#: When the window is full, the oldest generations that make up this share of it become one part.
+ARCHIVED_SHARE = 0.5
+#: Nothing more is taken from agents while the stream is this many times larger than the window.
+FULL_AT_WINDOWS = 2.0
+#: Longest wait of a frame for room, seconds; then its agent keeps it and tries again.
+ROOM_TIMEOUT_S = 5.0
+#: Pause after the archive could not be written, seconds.
+AGAIN_AFTER_S = 5.0
+#: Files that were replaced, or whose write was cut off, are kept so long, seconds: charts are being read, and a Redis
+#: that saves its newest writes once a second may come back with the list of before.
+SWEEP_AFTER_S = 10.0
+#: Longest time that stopping lets archiving go on, seconds; after it only what a thread is writing is waited for.
+STOP_TIMEOUT_S = 2.0
+
+_log = logging.getLogger(__name__)
+
+
+class WindowKeeper:
+    """Bounds what Redis and memory hold of a run.
+
+    Args:
+        run_id: the run.
+        archive: where its oldest frames go.
+        limit_bytes: the window: bytes of frames that the stream holds.
+        clock: unix seconds now.
+        changed: called when the archive has taken something over, or could not.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        archive: RunArchive,
+        limit_bytes: int,
+        clock: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        #: Why the archive could not be written the last time, empty when it could.
+        self.problem = ""
+        #: Redis no longer holds what it held: the run must be taken up again from what is there, then ``restarted``.
+        self.diverged = False
+        #: Held by whoever changes the parts or takes the run up from them: one at a time.
+        self.changing = asyncio.Lock()
+        self._run_id = run_id
+        self._archive = archive
+        self._clock = clock
+        self._changed = changed
+        self._task: asyncio.Task[None] | None = None
+        self._again_at = float("-inf")
+        self._sweep_at = float("inf")
+        #: Generations whose commit had no answer: it is done or not, and must be tried again just so.
+        self._unsure = 0
+        #: ``problem`` says that Redis was away.
+        self._redis_away = False
+        #: What agents have stored and the worker has not read yet: stream id -> bytes, and all bytes.
+        self._unread: dict[str, int] = {}
+        self._ahead = 0
+        self._read_to = (-1, 0)
+        self._room = asyncio.Event()
+        self._room.set()
+        #: Somebody has waited for room in vain, and there was none since.
+        self._refusing = False
+
+    # --- the stream ----------------------------------------------------------------------------------------------
+
+    def arrived(self, store: RunStore, frame_id: str, size: int) -> None:
+        """Note that the frame ``frame_id`` of ``size`` bytes went into the stream."""
+        if stream_order(frame_id) > self._read_to:  # the worker may be faster than the answer to the agent
+            self._unread[frame_id] = size + FRAME_OVERHEAD_BYTES
+            self._ahead += size + FRAME_OVERHEAD_BYTES
+            self._weigh(store)
+
+    def read(self, state: RunState, frame_id: str, size: int) -> None:
+        """Note that the worker takes the frame ``frame_id`` of ``size`` bytes now."""
+        self._read_to = stream_order(frame_id)
+        self._ahead -= self._unread.pop(frame_id, 0)
+        while self._unread and stream_order(next(iter(self._unread))) < self._read_to:
+            self._ahead -= self._unread.pop(next(iter(self._unread)))  # Redis has lost it
+        state.store.begin(frame_id, size + FRAME_OVERHEAD_BYTES)
+
+    def cut_when_due(self, state: RunState) -> bool:
+        """Seal the open generation when it is large enough, and return whether it was. Call it between two frames."""
+        due = state.store.open.bytes * GENERATIONS_A_WINDOW >= self.limit_bytes
+        if due:
+            state.store.cut(snapshot.freeze(state))
+        return due
+
+    def _weigh(self, store: RunStore) -> None:
+        if self._ahead + store.hot_bytes < FULL_AT_WINDOWS * self.limit_bytes:
+            self._room.set()
+            self._refusing = False
+        else:
+            self._room.clear()
+
+    async def room(self) -> None:
+        """Wait until the stream may grow.
+
+        Raises:
+            Unavailable: it may not for now; the message says why.
+        """
+        if self._room.is_set():
+            return
+        try:
+            # One frame waits; those behind it in its connection would keep the agent's health from being read for as
+            # long again each, and the agent would seem lost.
+            await asyncio.wait_for(self._room.wait(), 0.0 if self._refusing else ROOM_TIMEOUT_S)
+        except TimeoutError:
+            self._refusing = not self._room.is_set()
+            why = self.problem or "the archive is written more slowly than points come"
+            raise Unavailable(
+                f"the window of run {self._run_id} is full: {why}",
+                hint="nothing is lost: agents keep what is not confirmed and send it again",
+                code="window_full",
+            ) from None
+
+    async def has_diverged(self, journal: Journal, state: RunState, cursor: str) -> bool:
+        """Return whether Redis no longer holds what is folded: it came back without its newest writes, or empty.
+
+        Args:
+            journal: of the run; asked only after Redis was away. state: folded up to the stream id ``cursor``.
+        """
+        if journal.interrupted and not self.diverged:
+            journal.interrupted = False
+            parts = state.store.parts
+            at_seam = cursor == (parts[-1].part.to_id if parts else "0-0")
+            same = await journal.patiently(self._archive.agrees)
+            self.diverged = not same or not (at_seam or await journal.message(cursor) is not None)
+        return self.diverged
+
+    # --- archiving -----------------------------------------------------------------------------------------------
+
+    def archive_when_due(self, state: RunState, stored_to: Callable[[], str]) -> None:
+        """Start to archive when the window is full.
+
+        Args:
+            stored_to: stream id up to which all that follows from frames is stored; nothing after it may leave.
+        """
+        self._weigh(state.store)
+        now = self._clock()
+        if self.changing.locked() or self.diverged or (self._task is not None and not self._task.done()):
+            return
+        if self._again_at - AGAIN_AFTER_S <= now < self._again_at:  # else it is time, or the clock was put back
+            return
+        if state.store.hot_bytes > self.limit_bytes:
+            self._task = asyncio.create_task(self._shrink(state.store, stored_to), name=f"archive-{self._run_id}")
+        elif now >= self._sweep_at:
+            self._sweep_at = float("inf")
+            self._task = asyncio.create_task(self._sweep(), name=f"sweep-{self._run_id}")
+        else:
+            if self._redis_away:  # whoever calls has just read from it
+                self._redis_away = False
+                self._say("")
+            return
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._say("internal error while archiving, see the server log")
+            self._again_at = self._clock() + AGAIN_AFTER_S
+            _log.error("run %s: archiving failed; it is tried again", self._run_id, exc_info=task.exception())
+
+    async def _shrink(self, store: RunStore, stored_to: Callable[[], str]) -> None:
+        async with self.changing:
+            while store.hot_bytes > self.limit_bytes:
+                count = self._oldest(store, stored_to(), ARCHIVED_SHARE * self.limit_bytes)
+                if not count or not await self._archive_oldest(store, count):
+                    return
+                group = self._archive.mergeable(store.parts)
+                if group:
+                    await self._merge(store, group)
+
+    def _oldest(self, store: RunStore, stored_to: str, wanted_bytes: float) -> int:
+        if self._unsure:
+            return self._unsure
+        count, size = 0, 0
+        for generation in store.generations[:-1]:
+            if size >= wanted_bytes or stream_order(generation.to_id) > stream_order(stored_to):
+                break
+            count, size = count + 1, size + generation.bytes
+        return count
+
+    async def _archive_oldest(self, store: RunStore, count: int) -> bool:
+        try:
+            reader = await self._archive.archive(store.generations[:count])
+            series = await asyncio.to_thread(series_of, reader)
+        except ArchiveError as error:
+            self._unsure = 0
+            self.diverged = isinstance(error, PartsChanged)
+            self._failed(error.message)
+            return False
+        except (RedisError, OSError) as error:
+            self._unsure, self._redis_away = count, True
+            self._failed(f"Redis is away: {error}")
+            return False
+        self._unsure, self._redis_away = 0, False
+        store.archived(count, reader, series)
+        self._weigh(store)
+        self._say("")
+        return True
+
+    def _failed(self, problem: str) -> None:
+        if problem != self.problem:
+            _log.error("run %s: archiving: %s", self._run_id, problem)
+        self._say(problem)
+        self._again_at = self._clock() + AGAIN_AFTER_S
+
+    def _say(self, problem: str) -> None:
+        self.problem = problem
+        self._archive.note(problem)
+        self._changed()
+
+    async def _merge(self, store: RunStore, group: list[Any]) -> None:
+        try:
+            reader = await self._archive.merge(group)
+            store.compacted(group, reader, await asyncio.to_thread(series_of, reader))
+            self._sweep_at = self._clock() + SWEEP_AFTER_S
+        except PartsChanged as error:
+            self.diverged = True
+            _log.error("run %s: %s", self._run_id, error.message)
+        except (ArchiveError, RedisError, OSError) as error:
+            _log.warning("run %s: %d small parts stay as they are for now: %s", self._run_id, len(group), error)
+            self._again_at = self._clock() + AGAIN_AFTER_S
+
+    async def _sweep(self) -> None:
+        try:
+            async with self.changing:
+                await self._archive.sweep()
+        except (RedisError, OSError) as error:
+            _log.warning("run %s: files of merged parts stay for now: %s", self._run_id, error)
+            self._sweep_at = self._clock() + SWEEP_AFTER_S
+
+    async def flush(self, newest: Callable[[], tuple[RunState, str]]) -> None:
+        """Archive everything that is stored: the run is idle.
+
+        Args:
+            newest: returns the state and the stream id up to which all that follows from it is stored, as they are
+                when it is this call's turn.
+
+        Raises:
+            ArchiveError: it could not be written.
+        """
+        async with self.changing:
+            state, stored_to = newest()
+            store = state.store
+            if store.open.frames and stream_order(store.open.to_id) <= stream_order(stored_to):
+                store.cut(snapshot.freeze(state))
+            while count := self._oldest(store, stored_to, float("inf")):
+                if not await self._archive_oldest(store, count):
+                    raise ArchiveError(f"run {self._run_id} was not archived: {self.problem}")
+
+    async def compact(self, newest: Callable[[], RunStore]) -> None:
+        """Merge parts as far as that goes.
+
+        Args:
+            newest: returns the store as it is when it is this call's turn.
+
+        Raises:
+            ArchiveError: a file could not be read or written.
+        """
+        async with self.changing:
+            store = newest()
+            try:
+                while group := self._archive.mergeable(store.parts, everything=True):
+                    reader = await self._archive.merge(group)
+                    store.compacted(group, reader, await asyncio.to_thread(series_of, reader))
+                    self._sweep_at = self._clock() + SWEEP_AFTER_S
+            except PartsChanged:
+                self.diverged = True
+                raise
+
+    def restarted(self) -> None:
+        """Begin again: the state was taken up from what is stored."""
+        self._unsure, self.diverged = 0, False
+        self._say("")
+        self._sweep_at = self._clock() + SWEEP_AFTER_S
+        self._read_to = (-1, 0)
+
+    async def stop(self) -> None:
+        """Stop archiving, after the part that is being written when that does not take long."""
+        if self._task is not None and not self._task.done():
+            await asyncio.wait({self._task}, timeout=STOP_TIMEOUT_S)
+            await end(self._task)
+        self._archive.note("")
+
+    # --- what people ask -----------------------------------------------------------------------------------------
+
+    def facts(self, store: RunStore) -> Storage:
+        """Return where the run's points are."""
+        hot = store.hot_bytes + self._ahead
+        full = hot >= FULL_AT_WINDOWS * self.limit_bytes
+        busy = self.changing.locked()
+        problem = self.problem or (next((e.message for e in store.unreadable.values()), ""))
+        return Storage(
+            hot=HotPoints(
+                bytes=hot,
+                limit_bytes=self.limit_bytes,
+                frames=sum(generation.frames for generation in store.generations),
+                values=sum(generation.values for generation in store.generations),
+            ),
+            cold=ColdPoints(
+                parts=len(store.parts),
+                rows=sum(reader.part.rows for reader in store.parts),
+                bytes=sum(reader.part.bytes for reader in store.parts),
+                location=self._archive.place,
+            ),
+            state="failed" if problem else "behind" if full else "archiving" if busy else "ok",
+            problem=problem or None,
+        )

@@ -1,0 +1,1 @@
+"""What is worked out of one run's state for others: its rollback, restart plan, costs, and the fleet's memory."""

@@ -1,0 +1,44 @@
+"""The plan of one run, from what its state knows (``commands/restart_plan.py`` decides)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stabilitybackend.commands.restart_plan import MAX_FRUITLESS, JobFacts, make_plan
+from stabilitybackend.commands.rollback_offer import way_back
+from stabilitybackend.schema.commands import CommandRequest
+from stabilitybackend.schema.plan import Plan
+
+if TYPE_CHECKING:
+    from stabilitybackend.runs.state import RunState
+
+__all__ = ["plan_of"]
+
+
+def plan_of(state: RunState, now: float, request: CommandRequest | None = None) -> Plan:
+    """Return the plan of docs/restart.md; while a restart waits for its job, the one that was ordered.
+
+    Not without end: a job that came up so often since and never logged a row is judged like any other.
+
+    Args:
+        now: unix seconds.
+        request: of people who want a restart.
+
+    Raises:
+        BadRequest: the request names a checkpoint that can't be used.
+        Conflict: it names one from inside an open incident, and does not accept that.
+    """
+    ordered = state.commands.restart_under_way()
+    if request is None and ordered is not None:
+        tries = sum(launch.started > ordered.issued for launch in state.world.launches())
+        if tries < MAX_FRUITLESS:
+            return ordered.plan
+    status, note = state.liveness.status(now)
+    checkpoints = state.checkpoints()
+    nodes = {agent.node for agent in state.agents.values() if agent.ranks}
+    incidents = state.incidents.all()
+    fruitless, settled = state.world.fruitless(checkpoints), state.liveness.is_settled(now)
+    # What a rollback's handler can't change is none of a new process's business: it has none yet.
+    offer = way_back(incidents[::-1], checkpoints, state.view()["last_step"])
+    job = JobFacts(status, note, incidents, checkpoints, nodes, fruitless, settled, offer)
+    return make_plan(state.run_id, job, now, request)

@@ -1,0 +1,80 @@
+"""The ledger of rollbacks of one run, made from its lineage and from when its rows were logged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from stabilitybackend.archive.series import SeriesKey
+from stabilitybackend.fleet.rollback_cost import JobFacts, ledger
+from stabilitybackend.lineage.tree import Segment
+from stabilitybackend.points.store import StoreView
+from stabilitybackend.points.timestamps import TimesFound
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.rollback_cost import RollbackCosts
+
+__all__ = ["ledger_of"]
+
+#: States of a run in which its time goes on.
+_UNDER_WAY = frozenset({"running", "stalled"})
+_GPU = re.compile(r"gpu/(\d+)/")
+
+
+class _Times:
+    """The ledger's ``LogTimes`` over a view of the store."""
+
+    def __init__(
+        self, segments: Sequence[Segment], keys: Mapping[int, SeriesKey], view: StoreView, found: TimesFound
+    ) -> None:
+        self._segments = segments
+        self._keys = keys
+        self._view = view
+        self._found = found
+
+    def first(self, segment: int) -> float | None:
+        return self._look_up(segment, None)
+
+    def at(self, segment: int, step: int) -> float | None:
+        return self._look_up(segment, step)
+
+    def _look_up(self, segment: int, step: int | None) -> float | None:
+        key, facts = self._keys.get(segment), self._segments[segment]
+        return None if key is None or not facts.points else self._found.time(self._view, key, facts, step)
+
+
+def ledger_of(state: RunState, now: float) -> Callable[[], RollbackCosts]:
+    """Return what makes the ledger of a run as it is now. Call this on the event loop, and the answer in a thread.
+
+    Args:
+        state: the run.
+        now: unix seconds.
+    """
+    segments = [replace(segment) for segment in state.fold.tree]
+    found = state.times
+    keys = found.keys(state.store, segments)
+    view = state.store.view_of(keys.values())
+    # A server that has just started calls a run "running" until it has waited for agents: that is not the job's time.
+    seen = any(agent.connected for agent in state.agents.values())
+    starts = [time for time in state.fold.starts.values() if time > 0]
+    job = JobFacts(
+        world_size=state.world.size,
+        gpus=_gpus(state),
+        started=min(starts, default=None),
+        until=now if seen and state.liveness.status(now)[0] in _UNDER_WAY else None,
+    )
+    heads = [segment for _, segment in state.fold.heads]
+    incidents = state.incidents.all()
+    times = _Times(segments, keys, view, found)
+    return lambda: RollbackCosts(*ledger(segments, heads, times, incidents, job), view.problems)
+
+
+def _gpus(state: RunState) -> int | None:
+    """Return how many ranks have a GPU: of the GPUs that agents report at most one a rank; None where none is seen."""
+    seen = {
+        (key.node, match[1])
+        for metric in state.store.metrics()
+        if (match := _GPU.match(metric))
+        for key in state.store.keys(metric)
+    }
+    return min(len(seen), state.world.size) if seen else None

@@ -1,0 +1,74 @@
+"""What one run offers for a rollback, from what its state knows (``commands/rollback_offer.py`` decides)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from stabilitybackend.commands.request import JobView
+from stabilitybackend.commands.rollback_offer import way_back
+from stabilitybackend.errors import NotFound
+from stabilitybackend.incidents.rollback_target import inside
+from stabilitybackend.lineage.fold import LineageFold
+from stabilitybackend.liveness.world_size import newest_starts
+from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.lineage import Checkpoint, Offer
+
+if TYPE_CHECKING:
+    from stabilitybackend.runs.state import RunState
+
+__all__ = ["checkpoints_of", "job_of", "offer_of"]
+
+
+def checkpoints_of(
+    fold: LineageFold, spoiling: Collection[Incident], paths: Collection[str] | None = None
+) -> list[Checkpoint]:
+    """Return the checkpoints, newest first.
+
+    Args:
+        spoiling: the open incidents from whose onset on no checkpoint is good.
+        paths: only those that lie there; None for all.
+    """
+    return [
+        Checkpoint(c.step, c.path, c.segment, c.time, c.available, dead, None if dead else inside(c.step, spoiling))
+        for c in (reversed(fold.checkpoints) if paths is None else fold.checkpoints.at(paths))
+        for dead in [fold.tree.is_dead(c.segment, c.step)]
+    ]
+
+
+def job_of(state: RunState, pace: tuple[int | None, float | None], now: float, *, for_command: bool) -> JobView:
+    """Return what a command is decided on.
+
+    Args:
+        pace: the newest step that a rank is in, and the usual seconds a step. now: unix seconds.
+        for_command: a new command is decided on it: with checkpoints and the starts of the ranks, which may be many.
+    """
+    head = state.fold.tree[state.fold.tree.head]
+    return JobView(
+        *pace,
+        world_size=state.world.size,
+        head=head.id,
+        head_key=head.key,
+        checkpoints=state.checkpoints() if for_command else [],
+        agents=sum(1 for agent in state.agents.values() if agent.connected),
+        starts=newest_starts(state.agents.values()) if for_command else {},
+        spoiling=state.incidents.spoiling(),
+        handler=state.handlers,
+        twins=state.liveness.twins(now),
+    )
+
+
+def offer_of(state: RunState, incident_id: str | None = None) -> Offer:
+    """Return the rollback that is suggested now.
+
+    Args:
+        incident_id: the incident that somebody looks at, None for the run.
+
+    Raises:
+        NotFound: there is no such incident.
+    """
+    incidents = state.incidents.all()[::-1]
+    about = next((one for one in incidents if one.incident_id == incident_id), None)
+    if about is None and incident_id is not None:
+        raise NotFound(f"run {state.run_id} has no incident {incident_id!r}", hint="list them with GET .../incidents")
+    return way_back(incidents, state.checkpoints(), state.view()["last_step"], about, state.handlers.cannot())

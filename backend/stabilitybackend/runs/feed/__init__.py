@@ -1,0 +1,1 @@
+"""The live feed of a run: its messages, made once and sent to every browser."""

@@ -1,0 +1,84 @@
+"""Tells browsers what frames changed. Shapes: docs/api.md, live feed."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from stabilitybackend.gpus.readings import gpu_parts
+from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.query.query import json_numbers
+from stabilitybackend.runs.changes import Changes
+from stabilitybackend.runs.feed.pubsub import Channel
+from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.incidents import shown
+
+__all__ = ["publish"]
+
+#: More values than this at once are not pushed to browsers: they ask for what is new, down-sampled.
+MAX_PUSHED_VALUES = 20_000
+#: The same while no browser is there: only what a reconnecting one will want soon is worth encoding.
+MAX_KEPT_VALUES = 1_000
+
+
+def publish(channel: Channel, state: RunState, changes: Changes, cursor: str) -> None:
+    """Send ``changes`` to the channel of a run.
+
+    Args:
+        state: after the changes.
+        cursor: stream id up to which the state is.
+    """
+    if changes.segments:
+        tree = state.fold.tree
+        channel.publish({"type": "segments", "head": tree.head, "segments": tree.news()}, cursor)
+    for checkpoint in state.checkpoints(changes.checkpoints) if changes.checkpoints else ():
+        channel.publish({"type": "checkpoint", "checkpoint": checkpoint}, cursor)
+    if sum(p.values.size for p in changes.placed) > (MAX_PUSHED_VALUES if channel else MAX_KEPT_VALUES):
+        channel.publish({"type": "reset", "reason": "much arrived at once; ask for what is new"}, cursor)
+    elif changes.placed:
+        channel.publish(_points(changes.placed, cursor), cursor)
+    for incident in changes.incidents.values():
+        channel.publish({"type": "incident", "incident": shown(incident)}, cursor)
+    for command in changes.commands.values():
+        channel.publish({"type": "command", "command": command}, cursor)
+
+
+def _points(placed: list[Placed], cursor: str) -> dict[str, Any]:
+    blocks = [_block(p) for p in placed if not p.stray]
+    return {"type": "points", "cursor": cursor, "time": max(float(p.times[-1]) for p in placed), "blocks": blocks}
+
+
+def _block(p: Placed) -> dict[str, Any]:
+    block: dict[str, Any] = {
+        "segment": p.segment,
+        "rank": p.rank,
+        "node": None if p.rank is not None else p.node,
+        "steps": p.steps.tolist(),
+        "times": p.times.tolist(),
+    }
+    shape = _gpu_table(tuple(p.names)) if p.rank is None and len(p.steps) == 1 else None
+    if shape is None:
+        return block | {"values": {name: json_numbers(p.values[i]) for i, name in enumerate(p.names)}}
+    fields, gpus = shape
+    values = json_numbers(p.values[:, 0])
+    columns = [[None if row is None else values[row] for row in rows] for rows in gpus.values()]
+    return block | {"values": {}, "gpus": {"fields": fields, "index": list(gpus), "values": columns}}
+
+
+@functools.lru_cache(maxsize=1_024)
+def _gpu_table(names: tuple[str, ...]) -> tuple[list[str], dict[int, list[int | None]]] | None:
+    """Return the fields of an agent's readings and, by GPU, the row of each; None where other metrics are among them.
+
+    Their names are four fifths of what a node's points weigh: eight GPUs read alike.
+    """
+    parts = [gpu_parts(name) for name in names]
+    if not parts or len(set(names)) < len(names):
+        return None
+    fields: dict[str, None] = {}
+    rows: dict[int, dict[str, int]] = {}
+    for row, part in enumerate(parts):
+        if part is None or f"gpu/{int(part[0])}/{part[1]}" != names[row]:
+            return None
+        fields[part[1]] = None
+        rows.setdefault(int(part[0]), {})[part[1]] = row
+    return list(fields), {index: [known.get(field) for field in fields] for index, known in rows.items()}
