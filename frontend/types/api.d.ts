@@ -414,7 +414,7 @@ export interface Incidents {
 }
 
 /**
- * One stop of a job, however many incidents tell of it.
+ * One stop of a job, however many incidents report it.
  *
  * Attributes:
  *     since: the last row before. resumed: the first row after, null while there is none.
@@ -427,25 +427,16 @@ export interface Incidents {
  */
 export interface Interruption {
   id: string;
-  run_id: string;
-  run_name: string;
-  project: string;
   incident_id: string | null;
   incidents: string[];
-  category: string;
-  label: string;
-  visible: "direct" | "indirect" | "no";
+  what: "death" | "hang" | "node_lost" | "restart" | "stall";
   since: number;
   resumed: number | null;
   open: boolean;
-  counted: boolean;
-  what: "death" | "hang" | "node_lost" | "restart" | "stall";
   step: number | null;
   resumed_step: number | null;
   redone_steps: number;
-  downtime_s: number;
   redone_s: number;
-  time_lost_s: number;
   ranks: number[];
   nodes: string[];
   gpus: string[];
@@ -453,6 +444,15 @@ export interface Interruption {
   confidence: "high" | "low" | "medium";
   unsure: string;
   seen_category: string;
+  run_id: string;
+  run_name: string;
+  project: string;
+  category: string;
+  label: string;
+  visible: "direct" | "indirect" | "no";
+  counted: boolean;
+  downtime_s: number;
+  time_lost_s: number;
   set_by: SetBy | null;
   deleted: boolean;
 }
@@ -488,16 +488,16 @@ export interface InterruptionRow {
  *     interruptions: newest first, at most 500; the numbers are of all.
  */
 export interface Interruptions {
-  days: number | null;
-  project: string | null;
-  now: number;
   count: number;
-  not_counted: number;
   time_lost_s: number;
   running_s: number;
   gpu_hours: number;
   mtbi_s: number | null;
   per_1000_gpu_hours: number | null;
+  days: number | null;
+  project: string | null;
+  now: number;
+  not_counted: number;
   runs: number;
   projects: string[];
   interruptions: Interruption[];

@@ -11,19 +11,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stabilitybackend.fleet.interruption_table import CATEGORIES, PUBLISHED, table_of
-from stabilitybackend.fleet.interruptions import (
-    OPEN_COUNTS_S,
-    JobStory,
-    Stretch,
-    corrected,
-    interruptions_of,
-    summed,
-    with_time,
-)
+from stabilitybackend.fleet.interruptions import OPEN_COUNTS_S, JobStory, Stretch, interruptions_of, shown, summed
 from stabilitybackend.schema.commands import Fence, Restart
+from stabilitybackend.schema.fleet import Correction, Interruption, RunNames
 from stabilitybackend.schema.incidents import Incident
 from support.stored_incident import stored
 
+RUN = RunNames("run")
 #: 100 steps of a second each, 50 s of nothing, then the job repeats 20 steps and goes on to step 200.
 FIRST = Stretch("r0-1", 1_000.0, 1_100.0, 0, 100, 8)
 SECOND = Stretch("r0-2", 1_150.0, 1_270.0, 81, 200, 8)
@@ -66,13 +60,13 @@ def _story(*incidents: Incident, **facts: Any) -> JobStory:
     return JobStory(facts.pop("stretches", (FIRST, SECOND)), incidents, **facts)
 
 
-def _only(story: JobStory) -> dict[str, Any]:
+def _only(story: JobStory, now: float = 2_000.0) -> Interruption:
     (found,) = interruptions_of(story)
-    return found
+    return shown(found, RUN, now)
 
 
 def test_a_death_costs_the_time_until_the_next_row_and_the_steps_done_again() -> None:
-    one = with_time(_only(_story(_death(1_101.0, cause="oom_kill"))), 9_999.0)
+    one = _only(_story(_death(1_101.0, cause="oom_kill")), 9_999.0)
     names = (
         "category",
         "what",
@@ -84,8 +78,8 @@ def test_a_death_costs_the_time_until_the_next_row_and_the_steps_done_again() ->
         "downtime_s",
         "time_lost_s",
     )
-    assert [one[name] for name in names] == ["oom", "death", 1_100.0, 1_150.0, 100, 81, 20, 50.0, 70.0]
-    assert (one["ranks"], one["nodes"], one["counted"]) == ([3], ["n1"], True)
+    assert [getattr(one, name) for name in names] == ["oom", "death", 1_100.0, 1_150.0, 100, 81, 20, 50.0, 70.0]
+    assert (one.ranks, one.nodes, one.counted) == ([3], ["n1"], True)
 
 
 def test_a_hang_that_ends_in_deaths_and_the_gpu_behind_it_are_one_interruption() -> None:
@@ -96,9 +90,9 @@ def test_a_hang_that_ends_in_deaths_and_the_gpu_behind_it_are_one_interruption()
         _death(1_145.0, cause="exit_code"),
     )
     one = _only(story)
-    assert (one["category"], one["confidence"], one["gpus"]) == ("gpu_system_processor", "high", ["GPU-1"])
-    assert len(one["incidents"]) == 4
-    assert "rank 3 stands" in one["evidence"]
+    assert (one.category, one.confidence, one.gpus) == ("gpu_system_processor", "high", ["GPU-1"])
+    assert len(one.incidents) == 4
+    assert "rank 3 stands" in one.evidence
 
 
 @pytest.mark.parametrize(
@@ -108,7 +102,7 @@ def test_a_hang_that_ends_in_deaths_and_the_gpu_behind_it_are_one_interruption()
 def test_ranks_that_were_done_before_the_others_are_no_trouble_of_the_network(why: str) -> None:
     hang = _hang(1_100.0, "peer_missing", state="resolved", resolved=1_140.0)
     one = _only(_story(replace(hang, evidence={**hang.evidence, "why": why})))
-    assert (one["category"], one["confidence"]) == ("software_bug", "medium")
+    assert (one.category, one.confidence) == ("software_bug", "medium")
 
 
 @pytest.mark.parametrize(
@@ -119,15 +113,15 @@ def test_ranks_that_were_done_before_the_others_are_no_trouble_of_the_network(wh
     ],
 )  # fmt: skip
 def test_a_fault_of_the_gpu_of_the_rank_that_died_is_the_cause(family: str, category: str) -> None:
-    assert _only(_story(_death(1_101.0), _fault(1_095.0, family)))["category"] == category
+    assert _only(_story(_death(1_101.0), _fault(1_095.0, family))).category == category
 
 
 def test_the_first_line_of_the_evidence_is_what_the_category_rests_on() -> None:
     warm = _fault(1_090.0, "thermal", (5,), severity="warning", title="GPU 5 is warm")
     other = _fault(1_092.0, "processor", (7,), title="GPU 7 does not answer")
     one = _only(_story(warm, other, _death(1_101.0), _fault(1_095.0, "bus", title="GPU 3 is off the bus")))
-    assert (one["category"], one["evidence"][0]) == ("faulty_gpu", "GPU 3 is off the bus")
-    assert set(one["evidence"][1:]) == {"GPU 5 is warm", "GPU 7 does not answer", "rank 3 died"}
+    assert (one.category, one.evidence[0]) == ("faulty_gpu", "GPU 3 is off the bus")
+    assert set(one.evidence[1:]) == {"GPU 5 is warm", "GPU 7 does not answer", "rank 3 died"}
 
 
 @pytest.mark.parametrize(
@@ -141,19 +135,19 @@ def test_the_first_line_of_the_evidence_is_what_the_category_rests_on() -> None:
 def test_a_fault_of_another_time_one_that_stops_nothing_and_one_of_the_program_are_no_cause(
     fault: Incident,
 ) -> None:
-    assert _only(_story(_death(1_101.0, cause="oom_kill"), fault))["category"] == "oom"
+    assert _only(_story(_death(1_101.0, cause="oom_kill"), fault)).category == "oom"
 
 
 def test_a_fault_of_another_gpu_is_told_as_unsure() -> None:
     one = _only(_story(_death(1_101.0), _fault(1_095.0, ranks=(7,), node="n9")))
-    assert (one["category"], one["confidence"], "unrelated" in one["unsure"]) == ("gpu_hbm3", "low", True)
+    assert (one.category, one.confidence, "unrelated" in one.unsure) == ("gpu_hbm3", "low", True)
 
 
 def test_several_gpus_of_a_node_that_go_at_once_are_not_called_faulty_gpus() -> None:
     gpus = [{"uuid": f"GPU-{i}", "ranks": [i]} for i in range(3)]
     one = _only(_story(_death(1_101.0), _fault(1_095.0, "bus", gpus=gpus)))
-    assert (one["category"], one["confidence"]) == ("io_expansion_board", "low")
-    assert "power supply" in one["unsure"]
+    assert (one.category, one.confidence) == ("io_expansion_board", "low")
+    assert "power supply" in one.unsure
 
 
 @pytest.mark.parametrize(
@@ -188,8 +182,8 @@ def test_several_gpus_of_a_node_that_go_at_once_are_not_called_faulty_gpus() -> 
 )
 def test_a_death_is_sorted_by_what_the_first_process_left(facts: dict[str, Any], category: str) -> None:
     one = _only(_story(_death(1_101.0, **facts)))
-    assert (one["category"], one["counted"]) == (category, category != "user_stop")
-    assert one["unsure"] or one["confidence"] == "high"
+    assert (one.category, one.counted) == (category, category != "user_stop")
+    assert one.unsure or one.confidence == "high"
 
 
 @pytest.mark.parametrize(
@@ -206,8 +200,8 @@ def test_a_death_is_sorted_by_what_the_first_process_left(facts: dict[str, Any],
 def test_the_kernels_log_names_what_the_job_can_not(what: str, text: str, category: str) -> None:
     line = {"node": "n1", "what": what, "time": 1_098.0, "text": text}
     one = _only(_story(_death(1_101.0, cause="signal", signal_name="SIGKILL"), kernel=[line]))
-    assert (one["category"], one["confidence"]) == (category, "medium")
-    assert f"kernel log of n1: {text}" in one["evidence"]
+    assert (one.category, one.confidence) == (category, "medium")
+    assert f"kernel log of n1: {text}" in one.evidence
 
 
 def _killed(pid: int | None, node: str = "n1") -> dict[str, Any]:
@@ -229,34 +223,34 @@ def test_of_kills_for_memory_only_those_of_the_jobs_own_processes_are_listed(
     line: dict[str, Any], listed: bool
 ) -> None:
     story = _story(_death(1_101.0, cause="signal", signal_name="SIGKILL", pid=4_711), kernel=[line])
-    assert (f"kernel log of {line['node']}: {line['text']}" in _only(story)["evidence"]) is listed
+    assert (f"kernel log of {line['node']}: {line['text']}" in _only(story).evidence) is listed
 
 
 def test_in_a_container_that_counts_pids_its_own_way_the_lines_of_its_node_are_listed() -> None:
     counted = {"source": "cgroup", "counter": "memory.events.local", "kills": 1, "seconds_ago": 0.1}
     story = _story(_death(1_101.0, cause="oom_kill", pid=7, oom=counted), kernel=[_killed(9), _killed(9, "n2")])
-    told = [line for line in _only(story)["evidence"] if line.startswith("kernel log")]
+    told = [line for line in _only(story).evidence if line.startswith("kernel log")]
     assert told == [f"kernel log of n1: {_killed(9)['text']}"]
 
 
 def test_a_worker_of_a_data_loader_that_is_named_by_its_rank_is_of_the_job() -> None:
     said = {"type": "RuntimeError", "message": "DataLoader worker (pid(s) 41, 42) exited unexpectedly"}
     story = _story(_death(1_101.0, exception=said), kernel=[_killed(42), _killed(43)])
-    told = [line for line in _only(story)["evidence"] if line.startswith("kernel log")]
+    told = [line for line in _only(story).evidence if line.startswith("kernel log")]
     assert told == [f"kernel log of n1: {_killed(42)['text']}"]
 
 
 def test_kills_of_other_peoples_processes_do_not_push_the_jobs_own_line_out() -> None:
     lines = [_killed(pid) for pid in range(10, 30)] + [_killed(4_711)]
     one = _only(_story(_death(1_101.0, source="r3-1-4711"), kernel=lines))
-    assert [line for line in one["evidence"] if line.startswith("kernel log")] == [
+    assert [line for line in one.evidence if line.startswith("kernel log")] == [
         f"kernel log of n1: {_killed(4_711)['text']}"
     ]
 
 
 def test_a_hang_that_people_end_by_hand_counts_by_the_hang() -> None:
     story = _story(_hang(1_100.0, "collective_stuck"), _death(1_140.0, exception={"type": "KeyboardInterrupt"}))
-    assert _only(story)["category"] == "nccl_timeout"
+    assert _only(story).category == "nccl_timeout"
 
 
 def test_a_restart_that_somebody_ordered_while_all_was_well_is_a_stop_by_hand() -> None:
@@ -265,25 +259,25 @@ def test_a_restart_that_somebody_ordered_while_all_was_well_is_a_stop_by_hand() 
         fence=Fence(0, ""), world_size=1, plan={}, grace_s=10.0,
     )  # fmt: skip
     one = _only(_story(restarts=[restart]))
-    assert (one["category"], one["counted"]) == ("user_stop", False)
-    assert "restart ordered by ada: new data" in one["evidence"]
+    assert (one.category, one.counted) == ("user_stop", False)
+    assert "restart ordered by ada: new data" in one.evidence
 
 
 def test_a_hang_that_goes_on_by_itself_is_a_stall_and_not_counted() -> None:
     stall = _hang(1_040.0, "io", state="recovered", resolved=1_080.0, recovered_step=50)
-    one = with_time(_only(_story(stall, stretches=(FIRST,))), 2_000.0)
-    assert (one["what"], one["counted"], one["downtime_s"], one["category"]) == ("stall", False, 40.0, "ssd")
+    one = _only(_story(stall, stretches=(FIRST,)))
+    assert (one.what, one.counted, one.downtime_s, one.category) == ("stall", False, 40.0, "ssd")
 
 
 def test_an_interruption_of_a_job_that_never_came_back_counts_for_a_day_at_most() -> None:
-    one = _only(_story(_death(1_101.0), stretches=(FIRST,)))
-    assert (one["open"], with_time(one, 1_160.0)["time_lost_s"]) == (True, 60.0)
-    assert with_time(one, 10_000_000.0)["time_lost_s"] == OPEN_COUNTS_S
+    story = _story(_death(1_101.0), stretches=(FIRST,))
+    assert (_only(story).open, _only(story, 1_160.0).time_lost_s) == (True, 60.0)
+    assert _only(story, 10_000_000.0).time_lost_s == OPEN_COUNTS_S
 
 
 def test_a_process_that_was_replaced_without_a_word_is_an_unknown_interruption_unless_it_had_finished() -> None:
     one = _only(_story())
-    assert (one["what"], one["category"], one["incident_id"], one["id"]) == ("restart", "unknown", None, "stop-r0-2")
+    assert (one.what, one.category, one.incident_id, one.id) == ("restart", "unknown", None, "stop-r0-2")
     done = Stretch("r0-1", 1_000.0, 1_100.0, 0, 100, 8, finished=True)
     assert interruptions_of(_story(stretches=(done, SECOND))) == []
     assert interruptions_of(_story(watched=False)) == []
@@ -291,7 +285,7 @@ def test_a_process_that_was_replaced_without_a_word_is_an_unknown_interruption_u
 
 def test_a_job_that_dies_again_and_again_before_its_first_row_is_interrupted_once() -> None:
     deaths = [_death(1_101.0 + 10 * i, cause="exit_code") for i in range(4)]
-    assert len(_only(_story(*deaths))["incidents"]) == 4
+    assert len(_only(_story(*deaths)).incidents) == 4
 
 
 def test_a_node_that_falls_silent_is_nothing_while_the_job_goes_on() -> None:
@@ -303,7 +297,7 @@ def test_a_node_that_falls_silent_is_nothing_while_the_job_goes_on() -> None:
         "agent_lost", 1_101.0, node="n1", evidence={"verdict": {"class": "partition", "training": "stands"}}
     )
     one = _only(_story(stands, stretches=(FIRST,)))
-    assert (one["what"], one["category"], "power supply" in one["unsure"]) == ("node_lost", "unknown", True)
+    assert (one.what, one.category, "power supply" in one.unsure) == ("node_lost", "unknown", True)
 
 
 _TIMES = st.floats(900.0, 1_500.0)
@@ -328,29 +322,30 @@ def test_no_two_interruptions_lie_between_the_same_two_stretches_and_none_costs_
     stretches = [
         Stretch(f"s{i}", a, a + (b - a) / 2, i, i + 5) for i, (a, b) in enumerate(zip(begins, ends, strict=True))
     ]
-    found = interruptions_of(_story(*incidents, stretches=stretches))
-    assert len({(one["step"], one["resumed_step"]) for one in found}) == len(found)
+    found = [shown(one, RUN, 1_600.0) for one in interruptions_of(_story(*incidents, stretches=stretches))]
+    assert len({(one.step, one.resumed_step) for one in found}) == len(found)
     assert len(found) <= len(stretches) + 1
-    assert all(with_time(one, 1_600.0)["time_lost_s"] >= 0 for one in found)
-    assert all(one["category"] in CATEGORIES for one in found)
+    assert all(one.time_lost_s >= 0 for one in found)
+    assert all(one.category in CATEGORIES for one in found)
 
 
 def test_the_table_is_llama_3s_in_its_order_and_its_counts_make_419() -> None:
     rows = table_of([])
-    published = [row["published"] for row in rows if row["published"] is not None]
+    published = [row.published for row in rows if row.published is not None]
     assert published == [148, 72, 54, 35, 32, 19, 17, 7, 7, 6, 6, 3, 3, 2, 2, 2, 2, 2]
-    assert sum(published) == PUBLISHED["count"] == 419
-    assert rows[0]["published_share"] == pytest.approx(0.353, abs=0.001)
-    assert [row["count"] for row in rows] == [0] * len(rows)
+    assert sum(published) == PUBLISHED.count == 419
+    assert rows[0].published_share == pytest.approx(0.353, abs=0.001)
+    assert [row.count for row in rows] == [0] * len(rows)
 
 
 def test_the_sums_count_what_is_counted_and_the_time_that_was_asked_for() -> None:
-    stopped = with_time(_only(_story(_death(1_101.0, cause="oom_kill"))), 2_000.0)
-    by_hand = corrected(stopped, {"category": "user_stop", "who": "ada", "time": 1.0})
+    story = _story(_death(1_101.0, cause="oom_kill"))
+    stopped = _only(story)
+    by_hand = shown(*interruptions_of(story), RUN, 2_000.0, Correction(category="user_stop", who="ada", time=1.0))
     numbers = summed([stopped, by_hand], [(1_000.0, 1_100.0, 8), (1_150.0, 1_270.0, 8)], 1_050.0)
-    assert (numbers["count"], numbers["running_s"], numbers["mtbi_s"]) == (1, 170.0, 170.0)
-    assert numbers["gpu_hours"] == pytest.approx(170 * 8 / 3600)
-    assert numbers["per_1000_gpu_hours"] == pytest.approx(1000 / (170 * 8 / 3600))
-    assert {row["category"]: row["count"] for row in table_of([stopped, by_hand]) if row["count"]} == {
+    assert (numbers.count, numbers.running_s, numbers.mtbi_s) == (1, 170.0, 170.0)
+    assert numbers.gpu_hours == pytest.approx(170 * 8 / 3600)
+    assert numbers.per_1000_gpu_hours == pytest.approx(1000 / (170 * 8 / 3600))
+    assert {row.category: row.count for row in table_of([stopped, by_hand]) if row.count} == {
         "oom": 1, "user_stop": 1,
     }  # fmt: skip

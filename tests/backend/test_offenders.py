@@ -17,6 +17,7 @@ from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.incidents.suggest import suggest
 from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS
+from stabilitybackend.schema.fleet import RunNames, SetBy
 from stabilitybackend.schema.incidents import Incident
 from support.checkpoints import checkpoint
 from support.gpu_events import Node
@@ -37,8 +38,8 @@ def _incident(finding: Finding, run_id: str = "run-a") -> Incident:
     return incident
 
 
-def _run(run_id: str) -> dict[str, str]:
-    return {"run_id": run_id, "name": run_id, "project": "p"}
+def _run(run_id: str) -> RunNames:
+    return RunNames(run_id, run_id, "p")
 
 
 def test_one_fault_counts_once_however_often_its_incident_is_told() -> None:
@@ -122,7 +123,7 @@ async def test_what_can_not_be_read_in_redis_is_passed_over_and_the_rest_is_know
     again = Fleet(redis, lambda: 100.0)
     await again.load()
     assert [gpu.uuid for gpu in again.gpus().gpus] == ["GPU-gpu-03-2"]
-    assert again.interruptions()["running_s"] == 50.0
+    assert again.interruptions().running_s == 50.0
 
 
 async def test_what_could_not_be_stored_while_redis_was_away_is_stored_with_the_next_word(
@@ -146,10 +147,10 @@ async def test_what_a_person_said_stays_over_a_restart_and_over_the_deletion_of_
     stretches = [Stretch("r0-1", 0.0, 50.0, 0, 50), Stretch("r0-2", 60.0, 90.0, 51, 80)]
     found = interruptions_of(JobStory(stretches, []))
     await fleet.stopped(_run("run-a"), found, [(s.began, s.ended, s.ranks) for s in stretches])
-    await fleet.correct("run-a", found[0]["id"], "nic", "ada")
+    await fleet.correct("run-a", found[0].id, "nic", "ada")
     await fleet.deleted("run-a")
     again = Fleet(redis, lambda: 100.0)
     await again.load()
-    (one,) = again.interruptions()["interruptions"]
-    assert (one["category"], one["seen_category"], one["set_by"]) == ("nic", "unknown", {"who": "ada", "time": 100.0})
-    assert (one["deleted"], one["downtime_s"], again.interruptions(project="q")["count"]) == (True, 10.0, 0)
+    (one,) = again.interruptions().interruptions
+    assert (one.category, one.seen_category, one.set_by) == ("nic", "unknown", SetBy("ada", 100.0))
+    assert (one.deleted, one.downtime_s, again.interruptions(project="q").count) == (True, 10.0, 0)

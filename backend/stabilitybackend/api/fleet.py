@@ -44,7 +44,7 @@ async def interruptions(
         raise NotFound(f"no run of project {project!r} is any business of this key", hint="leave the project out")
     found = manager.fleet.interruptions(days, project if reader.project is None else reader.project)
     if reader.project is not None:
-        found["projects"] = [name for name in found["projects"] if reader.sees(name)]
+        found.projects = [name for name in found.projects if reader.sees(name)]
     return answer(found)
 
 

@@ -10,21 +10,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
-import orjson
+from msgspec import structs
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import BadRequest, NotFound
 from stabilitybackend.fleet.gpu_history import Offenders
 from stabilitybackend.fleet.interruption_table import CATEGORIES, PUBLISHED, table_of
-from stabilitybackend.fleet.interruptions import corrected, summed, with_time
+from stabilitybackend.fleet.interruptions import shown, summed
 from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS, RunKeys
 from stabilitybackend.redis_link import redis_errors
+from stabilitybackend.schema.fleet import (
+    Correction,
+    Interruption,
+    Interruptions,
+    JudgedInterruption,
+    RunNames,
+    StoppedRun,
+)
 from stabilitybackend.schema.gpus import FleetGpus, RememberedFault
 from stabilitybackend.schema.incidents import Incident
 
@@ -55,10 +62,9 @@ class Fleet:
         self.offenders = Offenders()
         self._redis = redis
         self._clock = clock
-        #: Run -> {"run", "interruptions", "stretches", "deleted"}.
-        self._runs: dict[str, dict[str, Any]] = {}
-        #: (run, interruption or incident) -> {"category", "who", "time"}.
-        self._said: dict[str, dict[str, dict[str, Any]]] = {}
+        self._runs: dict[str, StoppedRun] = {}
+        #: Run -> interruption or incident -> what a person said.
+        self._said: dict[str, dict[str, Correction]] = {}
         #: Fields that could not be written yet, by hash; None: to be removed.
         self._unsaved: dict[str, dict[str, bytes | None]] = {}
         self._logged = float("-inf")
@@ -66,30 +72,24 @@ class Fleet:
 
     async def load(self) -> None:
         """Take over what is stored, but for entries that can't be read. Raises RedisError when Redis is away."""
-        for field, fault in await self._stored(FLEET_GPU_FAULTS, partial(msgspec.convert, type=RememberedFault)):
+        for field, fault in await self._stored(FLEET_GPU_FAULTS, RememberedFault):
             self.offenders.put(field, fault)
-        self._runs = dict(await self._stored(FLEET_INTERRUPTIONS, self._checked_run))
-        self._said = dict(await self._stored(FLEET_CATEGORIES, _checked_words))
+        self._runs = dict(await self._stored(FLEET_INTERRUPTIONS, StoppedRun))
+        self._said = dict(await self._stored(FLEET_CATEGORIES, dict[str, Correction]))
 
-    async def _stored(self, key: str, check: Callable[[Any], T]) -> list[tuple[str, T]]:
+    async def _stored(self, key: str, kind: type[T]) -> list[tuple[str, T]]:
         found: Any = await self._redis.hgetall(key)
         good = []
         for field, data in found.items():
             try:
-                good.append((field.decode(), check(orjson.loads(data))))
-            except (ValueError, TypeError, KeyError, AttributeError, msgspec.ValidationError) as error:
+                good.append((field.decode(), msgspec.json.decode(data, type=kind)))
+            except (ValueError, msgspec.MsgspecError) as error:
                 _log.warning("%s: entry %.80r can't be read and is passed over: %s", key, field, error)
         return good
 
-    def _checked_run(self, entry: Any) -> dict[str, Any]:
-        """Return a stored entry if it can be shown; whatever is wrong with it raises."""
-        table_of(self._of(entry, 0.0))
-        summed([], [(float(began), float(ended), int(ranks)) for began, ended, ranks in entry["stretches"]], 0.0)
-        return {name: entry[name] for name in ("run", "interruptions", "stretches", "deleted")}
-
     # --- what runs tell --------------------------------------------------------------------------------------------
 
-    async def faults(self, run: Mapping[str, Any], incidents: Iterable[Incident]) -> None:
+    async def faults(self, run: RunNames, incidents: Iterable[Incident]) -> None:
         """Remember the GPU faults among the incidents of a run."""
         for incident in incidents:
             for field, fault in self.offenders.add(incident, run):
@@ -97,17 +97,15 @@ class Fleet:
         await self._save()
 
     async def stopped(
-        self, run: Mapping[str, Any], interruptions: list[dict[str, Any]], stretches: list[tuple[float, float, int]]
+        self, run: RunNames, interruptions: list[JudgedInterruption], stretches: list[tuple[float, float, int]]
     ) -> None:
         """Remember what interrupted a run, and when it ran: (began, ended, ranks)."""
-        run_id = str(run["run_id"])
-        names = {name: run.get(name) or "" for name in ("run_id", "name", "project")}
-        entry = {"run": names, "interruptions": interruptions, "stretches": stretches, "deleted": False}
-        if self._runs.get(run_id) != entry:
-            self._runs[run_id] = entry
-            self._put(FLEET_INTERRUPTIONS, run_id, entry)
+        entry = StoppedRun(run, interruptions, stretches, deleted=False)
+        if self._runs.get(run.run_id) != entry:
+            self._runs[run.run_id] = entry
+            self._put(FLEET_INTERRUPTIONS, run.run_id, entry)
             if len(self._runs) > MAX_RUNS:
-                oldest = min(self._runs, key=lambda name: max((s[1] for s in self._runs[name]["stretches"]), default=0))
+                oldest = min(self._runs, key=lambda name: max((s[1] for s in self._runs[name].stretches), default=0))
                 del self._runs[oldest]
                 self._put(FLEET_INTERRUPTIONS, oldest, None)
         await self._save()
@@ -115,7 +113,7 @@ class Fleet:
     async def deleted(self, run_id: str) -> None:
         """Note that a run is gone; what happened to it has happened."""
         if run_id in self._runs:
-            self._runs[run_id]["deleted"] = True
+            self._runs[run_id].deleted = True
             self._put(FLEET_INTERRUPTIONS, run_id, self._runs[run_id])
         await self._save()
 
@@ -156,8 +154,8 @@ class Fleet:
         """Return the answer of ``GET /api/v1/gpus``; with a project only what its runs saw."""
         return FleetGpus(self.offenders.all(self._clock(), project))
 
-    def interruptions(self, days: float | None = None, project: str | None = None) -> dict[str, Any]:
-        """Return the answer of ``GET /api/v1/interruptions`` (docs/api.md, Interruptions).
+    def interruptions(self, days: float | None = None, project: str | None = None) -> Interruptions:
+        """Return the answer of ``GET /api/v1/interruptions``.
 
         Args:
             days: only those that began in the last so many days. project: only those of its runs.
@@ -169,33 +167,31 @@ class Fleet:
             raise BadRequest(f"days is {days:g}, expected more than 0", hint="leave it out for all that is remembered")
         now = self._clock()
         since = 0.0 if days is None else now - days * _DAY_S
-        runs = [entry for entry in self._runs.values() if project is None or entry["run"]["project"] == project]
-        found = [one for entry in runs for one in self._of(entry, now) if one["since"] >= since]
-        found.sort(key=lambda one: (one["since"], one["id"]), reverse=True)
-        stretches = [(float(s[0]), float(s[1]), int(s[2])) for entry in runs for s in entry["stretches"]]
-        return {
-            "days": days,
-            "project": project,
-            "now": now,
-            **summed(found, stretches, since),
-            "not_counted": sum(not one["counted"] for one in found),
-            "runs": sum(any(s[1] >= since for s in entry["stretches"]) for entry in runs),
-            "projects": sorted({str(entry["run"]["project"]) for entry in self._runs.values()}),
-            "interruptions": found[:MAX_LISTED],
-            "table": table_of(found),
-            "published": dict(PUBLISHED),
-        }
+        runs = [entry for entry in self._runs.values() if project is None or entry.run.project == project]
+        found = [one for entry in runs for one in self._of(entry, now) if one.since >= since]
+        found.sort(key=lambda one: (one.since, one.id), reverse=True)
+        return Interruptions(
+            **structs.asdict(summed(found, (stretch for entry in runs for stretch in entry.stretches), since)),
+            days=days,
+            project=project,
+            now=now,
+            not_counted=sum(not one.counted for one in found),
+            runs=sum(any(ended >= since for _, ended, _ in entry.stretches) for entry in runs),
+            projects=sorted({entry.run.project for entry in self._runs.values()}),
+            interruptions=found[:MAX_LISTED],
+            table=table_of(found),
+            published=PUBLISHED,
+        )
 
-    def _of(self, entry: Mapping[str, Any], now: float) -> list[dict[str, Any]]:
-        run, said = entry["run"], self._said.get(str(entry["run"]["run_id"]), {})
-        shown = []
-        for one in entry["interruptions"]:
-            word = next((said[name] for name in (one["id"], *one["incidents"]) if name in said), None)
-            named = {"run_id": run["run_id"], "run_name": run["name"] or run["run_id"], "project": run["project"]}
-            shown.append({**named, **with_time(corrected(one, word), now), "deleted": entry["deleted"]})
-        return shown
+    def _of(self, entry: StoppedRun, now: float) -> list[Interruption]:
+        said = self._said.get(entry.run.run_id, {})
+        words = [next((said[n] for n in (one.id, *one.incidents) if n in said), None) for one in entry.interruptions]
+        return [
+            shown(one, entry.run, now, word, deleted=entry.deleted)
+            for one, word in zip(entry.interruptions, words, strict=True)
+        ]
 
-    async def correct(self, run_id: str, name: str, category: str | None, who: str) -> dict[str, Any]:
+    async def correct(self, run_id: str, name: str, category: str | None, who: str) -> Interruption:
         """Take a person's word for what an interruption was, None takes it back; return the interruption.
 
         Args:
@@ -208,29 +204,21 @@ class Fleet:
         """
         if category is not None and category not in CATEGORIES:
             raise BadRequest(f"category is {category!r:.80}, expected one of {', '.join(CATEGORIES)}, or null")
-        entry = self._runs.get(run_id, {"interruptions": []})
-        one = next((one for one in entry["interruptions"] if name in (one["id"], *one["incidents"])), None)
-        if one is None:
+        entry = self._runs.get(run_id)
+        known = [] if entry is None else entry.interruptions
+        one = next((one for one in known if name in (one.id, *one.incidents)), None)
+        if entry is None or one is None:
             raise NotFound(
                 f"{name!r} belongs to no interruption of run {run_id}",
                 hint="GET /api/v1/interruptions lists them; an incident during which the job went on is none",
             )
         now = self._clock()
-        said = {k: v for k, v in self._said.get(run_id, {}).items() if k not in (one["id"], *one["incidents"])}
+        said = {k: v for k, v in self._said.get(run_id, {}).items() if k not in (one.id, *one.incidents)}
         if category is not None:
-            said[one["id"]] = {"category": category, "who": who, "time": now}
-        audit = {"interruption": one["id"], "category": category, "who": who, "time": now}
+            said[one.id] = Correction(category=category, who=who, time=now)
+        audit = {"interruption": one.id, "category": category, "who": who, "time": now}
         with redis_errors():
-            await self._redis.hset(FLEET_CATEGORIES, run_id, orjson.dumps(said).decode())
-            await self._redis.xadd(RunKeys(run_id).command_audit, {"i": orjson.dumps(audit)})
+            await self._redis.hset(FLEET_CATEGORIES, run_id, msgspec.json.encode(said))
+            await self._redis.xadd(RunKeys(run_id).command_audit, {"i": msgspec.json.encode(audit)})
         self._said[run_id] = said
-        return next(shown for shown in self._of(entry, now) if shown["id"] == one["id"])
-
-
-def _checked_words(said: Any) -> dict[str, Any]:
-    """Return people's corrections of one run's interruptions, without what makes no sense."""
-    return {
-        name: word
-        for name, word in said.items()
-        if isinstance(word, dict) and word.keys() >= {"category", "who", "time"}
-    }
+        return next(found for found in self._of(entry, now) if found.id == one.id)

@@ -6,12 +6,11 @@ and the key of the finding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.schema.evidence import FaultyGpu, GpuFaultFacts, facts
+from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.gpus import FleetFault, FleetGpu, Offences, RememberedFault
 from stabilitybackend.schema.incidents import Incident
 
@@ -41,11 +40,11 @@ class Offenders:
         #: UUID -> identity of the fault -> what is remembered of it.
         self._gpus: dict[str, dict[str, RememberedFault]] = {}
 
-    def add(self, incident: Incident, run: Mapping[str, Any]) -> list[tuple[str, RememberedFault | None]]:
+    def add(self, incident: Incident, run: RunNames) -> list[tuple[str, RememberedFault | None]]:
         """Take an incident of kind ``gpu_fault``; return (field, fault) that are to be stored, None: to be forgotten.
 
         Args:
-            run: its ``run_id``, ``name`` and ``project``.
+            run: whose it is.
         """
         changed: list[tuple[str, RememberedFault | None]] = []
         if incident.kind != "gpu_fault":
@@ -53,7 +52,7 @@ class Offenders:
         seen = facts(incident.evidence, GpuFaultFacts)
         for gpu in seen.gpus:
             uuid = gpu.uuid or ""
-            field = _field(uuid, str(run["run_id"]), incident.key)
+            field = _field(uuid, run.run_id, incident.key)
             known = self._gpus.get(uuid, {}).get(field)
             if not uuid or (known is None and not counts(incident.severity, seen)):
                 continue
@@ -163,13 +162,13 @@ def _field(uuid: str, run_id: str, key: str) -> str:
     return f"{uuid}|{run_id}|{key}"
 
 
-def _fault(incident: Incident, seen: GpuFaultFacts, gpu: FaultyGpu, run: Mapping[str, Any]) -> RememberedFault:
+def _fault(incident: Incident, seen: GpuFaultFacts, gpu: FaultyGpu, run: RunNames) -> RememberedFault:
     return RememberedFault(
         uuid=gpu.uuid or "",
         name=gpu.name or "",
-        run_id=str(run["run_id"]),
-        run_name=run.get("name") or run["run_id"],
-        project=run.get("project") or "",
+        run_id=run.run_id,
+        run_name=run.name or run.run_id,
+        project=run.project,
         incident_id=incident.incident_id,
         time=seen.since or incident.opened,
         node=gpu.node or "",

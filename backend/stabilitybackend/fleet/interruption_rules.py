@@ -14,6 +14,7 @@ from typing import Any
 from stabilitybackend.incidents.clean_exits import finished_first
 from stabilitybackend.schema.commands import Restart
 from stabilitybackend.schema.evidence import Death, DeathFacts, GpuFaultFacts, HangFacts, Raised, facts
+from stabilitybackend.schema.fleet import Confidence
 from stabilitybackend.schema.incidents import Incident
 
 __all__ = ["Judgement", "Stop", "judge"]
@@ -106,7 +107,7 @@ class Judgement:
     """
 
     category: str
-    confidence: str
+    confidence: Confidence
     unsure: str = ""
     evidence: Sequence[str] = ()
 
@@ -145,7 +146,7 @@ def _gpu(stop: Stop) -> Judgement | None:
     close = [fault for fault in grave if suspects & set(_fault(fault).ranks)]
     fault = (close or grave)[0]
     of_node = fault.node in {i.node for i in (*stop.deaths, *stop.hangs) if i.node}
-    confidence = "high" if close else "medium" if of_node or not suspects else "low"
+    confidence: Confidence = "high" if close else "medium" if of_node or not suspects else "low"
     seen = _fault(fault)
     if len(seen.gpus) > 1:
         return Judgement(

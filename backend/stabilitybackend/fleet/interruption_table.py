@@ -8,9 +8,11 @@ on 16,384 GPUs. The counts sum to 419; the percentages printed beside them do no
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-__all__ = ["CATEGORIES", "NOT_COUNTED", "PUBLISHED", "Category", "label_of", "table_of"]
+from stabilitybackend.schema.fleet import Interruption, InterruptionRow, Published, Visible
+
+__all__ = ["CATEGORIES", "NOT_COUNTED", "PUBLISHED", "Category", "table_of"]
 
 
 class Category(NamedTuple):
@@ -25,7 +27,7 @@ class Category(NamedTuple):
 
     key: str
     label: str
-    visible: str
+    visible: Visible
     sees: str
     published: int | None = None
 
@@ -109,44 +111,38 @@ CATEGORIES: Mapping[str, Category] = {row.key: row for row in _ROWS}
 NOT_COUNTED = frozenset({"user_stop"})
 _TOTAL = sum(row.published or 0 for row in _ROWS)
 #: What the column of published counts is.
-PUBLISHED: Mapping[str, Any] = {
-    "source": "The Llama 3 Herd of Models (arXiv 2407.21783), Table 5",
-    "count": _TOTAL,
-    "days": 54,
-    "gpus": 16_384,
-    "note": "Shares are made from the counts; the percentages printed in the paper do not add up to them.",
-}
+PUBLISHED = Published(
+    source="The Llama 3 Herd of Models (arXiv 2407.21783), Table 5",
+    count=_TOTAL,
+    days=54,
+    gpus=16_384,
+    note="Shares are made from the counts; the percentages printed in the paper do not add up to them.",
+)
 
 
-def label_of(category: str) -> str:
-    """Return how people call a category."""
-    row = CATEGORIES.get(category)
-    return category if row is None else row.label
-
-
-def table_of(interruptions: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the table of docs/api.md (Row), also with the rows that nothing belongs to."""
+def table_of(interruptions: Iterable[Interruption]) -> list[InterruptionRow]:
+    """Return the table, also with the rows that nothing belongs to."""
     counts: dict[str, int] = dict.fromkeys(CATEGORIES, 0)
     lost_s: dict[str, float] = dict.fromkeys(CATEGORIES, 0.0)
     total = 0
     for one in interruptions:
-        key = one["category"] if one["category"] in CATEGORIES else "unknown"
-        if not one["counted"] and key not in NOT_COUNTED:
+        key = one.category if one.category in CATEGORIES else "unknown"
+        if not one.counted and key not in NOT_COUNTED:
             continue  # a stall that went on by itself: listed only
         counts[key] += 1
-        lost_s[key] += one["time_lost_s"]
+        lost_s[key] += one.time_lost_s
         total += key not in NOT_COUNTED
     return [
-        {
-            "category": row.key,
-            "label": row.label,
-            "count": counts[row.key],
-            "share": counts[row.key] / total if total and row.key not in NOT_COUNTED else 0.0,
-            "time_lost_s": lost_s[row.key],
-            "visible": row.visible,
-            "sees": row.sees,
-            "published": row.published,
-            "published_share": None if row.published is None else row.published / _TOTAL,
-        }
+        InterruptionRow(
+            category=row.key,
+            label=row.label,
+            count=counts[row.key],
+            share=counts[row.key] / total if total and row.key not in NOT_COUNTED else 0.0,
+            time_lost_s=lost_s[row.key],
+            visible=row.visible,
+            sees=row.sees,
+            published=row.published,
+            published_share=None if row.published is None else row.published / _TOTAL,
+        )
         for row in _ROWS
     ]

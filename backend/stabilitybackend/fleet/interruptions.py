@@ -12,13 +12,24 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+from msgspec import structs
+
 from stabilitybackend.fleet.interruption_rules import Judgement, Stop, judge
-from stabilitybackend.fleet.interruption_table import CATEGORIES, NOT_COUNTED, label_of
+from stabilitybackend.fleet.interruption_table import CATEGORIES, NOT_COUNTED
 from stabilitybackend.schema.commands import Restart
 from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, facts
+from stabilitybackend.schema.fleet import (
+    Correction,
+    Interruption,
+    InterruptionNumbers,
+    JudgedInterruption,
+    RunNames,
+    SetBy,
+    What,
+)
 from stabilitybackend.schema.incidents import Incident
 
-__all__ = ["OPEN_COUNTS_S", "JobStory", "Stretch", "corrected", "interruptions_of", "summed", "with_time"]
+__all__ = ["OPEN_COUNTS_S", "JobStory", "Stretch", "interruptions_of", "shown", "summed"]
 
 #: An interruption after which the job never came back counts for at most so long, seconds: a run that somebody gave up
 #: is not down for ever.
@@ -91,15 +102,12 @@ class _Gap:
     times: list[float] = field(default_factory=list)
 
 
-def interruptions_of(story: JobStory) -> list[dict[str, Any]]:
-    """Return the interruptions of a run, oldest first, in the shape of docs/api.md without what names the run.
-
-    Times that go on are left to ``with_time``.
-    """
+def interruptions_of(story: JobStory) -> list[JudgedInterruption]:
+    """Return the interruptions of a run, oldest first."""
     stretches = sorted(story.stretches, key=lambda stretch: stretch.began)
     gaps = [_Gap(None, stretches[0] if stretches else None)]
     gaps += [_Gap(one, next_one) for one, next_one in zip_longest(stretches, stretches[1:])]
-    found: list[dict[str, Any]] = []
+    found: list[JudgedInterruption] = []
     for incident in sorted(story.incidents, key=lambda i: (i.opened, i.incident_id)):
         kind = incident.kind
         if kind == "hang" and _went_on(incident):
@@ -123,53 +131,61 @@ def interruptions_of(story: JobStory) -> list[dict[str, Any]]:
         replaced = gap.before is not None and gap.after is not None and not gap.before.finished and story.watched
         if gap.times or replaced:
             found.append(_interruption(gap, story))
-    found.sort(key=lambda one: float(one["since"]))
+    found.sort(key=lambda one: one.since)
     return found[-MAX_INTERRUPTIONS:]
 
 
-def with_time(one: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Return an interruption with the time that it cost up to now."""
-    end = min(now, one["since"] + OPEN_COUNTS_S) if one["resumed"] is None else one["resumed"]
-    downtime_s = max(0.0, end - one["since"])
-    return {**one, "downtime_s": downtime_s, "time_lost_s": downtime_s + one["redone_s"]}
+def shown(
+    one: JudgedInterruption, run: RunNames, now: float, said: Correction | None = None, *, deleted: bool = False
+) -> Interruption:
+    """Return an interruption as people see it.
 
-
-def corrected(one: Mapping[str, Any], said: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return an interruption with what a person said that it was, ``{"category", "who", "time"}``, None for nothing."""
-    category = one["seen_category"] if said is None else str(said["category"])
-    stalls = one["what"] == "stall"
-    return {
-        **one,
-        "category": category,
-        "label": label_of(category),
-        "visible": CATEGORIES[category].visible if category in CATEGORIES else "no",
-        "counted": not stalls and category not in NOT_COUNTED,
-        "set_by": None if said is None else {"who": said["who"], "time": said["time"]},
-    }
+    Args:
+        run: whose it is. deleted: the run is gone.
+        now: up to when a job that has not come back costs time, unix seconds.
+        said: what a person said that it was.
+    """
+    category = one.seen_category if said is None else said.category
+    end = min(now, one.since + OPEN_COUNTS_S) if one.resumed is None else one.resumed
+    downtime_s = max(0.0, end - one.since)
+    return Interruption(
+        **structs.asdict(one),
+        run_id=run.run_id,
+        run_name=run.name or run.run_id,
+        project=run.project,
+        category=category,
+        label=CATEGORIES[category].label if category in CATEGORIES else category,
+        visible=CATEGORIES[category].visible if category in CATEGORIES else "no",
+        counted=one.what != "stall" and category not in NOT_COUNTED,
+        downtime_s=downtime_s,
+        time_lost_s=downtime_s + one.redone_s,
+        set_by=None if said is None else SetBy(said.who, said.time),
+        deleted=deleted,
+    )
 
 
 def summed(
-    interruptions: Iterable[Mapping[str, Any]], stretches: Iterable[tuple[float, float, int]], since: float
-) -> dict[str, Any]:
-    """Return the numbers over all of them (docs/api.md, Interruptions).
+    interruptions: Iterable[Interruption], stretches: Iterable[tuple[float, float, int]], since: float
+) -> InterruptionNumbers:
+    """Return the numbers over all of them.
 
     Args:
         stretches: (began, ended, ranks) of all runs. since: what was before counts for nothing, unix seconds.
     """
-    counted = [one for one in interruptions if one["counted"]]
+    counted = [one for one in interruptions if one.counted]
     running_s = gpu_s = 0.0
     for began, ended, ranks in stretches:
         length_s = max(0.0, ended - max(began, since))
         running_s += length_s
         gpu_s += length_s * max(1, ranks)
-    return {
-        "count": len(counted),
-        "time_lost_s": sum(one["time_lost_s"] for one in counted),
-        "running_s": running_s,
-        "gpu_hours": gpu_s / 3600,
-        "mtbi_s": running_s / len(counted) if counted else None,
-        "per_1000_gpu_hours": len(counted) / (gpu_s / 3_600_000) if gpu_s > 0 else None,
-    }
+    return InterruptionNumbers(
+        count=len(counted),
+        time_lost_s=sum(one.time_lost_s for one in counted),
+        running_s=running_s,
+        gpu_hours=gpu_s / 3600,
+        mtbi_s=running_s / len(counted) if counted else None,
+        per_1000_gpu_hours=len(counted) / (gpu_s / 3_600_000) if gpu_s > 0 else None,
+    )
 
 
 def _gap_of(gaps: Sequence[_Gap], at: float) -> _Gap:
@@ -198,7 +214,7 @@ def _stands(lost: Incident) -> bool:
     return lost.verdict.training == "stands"
 
 
-def _stall(hang: Incident) -> dict[str, Any]:
+def _stall(hang: Incident) -> JudgedInterruption:
     judgement = judge(Stop(hangs=[hang]))
     since = _at(hang)
     return _told(
@@ -207,7 +223,7 @@ def _stall(hang: Incident) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _interruption(gap: _Gap, story: JobStory) -> dict[str, Any]:
+def _interruption(gap: _Gap, story: JobStory) -> JudgedInterruption:
     before, after, stop = gap.before, gap.after, gap.stop
     since = before.ended if before is not None else min(gap.times)
     first, last = min([since, *gap.times]), max([since, *gap.times])
@@ -228,7 +244,7 @@ def _interruption(gap: _Gap, story: JobStory) -> dict[str, Any]:
     if not evidence:
         evidence.append("A new process took over, and nothing shows why the one before had ended.")
     redone = 0 if before is None or after is None else max(0, before.last_step - after.first_step + 1)
-    what = "death" if stop.deaths else "hang" if stop.hangs else "node_lost" if stop.lost else "restart"
+    what: What = "death" if stop.deaths else "hang" if stop.hangs else "node_lost" if stop.lost else "restart"
     return _told(
         Judgement(judgement.category, judgement.confidence, judgement.unsure, evidence), stop,
         what=what, since=since, resumed=None if after is None else max(after.began, since),
@@ -274,7 +290,7 @@ def _told(
     judgement: Judgement,
     stop: Stop,
     *,
-    what: str,
+    what: What,
     since: float,
     resumed: float | None,
     step: int | None,
@@ -282,28 +298,27 @@ def _told(
     redone: int = 0,
     redone_s: float = 0.0,
     source: str = "",
-) -> dict[str, Any]:
+) -> JudgedInterruption:
     """Return an interruption; the incident that names it is the first of those that told of the stop itself."""
     incidents = [i.incident_id for i in (*stop.hangs, *stop.deaths, *stop.lost, *stop.faults)]
     gpus = [gpu.uuid for fault in stop.faults for gpu in facts(fault.evidence, GpuFaultFacts).gpus]
-    found = {
-        "id": incidents[0] if incidents else f"stop-{source}",
-        "incident_id": incidents[0] if incidents else None,
-        "incidents": list(dict.fromkeys(incidents)),
-        "what": what,
-        "since": since,
-        "resumed": resumed,
-        "open": resumed is None,
-        "step": step,
-        "resumed_step": resumed_step,
-        "redone_steps": redone,
-        "redone_s": redone_s,
-        "ranks": stop.ranks[:64],
-        "nodes": stop.nodes[:64],
-        "gpus": list(dict.fromkeys(uuid for uuid in gpus if uuid))[:64],
-        "evidence": list(judgement.evidence),
-        "confidence": judgement.confidence,
-        "unsure": judgement.unsure,
-        "seen_category": judgement.category,
-    }
-    return corrected(found, None)
+    return JudgedInterruption(
+        id=incidents[0] if incidents else f"stop-{source}",
+        incident_id=incidents[0] if incidents else None,
+        incidents=list(dict.fromkeys(incidents)),
+        what=what,
+        since=since,
+        resumed=resumed,
+        open=resumed is None,
+        step=step,
+        resumed_step=resumed_step,
+        redone_steps=redone,
+        redone_s=redone_s,
+        ranks=stop.ranks[:64],
+        nodes=stop.nodes[:64],
+        gpus=list(dict.fromkeys(uuid for uuid in gpus if uuid))[:64],
+        evidence=list(judgement.evidence),
+        confidence=judgement.confidence,
+        unsure=judgement.unsure,
+        seen_category=judgement.category,
+    )

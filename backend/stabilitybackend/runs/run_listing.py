@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex, announced
+from stabilitybackend.schema.fleet import RunNames
 from stabilityclient.wire import Hello
 
 __all__ = ["RunCard"]
@@ -80,10 +81,9 @@ class RunCard:
         return str(self._shown.get("status") or "")
 
     @property
-    def names(self) -> dict[str, str]:
-        """Return ``run_id``, ``name`` and ``project``."""
-        known = {name: str(self._shown.get(name) or "") for name in ("name", "project")}
-        return {"run_id": self._run_id, **known}
+    def names(self) -> RunNames:
+        """Return how the run is called."""
+        return RunNames(self._run_id, str(self._shown.get("name") or ""), str(self._shown.get("project") or ""))
 
     def shown(self, view: dict[str, Any]) -> dict[str, Any]:
         """Return the Run with what ``RunState.view`` says now."""

@@ -6,9 +6,25 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Interruption", "InterruptionRow", "Interruptions", "Published", "SetBy"]
+__all__ = [
+    "Confidence",
+    "Correction",
+    "Interruption",
+    "InterruptionNumbers",
+    "InterruptionRow",
+    "Interruptions",
+    "JudgedInterruption",
+    "Published",
+    "RunNames",
+    "SetBy",
+    "StoppedRun",
+    "Visible",
+    "What",
+]
 
-_Visible = Literal["direct", "indirect", "no"]
+Visible = Literal["direct", "indirect", "no"]
+What = Literal["death", "hang", "stall", "node_lost", "restart"]
+Confidence = Literal["high", "medium", "low"]
 
 
 class SetBy(msgspec.Struct):
@@ -18,8 +34,45 @@ class SetBy(msgspec.Struct):
     time: float
 
 
-class Interruption(msgspec.Struct):
-    """One stop of a job, however many incidents tell of it.
+class Correction(SetBy, kw_only=True):
+    """What a person says that an interruption was, as it is stored."""
+
+    category: str
+
+
+class RunNames(msgspec.Struct):
+    """How a run is called."""
+
+    run_id: str
+    name: str = ""
+    project: str = ""
+
+
+class JudgedInterruption(msgspec.Struct, kw_only=True):
+    """One stop of a job as the rules judge it and as it is stored: the fields are told at ``Interruption``."""
+
+    id: str
+    incident_id: str | None
+    incidents: list[str]
+    what: What
+    since: float
+    resumed: float | None
+    open: bool
+    step: int | None
+    resumed_step: int | None
+    redone_steps: int
+    redone_s: float
+    ranks: list[int]
+    nodes: list[str]
+    gpus: list[str]
+    evidence: list[str]
+    confidence: Confidence
+    unsure: str
+    seen_category: str
+
+
+class Interruption(JudgedInterruption, kw_only=True):
+    """One stop of a job, however many incidents report it.
 
     Attributes:
         since: the last row before. resumed: the first row after, null while there is none.
@@ -31,34 +84,29 @@ class Interruption(msgspec.Struct):
         deleted: its run is gone.
     """
 
-    id: str
     run_id: str
     run_name: str
     project: str
-    incident_id: str | None
-    incidents: list[str]
     category: str
     label: str
-    visible: _Visible
-    since: float
-    resumed: float | None
-    open: bool
+    visible: Visible
     counted: bool
-    what: Literal["death", "hang", "stall", "node_lost", "restart"]
-    step: int | None
-    resumed_step: int | None
-    redone_steps: int
     downtime_s: float
-    redone_s: float
     time_lost_s: float
-    ranks: list[int]
-    nodes: list[str]
-    gpus: list[str]
-    evidence: list[str]
-    confidence: Literal["high", "medium", "low"]
-    unsure: str
-    seen_category: str
     set_by: SetBy | None
+    deleted: bool
+
+
+class StoppedRun(msgspec.Struct):
+    """What is remembered of one run.
+
+    Attributes:
+        stretches: when its job ran: began, ended (unix seconds), ranks.
+    """
+
+    run: RunNames
+    interruptions: list[JudgedInterruption]
+    stretches: list[tuple[float, float, int]]
     deleted: bool
 
 
@@ -76,7 +124,7 @@ class InterruptionRow(msgspec.Struct):
     count: int
     share: float
     time_lost_s: float
-    visible: _Visible
+    visible: Visible
     sees: str
     published: int | None
     published_share: float | None
@@ -92,7 +140,22 @@ class Published(msgspec.Struct):
     note: str
 
 
-class Interruptions(msgspec.Struct):
+class InterruptionNumbers(msgspec.Struct, kw_only=True):
+    """The numbers over all interruptions that count.
+
+    Attributes:
+        mtbi_s: mean time between interruptions, ``running_s / count``; null without one.
+    """
+
+    count: int
+    time_lost_s: float
+    running_s: float
+    gpu_hours: float
+    mtbi_s: float | None
+    per_1000_gpu_hours: float | None
+
+
+class Interruptions(InterruptionNumbers, kw_only=True):
     """What stopped the jobs of this server.
 
     Attributes:
@@ -106,13 +169,7 @@ class Interruptions(msgspec.Struct):
     days: float | None
     project: str | None
     now: float
-    count: int
     not_counted: int
-    time_lost_s: float
-    running_s: float
-    gpu_hours: float
-    mtbi_s: float | None
-    per_1000_gpu_hours: float | None
     runs: int
     projects: list[str]
     interruptions: list[Interruption]

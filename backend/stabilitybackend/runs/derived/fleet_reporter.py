@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from stabilitybackend.fleet.fleet import Fleet
 from stabilitybackend.fleet.interruptions import JobStory, interruptions_of
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.kinds import kinds_where
 
@@ -38,18 +39,18 @@ class Chronicle:
         """Let findings about GPUs say what is remembered of them; call it for each new state of the run."""
         state.remember = lambda finding: self._fleet.offenders.told(finding, self._run_id)
 
-    async def incidents(self, run: Mapping[str, Any], incidents: Iterable[Incident]) -> None:
+    async def incidents(self, run: RunNames, incidents: Iterable[Incident]) -> None:
         """Take incidents that were stored just now, or at an earlier start of the server.
 
         Args:
-            run: ``run_id``, ``name`` and ``project``.
+            run: how it is called.
         """
         try:
             await self._fleet.faults(run, incidents)
         except Exception:  # the run goes on without being remembered
             _log.exception("run %s: its GPU faults are not remembered", self._run_id)
 
-    async def tell(self, state: RunState, run: Mapping[str, Any], now: float) -> None:
+    async def tell(self, state: RunState, run: RunNames, now: float) -> None:
         """Take what stopped the job, where something changed since the last time.
 
         Args:
@@ -60,7 +61,7 @@ class Chronicle:
         facts = (
             [(s.source, s.finished) for s in stretches],
             state.incidents.versions(stopping),
-            dict(run),
+            run,
             len(state.gpus.kernel_lines),
         )
         until = stretches[-1].ended if stretches else None
