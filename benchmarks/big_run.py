@@ -22,7 +22,7 @@ import numpy as np
 from feeder import WireAgent
 from numpy.typing import NDArray
 
-from stabilityclient.agent.framing import MAX_FRAME_RECORDS
+from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["METRICS", "Plant", "Story", "Stretch", "feed", "frames", "row_values", "tell_story"]

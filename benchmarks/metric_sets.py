@@ -24,8 +24,8 @@ import tempfile
 import time
 
 from stabilitybackend.runs.state import RunState
-from stabilityclient.agent.framing import MAX_FRAME_RECORDS, READ_BYTES, encoded_frame
-from stabilityclient.agent.reader import SpoolReader
+from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, encoded_frame
+from stabilityclient.agent.upload.reader import SpoolReader
 from stabilityclient.spool import SpoolWriter
 from stabilityclient.wire import Frame, SourceInfo, decode_message
 

@@ -11,9 +11,9 @@ Importing this package loads the standard library only and does nothing: no thre
 from __future__ import annotations
 
 from stabilityclient.errors import NotReadyError, RefusedError, SettingError, StabilityError
-from stabilityclient.opening import init
+from stabilityclient.init_run import init
 from stabilityclient.plan import read_plan
-from stabilityclient.rollback import Rollback
+from stabilityclient.rollback.decision import Rollback
 from stabilityclient.run import Run
 
 __all__ = [

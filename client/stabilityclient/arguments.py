@@ -5,7 +5,7 @@ from __future__ import annotations
 from _operator import index  # the same as operator.index, without the module's import time
 
 from stabilityclient.errors import RefusedError
-from stabilityclient.values import on_device
+from stabilityclient.metrics.values import on_device
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from stabilityclient import stack_file
+from stabilityclient.rank_state import stack_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ def torch_identity() -> tuple[int, int] | None:
 
 def agreed_run_id(mine: str) -> str:
     """Return the run id of the first rank that asks, the same on all ranks; ``mine`` without torch's store."""
-    from stabilityclient.arbiter import find_store
+    from stabilityclient.rollback.arbiter import find_store
 
     store = find_store()
     return mine if store is None else str(store.compare_set("stabilityboard/run_id", "", mine).decode())

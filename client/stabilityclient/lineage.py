@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from stabilityclient.boundary import Boundary
-    from stabilityclient.rollback import Rollback
-    from stabilityclient.slot import Slot
+    from stabilityclient.rank_state.slot import Slot
+    from stabilityclient.rollback.boundary import Boundary
+    from stabilityclient.rollback.decision import Rollback
 
 __all__ = ["Lineage"]
 

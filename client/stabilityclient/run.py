@@ -11,12 +11,12 @@ from stabilityclient import hooks
 from stabilityclient.arguments import MAX_STEP, cut, cut_inside, gist, step_of, trace_of
 from stabilityclient.delivery import await_delivery
 from stabilityclient.errors import RefusedError
-from stabilityclient.intake import Intake
 from stabilityclient.lineage import Lineage
-from stabilityclient.phase import Phase
-from stabilityclient.restoring import Restoring
-from stabilityclient.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
-from stabilityclient.values import Types
+from stabilityclient.metrics.metric_coercion import Intake
+from stabilityclient.metrics.values import Types
+from stabilityclient.rank_state.phase import Phase
+from stabilityclient.rank_state.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT
+from stabilityclient.rollback.handler import Restoring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from stabilityclient.guard import Guard
-    from stabilityclient.parts import Parts
-    from stabilityclient.rollback import Rollback
+    from stabilityclient.rollback.decision import Rollback
+    from stabilityclient.run_components import Parts
     from stabilityclient.settings import Settings
 
     Handler = TypeVar("Handler", bound=Callable[[Rollback], object])

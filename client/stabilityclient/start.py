@@ -6,11 +6,11 @@ import json
 import os
 
 from stabilityclient.arguments import plain
-from stabilityclient.boundary import make_mailbox
+from stabilityclient.rank_state.slot import FLAG_FATAL, STATE_RUNNING, Slot, SlotView, read_slot
+from stabilityclient.rank_state.stack_file import StackFile
+from stabilityclient.rollback.boundary import make_mailbox
 from stabilityclient.sidecar import read_json
-from stabilityclient.slot import FLAG_FATAL, STATE_RUNNING, Slot, SlotView, read_slot
 from stabilityclient.spool import SpoolWriter
-from stabilityclient.stack_file import StackFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from stabilitybackend.detection import run_detection
 from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Point
 from stabilitybackend.runs.state import RunState
-from stabilityclient.agent.framing import frame_of
-from stabilityclient.agent.records import Row
+from stabilityclient.agent.upload.framing import frame_of
+from stabilityclient.agent.upload.records import Row
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stabilitybackend.liveness.stacks.dumps import DumpBook
 from stabilitybackend.liveness.stacks.events import MAX_EVENT_MEMBERS, ranks_of
-from stabilityclient.agent.stack_event import stack_events
+from stabilityclient.agent.watch.stack_event import stack_events
 
 #: What agents sent before ranks of a node shared an event: of a real job (gloo) in which rank 1 waits for its data.
 _LOADER = """Thread 0x00007f1810bff6c0 (most recent call first):

@@ -57,7 +57,7 @@ def agents(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the client behave as in a real job: swallow, count and log."""
-    monkeypatch.setattr("stabilityclient.opening.under_pytest", lambda environ: False)
+    monkeypatch.setattr("stabilityclient.init_run.under_pytest", lambda environ: False)
 
 
 @pytest.fixture

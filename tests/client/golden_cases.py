@@ -7,7 +7,7 @@ import tempfile
 from array import array
 from pathlib import Path
 
-from stabilityclient.slot import FLAG_FATAL, FLAG_PENDING, STATE_EXCEPTION, Slot
+from stabilityclient.rank_state.slot import FLAG_FATAL, FLAG_PENDING, STATE_EXCEPTION, Slot
 from stabilityclient.spool import SpoolWriter
 from stabilityclient.wire import (
     Ack,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway import Store
 
-from stabilityclient.agent.importer import frames
+from stabilityclient.agent.upload.importer import frames
 
 __all__ = ["child", "spools", "stored"]
 

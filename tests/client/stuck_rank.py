@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import mode
 
 import stabilityclient
-from stabilityclient import heart
+from stabilityclient.rank_state import heartbeat
 
-heart.BEAT_S = 0.1
+heartbeat.BEAT_S = 0.1
 #: Microseconds of one sleep in C: longer than any test.
 _LONG_US = 600_000_000
 

@@ -18,10 +18,10 @@ import pytest
 from gateway import Gateway
 from small_job import SmallJob
 
-from stabilityclient.agent.blind import MAX_NAMED, TWIN_S, SpoolDisk, blind_signals, grouped, twins
-from stabilityclient.agent.health import ClockWatch
 from stabilityclient.agent.sources import Source
-from stabilityclient.slot import SLOT_BYTES, STATE_FINISHED, STATE_LEFT, STATE_RUNNING, SlotView
+from stabilityclient.agent.watch.health import ClockWatch
+from stabilityclient.agent.watch.visibility_gaps import MAX_NAMED, TWIN_S, SpoolDisk, blind_signals, grouped, twins
+from stabilityclient.rank_state.slot import SLOT_BYTES, STATE_FINISHED, STATE_LEFT, STATE_RUNNING, SlotView
 from stabilityclient.start import start_ticks
 from stabilityclient.wire import SourceInfo
 from support.waiting import wait_until

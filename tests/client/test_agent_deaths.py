@@ -15,11 +15,11 @@ import pytest
 from gateway import Gateway
 from small_job import SmallJob
 
-from stabilityclient.agent.deaths import DeathWatch
-from stabilityclient.agent.exits import exit_status, has_ended, open_process, send_signal
-from stabilityclient.agent.oom import OomCounters, counter_file
 from stabilityclient.agent.sources import Source
-from stabilityclient.slot import STATE_EXCEPTION, STATE_LEFT, STATE_RUNNING, Slot
+from stabilityclient.agent.watch.deaths import DeathWatch
+from stabilityclient.agent.watch.exits import exit_status, has_ended, open_process, send_signal
+from stabilityclient.agent.watch.oom import OomCounters, counter_file
+from stabilityclient.rank_state.slot import STATE_EXCEPTION, STATE_LEFT, STATE_RUNNING, Slot
 from stabilityclient.start import start_ticks
 from stabilityclient.wire import SourceInfo
 from support.waiting import wait_until

@@ -16,15 +16,15 @@ import pytest
 from spooled import stored
 
 from stabilitybackend.ingest.frame_checks import check_frame
-from stabilityclient.agent.blind import blind_sources
-from stabilityclient.agent.deaths import DeathWatch, fatal_text
-from stabilityclient.agent.dump_signal import send_dump_signal
-from stabilityclient.agent.health import main_thread_pending
-from stabilityclient.agent.ownsource import OwnSource
-from stabilityclient.agent.restart import Restart
+from stabilityclient.agent.agent_events import OwnSource
+from stabilityclient.agent.commands.restart import Restart
 from stabilityclient.agent.service import Agent
 from stabilityclient.agent.sources import Source, Sources
-from stabilityclient.slot import CLAIM_STEPS, FLAG_PENDING, STATE_FINISHED, STATE_RUNNING, Slot
+from stabilityclient.agent.watch.deaths import DeathWatch, fatal_text
+from stabilityclient.agent.watch.dump_signal import send_dump_signal
+from stabilityclient.agent.watch.health import main_thread_pending
+from stabilityclient.agent.watch.visibility_gaps import blind_sources
+from stabilityclient.rank_state.slot import CLAIM_STEPS, FLAG_PENDING, STATE_FINISHED, STATE_RUNNING, Slot
 from stabilityclient.start import start_ticks
 
 

@@ -14,8 +14,8 @@ import pytest
 from gateway import Gateway
 from small_job import SmallJob
 
-from stabilityclient.agent.orders import MAX_BEGINS, Orders
-from stabilityclient.agent.restart import started_ns
+from stabilityclient.agent.commands.agent_commands import MAX_BEGINS, Orders
+from stabilityclient.agent.commands.restart import started_ns
 from stabilityclient.plan import PLAN_VERSION
 from support.waiting import until, wait_until
 

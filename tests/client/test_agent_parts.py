@@ -8,16 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from stabilityclient.agent.checkpoints import MAX_WATCHED, CheckpointWatch
-from stabilityclient.agent.downlink import MAX_COMMAND_FILES, Downlink
-from stabilityclient.agent.janitor import Janitor
+from stabilityclient.agent.agent_events import MAX_WAITING_BYTES, MAX_WAITING_EVENTS, OwnSource
+from stabilityclient.agent.commands.downlink import MAX_COMMAND_FILES, Downlink
 from stabilityclient.agent.logfile import BoundedLog
-from stabilityclient.agent.ownsource import MAX_WAITING_BYTES, MAX_WAITING_EVENTS, OwnSource
-from stabilityclient.agent.reader import chunk_numbers
-from stabilityclient.agent.records import Event
-from stabilityclient.agent.refusal import refusal
 from stabilityclient.agent.sources import Sources, is_alive
-from stabilityclient.agent.uplink import FLUSH_S, FRAMES_PER_S, LONGEST_FLUSH_S, Backoff, Uplink, agent_url, flush_s
+from stabilityclient.agent.upload.reader import chunk_numbers
+from stabilityclient.agent.upload.records import Event
+from stabilityclient.agent.upload.refusal import refusal
+from stabilityclient.agent.upload.spool_cleaner import Janitor
+from stabilityclient.agent.upload.uplink import (
+    FLUSH_S,
+    FRAMES_PER_S,
+    LONGEST_FLUSH_S,
+    Backoff,
+    Uplink,
+    agent_url,
+    flush_s,
+)
+from stabilityclient.agent.watch.checkpoints import MAX_WATCHED, CheckpointWatch
 from stabilityclient.guard import Guard
 from stabilityclient.sidecar import LOG_BYTES
 from stabilityclient.spool import CHUNK_BYTES

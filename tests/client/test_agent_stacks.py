@@ -13,8 +13,8 @@ from typing import Any
 from gateway import Gateway
 from small_job import SmallJob
 
-from stabilityclient.agent.orders import MAX_WAITING, Orders
-from stabilityclient.agent.stacks import MAX_STACK_CHARS, _cut
+from stabilityclient.agent.commands.agent_commands import MAX_WAITING, Orders
+from stabilityclient.agent.watch.stacks import MAX_STACK_CHARS, _cut
 from support.waiting import until, wait_until
 
 

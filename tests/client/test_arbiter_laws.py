@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spooled import child
 
-from stabilityclient.arbiter import ABORT, COMMIT, FileArbiter, MemoryArbiter, TorchStoreArbiter, settle
+from stabilityclient.rollback.arbiter import ABORT, COMMIT, FileArbiter, MemoryArbiter, TorchStoreArbiter, settle
 
 Make = Callable[[str], Any]
 
@@ -154,7 +154,7 @@ import os, sys
 import torch.distributed as dist
 from datetime import timedelta
 dist.init_process_group("gloo", timeout=timedelta(seconds=20))
-from stabilityclient.arbiter import TorchStoreArbiter, find_store, settle
+from stabilityclient.rollback.arbiter import TorchStoreArbiter, find_store, settle
 rank = dist.get_rank()
 said = []
 for attempt in ("c.1", "c.2"):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from stabilityclient.arbiter import ABORT, COMMIT, MemoryArbiter
-from stabilityclient.boundary import Boundary
+from stabilityclient.rollback.arbiter import ABORT, COMMIT, MemoryArbiter
+from stabilityclient.rollback.boundary import Boundary
 
 Said = list[tuple[str, str]]
 

@@ -10,7 +10,7 @@ import pytest
 from spooled import stored
 
 import stabilityclient
-from stabilityclient.agent.importer import frames
+from stabilityclient.agent.upload.importer import frames
 from stabilityclient.wire import PointsBlock
 
 Start = Callable[..., stabilityclient.Run]
@@ -74,7 +74,7 @@ def test_a_value_on_a_device_that_was_logged_before_a_rollback_is_stored_before_
 
 
 def test_device_values_beyond_the_queue_are_dropped_and_counted(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stabilityclient.device_values.MAX_DEFERRED", 3)
+    monkeypatch.setattr("stabilityclient.metrics.device_values.MAX_DEFERRED", 3)
     run = start()
     done = threading.Event()
     for step in range(10):

@@ -6,8 +6,8 @@ import struct
 from array import array
 from collections.abc import Sequence
 
-from stabilityclient.agent.framing import encoded_frame, frame_of
-from stabilityclient.agent.records import Event, Record, Row
+from stabilityclient.agent.upload.framing import encoded_frame, frame_of
+from stabilityclient.agent.upload.records import Event, Record, Row
 from stabilityclient.wire import EventBlock, PointsBlock, SourceInfo
 
 INFO = SourceInfo("r0-1-1", 0, 1, "node", 1, 0.0)

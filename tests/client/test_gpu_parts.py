@@ -14,11 +14,11 @@ from stabilityclient.agent.gpu.changes import (
     Change,
     GpuChanges,
 )
-from stabilityclient.agent.gpu.looks import GpuFacts, GpuLook
 from stabilityclient.agent.gpu.mapping import device_for
 from stabilityclient.agent.gpu.rows import row_of
+from stabilityclient.agent.gpu.samples import GpuFacts, GpuLook
 from stabilityclient.agent.gpu.xids import SAME_S, XidFold
-from stabilityclient.agent.kernel_lines import KernelLine
+from stabilityclient.agent.watch.kernel_lines import KernelLine
 
 GPU = GpuFacts(0, "GPU-a", "H100", "0000:10:00", limit_c=87.0, memory_limit_c=95.0)
 

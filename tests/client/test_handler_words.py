@@ -11,7 +11,7 @@ import pytest
 from spooled import stored
 
 import stabilityclient
-from stabilityclient.agent.downlink import Downlink
+from stabilityclient.agent.commands.downlink import Downlink
 
 Start = Callable[..., stabilityclient.Run]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from stabilityclient.arbiter import MemoryArbiter
-from stabilityclient.boundary import Boundary
 from stabilityclient.identity import Identity, hand_down
+from stabilityclient.rollback.arbiter import MemoryArbiter
+from stabilityclient.rollback.boundary import Boundary
 from stabilityclient.settings import Ranks, Settings, resolve
 
 

@@ -12,7 +12,7 @@ from spooled import stored
 
 import stabilityclient
 from stabilityclient.agent.folder import lock_folder
-from stabilityclient.agent.importer import ImportFailed, UploadReport, frames, hello, upload
+from stabilityclient.agent.upload.importer import ImportFailed, UploadReport, frames, hello, upload
 from stabilityclient.wire import FRAME_TARGET_BYTES, encode_message
 
 Start = Callable[..., stabilityclient.Run]
@@ -108,7 +108,7 @@ async def test_an_upload_beside_a_running_agent_is_refused(start: Start) -> None
 async def test_an_upload_to_a_server_that_is_away_gives_up_and_says_why(
     start: Start, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stabilityclient.agent.importer.STALLED_S", 0.5)
+    monkeypatch.setattr("stabilityclient.agent.upload.importer.STALLED_S", 0.5)
     folder = _offline_run(start, 1)
     with pytest.raises(ImportFailed, match="nothing moved"):
         await upload(folder, f"http://127.0.0.1:{free_port}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stabilityclient.rollback import Rollback, Situation, judge
+from stabilityclient.rollback.decision import Rollback, Situation, judge
 
 _COMMAND: dict[str, Any] = {
     "command_id": "c1",

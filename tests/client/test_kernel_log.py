@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stabilityclient.agent.kernel_lines import MAX_TEXT_CHARS, KernelLine, LineReader, bus_key
-from stabilityclient.agent.kernel_log import MAX_BYTES, MAX_LINES, KernelLog
+from stabilityclient.agent.watch.kernel_lines import MAX_TEXT_CHARS, KernelLine, LineReader, bus_key
+from stabilityclient.agent.watch.kernel_log import MAX_BYTES, MAX_LINES, KernelLog
 
 #: Unix time at which the machine of these tests booted; its log counts from here.
 BOOT = 1_700_000_000.0

@@ -18,8 +18,8 @@ import pytest
 from spooled import stored
 
 import stabilityclient
-from stabilityclient.agent.importer import frames
-from stabilityclient.slot import read_slot
+from stabilityclient.agent.upload.importer import frames
+from stabilityclient.rank_state.slot import read_slot
 from stabilityclient.wire import PointsBlock
 from support.waiting import wait_until
 

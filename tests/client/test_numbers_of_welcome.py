@@ -12,7 +12,7 @@ from gateway import Gateway, Store
 from spooled import spools, stored
 
 import stabilityclient
-from stabilityclient.agent.importer import ImportFailed, upload
+from stabilityclient.agent.upload.importer import ImportFailed, upload
 from stabilityclient.wire import Ack, Frame, Hello, Message, Welcome, encode_message
 from support.waiting import wait_until
 

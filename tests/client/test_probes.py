@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from stuck_rank import STATES, usual_state
 
-from stabilityclient.agent.probes import tree_cpu_s
-from stabilityclient.slot import SlotView, read_slot
+from stabilityclient.agent.watch.probes import tree_cpu_s
+from stabilityclient.rank_state.slot import SlotView, read_slot
 from support.waiting import wait_until
 
 _SCRIPT = Path(__file__).parent / "stuck_rank.py"
@@ -141,7 +141,7 @@ def test_the_cpu_time_of_a_tree_holds_that_of_its_threads_and_children() -> None
 def test_of_a_process_that_is_gone_or_has_too_many_descendants_the_cpu_time_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stabilityclient.agent.probes.MAX_TREE", 1)
+    monkeypatch.setattr("stabilityclient.agent.watch.probes.MAX_TREE", 1)
     with subprocess.Popen(["sleep", "60"]) as child:
         assert tree_cpu_s(os.getpid()) is None
         child.kill()

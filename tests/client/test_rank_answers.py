@@ -64,7 +64,7 @@ def test_a_faulthandler_that_is_enabled_stays_where_it_is(tmp_path: Path) -> Non
 def test_a_signal_that_somebody_handles_later_is_theirs_from_then_on(tmp_path: Path) -> None:
     out, _, _ = _run(
         tmp_path,
-        "from stabilityclient import heart\nheart.BEAT_S = 0.02\n"
+        "from stabilityclient.rank_state import heartbeat\nheart.BEAT_S = 0.02\n"
         + _OPEN
         + "slot = run._parts.slot\nprint(slot.dump_signal)\nsignal.signal(signal.SIGRTMIN + 6, lambda *_: None)\n"
         + "beat = slot.beat\nwhile slot.beat < beat + 3: time.sleep(0.005)\nprint(slot.dump_signal); run.finish()",
@@ -116,7 +116,7 @@ def test_a_descriptor_that_was_closed_under_us_is_left_to_whom_it_belongs_now(tm
     _run(
         tmp_path,
         _OPEN
-        + "from stabilityclient.stack_file import _Registered\n"
+        + "from stabilityclient.rank_state.stack_file import _Registered\n"
         + f"fd = os.open({str(precious)!r}, os.O_CREAT | os.O_WRONLY); os.dup2(fd, _Registered.fd)\n"
         + "run.finish(); os.write(_Registered.fd, b'kept')",
     )
@@ -126,7 +126,7 @@ def test_a_descriptor_that_was_closed_under_us_is_left_to_whom_it_belongs_now(tm
 @pytest.mark.parametrize("end", ["", "run.finish()", "sys.exit(3)", "os._exit(3)"])
 def test_a_process_ends_as_it_would_with_a_request_to_its_main_thread_open(tmp_path: Path, end: str) -> None:
     code = (
-        "from stabilityclient import heart\nheart.BEAT_S = 0.002\n"
+        "from stabilityclient.rank_state import heartbeat\nheart.BEAT_S = 0.002\n"
         + _OPEN
         + "slot = run._parts.slot\nwhile slot.pending < 3: pass\n"
         + f"time.sleep(0.1)\n{end}"
@@ -154,9 +154,9 @@ _GLOO = (
 #: A torch at the edge of the world: its recorder answers what ``dump`` returns.
 _TORCH = """
 import json, threading, types
-from stabilityclient import heart
-from stabilityclient.boundary import add_to_mailbox
-heart.BEAT_S = 0.02
+from stabilityclient.rank_state import heartbeat
+from stabilityclient.rollback.boundary import add_to_mailbox
+heartbeat.BEAT_S = 0.02
 def torch(dump):
     inner = types.SimpleNamespace(_dump_fr_trace_json=lambda includeCollectives, onlyActive: dump())
     distributed = types.SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True)
@@ -248,7 +248,8 @@ def test_a_real_recorder_says_what_a_group_has_done(tmp_path: Path) -> None:
     out, _, _ = _run(
         tmp_path,
         _OPEN
-        + "import torch.distributed as dist, torch, json\nfrom stabilityclient.recorder import read_recorder\n"
+        + "import torch.distributed as dist, torch, json\n"
+        + "from stabilityclient.rank_state.flight_recorder import read_recorder\n"
         + f"dist.init_process_group('gloo', init_method='file://{tmp_path}/meet', rank=0, world_size=1)\n"
         # Gloo notes a completion on one of its two threads, a moment after the call has returned: two at once may be
         # noted in the wrong order, and the newest completion is then the older call. Group and call are noted apart.

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from stabilityclient.agent.restart import Restart
+from stabilityclient.agent.commands.restart import Restart
 from stabilityclient.agent.sources import Sources
-from stabilityclient.slot import Slot
+from stabilityclient.rank_state.slot import Slot
 from stabilityclient.start import start_ticks
 
 #: Stands still with SIGTERM held off, as a rank that hangs with the interpreter's lock held.

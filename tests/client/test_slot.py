@@ -13,9 +13,9 @@ import pytest
 from golden_cases import GOLDEN
 
 from stabilityclient.guard import Guard
-from stabilityclient.phase import Phase
-from stabilityclient.phases import MAX_NAMES, MAX_PHASES
-from stabilityclient.slot import SLOT_BYTES, Slot, SlotTrouble, SlotView, read_slot
+from stabilityclient.rank_state.phase import Phase
+from stabilityclient.rank_state.phase_table import MAX_NAMES, MAX_PHASES
+from stabilityclient.rank_state.slot import SLOT_BYTES, Slot, SlotTrouble, SlotView, read_slot
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def _phase(slot: Slot, name: str, expect_s: float | None = None) -> Phase:
 def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Both clocks of a phase: ``wall`` and ``mono``."""
     clock = {"wall": 1000.0, "mono": 50.0}
-    monkeypatch.setattr("stabilityclient.phase.time", lambda: clock["wall"])
-    monkeypatch.setattr("stabilityclient.phase.monotonic", lambda: clock["mono"])
+    monkeypatch.setattr("stabilityclient.rank_state.phase.time", lambda: clock["wall"])
+    monkeypatch.setattr("stabilityclient.rank_state.phase.monotonic", lambda: clock["mono"])
     return clock
 
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stabilityclient.agent.chunks import chunk_numbers
-from stabilityclient.agent.reader import SpoolReader
-from stabilityclient.agent.records import Event, Lost, Record, Row
+from stabilityclient.agent.upload.chunks import chunk_numbers
+from stabilityclient.agent.upload.reader import SpoolReader
+from stabilityclient.agent.upload.records import Event, Lost, Record, Row
 from stabilityclient.spool import CHUNK_BYTES, SpoolWriter, chunk_name
 
 Writer = Callable[..., SpoolWriter]

@@ -14,8 +14,8 @@ from spooled import stored
 
 from stabilitybackend.ingest.frame_checks import check_frame
 from stabilitybackend.liveness.stacks.events import ranks_of
-from stabilityclient.agent.ownsource import OwnSource
-from stabilityclient.agent.stack_event import runs, stack_events, threads
+from stabilityclient.agent.agent_events import OwnSource
+from stabilityclient.agent.watch.stack_event import runs, stack_events, threads
 
 LOADS = '  File "/usr/lib/python3.11/queue.py", line {line} in put\n  File "/me/train.py", line 51 in _work\n'
 WAITS = '  File "/venv/torch/distributed/c10d.py", line 3252 in all_reduce\n  File "/me/train.py", line 9 in f\n'

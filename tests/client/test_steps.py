@@ -14,7 +14,7 @@ from gateway import Gateway
 from spooled import child, stored
 
 import stabilityclient
-from stabilityclient.agent.downlink import Downlink
+from stabilityclient.agent.commands.downlink import Downlink
 from support.waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]

@@ -144,7 +144,7 @@ def _gpu(settings: Settings) -> Result:
 
 
 def _kernel_log(settings: Settings) -> Result:
-    from stabilityclient.agent.kernel_log import KernelLog, names_our_pids
+    from stabilityclient.agent.watch.kernel_log import KernelLog, names_our_pids
 
     log = KernelLog(environ=os.environ)
     log.close()

@@ -109,7 +109,7 @@ def _import(plan: Plan, options: Options, url: str, api_key: str | None, bar: _B
     if plan.kind == "spool":
         return _import_spool(plan.paths[0], url, api_key, bar.show)
     from stabilitybackend.importers.job import ImportJob
-    from stabilityclient.agent.uplink import agent_url
+    from stabilityclient.agent.upload.uplink import agent_url
 
     job = ImportJob(plan, options)
     job.look()
@@ -150,7 +150,7 @@ def _tell(result: Result, kind: str) -> bool:
 
 def _import_spool(folder: Path, url: str, api_key: str | None, progress: Callable[[int, int], None]) -> bool:
     # Only here: the backend knows no other part of the client than its wire schema.
-    from stabilityclient.agent.importer import upload
+    from stabilityclient.agent.upload.importer import upload
     from stabilityclient.errors import StabilityError
 
     try:

@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from stabilitybackend.liveness.settings import Limits
-from stabilityclient import parts
+from stabilityclient import run_components
 
 __all__ = ["AFTER_LOOP", "FACTOR", "LONG_FLOOR_S", "Budgets", "Seen", "is_long"]
 
 #: What clients show of a rank that has left the loop of its steps and declares no phase: no more is known of it than of
 #: one without a phase.
-AFTER_LOOP = parts.AFTER_LOOP.decode()
+AFTER_LOOP = run_components.AFTER_LOOP.decode()
 
 #: A rank may stand this many times the longest time that was seen: NVRx's ``safety_factor`` (docs/liveness.md) ...
 FACTOR = 5.0

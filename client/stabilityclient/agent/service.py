@@ -10,28 +10,28 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stabilityclient.agent.checkpoints import CheckpointWatch
-from stabilityclient.agent.deaths import DeathWatch
-from stabilityclient.agent.downlink import Downlink
+from stabilityclient.agent.agent_events import OwnSource
+from stabilityclient.agent.commands.agent_commands import Orders
+from stabilityclient.agent.commands.downlink import Downlink
+from stabilityclient.agent.commands.restart import Restart
 from stabilityclient.agent.folder import lock_folder, make_hello
 from stabilityclient.agent.gpu.monitor import GpuMonitor, RankProcess
 from stabilityclient.agent.gpu.poller import POLL_S
-from stabilityclient.agent.health import newest_ranks
-from stabilityclient.agent.janitor import Janitor
-from stabilityclient.agent.kernel_log import KernelLog, names_our_pids
 from stabilityclient.agent.logfile import BoundedLog
-from stabilityclient.agent.node_health import NodeHealth
-from stabilityclient.agent.orders import Orders
-from stabilityclient.agent.ownsource import OwnSource
-from stabilityclient.agent.records import Event, Record
-from stabilityclient.agent.restart import Restart
 from stabilityclient.agent.sources import Source, Sources
-from stabilityclient.agent.stacks import StackTaker
 from stabilityclient.agent.statefile import StateFile, texts
-from stabilityclient.agent.uplink import Uplink
+from stabilityclient.agent.upload.records import Event, Record
+from stabilityclient.agent.upload.spool_cleaner import Janitor
+from stabilityclient.agent.upload.uplink import Uplink
+from stabilityclient.agent.watch.checkpoints import CheckpointWatch
+from stabilityclient.agent.watch.deaths import DeathWatch
+from stabilityclient.agent.watch.health import newest_ranks
+from stabilityclient.agent.watch.kernel_log import KernelLog, names_our_pids
+from stabilityclient.agent.watch.node_health import NodeHealth
+from stabilityclient.agent.watch.stacks import StackTaker
+from stabilityclient.rank_state.slot import STATE_FINISHED
 from stabilityclient.settings import DEFAULT_DRAIN_S, DEFAULT_FINISH_S, DEFAULT_SPOOL_MIB, DEFAULT_URL, node_name
 from stabilityclient.sidecar import read_json
-from stabilityclient.slot import STATE_FINISHED
 from stabilityclient.wire import Health, Hello
 
 __all__ = ["Agent", "main"]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from stabilityclient.agent.exits import ExitStatus
-from stabilityclient.agent.foreign import read_object
-from stabilityclient.agent.probes import read_stat
-from stabilityclient.agent.reader import SpoolReader
-from stabilityclient.slot import STATE_FINISHED, STATE_RUNNING, SlotView, read_slot
+from stabilityclient.agent.upload.reader import SpoolReader
+from stabilityclient.agent.watch.exits import ExitStatus
+from stabilityclient.agent.watch.probes import read_stat
+from stabilityclient.agent.watch.safe_files import read_object
+from stabilityclient.rank_state.slot import STATE_FINISHED, STATE_RUNNING, SlotView, read_slot
 from stabilityclient.start import pid_namespace
 from stabilityclient.wire import SourceInfo
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from stabilityclient.agent.gpu import monitor as monitor_module
 from stabilityclient.agent.gpu.monitor import GpuMonitor, RankProcess
-from stabilityclient.agent.kernel_log import KernelLog
+from stabilityclient.agent.watch.kernel_log import KernelLog
 
 # The agent's own are made for a node, ours for tests that wait for each step.
 monitor_module.TICK_S, monitor_module.INVENTORY_SETTLES_S = 0.03, 0.2

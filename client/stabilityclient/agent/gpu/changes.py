@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from stabilityclient.agent.gpu.budget import Budget
 from stabilityclient.agent.gpu.calls import Hanging
-from stabilityclient.agent.gpu.looks import GpuFacts, GpuLook
+from stabilityclient.agent.gpu.samples import GpuFacts, GpuLook
 
 __all__ = ["Change", "GpuChanges"]
 

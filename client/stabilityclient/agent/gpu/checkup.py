@@ -6,8 +6,8 @@ import threading
 from typing import NamedTuple
 
 from stabilityclient.agent.gpu.listener import XID
-from stabilityclient.agent.gpu.looks import NodeLook
 from stabilityclient.agent.gpu.reader import GpuReader, Load
+from stabilityclient.agent.gpu.samples import NodeLook
 
 __all__ = ["GpuCheckup", "check_gpus"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stabilityclient.agent.gpu.looks import GpuFacts
+from stabilityclient.agent.gpu.samples import GpuFacts
 
 __all__ = ["VISIBLE", "device_for", "environment_of"]
 

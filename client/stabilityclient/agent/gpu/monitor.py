@@ -11,13 +11,13 @@ from stabilityclient.agent.gpu.budget import Budget
 from stabilityclient.agent.gpu.calls import HangGuard, Hanging
 from stabilityclient.agent.gpu.changes import Change, GpuChanges
 from stabilityclient.agent.gpu.listener import WAIT_S
-from stabilityclient.agent.gpu.looks import GpuFacts, NodeLook, index_of_mute
 from stabilityclient.agent.gpu.mapping import VISIBLE, device_for, environment_of
 from stabilityclient.agent.gpu.poller import POLL_S, GpuPoller
 from stabilityclient.agent.gpu.reader import Load
 from stabilityclient.agent.gpu.rows import row_of
+from stabilityclient.agent.gpu.samples import GpuFacts, NodeLook, index_of_mute
 from stabilityclient.agent.gpu.xids import XidFold
-from stabilityclient.agent.kernel_lines import KernelLine
+from stabilityclient.agent.watch.kernel_lines import KernelLine
 
 __all__ = ["GpuMonitor", "RankProcess"]
 

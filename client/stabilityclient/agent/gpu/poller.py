@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from stabilityclient.agent.gpu.calls import Call
 from stabilityclient.agent.gpu.listener import WAIT_S, EventListener, GpuEvent
-from stabilityclient.agent.gpu.looks import NodeLook
 from stabilityclient.agent.gpu.reader import GpuReader, Load
+from stabilityclient.agent.gpu.samples import NodeLook
 
 __all__ = ["POLL_S", "GpuPoller"]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from stabilityclient.agent.gpu.calls import CallWatch
-from stabilityclient.agent.gpu.device_questions import Device, DriverGone, error_code, error_text
-from stabilityclient.agent.gpu.looks import Fault, GpuFacts, GpuLook, NodeLook, mute_key
-from stabilityclient.agent.kernel_lines import bus_key
+from stabilityclient.agent.gpu.nvml_queries import Device, DriverGone, error_code, error_text
+from stabilityclient.agent.gpu.samples import Fault, GpuFacts, GpuLook, NodeLook, mute_key
+from stabilityclient.agent.watch.kernel_lines import bus_key
 
 __all__ = ["GpuReader", "Load", "load_pynvml"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stabilityclient.agent.gpu.looks import GpuFacts, GpuLook
+from stabilityclient.agent.gpu.samples import GpuFacts, GpuLook
 
 __all__ = ["row_of"]
 

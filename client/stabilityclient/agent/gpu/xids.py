@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from stabilityclient.agent.kernel_lines import KernelLine
+from stabilityclient.agent.watch.kernel_lines import KernelLine
 
 __all__ = ["ToldXid", "XidFold"]
 

@@ -1,0 +1,154 @@
+"""The agent's own stream of records: deaths, stacks, GPUs, lost checkpoints. Spooled and numbered like a rank's."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from stabilityclient.agent.json_limits import storable
+from stabilityclient.agent.sources import Source
+from stabilityclient.arguments import MAX_STEP
+from stabilityclient.spool import MAX_SET_NAMES, SpoolWriter
+from stabilityclient.start import start_ticks, write_whole
+
+__all__ = ["MAX_WAITING_BYTES", "MAX_WAITING_EVENTS", "OwnSource"]
+
+#: Events that wait in memory while the disk is full, and their bytes of JSON; the oldest ones go first, counted.
+MAX_WAITING_EVENTS = 256
+MAX_WAITING_BYTES = 4 * 1024 * 1024
+
+
+class OwnSource:
+    """Writes to ``sources/a<start in hex ns>-<pid>``.
+
+    Room for the first records is reserved by ``reserve``: what happens when the disk is full must be reported too.
+    Events that find no room wait in memory for it, and are reported with the time when they happened.
+
+    Args:
+        run_folder: of the run on this node. node: its name. limit_bytes: of all spools of the run here.
+        log: takes a text when records are dropped: a full disk must not keep the agent from delivering what is there.
+
+    Attributes:
+        dropped: records that never found room.
+        error: why there is no room now; empty while there is.
+    """
+
+    def __init__(self, run_folder: Path, node: str, limit_bytes: int, log: Callable[[str], None]) -> None:
+        self._started_ns = time.time_ns()
+        self.name = f"a{self._started_ns:x}-{os.getpid()}"
+        self._home = run_folder / "sources" / self.name
+        self._node = node
+        self._limit_bytes = limit_bytes
+        self._log = log
+        self._spool: SpoolWriter | None = None
+        self._waiting: deque[tuple[str, int | None, float, dict[str, Any], int]] = deque()
+        self._waiting_bytes = 0
+        self.dropped = 0
+        self.error = ""
+
+    @property
+    def started(self) -> float:
+        """Unix seconds of this agent's start."""
+        return self._started_ns / 1e9
+
+    def reserve(self) -> None:
+        """Make the files, with room for the first records, if the disk has it."""
+        self._open()
+
+    def event(self, kind: str, step: int | None, data: dict[str, Any]) -> None:
+        """Append one event at the time of now, or let it wait for room."""
+        data = storable(data)
+        step = step if step is not None and 0 <= step <= MAX_STEP else None
+        self._waiting.append((kind, step, time.time(), data, 0))
+        self.flush()
+        if self._waiting and self._waiting[-1][3] is data:
+            size = len(json.dumps(data, default=str))
+            self._waiting[-1] = (*self._waiting[-1][:4], size)
+            self._waiting_bytes += size
+        while len(self._waiting) > MAX_WAITING_EVENTS or self._waiting_bytes > MAX_WAITING_BYTES:
+            self._waiting_bytes -= self._waiting.popleft()[4]
+            self.dropped += 1
+
+    def flush(self) -> None:
+        """Append what waits, oldest first, as far as there is room."""
+        while self._waiting:
+            kind, step, when, data, size = self._waiting[0]
+            spool = self._open()
+            if spool is None:
+                return
+            try:
+                if not _append(spool, kind, step, when, data):
+                    return
+            except ValueError as error:  # a defect of ours, and no reason to end
+                self._log(f"an event is dropped: {error}")
+                self.dropped += 1
+            self.error = ""
+            self._waiting.popleft()
+            self._waiting_bytes -= size
+
+    def row(self, step: int, metrics: dict[str, float]) -> None:
+        """Append the values of one look; they are dropped where there is no room: the next look has newer ones."""
+        spool = self._open()
+        names, values = tuple(metrics), tuple(metrics.values())
+        now = time.time()
+        for at in range(0, len(names), MAX_SET_NAMES):
+            end = at + MAX_SET_NAMES
+            if spool is None or not spool.append_row(names[at:end], step, now, values[at:end]):
+                self.dropped += 1
+
+    @property
+    def waiting(self) -> int:
+        """Events that wait for room."""
+        return len(self._waiting)
+
+    def confirmed(self, read: Source | None) -> bool:
+        """Say whether all that was reported is confirmed; ``read`` is this source as it is delivered, None before that.
+
+        What is appended after the reader's last look is no record that it knows of.
+        """
+        return not self._waiting and (self._spool is None or (read is not None and read.acked >= self._spool.last_seq))
+
+    def close(self) -> None:
+        """Unmap; the files stay."""
+        if self._spool is not None:
+            self._spool.close()
+
+    def _open(self) -> SpoolWriter | None:
+        if self._spool is not None:
+            return self._spool
+        pid = os.getpid()
+        info = {
+            "source": self.name,
+            "node": self._node,
+            "pid": pid,
+            "started": self._started_ns / 1e9,
+            "start_ticks": start_ticks(pid),
+        }
+        spool = None
+        try:
+            self._home.mkdir(parents=True, exist_ok=True)
+            spool = SpoolWriter(str(self._home), self._limit_bytes, self._no_room)
+            write_whole(str(self._home / "source.json"), json.dumps(info).encode())
+        except OSError as error:
+            if spool is not None:
+                spool.close()
+            self._no_room(f"no room for the agent's own records: {error.strerror or error}")
+            return None
+        self._spool = spool
+        return spool
+
+    def _no_room(self, text: str) -> None:
+        self.error = text
+        self._log(text)
+
+
+def _append(spool: SpoolWriter, kind: str, step: int | None, when: float, data: dict[str, Any]) -> bool:
+    try:
+        return spool.append_event(kind, step, when, data)
+    except ValueError:  # too long as a whole
+        return spool.append_event(kind, step, when, storable(data, short=True))

@@ -1,0 +1,1 @@
+"""Commands on the node: to its ranks, and those that the agent itself carries out."""

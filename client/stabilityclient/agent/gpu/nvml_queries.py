@@ -1,0 +1,218 @@
+"""The questions to one GPU: cheap ones at each look, dear ones at a slow look; what it can't answer is asked once."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from stabilityclient.agent.gpu.calls import CallWatch
+from stabilityclient.agent.gpu.fields import CHEAP_FIELDS, DEAR_FIELDS, NVLINK_ERRORS, PORT_FIELDS, read_fields
+from stabilityclient.agent.gpu.samples import Fault, GpuFacts, GpuLook
+
+__all__ = ["Device", "DriverGone", "error_code", "error_text"]
+
+_MIB = 1024 * 1024
+#: NVLinks of one GPU (NVML_NVLINK_MAX_LINKS of nvidia-ml-py 13.615).
+MAX_LINKS = 36
+#: Temperature from which a sensor tells nonsense, degrees: every GPU switches itself off long before.
+MAX_TEMP_C = 150.0
+#: Return codes of NVML (nvml.h, nvmlReturn_t).
+_INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND = 2, 3, 4, 13
+_GPU_IS_LOST, _RESET_REQUIRED, _VERSION, _DEPRECATED, _GPU_NOT_FOUND = 15, 16, 25, 26, 28
+#: What is never asked again of this GPU: the answer will not change while the driver is loaded.
+_NEVER = frozenset({_INVALID_ARGUMENT, _NOT_SUPPORTED, _NO_PERMISSION, _FUNCTION_NOT_FOUND, _VERSION, _DEPRECATED})
+_CLOCK_SM, _CLOCK_MEMORY, _SENSOR_GPU = 1, 2, 0
+
+
+class DriverGone(Exception):
+    """NVML answers nobody any more: uninitialized, no driver, or another driver than its library."""
+
+    CODES: ClassVar[frozenset[int]] = frozenset({1, 9, 18})
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.value = code
+
+
+class _Lost(Exception):
+    """This GPU answers nothing any more: the rest of the look is not asked."""
+
+
+class Device:
+    """One GPU that NVML counts.
+
+    Args:
+        watch: makes the calls. handle: NVML's. facts: who it is.
+        no_handle: why there is no handle. now: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        watch: CallWatch,
+        handle: Any,
+        facts: GpuFacts,
+        no_handle: Fault | None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.handle = handle
+        self.facts = facts
+        self.no_handle = no_handle
+        self._watch = watch
+        self._now = now
+        self._never: set[str] = set()
+        self._look = GpuLook(0.0)
+        self._answers = 0
+
+    def look(self, dear: bool, processes: bool) -> GpuLook:
+        """Ask; return the answers. A look in which nothing is answered is that of a lost GPU.
+
+        Args:
+            dear: also what takes long. processes: also who computes on it.
+        """
+        look = self._look = GpuLook(self._now(), dear, fault=self.no_handle)
+        if self.no_handle is not None:
+            return look
+        self._answers = 0
+        try:
+            self._cheap(look)
+            if dear:
+                self._dear(look)
+            if processes:
+                self._processes(look)
+        except _Lost:
+            pass
+        if look.fault is None and not self._answers and look.troubles:
+            call, text = next(iter(look.troubles.items()))
+            look.fault = Fault("lost", call, text)
+        return look
+
+    # --- questions -------------------------------------------------------------------------------------------------
+
+    def _cheap(self, look: GpuLook) -> None:
+        values = look.values
+        rates = self._ask("nvmlDeviceGetUtilizationRates")
+        if rates is not None:
+            values["util_pct"] = float(rates.gpu)
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        if memory is not None:
+            values["mem_used_mib"] = memory.used / _MIB
+        if not self._number("temp_c", "nvmlDeviceGetTemperature", _SENSOR_GPU):
+            self._number("temp_c", "nvmlDeviceGetTemperatureV", _SENSOR_GPU)  # the first goes with CUDA 14
+        self._number("power_w", "nvmlDeviceGetPowerUsage", scale=0.001)
+        self._number("clock_sm_mhz", "nvmlDeviceGetClockInfo", _CLOCK_SM)
+        self._number("clock_mem_mhz", "nvmlDeviceGetClockInfo", _CLOCK_MEMORY)
+        if not self._number("throttle_reasons", "nvmlDeviceGetCurrentClocksEventReasons"):
+            self._number("throttle_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons")  # drivers before 535
+        self._fields(look, {name: (number, 0) for name, number in CHEAP_FIELDS.items()})
+        for sensor in ("temp_c", "mem_temp_c"):
+            if not 0.0 < values.get(sensor, 1.0) < MAX_TEMP_C:
+                del values[sensor]  # 0 and 255 are what a sensor says that can't be read
+
+    def _dear(self, look: GpuLook) -> None:
+        values = look.values
+        self._number("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", scale=0.001)
+        self._fields(look, {name: (number, 0) for name, number in DEAR_FIELDS.items()})
+        self._nvlink(look)
+        retired = [values.pop(name) for name in ("retired_single", "retired_double") if name in values]
+        if retired:
+            values["retired_pages"] = sum(retired)
+        self._sram(look)
+        for name, call in (
+            ("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+            ("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
+            ("pcie_gen", "nvmlDeviceGetCurrPcieLinkGeneration"),
+            ("pcie_gen_max", "nvmlDeviceGetMaxPcieLinkGeneration"),
+        ):
+            self._number(name, call)
+
+    def _processes(self, look: GpuLook) -> None:
+        processes = self._ask("nvmlDeviceGetComputeRunningProcesses")
+        if processes is not None:
+            pids: dict[int, float] = {}
+            for process in processes:
+                pids[int(process.pid)] = pids.get(int(process.pid), 0.0) + (process.usedGpuMemory or 0) / _MIB
+            look.pids = pids
+
+    def _nvlink(self, look: GpuLook) -> None:
+        links = min(int(look.values.pop("nvlink_links", 0.0)), MAX_LINKS)
+        if links:
+            states = {link: self._ask("nvmlDeviceGetNvLinkState", link) for link in range(links)}
+            if any(state is not None for state in states.values()):
+                look.links_up = frozenset(link for link, state in states.items() if state)
+            by_link = {f"port {number} {link}": (number, link) for number in PORT_FIELDS for link in range(links)}
+            self._fields(look, by_link)
+        counted = [name for name in look.values if name in NVLINK_ERRORS or name.startswith("port ")]
+        if counted:
+            look.values["nvlink_errors"] = sum(look.values.pop(name) for name in counted)
+
+    def _sram(self, look: GpuLook) -> None:
+        name = "nvmlDeviceGetSramEccErrorStatus"
+        if name in self._never:
+            return
+        try:
+            status = self._watch.module.c_nvmlEccSramErrorStatus_v1_t()
+        except AttributeError:  # an nvidia-ml-py of before 2024
+            self._never.add(name)
+            return
+        if self._ask(name, ctypes.byref(status)) is not None:
+            look.values["sram_threshold"] = float(bool(status.bThresholdExceeded))
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    def _number(self, field: str, call: str, *arguments: Any, scale: float = 1.0) -> bool:
+        value = self._ask(call, *arguments)
+        if value is not None:
+            self._look.values[field] = float(value) * scale
+        return value is not None
+
+    def _fields(self, look: GpuLook, asked: dict[str, tuple[int, int]]) -> None:
+        """Ask many fields in one call; those that this GPU does not have are left out from the next time on."""
+        names = [name for name in asked if name not in self._never]
+        answers = self._ask("nvmlDeviceGetFieldValues", [asked[name] for name in names]) if names else None
+        if answers is None:
+            return
+        found = read_fields(names, answers)
+        look.values.update(found.values)
+        for name, code in found.errors.items():
+            self._said("nvmlDeviceGetFieldValues", code, name, f"field {asked[name][0]}: code {code}")
+
+    def _ask(self, call: str, *arguments: Any) -> Any:
+        """Return the answer, None where there is none; raises ``_Lost`` and ``DriverGone``."""
+        key = " ".join([call, *(str(given) for given in arguments if isinstance(given, int))])
+        if key in self._never:
+            return None
+        try:
+            answer = self._watch.call(call, self.facts.key, self.handle, *arguments)
+        except Exception as error:  # NVMLError; AttributeError of an old pynvml; UnicodeDecodeError of a broken name
+            code = _FUNCTION_NOT_FOUND if isinstance(error, AttributeError) else error_code(error)
+            self._said(call, code, key, error_text(error))
+            return None
+        self._answers += 1
+        return answer
+
+    def _said(self, call: str, code: int, key: str, text: str) -> None:
+        """Take note of an error of NVML."""
+        if code in DriverGone.CODES:
+            raise DriverGone(text, code)
+        if code in _NEVER:
+            self._never.add(key)
+        elif code in (_GPU_IS_LOST, _GPU_NOT_FOUND):
+            self._look.fault = Fault("lost", call, text)
+            raise _Lost
+        elif code == _RESET_REQUIRED:
+            self._look.fault = self._look.fault or Fault("reset_required", call, text)
+        else:
+            self._look.troubles[key] = text
+
+
+def error_code(error: BaseException) -> int:
+    """Return NVML's return code of an exception, -1 where it has none."""
+    code = getattr(error, "value", None)
+    return code if isinstance(code, int) else -1
+
+
+def error_text(error: BaseException) -> str:
+    """Return what an exception says, at most 200 characters."""
+    return (str(error) or type(error).__name__)[:200]

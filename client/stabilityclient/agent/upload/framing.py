@@ -1,0 +1,120 @@
+"""Puts records into frames: rows of one set of metrics become one block, column by column.
+
+Sets that take turns (a loss each step, its timings right after it) are gathered into a block each, as long as nothing
+is lost by it: steps and times don't go back, no event lies between, and no metric is in two of the sets. The server
+(``lineage/blocks.py``) puts the rows back into their order by time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import cast
+
+from stabilityclient.agent.upload.records import STEP_TIME, Event, Lost, Record, Row
+from stabilityclient.wire import (
+    FRAME_TARGET_BYTES,
+    MAX_SETS_IN_TURN,
+    EventBlock,
+    Frame,
+    PointsBlock,
+    SourceInfo,
+    encode_message,
+)
+
+__all__ = ["MAX_FRAME_RECORDS", "READ_BYTES", "encoded_frame", "frame_of"]
+
+#: Records in one frame, at most: a frame is what is sent again when a connection breaks.
+MAX_FRAME_RECORDS = 512
+#: Bytes of spool read for one frame. A frame's body is a little smaller than the rows it came from.
+READ_BYTES = FRAME_TARGET_BYTES
+
+#: Rows by the names of their set, sets in the order in which they appeared.
+Sets = dict[tuple[str, ...], list[Row]]
+
+#: What MessagePack says to half a surrogate pair or to an integer beyond 64 bits (a foreign or older client wrote it).
+_UNSENDABLE = (ValueError, TypeError, OverflowError)
+
+
+def frame_of(info: SourceInfo, records: list[Record]) -> Frame:
+    """Return the frame of consecutive records, at least one.
+
+    Numbers whose records can't be read any more travel as one event ``lost``, so that what follows keeps its numbers.
+    """
+    blocks: list[PointsBlock | EventBlock] = []
+    when = 0.0
+    at = 0
+    for stop in [*(i for i, record in enumerate(records) if type(record) is not Row), len(records)]:
+        if at < stop:
+            for sets in _stretches(cast("list[Row]", records[at:stop])):
+                blocks += [_points(names, rows) for names, rows in sets.items()]
+                when = max(rows[-1].time for rows in sets.values())
+        at = stop + 1
+        record = records[stop] if stop < len(records) else None
+        if isinstance(record, Event):
+            when = record.time
+            blocks.append(EventBlock(record.type, record.time, record.step, record.data))
+        elif isinstance(record, Lost):
+            data = {"records": record.last_seq - record.seq + 1, "reason": record.reason}
+            blocks.append(EventBlock("lost", when or info.started, None, data))
+    last = records[-1]
+    return Frame(info, records[0].seq, last.last_seq if isinstance(last, Lost) else last.seq, blocks)
+
+
+def encoded_frame(info: SourceInfo, records: list[Record]) -> tuple[Frame, bytes]:
+    """Return the frame of some records and its bytes; an event that MessagePack can't hold is reported as lost."""
+    frame = frame_of(info, records)
+    try:
+        return frame, encode_message(frame)
+    except _UNSENDABLE:
+        frame = frame_of(info, [_sendable(info, record) for record in records])
+        return frame, encode_message(frame)
+
+
+def _sendable(info: SourceInfo, record: Record) -> Record:
+    try:
+        encode_message(frame_of(info, [record]))
+    except _UNSENDABLE as error:
+        return Lost(record.seq, record.seq, f"can't be sent: {type(error).__name__}")
+    return record
+
+
+def _stretches(rows: list[Row]) -> Iterator[Sets]:
+    """Yield rows gathered by their set of metrics, as long as the order between the sets tells nothing."""
+    # One chunk's rows of a set share their tuple of names: its identity is looked at before its texts.
+    if len(rows) == 1 or rows[0].names == rows[1].names:  # else there are several
+        kinds = {id(names): names for _, names, _ in rows}
+        if len(set(kinds.values())) == 1:
+            yield {rows[0].names: rows}
+            return
+    sets: Sets = {}
+    by_id: dict[int, list[Row]] = {}
+    taken: set[str] = set()
+    step, when, look = 0, 0.0, STEP_TIME.unpack_from
+    for row in rows:
+        _, names, data = row
+        last_step, last_time = step, when
+        step, when = look(data)
+        goes_on = step >= last_step and when >= last_time
+        if goes_on and id(names) in by_id:
+            by_id[id(names)].append(row)
+            continue
+        if goes_on and names in sets:
+            by_id[id(names)] = sets[names]
+            sets[names].append(row)
+            continue
+        if sets and not (goes_on and len(sets) < MAX_SETS_IN_TURN and taken.isdisjoint(names)):
+            yield sets
+            sets, by_id, taken = {}, {}, set()
+        sets[names] = by_id[id(names)] = [row]
+        taken.update(names)
+    yield sets
+
+
+def _points(names: tuple[str, ...], rows: list[Row]) -> PointsBlock:
+    """Turn rows into columns. The slices copy bit patterns, so NaN payloads and 64-bit steps stay what they are."""
+    cells = array("q")
+    cells.frombytes(b"".join([row.data for row in rows]))
+    stride = len(names) + 2
+    columns = [cells[at::stride].tobytes() for at in range(stride)]
+    return PointsBlock(list(names), columns[0], columns[1], b"".join(columns[2:]))

@@ -1,0 +1,153 @@
+"""Uploads a spool folder that no agent serves: from an offline job, or what was left when the server stayed away.
+
+The same reader, framing and connection as in the agent; so what was delivered before is not stored again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from stabilityclient.agent.folder import lock_folder, make_hello
+from stabilityclient.agent.sources import Source, Sources, load_source
+from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, frame_of
+from stabilityclient.agent.upload.uplink import Uplink
+from stabilityclient.errors import StabilityError
+from stabilityclient.sidecar import read_json
+from stabilityclient.wire import Frame, Hello
+
+__all__ = ["ImportFailed", "UploadReport", "frames", "hello", "upload"]
+
+#: Seconds without any progress after which an upload gives up.
+STALLED_S = 60.0
+
+
+class ImportFailed(StabilityError):
+    """The folder is no run, another agent serves it, or the server does not take it."""
+
+
+class UploadReport(NamedTuple):
+    """What an upload did.
+
+    Args:
+        run_id: of the run. sources: streams in the folder. records: numbers that the server holds now.
+        sent: records that it did not have before. damaged: records that could not be read.
+    """
+
+    run_id: str
+    sources: int
+    records: int
+    sent: int
+    damaged: int
+
+
+def hello(run_folder: str | os.PathLike[str]) -> Hello:
+    """Return what an agent of this folder would say first.
+
+    Raises:
+        ImportFailed: the folder is not that of a run.
+    """
+    folder = _checked(Path(run_folder))
+    sources = Sources(folder)
+    sources.discover()
+    return _hello(folder, sources)
+
+
+def frames(run_folder: str | os.PathLike[str]) -> Iterator[Frame]:
+    """Yield all frames of a folder, source after source in the order in which their processes started.
+
+    Raises:
+        ImportFailed: the folder is not that of a run.
+    """
+    folder = _checked(Path(run_folder))
+    found = [load_source(path, patience_s=0.0) for path in (folder / "sources").iterdir()]
+    for source in sorted((each for each in found if each is not None), key=lambda each: each.info.started):
+        while records := source.reader.read(MAX_FRAME_RECORDS, READ_BYTES):
+            yield frame_of(source.info, records)
+        source.reader.close()
+
+
+async def upload(
+    run_folder: str | os.PathLike[str],
+    url: str,
+    api_key: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> UploadReport:
+    """Deliver everything in a folder and return when the server confirmed it.
+
+    Args:
+        run_folder: ``<dir>/<run_id>``. url, api_key: of the server.
+        progress: called with (numbers confirmed, numbers read so far), about five times a second.
+
+    Raises:
+        ImportFailed: the folder is not that of a run, an agent is at work on it, the server refuses it, or nothing
+            moved for a minute. What was confirmed until then stays confirmed; try again.
+    """
+    folder = _checked(Path(run_folder))
+    lock = lock_folder(folder, 0.0)
+    if lock is None:
+        raise ImportFailed(
+            f"{folder} is served by a running agent, which delivers it by itself; wait until the job is over"
+        )
+    try:
+        return await _upload(folder, url, api_key, progress or (lambda done, seen: None))
+    finally:
+        os.close(lock)
+
+
+async def _upload(folder: Path, url: str, api_key: str | None, progress: Callable[[int, int], None]) -> UploadReport:
+    sources = Sources(folder)
+    sources.discover()
+    for source in sources:
+        source.final = True
+    troubles: list[str] = []
+    uplink = Uplink(
+        url, api_key, sources, lambda: _hello(folder, sources), on_state=lambda _, text: troubles.append(text)
+    )
+    task = asyncio.create_task(uplink.run())
+    moved, moved_at = -1, time.monotonic()
+    try:
+        while not all(source.delivered for source in sources) or not uplink.connected:
+            await asyncio.sleep(0.2 if moved > 0 else 0.02)
+            if task.done():
+                task.result()
+            done = sum(source.acked for source in sources)
+            progress(done, sum(source.reader.next_seq - 1 for source in sources))
+            if uplink.refused:
+                raise ImportFailed(f"the server at {url} refuses {folder}: {uplink.refused}")
+            held = next((f"{source.info.source}: {source.held}" for source in sources if source.held), "")
+            if held:
+                raise ImportFailed(f"the server at {url} can't take all of {folder}: {held}")
+            if done != moved:
+                moved, moved_at = done, time.monotonic()
+            elif time.monotonic() - moved_at > STALLED_S:
+                why = next((text for text in reversed(troubles) if text), "no answer")
+                raise ImportFailed(f"nothing moved for {STALLED_S:.0f} s on the way to {url}: {why}")
+            del troubles[:-10]
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return UploadReport(
+        run_id=_hello(folder, sources).run_id,
+        sources=len(list(sources)),
+        records=sum(source.acked for source in sources),
+        sent=uplink.records_sent,
+        damaged=sum(source.reader.bad_records for source in sources),
+    )
+
+
+def _hello(folder: Path, sources: Sources) -> Hello:
+    facts = read_json(str(folder / "run.json"))
+    ranks: list[Source] = sources.ranks()
+    node = ranks[0].info.node if ranks else os.uname().nodename
+    return make_hello(facts, f"a{time.time_ns():x}-{os.getpid()}", node, sources)
+
+
+def _checked(folder: Path) -> Path:
+    if not (folder / "run.json").is_file() or not (folder / "sources").is_dir():
+        raise ImportFailed(f"{folder} is not the spool of a run: expected a folder with run.json and sources/ in it")
+    return folder

@@ -1,0 +1,400 @@
+"""Reads one source's chunks, live or afterwards, and never trusts a record whose checksum is wrong.
+
+What can't be read is skipped, counted, and takes its numbers with it as ``Lost``, so that the numbers of all later
+records stay true.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable
+from zlib import adler32
+
+from stabilityclient.agent.upload.chunks import chunk_numbers
+from stabilityclient.agent.upload.records import Event, Lost, Record, Row
+from stabilityclient.spool import (
+    CHUNK_BYTES,
+    CHUNK_HEADER,
+    CHUNK_HEADER_BYTES,
+    END_OF_CHUNK,
+    RECORD_EVENT,
+    RECORD_ROW,
+    RECORD_SCHEMA,
+    SPOOL_MAGIC,
+    SPOOL_VERSION,
+    chunk_name,
+)
+
+__all__ = ["SpoolReader"]
+
+#: How long a record may look wrong before it counts as damaged, seconds. On machines that reorder writes a reader can
+#: see a length before the bytes; a writer is done with both within microseconds.
+PATIENCE_S = 0.2
+#: Seconds between two searches for a whole record behind a damaged one: a search looks at each eighth byte of the
+#: chunk.
+SCAN_S = 2.0
+#: Seconds between two questions to the disk whether a chunk follows one that ends without its end mark: rare, and with
+#: 8 ranks four hundred empty looks a second end there.
+NEXT_CHUNK_S = 0.2
+
+_HEAD = struct.Struct("<II")
+_U32 = struct.Struct("<I")
+#: Length, checksum, type with its padding, and set id: how a row lies in its chunk.
+_ROW_HEAD = struct.Struct("<IIII")
+#: Step and time of a row begin here, behind type, padding and set id.
+_ROW_AT = 8
+
+#: A set of metrics: names, bytes of a row's payload, checksum of what each payload begins with, bytes of the record.
+_Set = tuple[tuple[str, ...], int, int, int]
+
+
+class SpoolReader:
+    """Reads records in order, from any number on.
+
+    Args:
+        folder: the source's folder.
+        patience_s: see PATIENCE_S; 0 for a source that nobody writes any more.
+        now: monotonic seconds.
+
+    Attributes:
+        next_seq: number of the record that comes next.
+        bad_records: records that were skipped because they were damaged, since the start.
+        in_doubt: the last read stopped, but not surely at the end: at a record that looks wrong and may still be in
+            the making, or where the next chunk was not looked for.
+    """
+
+    def __init__(
+        self, folder: str, *, patience_s: float = PATIENCE_S, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._folder = folder
+        self._patience_s = patience_s
+        self._now = now
+        self._map: mmap.mmap | None = None
+        self._chunk = 0
+        self._pos = 0
+        self._sets: dict[int, _Set] = {}
+        self._chunk_first = 1
+        self._pushed: Lost | None = None
+        self._doubt: tuple[int, int, float] | None = None
+        self._scanned: tuple[int, int, float] | None = None
+        self._counted: set[tuple[int, int]] = set()
+        self._next_chunk_at = float("-inf")
+        self.next_seq = 1
+        self.bad_records = 0
+        self.in_doubt = False
+
+    def seek(self, seq: int) -> None:
+        """Go to record ``seq``: ``read`` then begins with it, a Lost that covers it, or [] when it is not there."""
+        numbers = chunk_numbers(self._folder)
+        self._close()
+        self._chunk = 0
+        self.next_seq = seq
+        chosen = None
+        for number in numbers:
+            first = self._first_seq(number)
+            if first is None:
+                continue
+            if chosen is None or first <= seq:
+                chosen = number
+            if first > seq:
+                break
+        first = None if chosen is None else self._open(chosen)
+        if first is None:
+            return
+        self.next_seq = first
+        if first > seq:
+            self._pushed = Lost(seq, first - 1, "removed here before the server lost it")
+            return
+        while self.next_seq < seq:
+            record = self._next()
+            if record is None:
+                break
+            if isinstance(record, Lost) and record.last_seq >= seq:
+                # Part of a gap was reported before: the rest of it is still to be reported.
+                self._pushed = Lost(seq, record.last_seq, record.reason)
+                break
+
+    def read(self, max_records: int, max_bytes: int) -> list[Record]:
+        """Return the next records, [] when there are none now.
+
+        Args:
+            max_records: at most so many. max_bytes: stop after about so many bytes of payload.
+        """
+        found: list[Record] = []
+        size = 0
+        self.in_doubt = False
+        if self._pushed is not None:
+            found.append(self._pushed)
+            self._pushed = None
+        while len(found) < max_records and size < max_bytes:
+            taken = self._take_rows(found, max_records, max_bytes - size)
+            if taken:
+                size += taken
+                continue
+            before = self._pos
+            record = self._next()
+            if record is None:
+                break
+            size += max(0, self._pos - before)
+            last = found[-1] if found else None
+            if isinstance(record, Lost) and isinstance(last, Lost):
+                found[-1] = Lost(last.seq, record.last_seq, last.reason)
+            else:
+                found.append(record)
+        return found
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether a read now would surely give nothing; one look into mapped memory."""
+        return (
+            self._map is not None
+            and self._pushed is None
+            and self._pos + 8 <= CHUNK_BYTES
+            and _HEAD.unpack_from(self._map, self._pos) == (0, 0)
+            and self._now() < self._next_chunk_at
+        )
+
+    def close(self) -> None:
+        """Unmap."""
+        self._close()
+
+    def _take_rows(self, found: list[Record], max_records: int, max_bytes: int) -> int:
+        """Append rows to ``found`` as long as they are whole and of known sets; return their bytes in the chunk.
+
+        Nearly all records are such. What is anything else is left to ``_next``, and costs nobody else.
+        """
+        chunk, sets, seq = self._map, self._sets, self.next_seq
+        if chunk is None or not sets:
+            return 0
+        begin = pos = self._pos
+        until, head, row = min(begin + max_bytes, CHUNK_BYTES - _ROW_HEAD.size), _ROW_HEAD.unpack_from, tuple.__new__
+        for number in range(seq, seq + max_records - len(found)):
+            if pos >= until:
+                break
+            length, check, kind, set_id = head(chunk, pos)
+            if kind != RECORD_ROW or set_id not in sets:
+                break
+            names, payload_bytes, prefix, record_bytes = sets[set_id]
+            if length != payload_bytes:
+                break
+            data = chunk[pos + _ROW_HEAD.size : pos + 8 + length]
+            if adler32(data, prefix) != check:
+                break
+            found.append(row(Row, (number, names, data)))
+            pos += record_bytes
+            seq = number + 1
+        self._pos, self.next_seq = pos, seq
+        return pos - begin
+
+    # --- one record ----------------------------------------------------------------------------------------------
+
+    def _next(self) -> Record | None:
+        """Return the next numbered record, None when there is none now."""
+        while True:
+            chunk = self._map
+            if chunk is None:
+                if not self._enter_chunk(self._chunk + 1):
+                    return None
+                gap = self._gap()
+                if gap is not None:
+                    return gap
+                continue
+            pos = self._pos
+            if pos + 8 > CHUNK_BYTES:
+                length, check = END_OF_CHUNK, 0
+            else:
+                length, check = _HEAD.unpack_from(chunk, pos)
+            if length == END_OF_CHUNK:
+                if not self._enter_chunk(self._chunk + 1):
+                    return None
+                gap = self._gap()
+                if gap is not None:
+                    return gap
+                continue
+            if length == 0 and check == 0 and not self._has_next_now():
+                return None
+            payload = chunk[pos + 8 : pos + 8 + length] if pos + 8 + length <= CHUNK_BYTES else b""
+            if not payload or adler32(payload) != check:
+                lost = self._repair(length)
+                if lost is False:
+                    return None
+                if isinstance(lost, Lost):
+                    return lost
+                continue
+            self._pos = pos + ((length + 15) & ~7)
+            kind = payload[0]
+            if kind == RECORD_ROW:
+                return self._row(payload)
+            if kind == RECORD_EVENT:
+                return self._event(payload)
+            if kind == RECORD_SCHEMA:
+                self._schema(payload)
+            # Another kind comes from a newer client. Whether it is numbered is unknown; the next chunk's header tells.
+
+    def _schema(self, payload: bytes) -> None:
+        try:
+            names = tuple(str(name) for name in json.loads(payload[8:]))
+            set_id = _U32.unpack_from(payload, 4)[0]
+            length = _ROW_AT + 16 + 8 * len(names)
+            prefix = adler32(struct.pack("<II", RECORD_ROW, set_id))
+            self._sets[set_id] = names, length, prefix, (length + 15) & ~7
+        except (ValueError, TypeError, RecursionError, struct.error):
+            return  # a foreign writer's: its rows become Lost one by one
+
+    def _row(self, payload: bytes) -> Record:
+        seq = self._take()
+        known = self._sets.get(_U32.unpack_from(payload, 4)[0]) if len(payload) >= _ROW_AT else None
+        if known is None or len(payload) != known[1]:
+            return Lost(seq, seq, "its metric names could not be read")
+        return Row(seq, known[0], payload[_ROW_AT:])
+
+    def _event(self, payload: bytes) -> Record:
+        seq = self._take()
+        try:
+            said = json.loads(payload[4:])
+            step = said.get("step")
+            return Event(
+                seq, str(said["type"]), float(said["time"]), None if step is None else int(step), dict(said["data"])
+            )
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError, AttributeError) as error:
+            return Lost(seq, seq, f"not an event: {error}")
+
+    def _take(self) -> int:
+        seq = self.next_seq
+        self.next_seq = seq + 1
+        return seq
+
+    def _gap(self) -> Lost | None:
+        """Return what is missing between the last record and the chunk that was just entered."""
+        first = self._chunk_first
+        if first <= self.next_seq:
+            # Never above: an unreadable stretch is counted as nothing until a header says how much it was.
+            return None
+        lost = Lost(self.next_seq, first - 1, "damaged or no longer on disk")
+        self.next_seq = first
+        return lost
+
+    # --- damage --------------------------------------------------------------------------------------------------
+
+    def _repair(self, length: int) -> Lost | bool:
+        """Step over a damaged record. Lost: what it was; True: gone on; False: wait, it may still be written."""
+        assert self._map is not None
+        place = (self._chunk, self._pos)
+        now = self._now()
+        if self._doubt is None or self._doubt[:2] != place:
+            self._doubt = (*place, now)
+        if now - self._doubt[2] < self._patience_s:
+            self.in_doubt = True
+            return False
+        following = self._pos + ((length + 15) & ~7)
+        fits = length > 0 and following + 8 <= CHUNK_BYTES
+        if not (fits and (self._is_end(following) or self._valid(following))):
+            scanned = self._scanned
+            if scanned is not None and scanned[:2] == place and now - scanned[2] < SCAN_S and not self._has_next():
+                return False
+            self._scanned = (*place, now)
+            found = self._find_record(self._pos + 8)
+            if found is None and not self._has_next():
+                if fits and self._map[following : following + 8] == bytes(8):
+                    return self._step_over(following)
+                return False  # the end of what a killed process wrote
+            if found != following:
+                # How many records the stretch held is unknown. It is counted as none until a header tells.
+                self._count_bad(place)
+                self._pos = CHUNK_BYTES if found is None else found
+                return True
+        return self._step_over(following)
+
+    def _step_over(self, following: int) -> Lost | bool:
+        """Skip one damaged record whose length holds."""
+        assert self._map is not None
+        self._count_bad((self._chunk, self._pos))
+        record = self._map[self._pos + 8 : following].rstrip(b"\0")
+        # A flipped bit may be in any of the three signs of a schema, not in two of them.
+        signs = (record[:1] == bytes([RECORD_SCHEMA]), record[8:10] == b'["', record[-2:] == b'"]')
+        self._pos = following
+        if sum(signs) >= 2:
+            return True  # not numbered; the rows of this set become Lost one by one
+        seq = self._take()
+        return Lost(seq, seq, "checksum is wrong")
+
+    def _count_bad(self, place: tuple[int, int]) -> None:
+        if place not in self._counted:  # a rewind meets the same damage again
+            self._counted.add(place)
+            self.bad_records += 1
+
+    def _is_end(self, pos: int) -> bool:
+        assert self._map is not None
+        return bool(_U32.unpack_from(self._map, pos)[0] == END_OF_CHUNK)
+
+    def _valid(self, pos: int) -> bool:
+        assert self._map is not None
+        length, check = _HEAD.unpack_from(self._map, pos)
+        if not 8 <= length <= CHUNK_BYTES - pos - 8 or self._map[pos + 8] not in (1, 2, 3):
+            return False
+        return bool(adler32(self._map[pos + 8 : pos + 8 + length]) == check)
+
+    def _find_record(self, pos: int) -> int | None:
+        """Return where the next whole record begins, at or after ``pos``; records are 8-byte aligned."""
+        for at in range(pos, CHUNK_BYTES - 16, 8):
+            if self._valid(at):
+                return at
+        return None
+
+    # --- chunks --------------------------------------------------------------------------------------------------
+
+    def _has_next_now(self) -> bool:
+        """Like ``_has_next``, but asks the disk at most each NEXT_CHUNK_S; False in doubt is no end of the source."""
+        now = self._now()
+        if now < self._next_chunk_at:
+            self.in_doubt = True
+            return False
+        self._next_chunk_at = now + min(NEXT_CHUNK_S, self._patience_s)
+        return self._has_next()
+
+    def _has_next(self) -> bool:
+        return os.path.exists(os.path.join(self._folder, chunk_name(self._chunk + 1)))
+
+    def _enter_chunk(self, number: int) -> bool:
+        """Go to chunk ``number``, or to the oldest one after it where older ones were removed."""
+        if self._open(number) is not None:
+            return True
+        later = [other for other in chunk_numbers(self._folder) if other > number]
+        return bool(later) and self._open(later[0]) is not None
+
+    def _open(self, number: int) -> int | None:
+        """Map a chunk and return the number of its first record; None where it is not there or is no chunk."""
+        first = self._first_seq(number)
+        if first is None:
+            return None
+        with open(os.path.join(self._folder, chunk_name(number)), "rb") as file:
+            fresh = mmap.mmap(file.fileno(), CHUNK_BYTES, prot=mmap.PROT_READ)
+        self._close()
+        self._map = fresh
+        self._next_chunk_at = float("-inf")
+        self._chunk = number
+        self._chunk_first = first
+        self._pos = CHUNK_HEADER_BYTES
+        return first
+
+    def _first_seq(self, number: int) -> int | None:
+        try:
+            with open(os.path.join(self._folder, chunk_name(number)), "rb") as file:
+                head = file.read(CHUNK_HEADER.size)
+                size = os.fstat(file.fileno()).st_size
+        except OSError:  # gone, not readable, or something else lies there
+            return None
+        if len(head) < CHUNK_HEADER.size or size < CHUNK_BYTES:
+            return None
+        magic, version, _, first = CHUNK_HEADER.unpack(head)
+        return first if magic == SPOOL_MAGIC and version == SPOOL_VERSION else None
+
+    def _close(self) -> None:
+        if self._map is not None:
+            self._map.close()
+        self._map = self._pushed = None
+        self._sets.clear()

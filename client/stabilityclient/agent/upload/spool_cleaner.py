@@ -1,0 +1,79 @@
+"""Removes chunks that the server has, but keeps enough of them to refill a server that lost its tail."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from stabilityclient.agent.sources import Source, Sources
+from stabilityclient.agent.upload.chunks import chunk_numbers
+from stabilityclient.spool import CHUNK_BYTES, CHUNK_HEADER, chunk_name
+
+__all__ = ["RETAIN_BYTES", "Janitor"]
+
+#: Confirmed chunks kept per source while the job runs, bytes: about half a million rows of 12 metrics.
+RETAIN_BYTES = 64 * 1024 * 1024
+#: Seconds between two sweeps.
+SWEEP_S = 5.0
+
+
+class Janitor:
+    """Tidies the sources of one run.
+
+    Args:
+        limit_bytes: of all spools of the run here; confirmed chunks take at most half of it.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, limit_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._limit_bytes = limit_bytes
+        self._now = now
+        self._at = 0.0
+
+    def sweep(self, sources: Sources) -> None:
+        """Remove confirmed chunks beyond what is kept; at most once in SWEEP_S."""
+        now = self._now()
+        if now < self._at:
+            return
+        self._at = now + SWEEP_S
+        every = list(sources)
+        keep = min(RETAIN_BYTES, self._limit_bytes // 2 // max(1, len(every)))
+        for source in every:
+            _remove_confirmed(source, max(1, keep // CHUNK_BYTES))
+
+    def sweep_all(self, sources: Sources) -> None:
+        """The run is over and everything is confirmed: remove all chunks. What says who was there stays."""
+        for source in sources:
+            source.reader.close()
+            chunks = [chunk_name(number) for number in chunk_numbers(str(source.folder))]
+            for name in (*chunks, "spare.tmp", "next.tmp"):
+                try:
+                    os.unlink(source.folder / name)
+                except OSError:
+                    continue  # gone already, or the disk is read-only by now: it stays, which harms nobody
+
+
+def _remove_confirmed(source: Source, keep_chunks: int) -> None:
+    numbers = chunk_numbers(str(source.folder))
+    # A chunk is confirmed when the next one begins at or below the first number that is not.
+    confirmed = 0
+    for following in numbers[1:]:
+        first = _first_seq(source, following)
+        if first is None or first > source.acked + 1:
+            break
+        confirmed += 1
+    for number in numbers[: max(0, confirmed - keep_chunks)]:
+        try:
+            os.unlink(source.folder / chunk_name(number))
+        except OSError:
+            return  # not ours, or gone already: the next sweep looks again
+
+
+def _first_seq(source: Source, number: int) -> int | None:
+    try:
+        with open(source.folder / chunk_name(number), "rb") as file:
+            head = file.read(CHUNK_HEADER.size)
+    except OSError:
+        return None
+    return int(CHUNK_HEADER.unpack(head)[3]) if len(head) == CHUNK_HEADER.size else None

@@ -1,0 +1,398 @@
+"""Carries frames to the gateway: at most 16 in flight, each confirmed, again after every kind of trouble, without end.
+
+The gateway's last numbers are the truth about what is stored. This side only rewinds its readers to them; so nothing
+is lost and nothing is stored twice, whichever side was killed when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import websockets
+from websockets.asyncio.client import ClientConnection, connect
+
+from stabilityclient.agent.sources import Source, Sources
+from stabilityclient.agent.upload.confirmations import begin_source, begin_sources, clock_offset_s, confirmed
+from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS, READ_BYTES, encoded_frame
+from stabilityclient.agent.upload.refusal import refusal
+from stabilityclient.wire import (
+    MAX_MESSAGE_BYTES,
+    Ack,
+    BadMessage,
+    CommandMessage,
+    Error,
+    Health,
+    Hello,
+    Nack,
+    Welcome,
+    decode_message,
+    encode_message,
+)
+
+__all__ = ["WINDOW", "Backoff", "Refused", "Uplink", "agent_url", "flush_s"]
+
+#: Frames in flight per connection; the gateway keeps as many answers waiting.
+WINDOW = 16
+#: First and longest pause between two attempts to connect, seconds.
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 10.0
+#: A connection that held for so long was a good one: the next attempt comes soon, seconds.
+STEADY_S = 5.0
+#: A server that refuses us for good (wrong key, wrong version) is asked again after so long, seconds: people repair
+#: keys.
+REFUSED_PAUSE_S = 30.0
+#: A connection on which frames wait for an answer but none comes for so long is given up, seconds.
+ANSWER_TIMEOUT_S = 15.0
+#: Seconds for the connection and for the Welcome.
+CONNECT_TIMEOUT_S = 10.0
+#: A frame that is not full leaves at most so often per source, seconds: points go together, and nobody sees 30 ms.
+FLUSH_S = 0.03
+#: With many ranks that log all the time each waits longer, so that a node sends about so many frames a second: for
+#: eight ranks with ten steps a second the agent took 6.2 % of a core without this and 2.7 % with it
+#: (benchmarks/agent_cost.py). Nobody waits longer than LONGEST_FLUSH_S.
+FRAMES_PER_S = 40
+LONGEST_FLUSH_S = 0.25
+#: Seconds between two looks into the spools: while records come, and when none came for a second.
+ACTIVE_POLL_S = 0.02
+IDLE_POLL_S = 0.1
+IDLE_AFTER_S = 1.0
+#: First and longest pause after an answer that was not an Ack, when nothing was confirmed in between, seconds.
+FIRST_RETRY_S = 0.05
+LONGEST_RETRY_S = 5.0
+
+_REFUSING = frozenset({401, 403})
+
+
+class Refused(Exception):
+    """The server will not take this run's data, now or in a moment: wrong key, wrong version."""
+
+
+class _Broken(Exception):
+    """The connection is of no use any more: connect again."""
+
+
+class Backoff:
+    """Pauses that double, with jitter so that 1,000 agents don't come back at once.
+
+    Args:
+        first_s, longest_s: bounds of the pause before jitter.
+        draw: random number in [0, 1).
+    """
+
+    def __init__(self, first_s: float, longest_s: float, draw: Callable[[], float] = random.random) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._draw = draw
+        self._next_s = first_s
+
+    def pause_s(self) -> float:
+        """Return the next pause, between half and all of the doubled one before."""
+        pause = self._next_s
+        self._next_s = min(2 * pause, self._longest_s)
+        return pause * (0.5 + 0.5 * self._draw())
+
+    def reset(self) -> None:
+        """Something worked: begin with the shortest pause again."""
+        self._next_s = self._first_s
+
+
+class Uplink:
+    """One agent's connection to the server.
+
+    Args:
+        url: of the server. api_key: or None.
+        sources: what to send; new ones may appear while it runs.
+        hello: makes the first message of a connection.
+        on_command: takes a command (docs/api.md) and the server's time minus ours, seconds.
+        on_acked: called when something was confirmed.
+        on_state: called with ``connecting``, ``connected`` or ``refused``, and a text.
+        on_records: called with a source and the records of a frame before they leave.
+        health: makes a Health message, or None when there is nothing to say.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None,
+        sources: Sources,
+        hello: Callable[[], Hello],
+        *,
+        on_command: Callable[[dict[str, Any], float], None] = lambda command, offset: None,
+        on_acked: Callable[[], None] = lambda: None,
+        on_state: Callable[[str, str], None] = lambda state, text: None,
+        on_records: Callable[[Source, list[Any]], None] = lambda source, records: None,
+        health: Callable[[], Health | None] = lambda: None,
+        log: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._url = agent_url(url)
+        self._here = (urlsplit(self._url).hostname or "") in ("127.0.0.1", "localhost", "::1")
+        if api_key and not self._here and self._url.startswith("ws:"):
+            log(
+                f"the API key goes to {self._url} in clear text: whoever is on the way can read it. Put TLS in front "
+                "of the server and set STABILITY_URL to its https:// address"
+            )
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._sources = sources
+        self._hello = hello
+        self._on_command = on_command
+        self._on_acked = on_acked
+        self._on_state = on_state
+        self._on_records = on_records
+        self._health = health
+        self._log = log
+        self._backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._retry = Backoff(FIRST_RETRY_S, LONGEST_RETRY_S)
+        self._resend_at = 0.0
+        self._ready = asyncio.Event()
+        self._welcomed: set[str] = set()
+        self._offset_s = 0.0
+        self.connected = False
+        #: Set while the last answer of the server was a refusal for good.
+        self.refused = ""
+        self.frames_sent = self.records_sent = 0
+
+    async def run(self) -> None:
+        """Connect and send until cancelled."""
+        while True:
+            pause = 0.0
+            began = time.monotonic()
+            try:
+                await self._session()
+            except Refused as error:
+                self.refused = str(error)
+                self._on_state("refused", self.refused)
+                pause = REFUSED_PAUSE_S
+            except (OSError, TimeoutError, BadMessage, _Broken, websockets.WebSocketException) as error:
+                text = f"{type(error).__name__}: {error}"[:300]
+                self._on_state("connecting", text)
+                self._log(f"no connection to {self._url}: {text}")
+                if self.connected and time.monotonic() - began > STEADY_S:
+                    self._backoff.reset()
+                pause = self._backoff.pause_s()
+            finally:
+                self.connected = False
+            await asyncio.sleep(pause)
+
+    async def _session(self) -> None:
+        async with await self._connect() as socket:
+            await self._shake_hands(socket)
+            tasks = [
+                asyncio.create_task(part)
+                for part in (self._receive(socket), self._send(socket), self._send_health(socket))
+            ]
+            try:
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                raise _Broken("the connection ended")
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                await socket.close()
+
+    async def _connect(self) -> ClientConnection:
+        try:
+            return await connect(
+                self._url,
+                additional_headers=self._headers,
+                compression=None,  # floats do not compress, and the training node's CPU has better to do
+                max_size=MAX_MESSAGE_BYTES,
+                open_timeout=CONNECT_TIMEOUT_S,
+                close_timeout=1,
+                user_agent_header=None,
+                proxy=None if self._here else True,
+            )
+        except websockets.InvalidStatus as error:
+            status = error.response.status_code
+            if status in _REFUSING:
+                text = refusal(status, error.response.body, self._url, has_key=bool(self._headers))
+                raise Refused(text) from error
+            raise
+
+    async def _shake_hands(self, socket: ClientConnection) -> None:
+        for source in self._sources:
+            source.observe()
+        hello = self._hello()
+        await socket.send(encode_message(hello))
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            answer = decode_message(_binary(await socket.recv()))
+        if isinstance(answer, Error):
+            if answer.fatal:
+                raise Refused(f"{answer.code}: {answer.message}")
+            raise _Broken(f"{answer.code}: {answer.message}")
+        if not isinstance(answer, Welcome):
+            raise _Broken(f"{type(answer).__name__} came before Welcome")
+        self._offset_s, trouble = clock_offset_s(answer.server_time, time.time())
+        for text in (trouble, *begin_sources(self._sources, hello, answer)):
+            if text:
+                self._log(text)
+        self._welcomed = {source.info.source for source in self._sources}
+        self.refused = ""
+        self.connected = True
+        self._resend_at = 0.0
+        self._on_state("connected", "")
+        self._on_acked()
+        for command in answer.commands:
+            self._on_command(command, self._offset_s)
+
+    # --- from the server -----------------------------------------------------------------------------------------
+
+    async def _receive(self, socket: ClientConnection) -> None:
+        async for data in socket:
+            message = decode_message(_binary(data))
+            if isinstance(message, Ack):
+                self._acked(message)
+            elif isinstance(message, Nack):
+                self._nacked(message)
+            elif isinstance(message, CommandMessage):
+                self._on_command(message.command, self._offset_s)
+            elif isinstance(message, Error):
+                if message.fatal:
+                    raise Refused(f"{message.code}: {message.message}")
+                self._log(f"the server answers {message.code}: {message.message}")
+                self._send_again()
+            else:
+                raise _Broken(f"{type(message).__name__} came, expected Ack, Nack, Error or CommandMessage")
+
+    def _acked(self, ack: Ack) -> None:
+        source = self._sources.get(ack.source)
+        if source is None or source.held:
+            return
+        last, trouble = confirmed(source, ack.last_seq)
+        if last is None:
+            self._log(trouble)
+            self._on_acked()
+            return
+        while source.in_flight and source.in_flight[0][1] <= last:
+            source.in_flight.popleft()
+        if last > source.acked:
+            source.acked = last
+            self._backoff.reset()
+            self._retry.reset()
+        if last > source.sent:  # sent before a rewind, and stored all the same
+            source.rewind(last + 1)
+        self._ready.set()
+        self._on_acked()
+
+    def _nacked(self, nack: Nack) -> None:
+        source = self._sources.get(nack.source)
+        if source is None or source.held:
+            return
+        if not source.in_flight and nack.expected_seq == source.acked + 1:
+            return  # the frames behind a refused one are refused too; it is being repaired already
+        if not 1 <= nack.expected_seq <= source.high + 1:
+            raise _Broken(f"{nack.source}: the server expects {nack.expected_seq}, at most {source.high} was sent")
+        self._log(f"{nack.source}: {nack.message}")
+        source.rewind(nack.expected_seq)
+        self._pause_sending()
+        self._on_acked()
+
+    def _send_again(self) -> None:
+        """An Error names no frame: everything that was not confirmed goes again. The server keeps what it has once."""
+        for source in self._sources:
+            if source.in_flight:
+                source.rewind(source.acked + 1)
+        self._pause_sending()
+
+    def _pause_sending(self) -> None:
+        self._resend_at = max(self._resend_at, time.monotonic() + self._retry.pause_s())
+        self._ready.set()
+
+    # --- to the server -------------------------------------------------------------------------------------------
+
+    async def _send(self, socket: ClientConnection) -> None:
+        active_until = 0.0
+        last_sent: dict[str, float] = {}
+        while True:
+            now = time.monotonic()
+            if now < self._resend_at:
+                await asyncio.sleep(self._resend_at - now)
+                continue
+            self._check_answers(now)
+            pause_s = flush_s(sum(now - sent < 1.0 for sent in last_sent.values()))
+            for source in self._sources:
+                if source.held or (source.reader.at_rest and not source.final and source.info.source in self._welcomed):
+                    continue  # a hundred ranks that log now and then cost little
+                soon = now - last_sent.get(source.info.source, 0.0) < (FLUSH_S if source.final else pause_s)
+                if soon or await self._send_source(socket, source, last_sent):
+                    active_until = now + IDLE_AFTER_S
+            self._ready.clear()
+            # Where each source waits longer anyway, looks that often would find nothing.
+            poll = max(ACTIVE_POLL_S, pause_s / 4) if now < active_until else IDLE_POLL_S
+            if self._in_flight() >= WINDOW:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._ready.wait(), 1.0)
+            else:
+                await asyncio.sleep(poll)
+
+    async def _send_source(self, socket: ClientConnection, source: Source, last_sent: dict[str, float]) -> bool:
+        """Send what one source has, as far as the window allows; True when there was anything."""
+        name = source.info.source
+        if name not in self._welcomed:
+            begin_source(source, 0)  # it began after the Hello, so the server can't know it
+            self._welcomed.add(name)
+        sent = False
+        while self._in_flight() < WINDOW and time.monotonic() >= self._resend_at:
+            if time.monotonic() - last_sent.get(name, 0.0) < FLUSH_S:
+                return True
+            # Before the look: what is written after it belongs to the next one.
+            final = source.final
+            records = source.reader.read(MAX_FRAME_RECORDS, READ_BYTES)
+            if not records:
+                if final and not source.reader.in_doubt:
+                    source.drained = True
+                return sent
+            source.drained = False
+            self._on_records(source, records)
+            frame, data = encoded_frame(source.info, records)
+            source.sent = frame.last_seq
+            source.high = max(source.high, source.sent)
+            source.in_flight.append((frame.first_seq, frame.last_seq, time.monotonic()))
+            self.frames_sent += 1
+            self.records_sent += len(records)
+            full = len(records) >= MAX_FRAME_RECORDS or len(data) >= READ_BYTES // 2
+            if not full:
+                last_sent[name] = time.monotonic()
+            await socket.send(data)
+            sent = True
+        return sent
+
+    def _in_flight(self) -> int:
+        return sum(len(source.in_flight) for source in self._sources)
+
+    def _check_answers(self, now: float) -> None:
+        for source in self._sources:
+            if source.in_flight and now - source.in_flight[0][2] > ANSWER_TIMEOUT_S:
+                raise _Broken(f"no answer to a frame of {source.info.source} for {ANSWER_TIMEOUT_S:.0f} s")
+
+    async def _send_health(self, socket: ClientConnection) -> None:
+        while True:
+            health = self._health()
+            if health is not None:
+                await socket.send(encode_message(health))
+            await asyncio.sleep(1.0)
+
+
+def flush_s(busy: int) -> float:
+    """Return how often a source sends a frame that is not full while ``busy`` sources send, seconds."""
+    return min(LONGEST_FLUSH_S, max(FLUSH_S, busy / FRAMES_PER_S))
+
+
+def agent_url(url: str) -> str:
+    """Return the WebSocket address of the agents' door for a server's URL."""
+    parts = urlsplit(url)
+    scheme = {"http": "ws", "https": "wss"}.get(parts.scheme, parts.scheme)
+    return urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + "/api/v1/agent", "", ""))
+
+
+def _binary(data: bytes | str) -> bytes:
+    if isinstance(data, str):
+        raise BadMessage(f"a text message of {len(data)} characters came, expected a binary one")
+    return data

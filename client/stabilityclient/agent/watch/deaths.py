@@ -1,0 +1,258 @@
+"""Notices within an instant when a rank's process is gone, and says how it ended and on what evidence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from stabilityclient.agent.sources import Source
+from stabilityclient.agent.watch.exits import ExitStatus, exit_status, has_ended, open_process, signal_name
+from stabilityclient.agent.watch.oom import OomCounters
+from stabilityclient.agent.watch.safe_files import read_part
+from stabilityclient.rank_state.slot import STATE_EXCEPTION, STATE_FINISHED, STATE_LEFT, STATE_NAMES, STATE_RUNNING
+
+__all__ = ["CRASH_SIGNALS", "DeathWatch", "death_of", "fatal_text"]
+
+#: Signals that a process brings upon itself; all others come from outside.
+CRASH_SIGNALS = frozenset(
+    {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
+)
+#: Longest wait between the end of the main thread and that of the process, seconds: freeing the memory takes a while.
+BURIAL_S = 1.0
+#: Bytes of the end of the file ``stacks`` that are searched for what faulthandler left, and of it that travel.
+FATAL_TAIL_BYTES = 256 * 1024
+FATAL_CHARS = 8_000
+#: How long a line of the kernel's log about a kill for memory may be older than the death, seconds.
+KERNEL_LINE_S = 30.0
+
+_FATAL = "Fatal Python error"
+
+
+class DeathWatch:
+    """The ends of the ranks of this node.
+
+    Args:
+        counters: kills for memory by control group.
+        now: unix seconds. monotonic: monotonic seconds.
+        kernel_pids: whether process ids in the kernel's log are those that are visible (not in most containers).
+
+    Attributes:
+        trouble: why the ends of processes are seen late and without their status; empty when all is well.
+    """
+
+    def __init__(
+        self,
+        counters: OomCounters | None = None,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        kernel_pids: bool = True,
+    ) -> None:
+        self._kernel_pids = kernel_pids
+        self._counters = counters or OomCounters()
+        self._now = now
+        self._monotonic = monotonic
+        self._fds: dict[str, int] = {}
+        self._known: set[str] = set()
+        self._gone_since: dict[str, float] = {}
+        self._oom_lines: dict[int, tuple[float, str]] = {}
+        self.trouble = ""
+
+    def follow(self, source: Source) -> int | None:
+        """Watch a rank; return a file descriptor that becomes readable at its end, at the first call only.
+
+        Call it at each look for every rank that lives.
+        """
+        name, pid = source.info.source, source.info.pid
+        if source.elsewhere:
+            return None
+        self._counters.follow(pid)
+        if name in self._known:
+            return None
+        self._known.add(name)
+        try:
+            fd = open_process(pid, source.ticks)
+        except OSError as error:
+            self.trouble = f"processes can't be watched ({error.strerror or error}): a rank's exit code stays unknown"
+            return None
+        if fd is not None:
+            self._fds[name] = fd
+        return fd
+
+    def look(self) -> None:
+        """Read the counters of kills for memory."""
+        self._counters.look()
+
+    def take_kernel(self, lines: Iterable[Any]) -> None:
+        """Remember which processes the kernel's log says were killed for memory (lines of KernelLog)."""
+        for line in lines:
+            if self._kernel_pids and line.what == "oom" and line.pid is not None:
+                self._oom_lines[line.pid] = (line.time, line.text)
+        while len(self._oom_lines) > 100:
+            del self._oom_lines[next(iter(self._oom_lines))]
+
+    def told(self, source: Source) -> tuple[dict[str, Any] | None, ExitStatus] | None:
+        """Return how a rank ended, once; None while it lives, or its last threads do.
+
+        Returns:
+            The data of its ``process_death`` event (None: it left in order), and its exit status.
+        """
+        name, pid = source.info.source, source.info.pid
+        if source.alive:
+            return None
+        fd = self._fds.get(name)
+        since = self._gone_since.setdefault(name, self._monotonic())
+        if fd is not None and not has_ended(fd) and self._monotonic() - since < BURIAL_S:
+            return None
+        if source.elsewhere:
+            status = ExitStatus(None, None, "none", "it ran in another container (PID namespace)")
+        else:
+            status = exit_status(fd, pid, source.ticks)
+        self._counters.look()
+        data = death_of(source, status, self._oom_evidence(source, status), fatal_text(source))
+        self._forget(source)
+        return data, status
+
+    def close(self) -> None:
+        """Close all handles."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+    def descriptor(self, source: Source) -> int | None:
+        """Return the pidfd of a rank that is watched; it never means another process."""
+        return self._fds.get(source.info.source)
+
+    def _oom_evidence(self, source: Source, status: ExitStatus) -> dict[str, Any] | None:
+        pid, slot = source.info.pid, source.slot
+        if status.how != "none" and status.signal != signal.SIGKILL:
+            return None  # what was killed for memory was a child, if anything
+        if status.how == "none" and slot is not None and slot.state != STATE_RUNNING:
+            return None  # it still reported how it left: nobody who is killed for memory does
+        when, text = self._oom_lines.get(pid, (0.0, ""))
+        if text and self._now() - when <= KERNEL_LINE_S:
+            self._counters.kill_of(pid)  # the same kill: it explains no other death
+            return {"source": "kernel log", "line": text}
+        return self._counters.kill_of(pid)
+
+    def _forget(self, source: Source) -> None:
+        self._counters.forget(source.info.pid)
+        self._gone_since.pop(source.info.source, None)
+        fd = self._fds.pop(source.info.source, None)
+        if fd is not None:
+            os.close(fd)
+
+
+def fatal_text(source: Source) -> str | None:
+    """Return what faulthandler wrote into ``stacks`` when the process crashed, None where there is nothing."""
+    try:
+        data, _ = read_part(source.folder / "stacks", -1, FATAL_TAIL_BYTES)
+    except OSError:
+        return None
+    text = data.decode("utf-8", "replace")
+    at = text.rfind(_FATAL)
+    return text[at : at + FATAL_CHARS] if at >= 0 else None
+
+
+def death_of(
+    source: Source, status: ExitStatus, oom: dict[str, Any] | None, fatal: str | None
+) -> dict[str, Any] | None:
+    """Return the data of a ``process_death`` event (docs/wire.md), None when the process left in order.
+
+    Args:
+        source: a rank that is gone, whose slot was read after its end.
+        status: how it ended. oom: the kernel's evidence of a kill for memory. fatal: what faulthandler left.
+    """
+    slot = source.slot
+    state = None if slot is None else slot.state
+    if state == STATE_FINISHED:
+        return None
+    exception = slot.exception if slot is not None and state == STATE_EXCEPTION else ""
+    cause = _cause(state, exception, status, oom, fatal)
+    if cause is None:
+        return None
+    where = "" if slot is None or not slot.phase else f", in phase {slot.phase}"
+    step = "" if slot is None or slot.step < 0 else f" at step {slot.step}"
+    who = f"rank {source.info.rank} (pid {source.info.pid})"
+    evidence: dict[str, Any] = {
+        "text": f"{who} {_sentence(cause, exception, status, oom, fatal)}{where}{step}",
+        "state": STATE_NAMES[state] if state is not None and state < len(STATE_NAMES) else "unknown",
+        "beat": None if slot is None else slot.beat,
+        "oom_kills": 0 if oom is None else oom.get("kills", 1),
+    }
+    if exception:
+        evidence["exception"] = exception
+    return {
+        "source": source.info.source,
+        "rank": source.info.rank,
+        "pid": source.info.pid,
+        "last_phase": "" if slot is None else slot.phase,
+        "cause": cause,
+        "signal": status.signal,
+        "signal_name": None if status.signal is None else signal_name(status.signal),
+        "exit_code": status.exit_code,
+        "oom": oom,
+        "fatal": fatal,
+        "how": _how(status, oom, slot is not None),
+        "evidence": evidence,
+    }
+
+
+def _cause(
+    state: int | None, exception: str, status: ExitStatus, oom: dict[str, Any] | None, fatal: str | None
+) -> str | None:
+    """Return the word for the cause, None for a process that left in order."""
+    if oom is not None:
+        return "oom_kill"
+    if exception.startswith("KeyboardInterrupt") and (status.signal == signal.SIGINT or status.exit_code == 130):
+        return "signal"  # Ctrl-C: Python makes an exception of it, and then ends by the signal
+    if exception:
+        return "exception"
+    if status.signal is not None:
+        return "crash" if status.signal in CRASH_SIGNALS else "signal"
+    if status.exit_code is not None:
+        return "exit_code" if status.exit_code else None
+    if fatal is not None:
+        return "crash"
+    return None if state == STATE_LEFT else "unknown"
+
+
+def _sentence(cause: str, exception: str, status: ExitStatus, oom: dict[str, Any] | None, fatal: str | None) -> str:
+    if cause == "oom_kill":
+        proof = "its log names the process" if oom and oom["source"] == "kernel log" else "its group's counter moved"
+        return f"was killed by the kernel for memory ({proof})"
+    if cause == "exception":
+        return f"is ended by an uncaught exception: {exception}"
+    if status.signal is not None and cause == "signal":
+        return f"was killed by {signal_name(status.signal)} from outside ({_SENDERS.get(status.signal, 'somebody')})"
+    if cause == "signal":
+        return "was ended by SIGINT from outside (Ctrl-C, scheduler)"
+    if cause == "crash":
+        first = (fatal or "").split("\n", 1)[0]
+        named = signal_name(status.signal) if status.signal is not None else "a fatal error"
+        return f"crashed with {named}" + (f": {first}" if first else " in native code")
+    if cause == "exit_code":
+        code = status.exit_code or 0
+        shell = f" (128 + {signal_name(code - 128)}: a child's end, as shells report it)" if 128 < code < 193 else ""
+        return f"left with exit code {code} without finish(){shell}"
+    guess = "killed from outside (kill -9, scheduler) or crashed in native code"
+    return f"is gone without a trace: {guess}; which one is not known, because {status.why}"
+
+
+_SENDERS: dict[int, str] = {
+    signal.SIGKILL: "kill -9, scheduler, launcher",
+    signal.SIGTERM: "scheduler or launcher, which end the other ranks so when one is gone",
+    signal.SIGINT: "Ctrl-C, scheduler",
+    signal.SIGHUP: "its terminal was closed",
+}
+
+
+def _how(status: ExitStatus, oom: dict[str, Any] | None, has_slot: bool) -> str:
+    if status.how != "none":
+        return status.how
+    if oom is not None and oom["source"] == "kernel log":
+        return "kernel log"
+    return "slot" if has_slot else "none"

@@ -1,0 +1,96 @@
+"""Whether a rank would answer the signal that makes faulthandler write its stacks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from stabilityclient.agent.sources import Source
+from stabilityclient.agent.watch.exits import open_process, send_signal, signal_name
+from stabilityclient.agent.watch.probes import signal_is_caught
+from stabilityclient.rank_state.slot import STATE_RUNNING
+
+__all__ = ["SignalCheck", "send_dump_signal", "signal_trouble"]
+
+#: Seconds for which what was found about a rank is believed.
+CHECK_S = 2.0
+
+
+def signal_trouble(source: Source, fd: int | None) -> str:
+    """Return why a rank can't be made to write its stacks, empty when it can. Sends nothing that it would notice.
+
+    Args:
+        source: a rank that was just observed. fd: its pidfd.
+    """
+    return _try(source, fd, send=False)
+
+
+def send_dump_signal(source: Source, fd: int | None) -> str:
+    """Send the signal if that can do no harm; return why it was not sent, empty when it was."""
+    return _try(source, fd, send=True)
+
+
+def _try(source: Source, fd: int | None, *, send: bool) -> str:
+    slot = source.slot
+    if not source.alive:
+        return "the process has ended"
+    if slot is None or source.trouble:
+        return f"the slot can't be read: {source.trouble or 'it is not there yet'}"
+    number = slot.dump_signal
+    if not 0 < number < signal.NSIG:
+        return f"no dump signal is registered in the job: {source.no_dumps or 'an older client, or training took it'}"
+    if source.elsewhere:
+        return "it runs in another container (PID namespace): it can't be signalled from here"
+    if not source.ticks:
+        return "its start is not known, so it may be another process by now"
+    if slot.state != STATE_RUNNING:
+        return "the process is leaving: its handlers may be gone"
+    ours = None
+    try:
+        if fd is None:
+            fd = ours = open_process(source.info.pid, source.ticks)
+        if fd is None:
+            return "the process has ended"
+        if send:
+            # At the last moment: without its handler this signal would end the process.
+            caught = signal_is_caught(source.info.pid, number)
+            if caught:
+                send_signal(fd, number)
+        else:
+            send_signal(fd, 0)
+            caught = signal_is_caught(source.info.pid, number)
+    except OSError as error:
+        return f"the agent may not signal the process: {(error.strerror or str(error)).lower()}"
+    finally:
+        if ours is not None:
+            os.close(ours)
+    if not caught:
+        gone = "has no handler for it any more" if caught is False else "does not let us see its handlers"
+        return f"the process {gone} ({signal_name(number)})"
+    return ""
+
+
+class SignalCheck:
+    """Remembers for some seconds which ranks can't be made to write their stacks, and why.
+
+    Args:
+        descriptor: returns the pidfd of a rank, None where there is none.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, descriptor: Callable[[Source], int | None], now: Callable[[], float] = time.monotonic) -> None:
+        self._descriptor = descriptor
+        self._now = now
+        self._found: dict[str, tuple[float, str]] = {}
+
+    def trouble(self, source: Source) -> str:
+        """Return why this rank can't, empty when it can."""
+        now = self._now()
+        at, text = self._found.get(source.info.source, (-CHECK_S, ""))
+        if now - at >= CHECK_S:
+            text = signal_trouble(source, self._descriptor(source))
+            self._found = {name: entry for name, entry in self._found.items() if now - entry[0] < 2 * CHECK_S}
+            self._found[source.info.source] = (now, text)
+        return text

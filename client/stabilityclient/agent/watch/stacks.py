@@ -1,0 +1,299 @@
+"""A dump of every rank of the node: first what costs the job nothing, last a signal, and only where it must be.
+
+A heartbeat thread that beats brings the stacks itself. The signal is for processes whose interpreter is stuck:
+``faulthandler`` reads the frames of all threads without the interpreter's lock, and while threads run that crashes the
+process (CPython 3.11: after 2 to 118 dumps with six busy threads, never in 3,000 where all were blocked). It also
+interrupts system calls and lets pending calls run, so what is sampled after it says nothing about what was before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stabilityclient.agent.sources import Source, Sources
+from stabilityclient.agent.watch.dump_signal import send_dump_signal, signal_trouble
+from stabilityclient.agent.watch.health import living_ranks, main_thread_pending
+from stabilityclient.agent.watch.probes import Prober, children_of, tree_cpu_s
+from stabilityclient.agent.watch.safe_files import read_object, read_part
+from stabilityclient.agent.watch.stack_event import stack_events
+from stabilityclient.agent.watch.visibility_gaps import BlindSpot, grouped
+from stabilityclient.rank_state.slot import SlotView
+from stabilityclient.rollback.boundary import add_to_mailbox
+
+__all__ = ["MAX_STACK_CHARS", "StackTaker"]
+
+#: Seconds between the two samples of /proc and the slots.
+SAMPLE_S = 0.25
+#: Longest wait for the answers of the heartbeat threads, seconds: they look once a second.
+PROBE_S = 3.0
+#: Longest wait for the stacks after the signal, seconds.
+STACK_S = 1.0
+#: A file that has grown and then stays so for this long is complete, seconds: it is written without a pause.
+QUIET_S = 0.1
+#: A heartbeat thread that has not beaten for so long will not answer either, seconds: something holds the interpreter's
+#: lock.
+HEART_STANDS_S = 2.5
+#: Longest text of stacks, characters. The main thread comes last, so the beginning goes.
+MAX_STACK_CHARS = 60_000
+#: Bytes read of what a dump appended: 100 threads (faulthandler's own limit) of 100 frames.
+MAX_STACK_BYTES = 2 * 1024 * 1024
+
+_POLL_S = 0.02
+_STOPPED = ("T", "t")
+_THREAD = re.compile(r"\n(?:Current thread|Thread) 0x")
+
+
+@dataclass(slots=True)
+class _Look:
+    """What is known about one rank while the look goes on."""
+
+    source: Source
+    sampled: float = 0.0
+    proc: dict[str, Any] | None = None
+    slot: dict[str, Any] = field(default_factory=dict)
+    answer: dict[str, Any] = field(default_factory=dict)
+    stack: str | None = None
+    stack_missing: str | None = None
+    #: Where what the signal brings begins in the file, and how long it was at the last look; -1: no signal was sent.
+    begin: int = -1
+    size: int = 0
+    grew_at: float = 0.0
+
+    @property
+    def stands_s(self) -> float:
+        """Return for how long the heartbeat thread has not beaten, seconds."""
+        return time.monotonic() - self.source.beat_at
+
+
+class StackTaker:
+    """Carries out ``dump_stacks``.
+
+    Args:
+        run_folder: of the run on this node. sources: its ranks.
+        descriptor: returns the pidfd of a rank, None where there is none.
+        tell: sends an event: ``tell(kind, step, data)``.
+    """
+
+    def __init__(
+        self,
+        run_folder: Path,
+        sources: Sources,
+        descriptor: Callable[[Source], int | None],
+        tell: Callable[[str, int | None, dict[str, Any]], None],
+    ) -> None:
+        self._probe = run_folder / "probe"
+        self._sources = sources
+        self._descriptor = descriptor
+        self._tell = tell
+        self._no_recorder: list[tuple[Source, str]] = []
+
+    async def carry_out(self, command: dict[str, Any]) -> tuple[str, str]:
+        """Look at all ranks, tell it in ``stacks`` events, and return how that went. Takes 4.5 s at most."""
+        looks = [_Look(source) for source in living_ranks(self._sources)]
+        if not looks:
+            return "failed", "no rank is alive on this node"
+        await self._sample(looks)
+        standing = await self._ask_hearts(looks)
+        await self._signal(standing)
+        steps = [look.source.slot.step for look in looks if look.source.slot is not None]
+        step = max((step for step in steps if step >= 0), default=None)
+        for data in stack_events(str(command["command_id"]), map(_facts, looks)):
+            self._tell("stacks", step, data)
+        self._no_recorder = [(look.source, why) for look in looks if (why := _recorder_trouble(look))]
+        seen = sum(look.stack is not None for look in looks)
+        missing = sorted({look.stack_missing for look in looks if look.stack_missing})
+        return "acted", f"stacks of {seen} of {len(looks)} ranks" + (f"; {'; '.join(missing[:3])}" if missing else "")
+
+    def blind(self) -> list[BlindSpot]:
+        """Return which living ranks had no Flight Recorder at the newest look: what they wait in is not known."""
+        living = [(source, why) for source, why in self._no_recorder if source.alive]
+        do = "set TORCH_FR_BUFFER_SIZE=2000 and TORCH_NCCL_TRACE_BUFFER_SIZE=2000 before init_process_group"
+        return grouped("collectives", living, do)
+
+    async def _sample(self, looks: list[_Look]) -> None:
+        prober = Prober()
+        for again in (False, True):
+            if again:
+                await asyncio.sleep(SAMPLE_S)
+            for look in looks:
+                source = look.source
+                source.observe()
+                look.sampled = time.time()
+                thread = source.slot.thread if source.slot is not None else 0
+                if source.elsewhere:
+                    continue
+                look.proc = prober.look(source.info.pid, source.ticks, thread) or look.proc
+        for look in looks:
+            if look.proc is not None:
+                look.proc["children"] = children_of(look.source.info.pid)
+                look.proc["tree_cpu_s"] = tree_cpu_s(look.source.info.pid)
+            look.slot = _slot_facts(look.source)
+
+    async def _ask_hearts(self, looks: list[_Look]) -> list[_Look]:
+        """Take the heartbeat threads' answers; return the ranks whose interpreter is stuck: they need a signal."""
+        wanted = -1
+        try:
+            add_to_mailbox(str(self._probe))
+            wanted = int.from_bytes(self._probe.read_bytes()[:8], "little")
+            trouble = None
+        except OSError as error:
+            trouble = f"ranks can't be asked: {error.strerror or error}"
+        waiting, standing = [], []
+        for look in looks:
+            why = _heart_trouble(look) or trouble
+            if why is not None:
+                look.answer, look.stack_missing = {"why": why}, why
+            else:
+                waiting.append(look)
+        deadline = time.monotonic() + PROBE_S
+        while waiting:
+            for look in list(waiting):
+                look.source.observe()
+                if look.source.slot is not None and look.source.slot.probe >= wanted:
+                    self._take(look, wanted, "its answer can't be read")
+                elif look.stands_s > HEART_STANDS_S:
+                    look.answer = {
+                        "why": f"its heartbeat thread has been stuck for {look.stands_s:.0f} s: "
+                        "something holds the interpreter's lock"
+                    }
+                    standing.append(look)
+                elif time.monotonic() >= deadline:
+                    self._take(look, wanted, f"its heartbeat thread did not answer within {PROBE_S:g} s")
+                else:
+                    continue
+                waiting.remove(look)
+            await asyncio.sleep(_POLL_S)
+        return standing
+
+    def _take(self, look: _Look, wanted: int, missing: str) -> None:
+        try:
+            answer = read_object(look.source.folder / "probe.json")
+        except (OSError, ValueError):
+            answer = {}
+        look.answer = answer if answer.get("n") == wanted else {"why": missing}
+        threads = look.answer.get("threads")
+        look.stack = _cut(threads) if isinstance(threads, str) else None
+        # What the signal would have met: it is needed as soon as the interpreter is stuck.
+        trouble = signal_trouble(look.source, self._descriptor(look.source))
+        if look.stack is not None:
+            look.stack_missing = trouble or None
+        else:
+            look.stack_missing = f"{missing}; {trouble}" if trouble else missing
+
+    async def _signal(self, looks: list[_Look]) -> None:
+        for look in looks:
+            look.stack_missing = self._send(look)
+        waiting = [look for look in looks if look.begin >= 0]
+        deadline = time.monotonic() + STACK_S
+        while waiting and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
+            now = time.monotonic()
+            for look in list(waiting):
+                size = _size(look.source)
+                if size > look.size:
+                    look.size, look.grew_at = size, now
+                elif look.size > look.begin and now - look.grew_at >= QUIET_S:
+                    waiting.remove(look)
+        for look in looks:
+            if look.begin >= 0:
+                look.stack = _appended(look)
+                if look.stack is None:
+                    state = (look.proc or {}).get("state")
+                    deep = ": it waits uninterruptibly in the kernel (state D)" if state == "D" else ""
+                    look.stack_missing = f"nothing was written within {STACK_S:g} s of the signal{deep}"
+
+    def _send(self, look: _Look) -> str | None:
+        source = look.source
+        source.observe()
+        if look.stands_s <= HEART_STANDS_S:
+            return "its interpreter began to run again in the middle of the look"
+        look.begin = look.size = _size(source)
+        trouble = send_dump_signal(source, self._descriptor(source))
+        if trouble:
+            look.begin = -1
+        return trouble or None
+
+
+def _heart_trouble(look: _Look) -> str | None:
+    """Return why neither a heartbeat thread nor a signal can bring anything; None when it is worth to ask."""
+    source = look.source
+    if not source.alive:
+        return "the process has ended"
+    if source.slot is None or source.trouble:
+        return f"the slot can't be read: {source.trouble or 'it is not there yet'}"
+    if source.slot.version < 2:
+        return "the job uses an older stabilityclient, which answers no questions"
+    if (look.proc or {}).get("state") in _STOPPED:
+        return "the process is stopped (state T): it can report nothing before it continues"
+    return None
+
+
+def _recorder_trouble(look: _Look) -> str:
+    """Return why the collectives of a rank are not seen though it is in a process group; empty elsewhere."""
+    told = look.source.info.world_size > 1 and look.answer.get("group") is True
+    return str(look.answer.get("why") or "") if told else ""
+
+
+def _slot_facts(source: Source) -> dict[str, Any]:
+    slot: SlotView | None = source.slot
+    if slot is None or source.trouble:
+        return {"trouble": source.trouble or "not there yet"}
+    return {
+        "step": slot.step,
+        "step_start": slot.step_start,
+        "phase": slot.phase,
+        "phase_start": slot.phase_start,
+        "expect_s": slot.expect_s,
+        "beat": slot.beat,
+        "beat_age_s": round(time.monotonic() - source.beat_at, 2),
+        "pending": main_thread_pending(source),
+    }
+
+
+def _facts(look: _Look) -> dict[str, Any]:
+    info, answer = look.source.info, look.answer
+    collectives = answer.get("collectives")
+    return {
+        "rank": info.rank,
+        "source": info.source,
+        "pid": info.pid,
+        "sampled": look.sampled,
+        "proc": look.proc,
+        "slot": look.slot,
+        "stack": look.stack,
+        "stack_missing": look.stack_missing,
+        "collectives": collectives if isinstance(collectives, dict) else None,
+        "collectives_missing": None if isinstance(collectives, dict) else str(answer.get("why") or "not known"),
+    }
+
+
+def _size(source: Source) -> int:
+    try:
+        return os.stat(source.folder / "stacks").st_size
+    except OSError:
+        return 0
+
+
+def _appended(look: _Look) -> str | None:
+    try:
+        data, _ = read_part(look.source.folder / "stacks", look.begin, MAX_STACK_BYTES)
+    except OSError:
+        return None
+    text = data.decode("utf-8", "replace")
+    return _cut(text) if text.strip() else None
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MAX_STACK_CHARS:
+        return text
+    mark = "... the first threads are left out\n"
+    kept = text[-(MAX_STACK_CHARS - len(mark)) :]
+    header = _THREAD.search(kept)
+    return mark + kept[header.start() + 1 :] if header else mark + kept

@@ -1,0 +1,170 @@
+"""What can't be seen on this node, why, and what people can do about it: ``agent_state.blind`` of a Health message."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stabilityclient.agent.sources import Source
+from stabilityclient.rank_state.slot import STATE_RUNNING
+from stabilityclient.spool import CHUNK_BYTES
+
+__all__ = [
+    "BlindSpot",
+    "SpoolDisk",
+    "blind_ends",
+    "blind_numbers",
+    "blind_signals",
+    "blind_slots",
+    "blind_sources",
+    "blind_spool",
+    "grouped",
+    "twins",
+]
+
+#: Ranks named in one sentence; more are counted.
+MAX_NAMED = 8
+#: Two processes of one rank that both live for so long are two jobs, no restart, seconds.
+TWIN_S = 10.0
+#: For so long dropped records are called a present trouble, seconds.
+DROPPED_S = 60.0
+
+#: ``{"what","why","do"}``: a word (docs/wire.md), and two sentences for people.
+BlindSpot = dict[str, str]
+
+
+def grouped(what: str, troubles: Iterable[tuple[Source, str]], do: str) -> list[BlindSpot]:
+    """Return one entry for each different reason, with the ranks that have it."""
+    ranks: dict[str, list[int]] = {}
+    for source, why in troubles:
+        ranks.setdefault(why, []).append(source.info.rank or 0)
+    return [{"what": what, "why": f"{_named(found)}: {why}", "do": do} for why, found in ranks.items()]
+
+
+def blind_slots(sources: list[Source]) -> list[BlindSpot]:
+    """Return what is wrong with the slots of ranks that live."""
+    troubles = [(source, source.trouble) for source in sources if source.alive and source.trouble]
+    return grouped("slot", troubles, "install one version of stabilityclient for the whole job and restart it")
+
+
+def blind_sources(broken: Mapping[str, str]) -> list[BlindSpot]:
+    """Return the folders that no source can be made of: nothing of theirs is sent."""
+    do = "remove the folder if nobody needs what lies there"
+    more = "" if len(broken) <= MAX_NAMED else f" (and {len(broken) - MAX_NAMED} more)"
+    return [
+        {"what": "source", "why": f"sources/{name[:100]!r}: {why}{more}", "do": do}
+        for name, why in sorted(broken.items())[:MAX_NAMED]
+    ]
+
+
+def blind_numbers(sources: Iterable[Source]) -> list[BlindSpot]:
+    """Return the processes of which nothing is sent, as the server's numbers about them can't be."""
+    do = (
+        "start the process again (a new start has numbers of its own); what is kept goes to a server that does not "
+        "have this run: `stabilityboard import`"
+    )
+    troubles = [(source, source.held) for source in sources if source.held]
+    return grouped("numbers", troubles, do)
+
+
+def blind_ends(sources: list[Source]) -> list[BlindSpot]:
+    """Return which living ranks end unseen."""
+    why = "runs in another container (PID namespace): how it ends, its state and its children can't be seen"
+    do = "run the ranks of a node in one container, or let the containers share their PID namespace"
+    return grouped("exit_status", [(source, why) for source in sources if source.alive and source.elsewhere], do)
+
+
+def blind_signals(sources: list[Source], trouble: Callable[[Source], str]) -> list[BlindSpot]:
+    """Return which running ranks can't be made to write stacks; those without a readable slot are reported as that."""
+    readable = [(source, source.slot) for source in sources if source.alive and source.slot and not source.trouble]
+    running = [source for source, slot in readable if slot.state == STATE_RUNNING]  # who leaves takes the handler along
+    troubles = [(source, why) for source in running if (why := trouble(source))]
+    return grouped("signals", troubles, "leave STABILITY_DUMP_SIGNAL at its default, and run job and agent as one user")
+
+
+def twins(sources: list[Source], now: float) -> list[BlindSpot]:
+    """Return ranks of which two processes live: two jobs with one run id.
+
+    Args:
+        sources: processes that live. now: unix seconds.
+    """
+    by_rank: dict[int, list[Source]] = {}
+    for source in sources:
+        same = by_rank.setdefault(source.info.rank or 0, [])
+        # A process may open the run twice: that is one job.
+        if now - source.info.started > TWIN_S and all(source.info.pid != other.info.pid for other in same):
+            same.append(source)
+    return [
+        {
+            "what": "twins",
+            "why": f"rank {rank} has {len(found)} living processes (pids {', '.join(str(s.info.pid) for s in found)}): "
+            "two jobs record under one run id, and their points are mixed",
+            "do": "end one of them, or give it a STABILITY_RUN_ID of its own",
+        }
+        for rank, found in by_rank.items()
+        if len(found) > 1
+    ]
+
+
+class SpoolDisk:
+    """The disk on which the spool lies.
+
+    Args:
+        folder: run folder. limit_bytes: of the spool. now: monotonic seconds.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._now = now
+        self._dropped = 0
+        self._dropped_at = float("-inf")
+
+    def facts(self, dropped: int, own_error: str) -> dict[str, Any]:
+        """Return ``{"free_mib","limit_mib","dropped","error"}`` of a Health message; error is None when all is well.
+
+        Args:
+            dropped: records of this node that found no room so far. own_error: why the agent's own find none.
+        """
+        if dropped > self._dropped:
+            self._dropped_at = self._now()
+        self._dropped = dropped
+        free_mib, error = None, None
+        try:
+            disk = os.statvfs(self._folder)
+        except OSError as failure:
+            error = f"the spool's folder can't be read: {failure.strerror or failure}"
+        else:
+            free = disk.f_bavail * disk.f_frsize
+            free_mib = round(free / 2**20, 1)
+            if disk.f_flag & os.ST_RDONLY:
+                error = "the spool's disk is read-only"
+            elif free < CHUNK_BYTES:
+                error = f"the spool's disk is full: {free_mib} MiB are free"
+        if error is None and own_error:
+            error = own_error
+        if error is None and self._now() - self._dropped_at < DROPPED_S:
+            error = "records found no room in the last minute and were dropped"
+        return {
+            "free_mib": free_mib,
+            "limit_mib": round(self._limit_bytes / 2**20, 1),
+            "dropped": dropped,
+            "error": error,
+        }
+
+
+def blind_spool(facts: dict[str, Any]) -> list[BlindSpot]:
+    """Return what the disk hides: new records, while there is no room for them."""
+    if not facts["error"]:
+        return []
+    do = "free the disk of STABILITY_DIR or set it to another one; raise STABILITY_SPOOL_MIB where that is the limit"
+    return [{"what": "spool", "why": f"{facts['error']}: new points of this node are not recorded", "do": do}]
+
+
+def _named(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, sorted(ranks)[:MAX_NAMED]))
+    more = f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"

@@ -1,0 +1,125 @@
+"""``init()``: checks the settings, makes the files, starts the heartbeat thread and the agent, and returns the run."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from stabilityclient.errors import NotReadyError
+from stabilityclient.guard import Guard, under_pytest
+from stabilityclient.run import Run
+from stabilityclient.run_components import Parts
+from stabilityclient.settings import resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from stabilityclient.rollback.arbiter import Arbiter
+    from stabilityclient.settings import Settings
+
+__all__ = ["init"]
+
+
+def init(
+    project: str | None = None,
+    name: str | None = None,
+    run_id: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    url: str | None = None,
+    api_key: str | None = None,
+    dir: str | os.PathLike[str] | None = None,
+) -> Run:
+    """Begin to record this process; call it once on each rank.
+
+    Args:
+        project: groups runs. name: what people call this run.
+        run_id: the same id continues a run after a restart. Default: STABILITY_RUN_ID, else made from the
+            launcher's facts so that all ranks agree, else the name with date and a random suffix.
+        config: anything that JSON can hold; shown with the run.
+        url: server (STABILITY_URL, default http://127.0.0.1:8080). api_key: STABILITY_API_KEY.
+        dir: folder for the spool (STABILITY_DIR, default ``.stability``); best on the node's own disk.
+
+    Returns:
+        The run. With STABILITY_MODE=disabled, or when the folder can't be written, one that does nothing.
+
+    Raises:
+        SettingError: a setting is wrong. Nothing else, unless under pytest.
+    """
+    settings = resolve(
+        project=project,
+        name=name,
+        run_id=run_id,
+        config=config,
+        url=url,
+        api_key=api_key,
+        dir=dir,
+        environ=os.environ,
+        stamp=_stamp,
+    )
+    guard = Guard(strict=under_pytest(os.environ))
+    run = Run(settings, guard)
+    if settings.mode == "disabled":
+        return run
+    try:
+        run._open(_make_parts(settings, guard, run))
+    except Exception as error:
+        text = f"nothing of this process will be recorded: {settings.dir} can't be used ({error})"
+        guard.caught("init()", NotReadyError(text))
+    return run
+
+
+def _make_parts(settings: Settings, guard: Guard, run: Run) -> Parts:
+    from stabilityclient.identity import Identity, hand_down
+    from stabilityclient.rank_state.heartbeat import Heart
+    from stabilityclient.rank_state.probe import Probe
+    from stabilityclient.rollback.arbiter import arbiter_for
+    from stabilityclient.rollback.boundary import Boundary
+    from stabilityclient.sidecar import Sidecar
+    from stabilityclient.start import find_twin, open_source, run_folder
+
+    node = settings.node
+    parts = Parts()
+    parts.folder = run_folder(settings, node)
+    parts.source, parts.spool, parts.slot, parts.stack_file = open_source(
+        settings, parts.folder, node, os.getpid(), time.time_ns(), guard.note
+    )
+    home = os.path.join(parts.folder, "sources", parts.source)
+    parts.probe = Probe(os.path.join(parts.folder, "probe"), os.path.join(home, "probe.json"), parts.slot)
+    ranks = settings.ranks
+
+    def twin() -> int | None:
+        return find_twin(os.path.join(parts.folder, "sources"), ranks.rank, node, os.getpid())
+
+    identity = Identity(ranks, twin)
+
+    def arbiter(command_id: str, attempt: int) -> Arbiter:
+        return arbiter_for(parts.folder, ranks.local_world_size >= identity.world_size, command_id, attempt)
+
+    say = run._restoring.say
+    parts.boundary = Boundary(parts.folder, ranks.rank, ranks.world_size, arbiter, say, identity=identity)
+    hand_down(os.environ, settings.run_id, parts.folder)
+    parts.sidecar = None
+    if settings.mode == "online":
+        parts.sidecar = Sidecar(parts.folder, settings.url, settings.api_key, settings.drain_s)
+        if ranks.local_rank == 0:
+            try:
+                parts.sidecar.start()
+            except NotReadyError as error:
+                guard.note("agent", str(error))  # the records stay in the spool; the heartbeat thread tries again
+    parts.heart = Heart(
+        parts.slot,
+        parts.spool,
+        parts.sidecar,
+        parts.probe,
+        guard,
+        ranks.local_rank,
+        lambda: (run.logged_step, run.logged_at),
+    )
+    parts.heart.start()
+    return parts
+
+
+def _stamp() -> str:
+    return time.strftime("%Y%m%d-%H%M%S-") + os.urandom(2).hex()

@@ -1,0 +1,1 @@
+"""Turns what people log into floats, without ever waiting for a device."""

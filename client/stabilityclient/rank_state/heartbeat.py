@@ -1,0 +1,157 @@
+"""The client's one thread in the training process: a beat each second, a spare chunk, an eye on the agent."""
+
+from __future__ import annotations
+
+import time
+
+from stabilityclient.rank_state.pending_call_probe import PendingCalls
+from stabilityclient.rank_state.slot import FLAG_PENDING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stabilityclient.guard import Guard
+    from stabilityclient.metrics.device_values import Deferred
+    from stabilityclient.rank_state.probe import Probe
+    from stabilityclient.rank_state.slot import Slot
+    from stabilityclient.sidecar import Sidecar
+    from stabilityclient.spool import SpoolWriter
+
+__all__ = ["Heart"]
+
+#: Seconds between beats. A slot whose beat does not move says that Python itself is held (see the design, hang).
+BEAT_S = 1.0
+#: Beats between two looks after the agent, for the first rank of the node.
+LOOK_BEATS = 2
+#: Looks in a row that find the server away before that is reported: two or three reconnects are nobody's concern.
+AWAY_LOOKS = 10
+#: The same for the other ranks: they only matter when the first rank is gone.
+OTHER_LOOK_BEATS = 7
+
+
+class Heart:
+    """Runs from ``start`` to ``stop``. Nothing in it ends the thread but ``stop``.
+
+    Args:
+        slot, spool, probe: of this process. sidecar: None when offline.
+        local_rank: only the first rank of a node looks often whether the agent lives.
+        logged: returns the step of the newest log() and its unix seconds.
+    """
+
+    def __init__(
+        self,
+        slot: Slot,
+        spool: SpoolWriter,
+        sidecar: Sidecar | None,
+        probe: Probe,
+        guard: Guard,
+        local_rank: int,
+        logged: Callable[[], tuple[int, float]],
+    ) -> None:
+        import threading
+
+        self._slot = slot
+        self._spool = spool
+        self._sidecar = sidecar
+        self._probe = probe
+        self._pending: PendingCalls | None = None
+        self._pending_tried = False
+        self._guard = guard
+        self._logged = logged
+        self._look_beats = LOOK_BEATS if local_rank == 0 else OTHER_LOOK_BEATS
+        self._wake = threading.Event()
+        self._stopped = False
+        self._published = 0.0
+        self._told = ""
+        self._away = 0
+        #: Set by the run when a device value comes: its dropped rows count too.
+        self.deferred: Deferred | None = None
+        #: While steps() runs it writes the slot's step itself.
+        self.stepping = False
+        self._thread = threading.Thread(target=self._work, name="stability-heart", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._spool.on_spare_taken = self._wake.set
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; waits for it, a second at most."""
+        self._stopped = True
+        self._wake.set()
+        self._thread.join(1.0)
+
+    def publish(self) -> None:
+        """Bring to the slot what the hot path does not write each time."""
+        step, when = self._logged()
+        if when != self._published:  # not "later": a clock that is set back must not hide the steps that follow
+            self._published = when
+            if not self.stepping:
+                self._slot.step = step
+                self._slot.step_start = when
+        self._slot.last_seq = self._spool.last_seq
+        self._slot.dropped = self._spool.dropped + (self.deferred.dropped if self.deferred is not None else 0)
+        self._slot.write()
+
+    def _work(self) -> None:
+        next_beat = time.monotonic() + BEAT_S
+        while not self._stopped:
+            try:
+                self._spool.prepare_spare(_pause)
+                self._wake.wait(max(0.0, next_beat - time.monotonic()))
+                self._wake.clear()
+                now = time.monotonic()
+                if self._stopped or now < next_beat:
+                    continue
+                next_beat = max(next_beat + BEAT_S, now)
+                self._slot.beat += 1
+                self.publish()
+                self._leave_signal()
+                self._ask_main_thread()
+                self._probe.look()
+                if self._sidecar is not None and self._slot.beat % self._look_beats == 0:
+                    self._look(self._sidecar)
+            except Exception as error:  # strict or not: an exception in a daemon thread helps nobody
+                self._guard.swallowed += 1
+                self._guard.note("heart", f"{type(error).__name__}: {error}")
+                time.sleep(0.1)
+
+    def _leave_signal(self) -> None:
+        """Give the dump signal up when training has set a handler of its own for it since: it is theirs."""
+        import signal
+
+        number = self._slot.dump_signal
+        if number and signal.getsignal(number) not in (signal.SIG_DFL, None):
+            self._slot.dump_signal = 0
+
+    def _ask_main_thread(self) -> None:
+        """Publish how often the main thread ran what we asked for, and ask again."""
+        if not self._pending_tried:
+            self._pending_tried = True
+            try:
+                self._pending = PendingCalls()
+                self._slot.flags |= FLAG_PENDING
+            except Exception:  # an interpreter without ctypes: the slot says that nobody asks
+                return
+        if self._pending is not None:
+            self._slot.pending = self._pending.done()
+            self._slot.write_probes()
+            self._pending.ask()
+
+    def _look(self, sidecar: Sidecar) -> None:
+        sidecar.ensure()
+        state = sidecar.state()
+        if state.get("state") == "refused" and state.get("error") != self._told:
+            self._told = str(state.get("error"))
+            self._guard.note("agent", f"the server refuses this run's data, it stays in the spool: {self._told}")
+        self._away = self._away + 1 if state.get("state") == "connecting" else 0
+        if self._away == AWAY_LOOKS:
+            where, why = state.get("url"), state.get("error")
+            self._guard.note(
+                "agent", f"the server at {where} can't be reached, what is logged waits in the spool: {why}"
+            )
+
+
+def _pause() -> None:
+    time.sleep(0.0005)

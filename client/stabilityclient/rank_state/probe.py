@@ -1,0 +1,136 @@
+"""Answers the agent's question "what do you do, and wait for?": a counter file asks, ``probe.json`` is the answer.
+
+The stacks of Python are in it: taken with the interpreter's lock they are safe, where faulthandler, which reads them
+without it, can crash a process whose threads run.
+
+A thread of its own answers and nobody waits for it: the Flight Recorder asks the driver about events, and a sick driver
+may hold that call without end. The heartbeat thread must beat on.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from stabilityclient.rank_state.flight_recorder import has_group, read_recorder
+from stabilityclient.rank_state.slot import FLAG_RECORDER
+from stabilityclient.rollback.boundary import MAILBOX_BYTES, map_counter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any
+
+    from stabilityclient.rank_state.slot import Slot
+
+__all__ = ["Probe", "python_stacks"]
+
+#: Frames of a thread, threads, and characters of all of it, at most.
+MAX_FRAMES = 100
+MAX_THREADS = 64
+MAX_STACK_CHARS = 60_000
+#: Threads of ours are not what somebody looks for.
+_OURS = "stability-"
+
+
+class Probe:
+    """The probe counter of one process. ``look`` is called by the heartbeat thread, with each beat.
+
+    Args:
+        counter: path of the counter file, made if it is not there.
+        answer: path of ``probe.json``.
+        slot: gets the number that was answered, and whether there is a Flight Recorder.
+
+    Raises:
+        OSError: the counter can't be made or mapped.
+    """
+
+    def __init__(self, counter: str, answer: str, slot: Slot) -> None:
+        self._map = map_counter(counter)
+        self._seen = self._map[:MAILBOX_BYTES]  # questions put before this process began are not for it
+        self._answer = answer
+        self._slot = slot
+        self._asking: Any = None
+        self._asking_since = 0.0
+
+    def look(self) -> None:
+        """Answer a new question."""
+        counter = self._map[:MAILBOX_BYTES]
+        if counter == self._seen:
+            return
+        self._seen = counter
+        number = int.from_bytes(counter, "little")
+        if self._asking is not None and self._asking.is_alive():
+            waited_s = time.monotonic() - self._asking_since
+            why = f"the call of the Flight Recorder has not come back for {waited_s:.0f} s"
+            self._write(number, None, why, python_stacks())
+            return
+        import threading
+
+        self._asking_since = time.monotonic()
+        self._asking = threading.Thread(target=self._ask, args=(number,), name=_OURS + "probe", daemon=True)
+        self._asking.start()
+
+    def _ask(self, number: int) -> None:
+        try:
+            # First: it needs this interpreter only, and the recorder's call may never come back.
+            threads = python_stacks()
+            if "torch" in sys.modules:
+                self._write(number, None, "the Flight Recorder has not answered yet", threads, whole=False)
+            try:
+                collectives, why = read_recorder(sys.modules, time.time())
+            except Exception as error:  # any version of torch may be there, in any state
+                collectives, why = None, f"the Flight Recorder could not be read: {type(error).__name__}: {error}"[:500]
+            if collectives is not None:
+                self._slot.flags |= FLAG_RECORDER
+            self._write(number, collectives, why, threads)
+        except Exception:
+            pass  # a full disk: the agent says that no answer came
+
+    def _write(
+        self, number: int, collectives: dict[str, Any] | None, why: str | None, threads: str, *, whole: bool = True
+    ) -> None:
+        import json
+
+        from stabilityclient.start import write_whole
+
+        answer = {"n": number, "time": time.time(), "collectives": collectives, "why": why, "threads": threads}
+        answer["group"] = _in_group()
+        write_whole(self._answer, json.dumps(answer).encode())
+        if whole:
+            self._slot.probe = number
+            self._slot.write_probes()
+
+    def close(self) -> None:
+        """Unmap the counter."""
+        self._map.close()
+
+
+def _in_group() -> bool:
+    try:
+        return has_group(sys.modules)
+    except Exception:
+        return True  # any version of torch may be there: what it says can't be read, and that is worth telling
+
+
+def python_stacks() -> str:
+    """Return the stacks of all Python threads but ours, newest call first, in faulthandler's format."""
+    import threading
+
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    parts = []
+    frames = {ident: frame for ident, frame in sys._current_frames().items() if _OURS not in names.get(ident, "")}
+    for ident in sorted(frames, key=lambda ident: ident == main)[-MAX_THREADS:]:
+        title = "Current thread" if ident == main else "Thread"
+        parts.append(f"{title} 0x{ident:016x} (most recent call first):\n{_lines(frames[ident])}")
+    return "\n".join(parts)[-MAX_STACK_CHARS:]
+
+
+def _lines(frame: FrameType | None) -> str:
+    lines: list[str] = []
+    while frame is not None and len(lines) < MAX_FRAMES:
+        code = frame.f_code
+        lines.append(f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}\n')
+        frame = frame.f_back
+    return "".join(lines)

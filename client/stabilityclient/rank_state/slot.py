@@ -1,0 +1,368 @@
+"""The slot: a 4,096-byte memory-mapped file in which a rank says what it is doing, readable after its death.
+
+The layout is in ``docs/wire.md``; ``tests/client/golden/slot.bin`` pins the bytes. The writer packs all moving fields
+with one C call (atomic among the threads of the process); a counter before and after tells another process a torn
+read. Who reads gets a :class:`SlotView`, or a :class:`SlotTrouble` that says why there is nothing to see.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from _thread import get_ident, get_native_id
+
+from stabilityclient.arguments import MAX_STEP
+from stabilityclient.rank_state.phase_table import PhaseTable, clip, name_of, read_phases
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stabilityclient.rank_state.phase import Phase
+
+__all__ = [
+    "CLAIM_FIRST",
+    "CLAIM_INIT",
+    "CLAIM_STEPS",
+    "FLAG_FATAL",
+    "FLAG_PENDING",
+    "FLAG_RECORDER",
+    "SLOT_BYTES",
+    "STATE_EXCEPTION",
+    "STATE_FINISHED",
+    "STATE_LEFT",
+    "STATE_NAMES",
+    "STATE_RUNNING",
+    "Slot",
+    "SlotTrouble",
+    "SlotView",
+    "read_slot",
+]
+
+SLOT_BYTES = 4096
+SLOT_VERSION = 2
+#: Oldest version that is still read: what it lacks is None or empty in the view.
+OLDEST_VERSION = 1
+MAGIC = b"SBSLOT01"
+STATE_RUNNING = 0
+STATE_FINISHED = 1
+STATE_LEFT = 2
+STATE_EXCEPTION = 3
+#: Names of the states in Health messages, by number.
+STATE_NAMES = ("running", "finished", "left", "exception")
+#: Flags: fatal errors leave their trace in ``stacks``; PyTorch's Flight Recorder was seen; pending calls are asked for.
+FLAG_FATAL = 1
+FLAG_RECORDER = 2
+FLAG_PENDING = 4
+#: Who may say which thread runs the training loop, weakest first: whoever enters a phase, the thread of ``init()``
+#: when it enters one, the thread that iterates over ``steps()``.
+CLAIM_FIRST = 1
+CLAIM_INIT = 2
+CLAIM_STEPS = 3
+#: Room for the text of the exception that ended the process, bytes of UTF-8.
+EXCEPTION_BYTES = 512
+
+_HEAD = struct.Struct("<8sIIiiI")  # magic, version, pid, rank, world size, state
+_STATE_AT = 24
+_BODY_AT = 28
+# lock, beat, step, step start, phase start, expected phase seconds, last seq, dropped, phase, segment key, lock
+_BODY = struct.Struct("<IQqdddQQ64s64sI")
+_STEP = struct.Struct("<IQqd")  # its first four fields
+_LOCK_AFTER_AT = _BODY_AT + _BODY.size - 4
+_EXCEPTION_AT = 256
+_PROBES_AT = 768
+# pending calls run, dump signal, flags, probe answered, native id of the loop's thread
+_PROBES = struct.Struct("<QiIQI")
+_U32 = struct.Struct("<I")
+_NAME_BYTES = 64
+#: Reads of a slot that is being written before the last copy is given up on.
+_READ_ATTEMPTS = 8
+#: Unix seconds beyond which a time is no time (year 5138).
+_MAX_TIME_S = 1e11
+#: Longest declared phase that can be meant, seconds (3,000 years).
+_MAX_EXPECT_S = 1e11
+
+
+class Slot:
+    """Writer of one slot file.
+
+    Args:
+        path: file to make; must not be there yet.
+        pid: of this process. rank, world_size: its place in the job.
+        started: unix seconds, the start of the first phase.
+
+    Attributes:
+        phases: the table of own times. top: innermost phase of the loop's thread, None outside of any.
+        owner: ident of the thread that runs the loop, 0 while nobody claimed to be it.
+        pending, dump_signal, flags, probe: see docs/wire.md; ``write_probes`` publishes them.
+
+    Raises:
+        OSError: the file can't be made (full disk, no permission).
+    """
+
+    def __init__(self, path: str, *, pid: int, rank: int, world_size: int, started: float) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(fd, 0, SLOT_BYTES)  # so that a full disk is an error here, never a SIGBUS later
+            self._map: mmap.mmap | bytearray = mmap.mmap(fd, SLOT_BYTES)
+        finally:
+            os.close(fd)
+        self.beat = 0
+        self.step = -1
+        self.step_start = 0.0
+        self.phase_start = started
+        self.expect_s = 0.0
+        self.last_seq = 0
+        self.dropped = 0
+        self.pending = 0
+        self.dump_signal = 0
+        self.flags = 0
+        self.probe = 0
+        self.top: Phase | None = None
+        self.owner = 0
+        self._claim = 0
+        self._made_by = get_ident()
+        self._thread = get_native_id()
+        self._phase = b""
+        self._segment = b""
+        self._lock = 0
+        self._pack_into = _BODY.pack_into
+        self._pack_step = _STEP.pack_into
+        self._pack_lock = _U32.pack_into
+        _HEAD.pack_into(self._map, 0, MAGIC, SLOT_VERSION, pid, rank, world_size, STATE_RUNNING)
+        self.phases = PhaseTable(self._map)
+        self.write_probes()
+        self.write()
+
+    def write(self) -> None:
+        """Publish all moving fields."""
+        self._lock = lock = (self._lock + 1) & 0xFFFFFFFF
+        self._pack_into(
+            self._map,
+            _BODY_AT,
+            lock,
+            self.beat,
+            self.step,
+            self.step_start,
+            self.phase_start,
+            self.expect_s,
+            self.last_seq,
+            self.dropped,
+            self._phase,
+            self._segment,
+            lock,
+        )
+
+    def set_step(self, step: int, now: float) -> None:
+        """Say that step ``step`` began at ``now`` (unix seconds)."""
+        self.step = step
+        self.step_start = now
+        self._lock = lock = (self._lock + 1) & 0xFFFFFFFF
+        # The hottest write: only the fields that moved. Both pack calls belong together; another thread that comes in
+        # between (a beat) leaves equal counters of its own, and the fields are whole either way.
+        self._pack_step(self._map, _BODY_AT, lock, self.beat, step, now)
+        self._pack_lock(self._map, _LOCK_AFTER_AT, lock)
+
+    def show(self, label: bytes, now: float, expect_s: float) -> None:
+        """Say that the phase with this label (UTF-8, 64 bytes at most) began at ``now``.
+
+        Args:
+            expect_s: how long it may take from ``now`` on, seconds (0: not declared).
+        """
+        self._phase = label
+        self.phase_start = now
+        self.expect_s = expect_s
+        # The same as write(), whose call would be a tenth of the phase's cost.
+        self._lock = lock = (self._lock + 1) & 0xFFFFFFFF
+        self._pack_into(
+            self._map,
+            _BODY_AT,
+            lock,
+            self.beat,
+            self.step,
+            self.step_start,
+            now,
+            expect_s,
+            self.last_seq,
+            self.dropped,
+            label,
+            self._segment,
+            lock,
+        )
+
+    def claim(self, strength: int) -> bool:
+        """Say that this thread runs the training loop; a stronger claim (CLAIM_) wins, among equals the first.
+
+        Returns:
+            Whether the loop's thread is this one. Only its phases are shown as what the rank is doing: a loader's or a
+            checkpoint's own thread would hide what training does.
+        """
+        me = get_ident()
+        if strength == CLAIM_FIRST and me == self._made_by:
+            strength = CLAIM_INIT
+        if strength > self._claim or (strength == CLAIM_STEPS and me != self.owner):
+            self._claim = strength
+            if me != self.owner:
+                self.owner = me
+                self.top = None
+                self._thread = get_native_id()
+                self.write_probes()
+        return me == self.owner
+
+    def write_probes(self) -> None:
+        """Publish what the heartbeat thread finds out."""
+        _PROBES.pack_into(self._map, _PROBES_AT, self.pending, self.dump_signal, self.flags, self.probe, self._thread)
+
+    def set_segment(self, key: str) -> None:
+        """Say to which segment the points from here on belong."""
+        self._segment = clip(key, _NAME_BYTES)
+        self.write()
+
+    def set_state(self, state: int, exception: str = "") -> None:
+        """Say how the process leaves; ``exception`` is kept for the agent, who reads it after the death."""
+        if exception:
+            text = clip(exception, EXCEPTION_BYTES)
+            self._map[_EXCEPTION_AT : _EXCEPTION_AT + len(text)] = text
+        self.write()
+        _U32.pack_into(self._map, _STATE_AT, state)
+
+    def close(self) -> None:
+        """Unmap the file, which stays. Later writes go nowhere (a forked child, a phase that ends late)."""
+        if isinstance(self._map, mmap.mmap):
+            self._map.close()
+            self._map = bytearray(SLOT_BYTES)
+            self.phases.move_to(self._map)
+
+
+class SlotTrouble:
+    """Why a slot can't be read.
+
+    Attributes:
+        reason: ``missing`` (not made yet, or removed), ``unreadable``, ``short``, ``not_a_slot``, ``version``,
+            ``nonsense`` (values that can't be).
+        text: the same in words, for people.
+    """
+
+    __slots__ = ("reason", "text")
+
+    def __init__(self, reason: str, text: str) -> None:
+        self.reason = reason
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"SlotTrouble({self.reason!r}, {self.text!r})"
+
+
+class SlotView:
+    """One reading of a slot. Times are unix seconds, ``state`` is a STATE_ number.
+
+    Attributes:
+        torn: the process was killed or stopped in the middle of a write: fields of two writes are mixed.
+        pending: pending calls that the main thread has run, None where nobody asks (version 1, no ctypes).
+        phases: own time of each phase: name -> (count, total seconds, longest seconds).
+        thread: native id of the thread that runs the loop, 0 where it is not known (version 1).
+    """
+
+    __slots__ = (
+        "beat",
+        "dropped",
+        "dump_signal",
+        "exception",
+        "expect_s",
+        "flags",
+        "last_seq",
+        "pending",
+        "phase",
+        "phase_start",
+        "phases",
+        "pid",
+        "probe",
+        "rank",
+        "segment_key",
+        "state",
+        "step",
+        "step_start",
+        "thread",
+        "torn",
+        "version",
+        "world_size",
+    )
+
+    def __init__(self, data: bytes, torn: bool = False) -> None:
+        _, self.version, self.pid, self.rank, self.world_size, self.state = _HEAD.unpack_from(data)
+        body = _BODY.unpack_from(data, _BODY_AT)
+        _, self.beat, self.step, self.step_start, self.phase_start, self.expect_s = body[:6]
+        self.last_seq, self.dropped = body[6:8]
+        self.phase = name_of(body[8])
+        self.segment_key = name_of(body[9])
+        self.exception = name_of(data[_EXCEPTION_AT : _EXCEPTION_AT + EXCEPTION_BYTES])
+        self.torn = torn
+        self.pending: int | None = None
+        self.dump_signal = self.flags = self.probe = self.thread = 0
+        self.phases: dict[str, tuple[int, float, float]] = {}
+        if self.version >= 2:
+            pending, self.dump_signal, self.flags, self.probe, self.thread = _PROBES.unpack_from(data, _PROBES_AT)
+            self.pending = pending if self.flags & FLAG_PENDING else None
+            self.phases = read_phases(data)
+
+
+def read_slot(path: str) -> SlotView | SlotTrouble:
+    """Return what the slot says, or why it can't be read.
+
+    A slot of a process that was killed in the middle of a write is read as it lies, with ``torn`` set: better an old
+    step than none. Reads at most :data:`_READ_ATTEMPTS` times and never waits.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO in its place would make us wait
+    except FileNotFoundError:
+        return SlotTrouble("missing", "there is no slot file (yet)")
+    except OSError as error:
+        return SlotTrouble("unreadable", f"the slot file can't be opened: {error.strerror or error}")
+    try:
+        data, torn = _read(fd)
+    except OSError as error:
+        return SlotTrouble("unreadable", f"the slot file can't be read: {error.strerror or error}")
+    finally:
+        os.close(fd)
+    if len(data) < SLOT_BYTES:
+        return SlotTrouble("short", f"the slot file has {len(data)} bytes, expected {SLOT_BYTES}: it was cut")
+    if not data.startswith(MAGIC):
+        return SlotTrouble("not_a_slot", "the slot file does not begin as one: something else wrote there")
+    version = _U32.unpack_from(data, len(MAGIC))[0]
+    if not OLDEST_VERSION <= version <= SLOT_VERSION:
+        return SlotTrouble(
+            "version",
+            f"the slot is of version {version}, expected {OLDEST_VERSION} to {SLOT_VERSION}: "
+            "agent and job use different stabilityclient versions",
+        )
+    view = SlotView(data, torn)
+    wrong = _nonsense(view)
+    return view if wrong is None else SlotTrouble("nonsense", f"the slot says {wrong}: it is damaged")
+
+
+def _read(fd: int) -> tuple[bytes, bool]:
+    """Return one copy of the file and whether it is torn.
+
+    The counter at the end is read before the copy and the one at the beginning after it: when they agree, no write
+    began or ended in between.
+    """
+    data = b""
+    for _ in range(_READ_ATTEMPTS):
+        after = os.pread(fd, 4, _LOCK_AFTER_AT)
+        data = os.pread(fd, SLOT_BYTES, 0)
+        if after == os.pread(fd, 4, _BODY_AT):
+            return data, False
+    return data, data[_BODY_AT : _BODY_AT + 4] != data[_LOCK_AFTER_AT : _LOCK_AFTER_AT + 4]
+
+
+def _nonsense(view: SlotView) -> str | None:
+    if view.rank < 0 or view.world_size < 1:
+        return f"rank {view.rank} of {view.world_size}"
+    if view.state >= len(STATE_NAMES):
+        return f"state {view.state}"
+    if not -1 <= view.step <= MAX_STEP:
+        return f"step {view.step}"
+    if not (abs(view.step_start) < _MAX_TIME_S and abs(view.phase_start) < _MAX_TIME_S):
+        return f"that a step began at {view.step_start} and a phase at {view.phase_start}"
+    if not 0 <= view.expect_s < _MAX_EXPECT_S:
+        return f"that a phase may take {view.expect_s} s"
+    return None

@@ -1,0 +1,243 @@
+"""What happens between two steps: look into the mailbox, answer commands, act with all ranks or not at all.
+
+Almost always this is one comparison of eight bytes in mapped memory. The protocol is in ``docs/wire.md``; what a rank
+decides is in ``decision.py``, how ranks agree in ``arbiter.py``.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+
+from stabilityclient.errors import NotReadyError
+from stabilityclient.rollback.arbiter import ABORT, COMMIT, WAIT_S, settle
+from stabilityclient.rollback.decision import ENDED_STATES, Situation, judge
+from stabilityclient.sidecar import read_json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from stabilityclient.identity import Identity
+    from stabilityclient.rollback.arbiter import Arbiter
+
+__all__ = ["MAILBOX_BYTES", "Boundary", "add_to_mailbox", "make_mailbox", "map_counter"]
+
+MAILBOX_BYTES = 8
+#: Commands whose newest answered attempt is remembered; the server keeps 2,000 a run and one rollback at a time.
+MAX_REMEMBERED = 4000
+
+_U64 = struct.Struct("<Q")
+
+
+def make_mailbox(path: str) -> None:
+    """Make the counter file if it is not there; all ranks and the agent may try at once."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if os.fstat(fd).st_size < MAILBOX_BYTES:
+            os.posix_fallocate(fd, 0, MAILBOX_BYTES)
+    finally:
+        os.close(fd)
+
+
+def add_to_mailbox(path: str) -> None:
+    """Add 1 to the counter: a command file changed. One writer: the agent of the node."""
+    make_mailbox(path)
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), MAILBOX_BYTES) as mail:
+        _U64.pack_into(mail, 0, _U64.unpack_from(mail)[0] + 1)
+
+
+def map_counter(path: str) -> mmap.mmap:
+    """Return the counter file mapped for reading; it is made if it is not there.
+
+    Raises:
+        OSError: it can't be made or mapped.
+    """
+    make_mailbox(path)
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), MAILBOX_BYTES, prot=mmap.PROT_READ)
+
+
+class Boundary:
+    """The commands of one rank.
+
+    Args:
+        folder: of the run on this node.
+        rank, world_size: this process in its job.
+        arbiter: makes the arbiter of one attempt: ``arbiter(command_id, attempt)``; raises when there is none.
+        say: logs a ``command`` event: ``say(command, state, detail, step)``.
+        identity: checks who this process is before it gives its word, and raises NotReadyError; None: it is sure.
+        wait_s: longest wait for the other ranks at an agreed boundary.
+        now: unix seconds.
+
+    Raises:
+        OSError: the mailbox can't be made or mapped.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        rank: int,
+        world_size: int,
+        arbiter: Callable[[str, int], Arbiter],
+        say: Callable[[dict[str, Any], str, str, int], None],
+        *,
+        identity: Identity | None = None,
+        wait_s: float = WAIT_S,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = os.path.join(folder, "commands")
+        self._rank = rank
+        self._world_size = world_size
+        self._arbiter = arbiter
+        self._say = say
+        self._identity = identity
+        self._wait_s = wait_s
+        self._now = now
+        self._mail = map_counter(os.path.join(folder, "mailbox"))
+        self._seen = b""  # unlike any counter: the first boundary reads what lies there already
+        self._files: dict[str, int] = {}
+        self._answered: dict[str, int] = {}
+        self._ready: dict[tuple[str, int], tuple[dict[str, Any], Arbiter]] = {}
+        #: Segment of this rank and the unix seconds when it was entered; set by the run.
+        self.segment_key = ""
+        self.segment_entered = now()
+        self.has_handler = False
+
+    def check(self, step: int, stop: int | None) -> dict[str, Any] | None:
+        """Return the command on which all ranks act before ``step`` begins, None (nearly always) when there is none.
+
+        Args:
+            step: the step that would begin now.
+            stop: first step that the loop does not run, None for no end.
+        """
+        counter = self._mail[:MAILBOX_BYTES]
+        if counter != self._seen:
+            self._seen = counter
+            for command in self._changed():
+                self._answer(command, step, stop)
+        return self._act(step) if self._ready else None
+
+    def doubt(self) -> str:
+        """Return why this process is not sure which rank it is and must not act, empty where it is; looks again."""
+        try:
+            if self._identity is not None:
+                self._identity.check()
+                self._world_size = self._identity.world_size
+        except NotReadyError as error:
+            return str(error)
+        except Exception as error:  # of torch or the disk: who can't find out does not act
+            return f"who this process is can't be found out: {type(error).__name__}: {error}"
+        return ""
+
+    def leave(self, step: int) -> None:
+        """The loop ends before ``step``: take back every word that was given."""
+        for key, (command, arbiter) in list(self._ready.items()):
+            del self._ready[key]
+            self._withdraw(command, arbiter, f"the loop ended before step {step}", step)
+
+    def entered(self, key: str) -> None:
+        """This rank is in segment ``key`` from now on. A word given for a boundary of the old one holds no longer."""
+        for ready, (command, arbiter) in list(self._ready.items()):
+            del self._ready[ready]
+            self._withdraw(command, arbiter, "the job went back by itself", command["apply_at_step"])
+        self.segment_key = key
+        self.segment_entered = self._now()
+
+    def close(self) -> None:
+        """Unmap the mailbox."""
+        self._mail.close()
+
+    def _act(self, step: int) -> dict[str, Any] | None:
+        for key, (command, arbiter) in list(self._ready.items()):
+            apply_at = command["apply_at_step"]
+            if apply_at > step:
+                continue
+            del self._ready[key]
+            if apply_at < step:  # the caller jumped over the boundary (a new loop with a later start)
+                self._withdraw(
+                    command, arbiter, f"the loop went on at step {step}, the command was for {apply_at}", step
+                )
+                continue
+            try:
+                standing = settle(arbiter, self._world_size, wait_s=self._wait_s)
+            except Exception as error:  # the store went away in between: nobody can say here what the others read
+                self._say(command, "failed", f"whether the ranks agreed can't be read: {error}", step)
+                continue
+            if standing == COMMIT:
+                return command
+            self._say(command, "aborted", f"not all {self._world_size} ranks were ready for step {step}", step)
+        return None
+
+    def _withdraw(self, command: dict[str, Any], arbiter: Arbiter, why: str, step: int) -> None:
+        if arbiter.decide(ABORT) == COMMIT:
+            self._say(command, "failed", f"{why}, though all ranks had agreed", step)
+        else:
+            self._say(command, "aborted", why, step)
+
+    def _changed(self) -> list[dict[str, Any]]:
+        """Return the open commands whose newest attempt this rank has not answered yet, oldest first."""
+        found = []
+        try:
+            entries = [entry for entry in os.scandir(self._folder) if entry.name.endswith(".json")]
+        except FileNotFoundError:
+            return []
+        for entry in entries:
+            changed = entry.stat().st_mtime_ns
+            if self._files.get(entry.name) == changed:
+                continue
+            self._files[entry.name] = changed
+            command = read_json(entry.path)
+            # The agent writes whole files. What is no command is none of ours, and must not hide the next one.
+            if not isinstance(command.get("command_id"), str) or not isinstance(command.get("attempt", 1), int):
+                continue
+            attempt = command.get("attempt", 1)
+            if command.get("state") in ENDED_STATES or self._answered.get(command["command_id"], 0) >= attempt:
+                continue
+            found.append(command)
+        names = {entry.name for entry in entries}
+        self._files = {name: changed for name, changed in self._files.items() if name in names}
+        return sorted(found, key=lambda command: float(command.get("issued") or 0.0))
+
+    def _answer(self, command: dict[str, Any], step: int, stop: int | None) -> None:
+        command_id, attempt = str(command["command_id"]), int(command.get("attempt") or 1)
+        if len(self._answered) >= MAX_REMEMBERED:
+            del self._answered[next(iter(self._answered))]
+        self._answered[command_id] = attempt
+        doubt = self.doubt()
+        situation = Situation(
+            boundary=step,
+            stop=stop,
+            now=self._now() + float(command.get("clock_offset_s") or 0.0),
+            segment_key=self.segment_key,
+            segment_entered=self.segment_entered,
+            world_size=self._world_size,
+            has_handler=self.has_handler,
+            exists=os.path.exists,
+        )
+        verdict, detail = ("rejected", doubt) if doubt else judge(command, situation)
+        arbiter = None
+        try:
+            arbiter = self._arbiter(command_id, attempt)
+            if verdict == "ready":
+                arbiter.mark_ready(self._rank)
+        except Exception as error:
+            # Without its word no commit can stand, so it is safe to go on; but say why. The word may have arrived and
+            # only its receipt be lost: then it is taken back, or the others would go back without this rank.
+            why = f"the ranks can't agree: {error}"
+            try:
+                if arbiter is not None:
+                    self._withdraw(command, arbiter, why, step)
+                    return
+            except Exception:
+                pass  # what can't be reached can't be asked by the others either
+            self._say(command, "rejected", why, step)
+            return
+        if verdict == "ready":
+            self._ready[(command_id, attempt)] = (command, arbiter)
+        else:
+            arbiter.decide(ABORT)
+        self._say(command, verdict, detail, step)

@@ -1,0 +1,52 @@
+"""What an enabled run holds in its process."""
+
+from __future__ import annotations
+
+from time import time
+
+from stabilityclient.rank_state.slot import CLAIM_STEPS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from stabilityclient.rank_state.heartbeat import Heart
+    from stabilityclient.rank_state.probe import Probe
+    from stabilityclient.rank_state.slot import Slot
+    from stabilityclient.rank_state.stack_file import StackFile
+    from stabilityclient.rollback.boundary import Boundary
+    from stabilityclient.sidecar import Sidecar
+    from stabilityclient.spool import SpoolWriter
+
+#: Phase of a rank between two loops of steps() and after the last one, where it declares none itself.
+AFTER_LOOP = b"after-loop"
+
+__all__ = ["AFTER_LOOP", "Parts"]
+
+
+class Parts:
+    """What an enabled run holds. Plain data, made by ``init()``."""
+
+    __slots__ = ("boundary", "folder", "heart", "probe", "sidecar", "slot", "source", "spool", "stack_file")
+
+    boundary: Boundary
+    folder: str
+    heart: Heart
+    probe: Probe
+    sidecar: Sidecar | None
+    slot: Slot
+    source: str
+    spool: SpoolWriter
+    stack_file: StackFile
+
+    def enter(self) -> None:
+        """The loop of steps() begins, in this thread."""
+        self.heart.stepping = True
+        self.slot.claim(CLAIM_STEPS)
+        if self.slot.top is None:
+            self.slot.show(b"", time(), 0.0)
+
+    def leave(self, step: int) -> None:
+        """The loop of steps() ends before ``step``. What comes next, a last save say, is no stalled step."""
+        self.heart.stepping = False
+        self.boundary.leave(step)
+        if self.slot.top is None:
+            self.slot.show(AFTER_LOOP, time(), 0.0)
