@@ -64,7 +64,7 @@ def test_a_faulthandler_that_is_enabled_stays_where_it_is(tmp_path: Path) -> Non
 def test_a_signal_that_somebody_handles_later_is_theirs_from_then_on(tmp_path: Path) -> None:
     out, _, _ = _run(
         tmp_path,
-        "from stabilityclient.rank_state import heartbeat\nheart.BEAT_S = 0.02\n"
+        "from stabilityclient.rank_state import heartbeat\nheartbeat.BEAT_S = 0.02\n"
         + _OPEN
         + "slot = run._parts.slot\nprint(slot.dump_signal)\nsignal.signal(signal.SIGRTMIN + 6, lambda *_: None)\n"
         + "beat = slot.beat\nwhile slot.beat < beat + 3: time.sleep(0.005)\nprint(slot.dump_signal); run.finish()",
@@ -126,7 +126,7 @@ def test_a_descriptor_that_was_closed_under_us_is_left_to_whom_it_belongs_now(tm
 @pytest.mark.parametrize("end", ["", "run.finish()", "sys.exit(3)", "os._exit(3)"])
 def test_a_process_ends_as_it_would_with_a_request_to_its_main_thread_open(tmp_path: Path, end: str) -> None:
     code = (
-        "from stabilityclient.rank_state import heartbeat\nheart.BEAT_S = 0.002\n"
+        "from stabilityclient.rank_state import heartbeat\nheartbeat.BEAT_S = 0.002\n"
         + _OPEN
         + "slot = run._parts.slot\nwhile slot.pending < 3: pass\n"
         + f"time.sleep(0.1)\n{end}"
