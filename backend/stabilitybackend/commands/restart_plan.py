@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from stabilitybackend.commands.request import check_outside, last_good, usable_checkpoint
 from stabilitybackend.incidents.clean_exits import left_in_order
+from stabilitybackend.incidents.incidents import stops_job
 from stabilitybackend.incidents.rollback_target import inside, spoiling
 from stabilitybackend.schema.commands import CommandRequest
 from stabilitybackend.schema.evidence import DeathFacts, GpuFaultFacts, HangFacts, JudgedFacts, facts
@@ -47,8 +48,6 @@ _NODE_CLASSES = frozenset({"node_lost"})
 _SOFTWARE_CLASSES = frozenset(
     {"exception", "exit_code", "signal", "oom_kill", "overdue", "collective_stuck", "desync", "partition", "stopped"}
 )
-#: What NVIDIA asks for before such a GPU is used again (docs/gpu.md).
-_GPU_CLASSES = frozenset({"reset", "reboot", "drain"})
 #: Times that a node's ranks are blamed before it is left out.
 _BLAMES = 2
 
@@ -88,7 +87,9 @@ def make_plan(run_id: str, job: JobFacts, now: float, request: CommandRequest | 
         BadRequest: the request names a checkpoint that can't be used.
         Conflict: it names one from inside an open incident, and does not accept that.
     """
-    stopping = _stopping(job.incidents)
+    stopping = sorted(
+        filter(stops_job, job.incidents), key=lambda i: (i.opened, i.incident_id)
+    )  # the first cause first
     cause = stopping[0] if stopping else None
     standing = next((incident for incident in stopping if kind_of(incident.kind).status in _STANDING), None)
     verdict = _verdict(cause) or _verdict(standing)
@@ -132,21 +133,6 @@ class _Start:
     lr_scale: float | None = None
     #: What speaks against the checkpoint, one sentence; None: nothing is known.
     warning: str | None = None
-
-
-def _stopping(incidents: Iterable[Incident]) -> list[Incident]:
-    """Return the open incidents that stop a job, the first cause first."""
-    found = [i for i in incidents if i.state == "open" and kind_of(i.kind).stops_job and _stops(i)]
-    return sorted(found, key=lambda i: (i.opened, i.incident_id))
-
-
-def _stops(incident: Incident) -> bool:
-    if incident.kind == "gpu_fault":
-        fault = facts(incident.evidence, GpuFaultFacts)
-        return fault.asks in _GPU_CLASSES and not fault.foreign
-    if incident.kind == "agent_lost":
-        return incident.verdict.training == "stands"
-    return True
 
 
 def _verdict(incident: Incident | None) -> Verdict | None:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from stabilitybackend.detectors.engine.base import SEVERITIES, Finding
 from stabilitybackend.incidents.rollback_target import Usable, spoiling
 from stabilitybackend.incidents.suggest import has_advice, suggest
+from stabilitybackend.schema.evidence import GpuFaultFacts, facts
 from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import KINDS, kind_of
 
@@ -27,7 +28,20 @@ MAX_EVIDENCE_ENTRIES = 64
 MAX_EVIDENCE_CHARS = 2_000
 MAX_EVIDENCE_DEPTH = 4
 
-__all__ = ["MAX_INCIDENTS", "IncidentBook"]
+#: What NVIDIA asks for before such a GPU is used again (docs/gpu.md). With other faults the job goes on.
+_GPU_CLASSES = frozenset({"reset", "reboot", "drain"})
+
+__all__ = ["MAX_INCIDENTS", "IncidentBook", "stops_job"]
+
+
+def stops_job(incident: Incident) -> bool:
+    """Say whether an incident stops its job now: a plan goes by it, and a status names it."""
+    if incident.state != "open" or incident.dead or not kind_of(incident.kind).stops_job:
+        return False
+    if incident.kind == "gpu_fault":
+        fault = facts(incident.evidence, GpuFaultFacts)
+        return fault.asks in _GPU_CLASSES and not fault.foreign
+    return incident.kind != "agent_lost" or incident.verdict.training == "stands"
 
 
 class IncidentBook:
@@ -97,9 +111,7 @@ class IncidentBook:
         stops = [
             (kind.status != status, list(KINDS).index(kind.name), -incident.opened, incident.incident_id)
             for incident, kind in every
-            if kind.stops_job and incident.state == "open" and not incident.dead
-            # With most faults of a GPU the job goes on.
-            if kind.about != "gpu" or incident.severity == "critical"
+            if stops_job(incident) or (kind.status == status and incident.state == "open" and not incident.dead)
         ]
         return min(stops)[-1] if stops else None
 
