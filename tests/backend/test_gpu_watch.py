@@ -19,6 +19,7 @@ from stabilitybackend.gpus.xids import table, xid_of
 from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.events import read_event
+from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.reading import Misfit
 from stabilityclient.wire import EventBlock
 from support.gpu_events import Node
@@ -219,7 +220,7 @@ def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) 
     incident = IncidentBook("r").apply(fault, segment=0, time=10.0, checkpoints=UsableOf([]))
     assert incident is not None
     assert incident.suggestion.action == "none"
-    assert Offenders().add(incident, {"run_id": "r"}) == []
+    assert Offenders().add(incident, RunNames("r")) == []
     job = JobFacts("running", "", [incident], [], ["gpu-03"], 0)
     plan = make_plan("r", job, 11.0)
     assert plan.suspects == plan.exclude_nodes == []
