@@ -107,8 +107,6 @@ def _browse(server: ServerProcess, options: argparse.Namespace) -> None:
         page.add_init_script(path=HANDLE)
         page.goto(f"{server.url}/runs/{RUN}", timeout=120_000)
         page.wait_for_function("window.stability?.page?.ready", timeout=120_000)
-        # What it costs to open a page is asked in page_open.py.
-        page.wait_for_function("performance.getEntriesByName('stability-plotly').length", timeout=120_000)
         for name, place in (("charts in sight", "focus-panel"), ("ranks and GPUs in sight", "ranks-panel")):
             page.evaluate(f"document.getElementById('{place}').scrollIntoView()")
             _watch(page, name, options.seconds)

@@ -112,7 +112,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> None:
             while time.monotonic() < end:
                 time.sleep(1)
                 drawn += page.evaluate("window.stability.drawLog.drawn.splice(0)")
-            charts = page.locator(".js-plotly-plot, canvas").count()
+            charts = page.locator("canvas").count()
             browser.close()
         delays = [d["drawnAt"] - d["logTime"] for d in drawn]
         _print(options, charts, delays, floor.delays)

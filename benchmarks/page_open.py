@@ -44,7 +44,6 @@ READ = """() => {
   return {
     "large chart": first.focus,
     "all charts in sight": Math.max(...inSight.map((chart) => first[chart.id])),
-    "plotly.js has taken over": performance.getEntriesByName("stability-plotly")[0].startTime,
     bytes: asked.reduce((sum, one) => sum + one.encodedBodySize, 0),
     asked: asked.length,
     files: files.length,
@@ -53,7 +52,7 @@ READ = """() => {
 }"""
 DONE = """() => {
   const charts = window.stability?.page?.board?.charts;
-  if (!charts || !window.stability.page.ready || !performance.getEntriesByName("stability-plotly").length) return false;
+  if (!charts || !window.stability.page.ready) return false;
   const first = window.stability.drawLog.first;
   const inSight = [...charts.values()].filter((chart) => chart.visible && chart.hasLine && chart.hasLine());
   return "focus" in first && inSight.every((chart) => chart.id in first);
@@ -109,11 +108,10 @@ def _measure(browser: Browser, url: str, options: argparse.Namespace) -> int:
     base = statistics.median(floor)
     _line("warm", "a page without charts", floor, base)
     for name, measured in (("cold", cold), ("warm", warm)):
-        for key in ("large chart", "all charts in sight", "plotly.js has taken over"):
+        for key in ("large chart", "all charts in sight"):
             _line(name, key, [one[key] for one in measured], base)
     print(f"API: {warm[-1]['asked']:.0f} requests, {warm[-1]['bytes'] / 1024:.0f} KiB before the page was complete")
-    name = "files with an empty cache, plotly.js among them"
-    print(f"{name}: {cold[-1]['files']:.0f} requests, {cold[-1]['bytes of files'] / 1024:.0f} KiB")
+    print(f"files with an empty cache: {cold[-1]['files']:.0f} requests, {cold[-1]['bytes of files'] / 1024:.0f} KiB")
     slowest = max(statistics.median(one["all charts in sight"] for one in measured) for measured in (cold, warm))
     print(f"aim: first charts after {AIM_MS} ms at the median: {'met' if slowest <= AIM_MS else 'MISSED'}")
     return 0 if slowest <= AIM_MS else 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.metadata
-import importlib.resources
 import json
 import re
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from fastapi import FastAPI, Request, Response
 
 from stabilityfrontend import figures, layout, run_page, theme
 from stabilityfrontend.bundle import bundle
-from stabilityfrontend.served import ASSETS, packed, serve_for_good, serve_modules, serve_styles
+from stabilityfrontend.served import ASSETS, packed, serve_modules, serve_styles
 
 __all__ = ["attach", "register"]
 
@@ -94,23 +93,20 @@ def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object]) -> list[str
     # Pages call nothing in the server through Dash. With a socket for that, each would try it without
     # end.
     pages.backend.websocket_capability = False
-    register(pages, app)
+    register(pages)
     # Dash reads its set-up at the first request to one of its own paths; a first request for a run's page is not one.
     pages._setup_server()
     _close_callback_doors(pages, app)
     return [*pages.csp_hashes(), *_script_hashes(index)]
 
 
-def register(pages: Dash, api: FastAPI) -> None:
-    """Give a Dash application its layout and callbacks, and ``api`` the route that serves plotly.js.
+def register(pages: Dash) -> None:
+    """Give a Dash application its layout and callbacks.
 
     Args:
         pages: the Dash application; nothing global is touched.
-        api: the application that it is attached to.
     """
-    plotly_url = _serve_plotly(api)
-    config = figures.browser_config(plotly_url, importlib.metadata.version("stabilityboard"))
-    pages.layout = layout.layout(config)
+    pages.layout = layout.layout(figures.browser_config(importlib.metadata.version("stabilityboard")))
 
     pages.clientside_callback(
         ClientsideFunction("stability", "show"),
@@ -171,9 +167,3 @@ def _index(*, modules: str, styles: str, kinds: Mapping[str, object]) -> str:
         "__STYLES__": styles,
     }
     return re.sub("__[A-Z]+__", lambda mark: parts[mark[0]], _INDEX)
-
-
-def _serve_plotly(api: FastAPI) -> str:
-    """Serve the plotly.js that ships in the ``plotly`` wheel, and return its address."""
-    script = importlib.resources.files("plotly").joinpath("package_data/plotly.min.js").read_bytes()
-    return serve_for_good(api, "plotly.min.js", script, "text/javascript")

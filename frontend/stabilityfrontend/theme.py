@@ -1,6 +1,6 @@
-"""The colours and measures of both themes, in one place: CSS, Plotly and sparklines all take them from here.
+"""The colours and measures of both themes, in one place: CSS, charts and sparklines all take them from here.
 
-Plotly can't read CSS variables, so the same tables go to the browser twice: as custom properties in the page's head
+A canvas can't read CSS variables, so the same tables go to the browser twice: as custom properties in the page's head
 (``css_variables``) and as JSON (``figures.browser_config``). Contrast of text on its panel is at least 4.5 : 1 in both;
 ``tests/frontend`` holds that.
 """

@@ -89,7 +89,7 @@ def test_what_the_server_says_reads_as_sentences(scripts: Page) -> None:
     assert said == "lr_scale is 99, expected (0, 10]."
 
 
-FLAGS = "[...document.querySelectorAll('#chart-focus .annotation-text')].map((one) => one.textContent)"
+FLAGS = "(stability.page.focus.plot.spec?.labels || []).map((one) => one.words)"
 STEPS = "stability.page.store.effective('loss').flatMap((l) => l.pieces.flatMap((p) => p.steps.slice(p.from, p.to)))"
 
 

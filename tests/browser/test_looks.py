@@ -170,7 +170,7 @@ LINEAGE = """(count) => {
   const older = more ? more.textContent : null;
   if (more) more.click();
   const flags = S.flagGroups(forks, 0.1).map((group) => group.label);
-  const lines = S.shapes(view, { accent: "#00f" }, true).filter((one) => one.y1 === 1).length;
+  const lines = S.shapes(view, { accent: "#00f" }, true).rules.filter((one) => one.height === 1).length;
   return { shown, older, all: names().length, flags, lines };
 }"""
 

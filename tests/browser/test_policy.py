@@ -51,7 +51,7 @@ def test_no_page_does_what_its_policy_forbids_in_either_theme(
     incident = server.get("/runs/run-1/incidents")["incidents"][0]["incident_id"]
     address, shown = {
         "runs": ("/", "#runs-body tr"),
-        "run": ("/runs/run-1", "#chart-focus .main-svg"),
+        "run": ("/runs/run-1", "#chart-focus canvas"),
         "incident": (f"/runs/run-1/incidents/{incident}", "main .panel"),
         "fleet": ("/fleet", "main"),
         "compare": ("/compare?run=run-1&metric=loss", "main"),
@@ -69,6 +69,6 @@ def test_a_page_opens_our_socket_and_no_other(server: RunningServer, open_page: 
     listen = "window.opened = []; window.WebSocket = new Proxy(WebSocket, { construct: (kind, [url, ...rest]) => ("
     listen += "window.opened.push(new URL(url).pathname), new kind(url, ...rest)) });"
     page = open_page(f"{server.url}/runs/run-1", before=listen)
-    page.wait_for_selector("#chart-focus .main-svg")
+    page.wait_for_selector("#chart-focus canvas")
     assert set(page.evaluate("window.opened")) == {"/api/v1/live"}
     assert page.evaluate("JSON.parse(document.getElementById('_dash-config').textContent).websocket ?? null") is None

@@ -23,11 +23,9 @@ BEGAN = 1_600_000_000.0
 STEPS = [*range(100), *range(50, 151)]
 #: Where the large chart has the fork: its flag and its line, as the server's clock tells it.
 FORK = """() => {
-  const layout = document.getElementById("chart-focus").layout;
-  const clock = layout && layout.xaxis.type === "date";
-  const flag = clock && layout.annotations.find((one) => one.text === "<b>S1</b>");
-  const line = flag && layout.shapes.find((one) => one.path && one.line.dash === "dash");
-  return line ? [flag.x, Number(/M([\\d.]+),/.exec(line.path)[1])] : null;
+  const spec = window.stability?.page?.focus?.plot.spec;
+  const flag = spec?.axis === window.stability?.CLOCK_AXIS && spec?.labels.find((one) => one.words === "S1");
+  return flag ? [flag.x, spec.rules[0].x] : null;
 }"""
 
 

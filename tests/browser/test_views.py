@@ -21,8 +21,9 @@ OpenPage = Callable[..., "Page"]
 JOB = str(Path(__file__).parent / "forked_job.py")
 #: Run id -> its newest step. The longest one is looked at alone.
 RUNS = {"r-long": 400, "r-short": 320}
-TRACES = """() => (document.getElementById("chart-focus").data || []).filter((trace) => trace.yaxis === "y")
-  .map(({ name, meta, x, y, opacity }) => ({ name, meta, x, y, opacity }))"""
+#: Lines of the large chart's upper row; the last one is the effective one.
+LINES = """() => (window.stability?.page?.focus?.plot.spec?.rows[0].lines || [])
+  .map(({ name, x, y, opacity }) => ({ name, x, y, opacity }))"""
 
 COMPARED = """() => window.stability?.page?.plot?.spec?.lines.filter((one) => one.run)
   .map(({ run, x, color }) => ({ run, x, color }))"""
@@ -53,11 +54,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def effective(page: Page) -> dict[str, Any]:
-    """Return the trace of the effective line, once Plotly has it."""
-    found = wait_until(
-        lambda: [one for one in page.evaluate(TRACES) if one["meta"] == "effective"], 20, "the large chart is drawn"
-    )
-    return dict(found[0])
+    """Return the effective line, once it is drawn."""
+    return dict(wait_until(lambda: page.evaluate(LINES), 20, "the large chart is drawn")[-1])
 
 
 def jumps(values: list[float | None]) -> float:
@@ -65,9 +63,8 @@ def jumps(values: list[float | None]) -> float:
     return sum(abs(b - a) for a, b in itertools.pairwise(values) if a is not None and b is not None)
 
 
-def test_the_first_charts_need_no_plotly_and_one_request_each(server: Server, open_page: OpenPage) -> None:
+def test_charts_need_no_plotly_and_one_request_each(server: Server, open_page: OpenPage) -> None:
     page = open_page("about:blank", quiet=False)
-    page.route("**/_stability/plotly-*", lambda route: route.abort())
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if "/api/" in request.url else None)
     page.goto(f"{server.url}/runs/r-long")
@@ -76,7 +73,7 @@ def test_the_first_charts_need_no_plotly_and_one_request_each(server: Server, op
     # The curve is really there: pixels of the line's colour, from the left edge of the plot to its right one.
     columns = page.evaluate(
         """() => {
-          const canvas = document.querySelector("#chart-focus canvas.sketch");
+          const canvas = document.querySelector("#chart-focus canvas");
           const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
           const columns = new Set();
           for (let at = 0; at < data.length; at += 4) {
@@ -98,19 +95,18 @@ def test_a_first_load_takes_few_files_and_little_to_send(server: Server, open_pa
         """() => [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")]
           .map((one) => ({ name: one.name, bytes: one.encodedBodySize }))"""
     )
-    first = [one for one in sent if "/plotly-" not in one["name"]]  # it comes when the page rests
-    assert len([one for one in first if "/api/" not in one["name"]]) <= 20
-    assert sum(one["bytes"] for one in first) <= 900_000
+    assert len([one for one in sent if "/api/" not in one["name"]]) <= 20
+    assert sum(one["bytes"] for one in sent) <= 900_000
 
 
 def test_a_link_shows_the_same_view_and_the_controls_change_the_link(server: Server, open_page: OpenPage) -> None:
     page = open_page(f"{server.url}/runs/r-long?x=tokens&smooth=0.9&view=all&scale=log")
     wait_in(page, "window.stability?.page?.derived?.ready()")
-    wait_until(lambda: any(one["name"] == "raw" for one in page.evaluate(TRACES)), 20, "the smoothed line is drawn")
+    wait_until(lambda: any(one["name"] == "raw" for one in page.evaluate(LINES)), 20, "the smoothed line is drawn")
     line = effective(page)
-    traces = page.evaluate(TRACES)
-    raw = next(one for one in traces if one["name"] == "raw")
-    dead = [one["name"] for one in traces if one["name"] and "discarded" in one["name"]]
+    lines = page.evaluate(LINES)
+    raw = next(one for one in lines if one["name"] == "raw")
+    dead = [one["name"] for one in lines if one["name"] and "discarded" in one["name"]]
     # The x axis is what the run logged; the raw line stands faint behind the smoothed one; every branch has its own.
     assert (line["x"][0], line["x"][-1]) == (1000, 400_000)
     assert raw["opacity"] < 0.5
@@ -138,14 +134,13 @@ def test_a_nan_is_a_mark_at_its_step_on_every_axis_and_smoothing_goes_on_over_it
 ) -> None:
     page = open_page(f"{server.url}/runs/r-long?x=time&smooth=0.9")
     wait_in(page, "window.stability?.page?.derived?.ready()")
-    marks = """() => (document.getElementById("chart-focus").data || []).filter((one) => one.yaxis === "y3")
-      .map((one) => [one.x, one.text])[0]"""
-    (when,), (words,) = wait_until(lambda: page.evaluate(marks), 20, "the mark is drawn")
+    marks = "() => window.stability?.page?.focus?.plot.spec?.rows[0].marks.map((one) => [one.x, one.words])"
+    ((when, words),) = wait_until(lambda: page.evaluate(marks), 20, "the mark is drawn")
     assert words == "NaN at step 40, rank 0"
     line = effective(page)
     around = [y for x, y in zip(line["x"], line["y"], strict=True) if abs(x - when) < 1]
     assert len([y for y in around if y is not None]) >= 2
-    assert page.evaluate("document.getElementById('chart-focus').layout.xaxis.type") == "date"
+    assert page.evaluate("stability.page.focus.plot.spec.axis === stability.CLOCK_AXIS")
 
 
 def test_the_ledger_says_what_each_rollback_cost_newest_first(server: Server, open_page: OpenPage) -> None:

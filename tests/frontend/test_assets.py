@@ -41,7 +41,7 @@ def test_text_never_becomes_markup(path: Path) -> None:
 def test_a_module_says_what_it_is_for_and_leaves_no_global(path: Path) -> None:
     text = path.read_text()
     assert text.startswith("// ")
-    # Dash calls what stands in `dash_clientside`; `Plotly` is plotly.js.
+    # Dash calls what stands in `dash_clientside`.
     assert set(re.findall(r"window\.(\w+)(?:\.\w+)* = ", text)) <= {"dash_clientside"}
 
 

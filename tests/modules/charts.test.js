@@ -2,10 +2,12 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { STEP_AXIS } from "../../frontend/stabilityfrontend/assets/chart/axis.js";
+import { ChartPointer } from "../../frontend/stabilityfrontend/assets/chart/chart_pointer.js";
 import { axisRange, robustRange, thinInto } from "../../frontend/stabilityfrontend/assets/chart/downsample.js";
 import { Plot } from "../../frontend/stabilityfrontend/assets/chart/line_chart.js";
 import { valueTicks } from "../../frontend/stabilityfrontend/assets/chart/ticks.js";
-import { ghostXY, mergeShapes, shapes } from "../../frontend/stabilityfrontend/assets/chart/traces.js";
+import { ghostXY, shapes } from "../../frontend/stabilityfrontend/assets/chart/traces.js";
 import { kindTable } from "../../frontend/stabilityfrontend/assets/core/kinds.js";
 
 const wave = (length) => Array.from({ length }, (_, step) => Math.sin(step / 50));
@@ -38,40 +40,94 @@ test("a discarded spike does not set the scale and one on the line does", () => 
   assert.equal(robustRange([...calm, 30, 30, 30, 30, 30], [])[1], 30);
 });
 
-test("a small chart draws a shape as high as it is: what is known and no alarm is a strip at the foot", () => {
-  const filled = [];
-  const context = { fillRect: (...rect) => filled.push(rect) };
-  const inner = { top: 10, bottom: 110 };
-  for (const y1 of [1, 0.04])
-    Plot.prototype.shape.call({ toX: (x) => x }, context, { type: "rect", x0: 20, x1: 30, y1, opacity: 1 }, inner);
-  assert.deepEqual(filled, [
-    [20, 10, 10, 100],
-    [20, 106, 10, 4],
-  ]);
-});
-
-test("forty incidents cost as many shapes as they have looks", () => {
+/** The steps, bands and forks of a view with resolved incidents `[severity, onset, end]`. */
+function drawn(bands, forks = []) {
   kindTable[""] = { band: true };
-  const incidents = Array.from({ length: 40 }, (_, index) => ({
-    severity: index % 2 ? "critical" : "warning",
+  const incidents = bands.map(([severity, onset_step, recovered_step]) => ({
+    severity,
+    alarm: severity !== "info",
+    onset_step,
+    recovered_step,
+    step: onset_step,
     state: "resolved",
     segment: 0,
-    onset_step: 10 * index,
-    step: 10 * index + 1,
-    recovered_step: 10 * index + 5,
   }));
-  const view = { incidents, forks: [{ step: 7 }, { step: 9 }], segments: new Map(), lastStep: 400 };
-  const merged = mergeShapes(shapes(view, { critical: "#f00", warning: "#fa0", accent: "#00f" }, true));
-  assert.deepEqual(
-    merged.map((shape) => shape.type),
-    ["path", "path", "path"],
+  const view = { incidents, forks, segments: new Map(), lastStep: 400 };
+  return shapes(view, { critical: "#f00", warning: "#fa0", accent: "#00f" }, true);
+}
+
+/** How many of the bands' groups lie over each step: each of them darkens it once. */
+const depths = (bands, steps) =>
+  steps.map((step) => drawn(bands).bands.filter(({ rects }) => rects.some(([a, b]) => a < step && step < b)).length);
+
+test("what is known and no alarm is a strip at the foot", () => {
+  const heights = drawn([
+    ["critical", 0, 9],
+    ["info", 0, 9],
+  ]).bands.map(({ rects }) => rects[0][2]);
+  assert.deepEqual(heights, [1, 0.02]);
+});
+
+test("forty incidents are as many groups as they have looks", () => {
+  const { bands, rules } = drawn(
+    Array.from({ length: 40 }, (_, index) => [index % 2 ? "critical" : "warning", 10 * index, 10 * index + 5]),
+    [{ step: 7 }, { step: 9 }],
   );
-  const moves = merged.map((shape) => shape.path.split("M").length - 1);
   assert.deepEqual(
-    moves.sort((a, b) => a - b),
-    [2, 20, 20],
+    bands.map(({ rects }) => rects.length),
+    [20, 20],
   );
-  assert.ok(merged[0].path.startsWith("M0,0L5,0L5,1L0,1Z"));
+  assert.deepEqual(bands[0].rects[0], [0, 5, 1]);
+  assert.deepEqual(
+    rules.map(({ x }) => x),
+    [7, 9],
+  );
+});
+
+test("bands that overlap add up", () => {
+  const alike = [
+    ["critical", 10, 40],
+    ["critical", 20, 60],
+    ["critical", 30, 50],
+  ];
+  assert.deepEqual(depths(alike, [5, 15, 25, 35, 45, 55, 65]), [0, 1, 2, 3, 2, 1, 0]);
+});
+
+test("of many bands over each other the curve can still be seen", () => {
+  const many = Array.from({ length: 40 }, (_, onset) => ["critical", onset, 99]);
+  assert.deepEqual(depths(many, [2.5, 50]), [3, 4]);
+});
+
+/** A chart without an element, of one row 100 pixels wide and high. */
+function plotted(row) {
+  const spec = { xRange: [0, 10], axis: STEP_AXIS, colors: {}, ...row };
+  const inner = { left: 0, right: 100, top: 0, bottom: 100 };
+  return Object.assign(Object.create(Plot.prototype), { spec, rows: [spec], inner, flags: [] });
+}
+
+test("what is read out is the nearest point, and of what was discarded only what is near", () => {
+  const lines = [
+    { name: "discarded", near: true, x: [0, 1], y: [9, 9] },
+    { name: "loss", x: [0, 4, 8], y: [3, 2, 1] },
+  ];
+  const marks = [{ x: 4, words: "NaN at step 4" }];
+  const read = (at) => {
+    const { x, points, marks: said } = ChartPointer.prototype.found.call({ plot: plotted({ lines, marks }) }, at);
+    return [x, points.map(({ line, point }) => [line.name, point.value]), said.length];
+  };
+  const near = ["discarded", 9];
+  assert.deepEqual(read(0.4), [0, [near, ["loss", 3]], 0]);
+  assert.deepEqual(read(5), [4, [["loss", 2]], 1]);
+});
+
+test("a value of zero or less is below a logarithmic axis", () => {
+  const row = { log: true, yRange: [0, 2], lines: [], marks: [] };
+  const plot = plotted(row);
+  assert.deepEqual(
+    [100, 10, 1].map((value) => plot.toY(row, value)),
+    [0, 50, 100],
+  );
+  assert.ok(plot.toY(row, 0) > 100);
 });
 
 for (const [range, words] of [

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { formatValue, plotlyText } from "../../frontend/stabilityfrontend/assets/core/format.js";
+import { formatValue } from "../../frontend/stabilityfrontend/assets/core/format.js";
 import { rollbackSentence } from "../../frontend/stabilityfrontend/assets/dialogs/rollback_sentence.js";
 
 const ORDER = { to_step: 150, lr_scale: null, seed: null, skip_batches: null };
@@ -46,8 +46,3 @@ for (const [value, words] of [
 ]) {
   test(`a value is written with four digits: ${words}`, () => assert.equal(formatValue(value), words));
 }
-
-test("Plotly gets names as text", () => {
-  const said = plotlyText("<a href='javascript:x'>%{x}</a> & co");
-  assert.equal(said, "&lt;a href='javascript:x'&gt;%&#123;x}&lt;/a&gt; &amp; co");
-});

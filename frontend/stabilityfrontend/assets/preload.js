@@ -24,7 +24,7 @@ const WALL_PX = 1600;
  */
 export function begin({ first, kinds }, url) {
   Object.assign(firstRequests, first);
-  // A wall shows twice as much of a line as a desk. The large chart is SVG: 4,000 points cost it 12 ms.
+  // A wall shows twice as much of a line as a desk.
   if (window.innerWidth > WALL_PX) firstRequests.points.fine *= 2;
   const lifecycle = import(url).then(({ modules }) => {
     modules["core/first_requests.js"].takeOver(handOver());

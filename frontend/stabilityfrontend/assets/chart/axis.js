@@ -1,43 +1,40 @@
-// The large chart's x axis: steps, wall time, or a metric. Zoom and lists speak of steps; this is where they are drawn.
+// x axes: steps, wall time, a metric, time or steps since something. Zoom and lists speak of steps; the large chart's axis
+// says where they are drawn.
 
-import { plotlyText } from "../core/format.js";
+import { duration, formatCount, formatValue, plural } from "../core/format.js";
 import { lowerBound } from "./downsample.js";
-import { clockTicks, valueTicks } from "./ticks.js";
+import { clockTicks, durationTicks, valueTicks } from "./ticks.js";
 import { atStep } from "./traces.js";
 
-/** Pixels for a label of the axis. */
-const LABEL_PX = 90;
+/** @typedef {import("./line_chart.js").XAxis} XAxis */
 
-/** Pixels right of the plot (`margin.r` in figures.py), and half the width of a letter. */
-const [MARGIN_PX, HALF_LETTER_PX] = [20, 3.2];
+/** @type {XAxis} */
+export const STEP_AXIS = {
+  ticks: (range, count) => valueTicks(range, count, true).filter((one) => one.value >= 0),
+  words: (x) => `step ${formatCount(x)}`,
+};
 
-/** Ticks whose words stay inside the chart at its right edge. */
-function fitting(ticks, range, px) {
-  const scale = px / (range[1] - range[0]);
-  return ticks.filter(({ value, words }) => (range[1] - value) * scale + MARGIN_PX >= HALF_LETTER_PX * words.length);
-}
+/** @type {XAxis} */
+export const DURATION_AXIS = { ticks: durationTicks, words: duration };
 
-const numbers = (ticks) => ({ tickvals: ticks.map((one) => one.value), ticktext: ticks.map((one) => one.words) });
+/** @type {XAxis} */
+export const FORK_AXIS = {
+  ticks: (range, count) => valueTicks(range, count, true),
+  words: (x) => `${x < 0 ? "−" : "+"}${plural(Math.abs(Math.round(x)), "step")} from the fork`,
+};
 
-/** What Plotly says of a place on the axis as a number: on a clock it says a date. */
-const clockNumber = (said) => (typeof said === "number" ? said : Date.parse(`${String(said).replace(" ", "T")}Z`));
-
-const STEPS = {
-  place: atStep || ((step) => step),
-  forkAt: (fork) => fork.step,
-  number: Number,
-  layout(range, px) {
-    return {
-      type: "linear",
-      range,
-      ...numbers(
-        fitting(valueTicks(range, Math.max(2, Math.floor(px / LABEL_PX)), true), range, px).filter(
-          (one) => one.value >= 0,
-        ),
-      ),
-    };
+/** Of `clockMs`. @type {XAxis} */
+export const CLOCK_AXIS = {
+  ticks: clockTicks,
+  words: (x) => {
+    const date = new Date(x);
+    const day = date.toLocaleDateString("en-US", { month: "short", day: "numeric", timeZone: "UTC" });
+    return `${day}, ${date.toISOString().slice(11, 19)}`;
   },
 };
+
+/** Of any metric. @returns {XAxis} */
+const metricAxis = (name) => ({ ticks: valueTicks, words: (x) => `${name} ${formatValue(x, 5)}` });
 
 /** The least and the greatest x of lines inside a window of steps. */
 function extent(lines, window) {
@@ -57,39 +54,22 @@ function extent(lines, window) {
 }
 
 /**
- * The axis that a page's large chart has now: `range(panel, window)`, `layout(range, pixels)`, `place(step, segment)`, `forkAt(fork)`
- * and `number(what Plotly says)`.
+ * The axis that a page's large chart has now: how it is drawn (`axis`), `range(row, window)`, and where a step of a segment
+ * and a fork are on it: `place(step, segment)`, `forkAt(fork)`; null where that is not known.
  */
 export function axisOf(page) {
   const { x } = page.settings;
-  if (x === "step" || !page.derived.ready()) return { ...STEPS, place: atStep, range: () => page.look.stepRange() };
-  const clock = x === "time";
+  if (x === "step" || !page.derived.ready())
+    return { axis: STEP_AXIS, place: atStep, forkAt: (fork) => fork.step, range: () => page.look.stepRange() };
   return {
-    number: clock ? clockNumber : Number,
+    axis: x === "time" ? CLOCK_AXIS : metricAxis(x),
     place: (step, segment) => page.derived.place(page.metric(), step, segment),
     forkAt: (fork) => page.derived.begins(page.metric(), fork.segment),
-    range(panel, window) {
-      const pieces = panel.lines.flatMap((line) => line.pieces);
-      const [low, high] = extent(window ? pieces : [...pieces, ...panel.shown], window);
+    range(row, window) {
+      const pieces = row.effective.flatMap((line) => line.pieces);
+      const [low, high] = extent(window ? pieces : [...pieces, ...row.discarded], window);
       const span = high - low || Math.abs(high) * 0.1 || 1;
       return [low - 0.01 * span, high + 0.03 * span];
-    },
-    layout(range, px) {
-      const count = Math.max(2, Math.floor(px / LABEL_PX));
-      if (clock)
-        return {
-          type: "date",
-          range,
-          ...numbers(fitting(clockTicks(range, count), range, px)),
-          hoverformat: "%b %-d, %H:%M:%S",
-          unifiedhovertitle: { text: "%{x|%b %-d, %H:%M:%S}" },
-        };
-      return {
-        type: "linear",
-        range,
-        ...numbers(fitting(valueTicks(range, count), range, px)),
-        unifiedhovertitle: { text: `${plotlyText(x)} %{x:.5~g}` },
-      };
     },
   };
 }

@@ -1,10 +1,7 @@
 // Draws charts: only those in sight, each at most so often, a few milliseconds a frame. Points coalesce meanwhile; none
 // is dropped, since each drawing reads the store anew.
 
-import { Sketch } from "./sketch.js";
-
-/** A chart rests this many times as long as its drawing took: fifty forks in Plotly cost 30 to 60 ms, and the page is
- * one of many things that a machine does. */
+/** A chart rests this many times as long as its drawing took: the page is one of many things that a machine does. */
 const REST = 10;
 /** Up to here a chart's rest is waited for frame by frame. */
 const SOON_MS = 20;
@@ -26,8 +23,8 @@ export class Zoom {
 }
 
 /**
- * The charts of a page. A chart is `{id, element, interval, metrics()}` and either `build(width, height)`, a figure for
- * Plotly, or `paint(width, height)`, which draws by itself and puts the shared crosshair with `pointAt(step)`.
+ * The charts of a page. A chart is `{id, element, interval, metrics(), paint(width, height)}`, `hasLine()` once it shows
+ * one, and `pointAt(step)`, which puts the shared crosshair.
  */
 export class Board {
   constructor(config, zoom) {
@@ -37,36 +34,19 @@ export class Board {
     this.byElement = new Map();
     this.pending = new Map();
     this.sleeping = true;
-    this.dragging = null;
     this.first = {};
-    /** Called with what was drawn, and when a chart showed its first line. */
-    this.onDrawn = this.onFirst = null;
+    /** Called with what was drawn. */
+    this.onDrawn = null;
     this.seen = new IntersectionObserver((entries) => this.onSeen(entries), { rootMargin: "80px" });
     this.sized = new ResizeObserver((entries) => {
       for (const entry of entries) this.mark(this.byElement.get(entry.target));
     });
-    this.release = () => {
-      // Plotly turns the drag into a zoom in its own handler first.
-      setTimeout(() => {
-        const chart = this.dragging;
-        this.dragging = null;
-        if (chart) this.mark(chart);
-      }, 0);
-    };
-    window.addEventListener("pointerup", this.release);
-    window.addEventListener("blur", this.release);
   }
 
   add(chart) {
     Object.assign(chart, { dirty: true, visible: false, drawn: 0, born: false });
     this.charts.set(chart.id, chart);
     this.byElement.set(chart.element, chart);
-    // Plotly can't be redrawn under a drag; a canvas can.
-    if (chart.build) {
-      chart.element.addEventListener("pointerdown", () => {
-        this.dragging = chart;
-      });
-    }
     this.seen.observe(chart.element);
     this.sized.observe(chart.element);
   }
@@ -78,7 +58,6 @@ export class Board {
     this.byElement.delete(chart.element);
     this.seen.unobserve(chart.element);
     this.sized.unobserve(chart.element);
-    if (chart.born && chart.build) window.Plotly.purge(chart.element);
   }
 
   onSeen(entries) {
@@ -123,7 +102,7 @@ export class Board {
     const start = performance.now();
     const waiting = [];
     for (const chart of this.charts.values()) {
-      if (chart.dirty && chart.visible && chart !== this.dragging) waiting.push(chart);
+      if (chart.dirty && chart.visible) waiting.push(chart);
     }
     const due = waiting.filter((chart) => start - chart.drawn >= this.pace(chart));
     due.sort((a, b) => (a.first === b.first ? a.drawn - b.drawn : a.first ? -1 : 1));
@@ -149,10 +128,9 @@ export class Board {
     if (rests.length) this.alarm = setTimeout(() => this.wake(), Math.min(...rests) - SOON_MS / 2);
   }
 
-  /** Under the pointer Plotly's hover holds still enough to be read; a chart that costs much is drawn less often. */
+  /** How long a chart waits between two drawings: one that costs much is drawn less often. */
   pace(chart) {
-    const interval = Math.max(chart.interval, REST * (chart.cost || 0));
-    return chart.build && chart.born && chart.element.matches(":hover") ? Math.max(interval, 500) : interval;
+    return Math.max(chart.interval, REST * (chart.cost || 0));
   }
 
   /** Put the crosshair of every chart in sight at a step; null takes it away. */
@@ -173,39 +151,8 @@ export class Board {
     if (width < 40 || height < 40) return;
     chart.dirty = false;
     chart.drawn = performance.now();
-    if (chart.paint) {
-      chart.paint(width, height);
-      chart.born = true;
-      return;
-    }
-    const figure = chart.build(width, height);
-    Object.assign(figure.layout, { width, height });
-    if (!window.Plotly) {
-      // Until plotly.js is there the same figure is drawn on a canvas: nobody waits for its 5 MB to see a curve.
-      chart.sketch = chart.sketch || new Sketch(element);
-      chart.sketch.draw(figure);
-      return;
-    }
-    const hovered = chart.born && element._hoverdata && element.matches(":hover") ? element._hoverdata[0].x : null;
-    window.Plotly.react(element, figure.data, figure.layout, this.config.config);
-    if (!chart.born) this.listen(chart);
-    if (chart.sketch) chart.sketch.remove();
-    chart.sketch = null;
-    if (hovered !== null && hovered !== undefined)
-      window.Plotly.Fx.hover(element, { xval: hovered }, Object.keys(element._fullLayout._plots));
-  }
-
-  listen(chart) {
     chart.born = true;
-    const { element } = chart;
-    element.on("plotly_relayout", (change) => {
-      const low = change["xaxis.range[0]"];
-      const high = change["xaxis.range[1]"];
-      if (low !== undefined && high !== undefined) chart.onZoom(low, high);
-    });
-    element.on("plotly_doubleclick", () => chart.onReset());
-    element.on("plotly_hover", (event) => this.pointAt(event.points.length ? chart.stepOf(event.points[0]) : null));
-    element.on("plotly_unhover", () => this.pointAt(null));
+    chart.paint(width, height);
   }
 
   /** Note what became visible once its frame is on the screen: the start of the next one is after the paint. */
@@ -243,15 +190,12 @@ export class Board {
     requestAnimationFrame(() => {
       for (const chart of fresh) this.first[chart.id] = performance.now();
       drawLog.first = this.first;
-      if (this.onFirst) this.onFirst();
     });
   }
 
   close() {
     this.gone = true;
     clearTimeout(this.alarm);
-    window.removeEventListener("pointerup", this.release);
-    window.removeEventListener("blur", this.release);
     this.seen.disconnect();
     this.sized.disconnect();
     for (const id of [...this.charts.keys()]) this.remove(id);

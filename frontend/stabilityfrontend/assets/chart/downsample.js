@@ -135,7 +135,7 @@ export function robustRange(values, ghosts) {
   return [low, high];
 }
 
-/** A range with air around it. Log ranges are exponents of ten, as Plotly wants them. */
+/** A range with air around it. Log ranges are exponents of ten. */
 export function axisRange(range, log) {
   const [low, high] = range;
   if (log) {

@@ -1,6 +1,6 @@
 // Flags of forks above the large chart. Where they would cover each other they are one, with a list under the pointer.
 
-import { clock, formatCount, plotlyText, plural } from "../core/format.js";
+import { clock, formatCount, plural } from "../core/format.js";
 import { changed, onSteps } from "./traces.js";
 
 /** Width of a letter of a flag and of its border, pixels. */
@@ -44,17 +44,18 @@ export function flagGroups(forks, scale) {
   return groups;
 }
 
-/** A fork in full, as lines. */
+/** A fork in full, as lines of bold and plain words. */
 function details(fork) {
   const { segment } = fork;
-  return [
-    `<b>${fork.label}: ${segment.cause === "restart" ? "restarted from" : "rolled back to"} step ${formatCount(fork.step)}</b>`,
+  const plain = [
     fork.discarded ? `${plural(fork.discarded, "step")} discarded` : "",
-    plotlyText(segment.reason || ""),
-    plotlyText(changed(segment)),
-    segment.issuer ? `by ${plotlyText(segment.issuer)}` : segment.cause === "declared" ? "by the job itself" : "",
+    segment.reason || "",
+    changed(segment),
+    segment.issuer ? `by ${segment.issuer}` : segment.cause === "declared" ? "by the job itself" : "",
     segment.created ? clock(segment.created) : "",
-  ].filter(Boolean);
+  ];
+  const title = `${fork.label}: ${segment.cause === "restart" ? "restarted from" : "rolled back to"} step ${formatCount(fork.step)}`;
+  return [[title, ""], ...plain.filter(Boolean).map((words) => ["", words])];
 }
 
 /** A fork in one line. */
@@ -65,21 +66,23 @@ function line(fork) {
     fork.discarded ? `−${formatCount(fork.discarded)}` : "",
     reason.length > REASON ? `${reason.slice(0, REASON - 1)}…` : reason,
   ];
-  return `<b>${fork.label}</b> ${plotlyText(words.filter(Boolean).join(" · "))}`;
+  return [fork.label, words.filter(Boolean).join(" · ")];
 }
 
-function hoverText(forks) {
-  if (forks.length === 1) return details(forks[0]).join("<br>");
+/** What a flag says under the pointer. */
+function tipOf(forks) {
+  if (forks.length === 1) return details(forks[0]);
   const newest = [...forks].sort((a, b) => b.segment.id - a.segment.id);
   const lines = newest.slice(0, LISTED).map(line);
-  if (newest.length > LISTED) lines.push(`and ${newest.length - LISTED} older`);
-  return lines.join("<br>");
+  if (newest.length > LISTED) lines.push(["", `and ${newest.length - LISTED} older`]);
+  return lines;
 }
 
-/** Put flags, and bars over what each fork threw away, into a layout of the large chart. */
-export function flags(layout, forks, colors, range, width, { place, forkAt } = onSteps) {
-  if (!range) return;
-  const scale = (width - layout.margin.l - layout.margin.r) / (range[1] - range[0]);
+/** Flags of forks, and bars over what each threw away, as `labels` and `spans` of a chart whose plot is `width` pixels wide. */
+export function flags(forks, colors, range, width, { place, forkAt } = onSteps) {
+  const labels = [];
+  const spans = [];
+  const scale = width / (range[1] - range[0]);
   const shown = forks
     .map((fork) => ({
       ...fork,
@@ -93,25 +96,17 @@ export function flags(layout, forks, colors, range, width, { place, forkAt } = o
     shown.map((fork) => ({ ...fork, at: fork.at - range[0] })),
     scale,
   );
-  for (const group of groups) {
-    layout.annotations.push({
+  for (const group of groups)
+    labels.push({
       x: range[0] + (group.from + group.to) / 2 / scale,
-      xref: "x",
-      y: 1,
-      yref: "paper",
-      yshift: 4,
-      yanchor: "bottom",
-      xanchor: "center",
-      showarrow: false,
-      text: `<b>${group.label}</b>`,
-      font: { size: 10, color: colors["accent-ink"] },
-      bgcolor: colors.accent,
-      borderpad: 2,
-      captureevents: true,
-      hovertext: hoverText(group.forks),
-      hoverlabel: { bgcolor: colors.raised, bordercolor: colors.strong, font: { color: colors.text, size: 12 } },
+      top: -13,
+      words: group.label,
+      color: colors["accent-ink"],
+      align: "center",
+      size: 10,
+      fill: colors.accent,
+      tip: tipOf(group.forks),
     });
-  }
   // The newest first: of two numbers that would stand on each other the older one is left out.
   const taken = groups.map(({ left, right }) => [left, right]);
   for (const fork of [...shown].reverse()) {
@@ -123,34 +118,15 @@ export function flags(layout, forks, colors, range, width, { place, forkAt } = o
       fork.endAt <= range[0]
     )
       continue;
-    const begin = Math.max(fork.fromAt, range[0]);
-    const end = Math.min(fork.endAt, range[1]);
-    layout.shapes.push({
-      type: "line",
-      xref: "x",
-      yref: "paper",
-      x0: begin,
-      x1: end,
-      y0: 1.012,
-      y1: 1.012,
-      line: { color: colors.ghost, width: 2, dash: "2px,2px" },
-    });
+    const from = Math.max(fork.fromAt, range[0]);
+    const to = Math.min(fork.endAt, range[1]);
+    spans.push({ from, to, color: colors.ghost });
     const words = `−${formatCount(fork.discarded)}`;
-    const right = (end - range[0]) * scale;
+    const right = (to - range[0]) * scale;
     const left = right - LETTER_PX * words.length - BORDER_PX;
-    if (left < (begin - range[0]) * scale || taken.some(([from, to]) => to > left && from < right)) continue;
+    if (left < (from - range[0]) * scale || taken.some(([low, high]) => high > left && low < right)) continue;
     taken.push([left, right]);
-    layout.annotations.push({
-      x: end,
-      xref: "x",
-      y: 1,
-      yref: "paper",
-      yshift: 6,
-      yanchor: "bottom",
-      xanchor: "right",
-      showarrow: false,
-      text: words,
-      font: { size: 10, color: colors.muted },
-    });
+    labels.push({ x: to, top: -13, words, color: colors.muted, align: "right", size: 10 });
   }
+  return { labels, spans };
 }

@@ -1,38 +1,69 @@
-// A small chart on a canvas: fifty times cheaper to redraw than an SVG one, so that a wall of them stays at 60 frames a
-// second. It has what a small multiple needs: lines, dashes, bands, marks, a shared crosshair, drag to zoom.
+// The one renderer of line charts: a canvas, fifty times cheaper to redraw than SVG, so that a wall of charts stays at 60
+// frames a second. Rows of lines above each other share an x axis; pointer, keys and readout are in `chart_pointer.js`.
 
-import { fill, h, setShown } from "../core/dom.js";
-import { duration, formatCount, formatValue, plural } from "../core/format.js";
-import { lowerBound } from "./downsample.js";
-import { durationTicks, logTicks, valueTicks } from "./ticks.js";
+import { fill, h } from "../core/dom.js";
+import { ChartPointer } from "./chart_pointer.js";
+import { logTicks, valueTicks } from "./ticks.js";
 
-/** A drag shorter than this is a click, pixels. */
-const DRAG_PX = 5;
+/**
+ * A line. `steps`: the step of each point, where x is something else; `near`: in the readout only close to a point of it.
+ *
+ * @typedef {{x: number[], y: (number | null)[], steps?: number[] | null, name?: string, color: string, width?: number,
+ *   dash?: number[], opacity?: number, hover?: boolean, near?: boolean}} Line
+ *
+ * What is no number: NaN, ∞, −∞ at an x. `words` are shown under the pointer.
+ * @typedef {{x: number, color: string, symbol?: "x" | "up" | "down", words?: string}} Mark
+ *
+ * Bands of one look; each is from, to, and its height as a share of the plot's, from its foot.
+ * @typedef {{color: string, opacity: number, rects: number[][]}} Bands
+ *
+ * A vertical line, `height` as that of a band.
+ * @typedef {{x: number, color: string, dash?: number[], opacity: number, height: number}} Rule
+ *
+ * Words at an x, `top` pixels below the plot's upper edge (negative: above it); with `fill` a flag. `tip`: what it says
+ * under the pointer, lines of `[bold, plain]`.
+ * @typedef {{x: number, top: number, words: string, color: string, align: CanvasTextAlign, size?: number, fill?: string,
+ *   tip?: string[][]}} Label
+ *
+ * Lines with a y axis of their own, between `from` and `to` of the plot's height (1 is its upper edge). A logarithmic
+ * `yRange` is in exponents of ten. `dot`: the live end.
+ * @typedef {{from?: number, to?: number, yRange: number[], log?: boolean, title?: string, lines: Line[], marks: Mark[],
+ *   dot?: {x: number, y: number, color: string} | null}} Row
+ *
+ * @typedef {{ticks: (range: number[], count: number) => {value: number, words: string}[], words: (x: number) => string}} XAxis
+ *
+ * A chart of one row may have the row's parts itself.
+ * @typedef {Partial<Row> & {width: number, height: number, margin: {l: number, r: number, t: number, b: number},
+ *   xRange: number[], axis: XAxis, colors: {[name: string]: any}, font: string, rows?: Row[], bands?: Bands[],
+ *   rules?: Rule[], labels?: Label[], spans?: {from: number, to: number, color: string}[]}} Spec
+ *
+ * @typedef {{left: number, right: number, top: number, bottom: number}} Box
+ */
+
+/** Pixels for a label of an axis. */
+const [ROW_PX, COLUMN_PX] = [33, 80];
+/** Half of a mark, a letter's place under a flag, the bar of what a fork discarded above the plot: pixels. */
+const [MARK_PX, FLAG_PX, SPAN_PX] = [4, 15, 4];
 
 export class Plot {
-  /** `events`: onZoom([from, to]), onReset(), onCursor(step or null). */
+  /**
+   * @param {HTMLElement} element
+   * @param {import("./chart_pointer.js").Events} events
+   */
   constructor(element, events) {
-    this.element = element;
-    this.events = events;
-    this.canvas = h("canvas", { "aria-hidden": "true" });
-    this.cross = h("div", { class: "cross", hidden: true });
-    this.selection = h("div", { class: "selection", hidden: true });
-    this.tip = h("div", { class: "tip", hidden: true });
-    fill(element, this.canvas, this.cross, this.selection, this.tip);
+    this.canvas = /** @type {HTMLCanvasElement} */ (h("canvas", { "aria-hidden": "true" }));
+    this.pointer = new ChartPointer(element, this, events);
+    fill(element, this.canvas, ...this.pointer.parts);
+    /** @type {Spec | null} */
     this.spec = null;
-    this.over = false;
-    element.addEventListener("pointermove", (event) => this.onMove(event));
-    element.addEventListener("pointerleave", () => this.onLeave());
-    element.addEventListener("pointerdown", (event) => this.onDown(event));
-    element.addEventListener("pointerup", (event) => this.onUp(event));
-    element.addEventListener("pointercancel", () => this.endDrag());
-    element.addEventListener("dblclick", () => this.events.onReset());
+    /** @type {Row[]} */
+    this.rows = [];
+    /** Where flags were drawn. @type {{label: Label, box: Box}[]} */
+    this.flags = [];
+    this.inner = { left: 0, right: 0, top: 0, bottom: 0 };
   }
 
-  /**
-   * Draw. `spec`: width, height, margin {l, r, t, b}, xRange, yRange, log, colors, font,
-   * xKind ("duration": seconds), xName, lines [{x, y, name, color, width, dash, opacity, hover}], shapes (as shapes), marks [{x, color}].
-   */
+  /** Draw, all anew. @param {Spec} spec */
   draw(spec) {
     this.spec = spec;
     const { width, height, margin } = spec;
@@ -44,86 +75,144 @@ export class Plot {
       canvas.style.width = `${width}px`;
       canvas.style.height = `${height}px`;
     }
-    const inner = { left: margin.l, top: margin.t, right: width - margin.r, bottom: height - margin.b };
-    this.inner = inner;
-    const [x0, x1] = spec.xRange;
-    const [y0, y1] = spec.yRange;
-    this.toX = (step) => inner.left + ((step - x0) / (x1 - x0)) * (inner.right - inner.left);
-    const scaleY = (place) => inner.bottom - ((place - y0) / (y1 - y0)) * (inner.bottom - inner.top);
-    this.toY = spec.log ? (value) => (value > 0 ? scaleY(Math.log10(value)) : inner.bottom + 1000) : scaleY;
-    const context = canvas.getContext("2d");
+    this.inner = { left: margin.l, top: margin.t, right: width - margin.r, bottom: height - margin.b };
+    this.rows = spec.rows || [/** @type {Row} */ (spec)];
+    const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
-    this.axes(context, spec, inner);
-    context.save();
-    context.beginPath();
-    context.rect(inner.left, inner.top, inner.right - inner.left, inner.bottom - inner.top);
-    context.clip();
-    for (const shape of spec.shapes) this.shape(context, shape, inner);
-    for (const line of spec.lines) this.line(context, line);
-    for (const mark of spec.marks) this.mark(context, mark, inner);
-    context.restore();
-    this.place(this.cursor === undefined ? null : this.cursor);
+    context.font = `11px ${spec.font}`;
+    for (const row of this.rows) this.yAxis(context, row);
+    this.xAxis(context, spec);
+    this.clipped(context, this.inner, () => {
+      for (const band of spec.bands || []) this.band(context, band);
+      for (const rule of spec.rules || []) this.rule(context, rule);
+    });
+    for (const row of this.rows) {
+      const box = this.boxOf(row);
+      this.clipped(context, box, () => {
+        for (const line of row.lines) this.line(context, row, line);
+        for (const mark of row.marks) this.mark(context, mark, box);
+      });
+      if (row.dot) this.dot(context, row, row.dot);
+    }
+    this.flags = [];
+    for (const span of spec.spans || []) this.span(context, span);
+    for (const label of spec.labels || []) this.label(context, label);
+    this.pointer.place(this.pointer.cursor);
   }
 
-  axes(context, spec, inner) {
-    const { colors } = spec;
-    context.font = `11px ${spec.font}`;
+  /** The pixels of a row. @param {Row} row */
+  boxOf({ from = 0, to = 1 }) {
+    const { left, right, top, bottom } = this.inner;
+    return { left, right, top: bottom - to * (bottom - top), bottom: bottom - from * (bottom - top) };
+  }
+
+  /** @param {number} x */
+  toX(x) {
+    const { left, right } = this.inner;
+    const [low, high] = /** @type {Spec} */ (this.spec).xRange;
+    return left + ((x - low) / (high - low)) * (right - left);
+  }
+
+  /** @param {number} pixel */
+  fromX(pixel) {
+    const { left, right } = this.inner;
+    const [low, high] = /** @type {Spec} */ (this.spec).xRange;
+    return low + ((pixel - left) / (right - left)) * (high - low);
+  }
+
+  /** @param {Row} row @param {number} value */
+  toY(row, value) {
+    const { top, bottom } = this.boxOf(row);
+    if (row.log && value <= 0) return bottom + 1000;
+    const [low, high] = row.yRange;
+    return bottom - (((row.log ? Math.log10(value) : value) - low) / (high - low)) * (bottom - top);
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {Row} row */
+  yAxis(context, row) {
+    const { colors } = /** @type {Spec} */ (this.spec);
+    const { left, right, top, bottom } = this.boxOf(row);
     context.lineWidth = 1;
     context.textBaseline = "middle";
     context.textAlign = "right";
-    const rows = Math.min(10, Math.max(2, Math.floor((inner.bottom - inner.top) / 36)));
-    for (const { value, words } of spec.log ? logTicks(spec.yRange) : valueTicks(spec.yRange, rows)) {
-      const y = Math.round(this.toY(value)) + 0.5;
+    const count = Math.min(10, Math.max(2, Math.floor((bottom - top) / ROW_PX)));
+    for (const { value, words } of row.log ? logTicks(row.yRange) : valueTicks(row.yRange, count)) {
+      const y = Math.round(this.toY(row, value)) + 0.5;
       context.strokeStyle = colors.grid;
       context.beginPath();
-      context.moveTo(inner.left, y);
-      context.lineTo(inner.right, y);
+      context.moveTo(left, y);
+      context.lineTo(right, y);
       context.stroke();
       context.fillStyle = colors.muted;
-      context.fillText(words, inner.left - 6, y);
+      context.fillText(words, left - 6, y);
     }
+    if (!row.title) return;
+    // Left of the plot and above its axis nothing is ever drawn.
+    context.textBaseline = "bottom";
+    context.fillStyle = colors.soft;
+    context.fillText(row.title.length > 9 ? `${row.title.slice(0, 8)}…` : row.title, left - 4, top - 4);
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {Spec} spec */
+  xAxis(context, { colors, axis, xRange, width }) {
+    const { left, right, bottom } = this.inner;
     context.strokeStyle = colors.border;
     context.beginPath();
-    context.moveTo(inner.left, inner.bottom + 0.5);
-    context.lineTo(inner.right, inner.bottom + 0.5);
+    context.moveTo(left, bottom + 0.5);
+    context.lineTo(right, bottom + 0.5);
     context.stroke();
     context.textAlign = "center";
     context.textBaseline = "top";
     context.fillStyle = colors.muted;
-    const columns = Math.max(2, Math.floor((inner.right - inner.left) / 80));
-    const below = spec.xKind ? -Infinity : 0; // steps begin at 0; what is counted from a fork does not
-    for (const { value, words } of spec.xKind === "duration"
-      ? durationTicks(spec.xRange, columns)
-      : valueTicks(spec.xRange, columns, true)) {
+    for (const { value, words } of axis.ticks(xRange, Math.max(2, Math.floor((right - left) / COLUMN_PX)))) {
       const half = context.measureText(words).width / 2;
       const x = this.toX(value);
-      if (x + half <= spec.width - 2 && x - half >= 0 && value >= below) context.fillText(words, x, inner.bottom + 7);
+      if (x + half <= width - 2 && x - half >= 0) context.fillText(words, x, bottom + 7);
     }
   }
 
-  shape(context, shape, inner) {
-    const from = this.toX(shape.x0);
-    const to = this.toX(shape.x1);
-    const height = (inner.bottom - inner.top) * (shape.y1 ?? 1);
-    context.globalAlpha = shape.opacity;
-    if (shape.type === "rect") {
-      context.fillStyle = shape.fillcolor;
-      context.fillRect(from, inner.bottom - height, Math.max(1, to - from), height);
-    } else {
-      context.strokeStyle = shape.line.color;
-      context.lineWidth = shape.line.width;
-      context.setLineDash({ dot: [2, 3], solid: [] }[shape.line.dash] || [6, 4]);
-      context.beginPath();
-      context.moveTo(Math.round(from) + 0.5, inner.bottom - height);
-      context.lineTo(Math.round(from) + 0.5, inner.bottom);
-      context.stroke();
-      context.setLineDash([]);
-    }
-    context.globalAlpha = 1;
+  /** @param {CanvasRenderingContext2D} context @param {Box} box @param {() => void} draw */
+  clipped(context, { left, right, top, bottom }, draw) {
+    context.save();
+    context.beginPath();
+    context.rect(left, top, right - left, bottom - top);
+    context.clip();
+    draw();
+    context.restore();
   }
 
-  line(context, line) {
+  /** Bands of one look are one path: what overlaps within it is filled once. @param {CanvasRenderingContext2D} context @param {Bands} bands */
+  band(context, { color, opacity, rects }) {
+    const { top, bottom } = this.inner;
+    context.globalAlpha = opacity;
+    context.fillStyle = color;
+    context.beginPath();
+    for (const [from, to, height] of rects) {
+      const left = this.toX(from);
+      const high = height * (bottom - top);
+      context.rect(left, bottom - high, Math.max(1, this.toX(to) - left), high);
+    }
+    context.fill();
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {Rule} rule */
+  rule(context, { x, color, dash, opacity, height }) {
+    const { top, bottom } = this.inner;
+    const at = Math.round(this.toX(x)) + 0.5;
+    context.globalAlpha = opacity;
+    context.strokeStyle = color;
+    context.lineWidth = 1;
+    context.setLineDash(dash || []);
+    context.beginPath();
+    context.moveTo(at, bottom - height * (bottom - top));
+    context.lineTo(at, bottom);
+    context.stroke();
+    context.setLineDash([]);
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {Row} row @param {Line} line */
+  line(context, row, line) {
     context.globalAlpha = line.opacity === undefined ? 1 : line.opacity;
     context.strokeStyle = line.color;
     context.fillStyle = line.color;
@@ -132,151 +221,103 @@ export class Plot {
     context.setLineDash(line.dash || []);
     context.beginPath();
     let open = false;
-    let alone = null;
+    const alone = [];
     const { x, y } = line;
     for (let index = 0; index < x.length; index += 1) {
-      if (y[index] === null) {
+      const value = y[index];
+      if (value === null) {
         open = false;
         continue;
       }
       const px = this.toX(x[index]);
-      const py = this.toY(y[index]);
+      const py = this.toY(row, value);
       if (open) context.lineTo(px, py);
       else {
         context.moveTo(px, py);
-        if (index + 1 >= x.length || y[index + 1] === null) alone = [...(alone || []), [px, py]];
+        if (index + 1 >= x.length || y[index + 1] === null) alone.push([px, py]);
       }
       open = true;
     }
     context.stroke();
     context.setLineDash([]);
     // A point between two gaps is no line; it is a dot.
-    for (const [px, py] of alone || []) {
-      context.beginPath();
-      context.arc(px, py, 2.5, 0, 7);
-      context.fill();
-    }
+    for (const [px, py] of alone) this.disc(context, px, py, 2.5);
     context.globalAlpha = 1;
   }
 
-  mark(context, mark, inner) {
-    const x = this.toX(mark.x);
-    const y = inner.bottom - 6;
-    context.strokeStyle = mark.color;
-    context.lineWidth = 1.6;
+  /** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {number} radius */
+  disc(context, x, y, radius) {
     context.beginPath();
-    context.moveTo(x - 3, y - 3);
-    context.lineTo(x + 3, y + 3);
-    context.moveTo(x - 3, y + 3);
-    context.lineTo(x + 3, y - 3);
+    context.arc(x, y, radius, 0, 7);
+    context.fill();
+  }
+
+  /** @param {CanvasRenderingContext2D} context @param {Mark} mark @param {Box} box */
+  mark(context, { x, color, symbol }, box) {
+    const at = this.toX(x);
+    const y = symbol === "up" ? box.top + MARK_PX + 3 : box.bottom - MARK_PX - 3;
+    const tip = symbol === "up" ? -MARK_PX : MARK_PX;
+    context.strokeStyle = context.fillStyle = color;
+    context.lineWidth = 1.8;
+    context.beginPath();
+    context.moveTo(at - MARK_PX, y - tip);
+    if (symbol === "up" || symbol === "down") {
+      context.lineTo(at + MARK_PX, y - tip);
+      context.lineTo(at, y + tip);
+      context.fill();
+      return;
+    }
+    context.lineTo(at + MARK_PX, y + tip);
+    context.moveTo(at - MARK_PX, y + tip);
+    context.lineTo(at + MARK_PX, y - tip);
     context.stroke();
   }
 
-  stepAt(event) {
-    const box = this.element.getBoundingClientRect();
-    const x = Math.min(this.inner.right, Math.max(this.inner.left, event.clientX - box.left));
-    const [x0, x1] = this.spec.xRange;
-    return { x, step: x0 + ((x - this.inner.left) / (this.inner.right - this.inner.left)) * (x1 - x0) };
-  }
-
-  onMove(event) {
-    if (!this.spec) return;
-    const { x, step } = this.stepAt(event);
-    this.over = true;
-    if (this.drag) {
-      const from = this.drag.x;
-      Object.assign(this.selection.style, {
-        left: `${Math.min(from, x)}px`,
-        width: `${Math.abs(x - from)}px`,
-        top: `${this.inner.top}px`,
-        height: `${this.inner.bottom - this.inner.top}px`,
-      });
-      setShown(this.selection, Math.abs(x - from) >= DRAG_PX);
+  /** @param {CanvasRenderingContext2D} context @param {Row} row @param {{x: number, y: number, color: string}} dot */
+  dot(context, row, { x, y, color }) {
+    const { colors } = /** @type {Spec} */ (this.spec);
+    const [px, py] = [this.toX(x), this.toY(row, y)];
+    const { left, right, top, bottom } = this.boxOf(row);
+    if (px < left || px > right || py < top || py > bottom) return;
+    for (const [paint, radius] of [
+      [colors.panel, 5],
+      [color, 3.5],
+    ]) {
+      context.fillStyle = paint;
+      this.disc(context, px, py, radius);
     }
-    this.events.onCursor(step);
   }
 
-  onLeave() {
-    this.over = false;
-    this.events.onCursor(null);
+  /** A dashed bar above the plot. @param {CanvasRenderingContext2D} context @param {{from: number, to: number, color: string}} span */
+  span(context, { from, to, color }) {
+    context.strokeStyle = color;
+    context.lineWidth = 2;
+    context.setLineDash([2, 2]);
+    context.beginPath();
+    context.moveTo(this.toX(from), this.inner.top - SPAN_PX);
+    context.lineTo(this.toX(to), this.inner.top - SPAN_PX);
+    context.stroke();
+    context.setLineDash([]);
   }
 
-  onDown(event) {
-    if (!this.spec || event.button !== 0) return;
-    this.drag = this.stepAt(event);
-    this.element.setPointerCapture(event.pointerId);
+  /** @param {CanvasRenderingContext2D} context @param {Label} label */
+  label(context, label) {
+    const { font } = /** @type {Spec} */ (this.spec);
+    context.font = `${label.fill ? "bold " : ""}${label.size || 11}px ${font}`;
+    context.textAlign = label.align;
+    context.textBaseline = "middle";
+    const x = this.toX(label.x);
+    const y = this.inner.top + label.top;
+    if (label.fill) {
+      const half = context.measureText(label.words).width / 2 + 2;
+      const box = { left: x - half, right: x + half, top: y - FLAG_PX / 2, bottom: y + FLAG_PX / 2 };
+      context.fillStyle = label.fill;
+      context.beginPath();
+      context.roundRect(box.left, box.top, 2 * half, FLAG_PX, 3);
+      context.fill();
+      this.flags.push({ label, box });
+    }
+    context.fillStyle = label.color;
+    context.fillText(label.words, x, y + 0.5);
   }
-
-  onUp(event) {
-    const { drag } = this;
-    this.endDrag();
-    if (!drag || !this.spec) return;
-    const { x, step } = this.stepAt(event);
-    const range = [Math.min(drag.step, step), Math.max(drag.step, step)];
-    if (Math.abs(x - drag.x) >= DRAG_PX && range[1] - range[0] >= 1) this.events.onZoom(range);
-  }
-
-  endDrag() {
-    this.drag = null;
-    setShown(this.selection, false);
-  }
-
-  /** A place on the x axis in words. */
-  words(x) {
-    const { xKind, xName } = this.spec || {};
-    if (xKind === "duration") return duration(x);
-    if (xName === "fork") return `${x < 0 ? "−" : "+"}${plural(Math.abs(Math.round(x)), "step")} from the fork`;
-    return `step ${formatCount(x)}`;
-  }
-
-  /** Put the crosshair at a step (null: away), and the values under it beside the pointer. */
-  place(step) {
-    this.cursor = step;
-    const { spec, inner } = this;
-    const inside = spec && step !== null && step >= spec.xRange[0] && step <= spec.xRange[1];
-    setShown(this.cross, Boolean(inside));
-    setShown(this.tip, Boolean(inside && this.over));
-    if (!inside) return;
-    const found = spec.lines
-      .filter((line) => line.hover !== false)
-      .map((line) => ({ line, point: nearestPoint(line, step) }))
-      .filter(({ point }) => point);
-    const exact = found.length
-      ? found.reduce(
-          (best, one) => (Math.abs(one.point.step - step) < Math.abs(best - step) ? one.point.step : best),
-          found[0].point.step,
-        )
-      : Math.round(step);
-    const x = this.toX(exact);
-    Object.assign(this.cross.style, { left: `${x}px`, top: `${inner.top}px`, height: `${inner.bottom - inner.top}px` });
-    if (!this.over) return;
-    fill(
-      this.tip,
-      h("b", {}, this.words(exact)),
-      found.map(({ line, point }) =>
-        h(
-          "div",
-          { class: "key" },
-          h("i", { style: { background: line.color } }),
-          h("span", { class: "tip-name" }, line.name),
-          h("b", {}, formatValue(point.value)),
-        ),
-      ),
-    );
-    const right = x > (inner.left + inner.right) / 2;
-    Object.assign(this.tip.style, {
-      left: right ? "auto" : `${x + 10}px`,
-      right: right ? `${spec.width - x + 10}px` : "auto",
-      top: `${inner.top}px`,
-    });
-  }
-}
-
-/** The point of a line that is nearest to a step. */
-export function nearestPoint(line, step) {
-  const { x, y } = line;
-  if (!x.length) return null;
-  let at = lowerBound(x, step);
-  if (at >= x.length || (at > 0 && step - x[at - 1] < x[at] - step)) at -= 1;
-  return { step: x[at], value: y[at] === null ? NaN : y[at] };
 }

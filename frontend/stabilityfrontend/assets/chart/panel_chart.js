@@ -3,10 +3,13 @@
 import { fill, h } from "../core/dom.js";
 import { matching } from "../core/first_requests.js";
 import { colorTheme } from "../core/theme.js";
+import { STEP_AXIS } from "./axis.js";
 import { axisRange, robustRange } from "./downsample.js";
 import { Plot } from "./line_chart.js";
 import { calmRange, visibleValues } from "./main_chart.js";
 import { ghostXY, lineXY, nonFiniteMarks, shapes } from "./traces.js";
+
+const MARGIN = { l: 50, r: 12, t: 8, b: 26 };
 
 /** What tells the lines of one panel apart: `loss/code` among `loss/*` is `code`. */
 function shortName(name, patterns) {
@@ -22,7 +25,7 @@ export function panelChart(element, legend, panel, config, page) {
   const memory = new Map();
   let legendKey = "";
   const plot = new Plot(element, {
-    onZoom: (range) => page.zoom.set(range),
+    onZoom: (range) => range[1] - range[0] >= 1 && page.zoom.set(range),
     onReset: () => page.zoom.set(null),
     onCursor: (step) => page.board.pointAt(step),
   });
@@ -34,10 +37,9 @@ export function panelChart(element, legend, panel, config, page) {
     forget: () => memory.clear(),
     plot,
     hasLine: () => Boolean(plot.spec && plot.spec.lines.length),
-    pointAt: (step) => plot.place(step),
+    pointAt: (step) => plot.pointer.place(step),
     paint(width, height) {
-      const theme = config.themes[colorTheme.name()];
-      const { colors } = theme;
+      const { colors } = config.themes[colorTheme.name()];
       const window = page.window();
       const budget = config.limits.panel_points;
       const names = chart.metrics();
@@ -82,8 +84,8 @@ export function panelChart(element, legend, panel, config, page) {
           lines.push({ ...xy, name: words, color, width: xy.x.length > width ? 1 : 1.5 });
           const values = visibleValues(line.pieces, window);
           if (values.length) ranges.push(robustRange(values, []));
-          const odd = nonFiniteMarks([line], [], window);
-          for (const x of odd.x.slice(0, 100)) marks.push({ x, color: colors.critical });
+          for (const mark of nonFiniteMarks([line], [], window).slice(0, 100))
+            marks.push({ ...mark, color: colors.critical });
         }
       }
       let range = ranges.length
@@ -93,14 +95,15 @@ export function panelChart(element, legend, panel, config, page) {
       plot.draw({
         width,
         height,
-        margin: theme.panel.margin,
+        margin: MARGIN,
         xRange: page.xRange(),
+        axis: STEP_AXIS,
         yRange: calmRange(memory, "y", axisRange(range, panel.log)),
         log: panel.log,
         colors,
-        font: theme.panel.font.family,
+        font: config.font,
         lines: [...ghosts, ...lines],
-        shapes: shapes(page.view(), colors, false),
+        ...shapes(page.view(), colors, false),
         marks,
       });
       writeLegend(lines, left);

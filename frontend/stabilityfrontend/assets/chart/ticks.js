@@ -42,7 +42,7 @@ const CLOCK = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10
 const clockStep = (span, count) =>
   CLOCK.find((step) => span / step <= count) || 86400 * Math.ceil(span / count / 86400);
 
-/** Milliseconds that a clock here shows, as if it stood in UTC: Plotly knows no other time zone. */
+/** Milliseconds that a clock here shows, as if it stood in UTC: an axis knows no time zones. */
 export const clockMs = (seconds) => 1000 * seconds - 60000 * new Date(1000 * seconds).getTimezoneOffset();
 
 /** Ticks of an axis of `clockMs`: the hour, and the day where one begins. */

@@ -1,7 +1,7 @@
-// Turns stored lines into Plotly traces and shapes: effective lines, ghosts, marks of what is not a number, forks, bands.
+// Turns stored lines into what a chart draws: effective lines, discarded ones, marks of what is no number, forks, bands.
 
 import { toldStep } from "../core/as_type.js";
-import { formatCount, formatValue, plotlyText } from "../core/format.js";
+import { formatCount, formatValue } from "../core/format.js";
 import { incidentKind } from "../core/kinds.js";
 import { onlyKnown, severityOf } from "../incident/severity.js";
 import { lowerBound, thinInto } from "./downsample.js";
@@ -16,6 +16,11 @@ const TICK = 0.025;
 const STRIP = 0.02;
 /** A gap between two pieces greater than this share of the line so far is a jump. */
 const JUMP = 0.002;
+/** Lines of forks, and of where an incident began. */
+const [DASHED, DOTTED] = [
+  [6, 4],
+  [2, 3],
+];
 /** Marks of NaN and Inf in one chart. */
 const MARKS = 400;
 
@@ -79,51 +84,27 @@ export function ghostXY(stretches, window, budget, column) {
   return { x, y };
 }
 
-/** Marks for values that are not numbers: `{x, y, symbols, text}` on an axis from 0 to 1. */
+/**
+ * What is no number on lines and on discarded stretches: `{x, symbol, words, dead}` each.
+ */
 export function nonFiniteMarks(lines, stretches, window) {
-  const marks = { x: [], y: [], symbols: [], text: [], dead: [] };
+  const marks = [];
   const scan = (piece, rank, dead) => {
     const [from, to] = cut(piece, window);
-    for (let index = to - 1; index >= from && marks.x.length < MARKS; index -= 1) {
+    for (let index = to - 1; index >= from && marks.length < MARKS; index -= 1) {
       const value = piece.values[index];
       if (Number.isFinite(value)) continue;
-      const down = value === -Infinity;
-      marks.x.push(xsOf(piece)[index]);
-      marks.y.push(value === Infinity ? 0.97 : 0.03);
-      marks.symbols.push(Number.isNaN(value) ? "x-thin" : down ? "triangle-down" : "triangle-up");
-      marks.text.push(
-        `${formatValue(value)} at step ${formatCount(piece.steps[index])}${rank === null ? "" : `, rank ${rank}`}${dead ? " (discarded)" : ""}`,
-      );
-      marks.dead.push(dead);
+      marks.push({
+        x: xsOf(piece)[index],
+        symbol: Number.isNaN(value) ? "x" : value > 0 ? "up" : "down",
+        words: `${formatValue(value)} at step ${formatCount(piece.steps[index])}${rank === null ? "" : `, rank ${rank}`}${dead ? " (discarded)" : ""}`,
+        dead,
+      });
     }
   };
   for (const line of lines) for (const piece of line.pieces) scan(piece, line.rank, false);
   for (const stretch of stretches) scan(stretch, stretch.rank, true);
   return marks;
-}
-
-export function lineTrace(xy, name, color, extra) {
-  return {
-    type: "scatter",
-    mode: xy.x.length === 1 ? "markers" : "lines",
-    x: xy.x,
-    y: xy.y,
-    name: plotlyText(name),
-    line: { color, width: 1.6, shape: "linear", simplify: true },
-    marker: { color, size: 6 },
-    connectgaps: false,
-    ...extra,
-  };
-}
-
-export function ghostTrace(xy, colors, extra) {
-  return lineTrace(xy, "discarded", colors.ghost, {
-    hovertemplate: "%{y:.5~g} at step %{x:,d}",
-    mode: "lines",
-    line: { color: colors.ghost, width: 1.2, dash: "5px,2px" },
-    opacity: 0.8,
-    ...extra,
-  });
 }
 
 /** Whether an incident is about a stretch of steps: a sick GPU or a lost agent is a mark of the health lane alone. */
@@ -152,104 +133,68 @@ export const atStep = (step) => step;
 export const onSteps = { place: atStep, forkAt: (fork) => fork.step };
 
 /**
- * Bands of incidents and lines of forks, as Plotly shapes over the whole height.
+ * Bands of incidents and lines of forks, for a chart's `bands` and `rules`. `strong`: on the large chart.
  * `place(step, segment)` and `forkAt(fork)`: where a step of a segment, and where a fork, is on the x axis; null where
  * that is not known.
  */
 export function shapes(view, colors, strong, { place, forkAt } = onSteps) {
-  const shapes = [];
+  const bands = [];
+  const rules = [];
   for (const incident of view.incidents.filter(hasBand).slice(0, BANDS)) {
-    const onset = place(incident.onset_step, incident.segment);
+    const from = place(incident.onset_step, incident.segment);
     const end = place(bandEnd(incident, view.segments, view.lastStep), incident.segment);
-    if (onset === null || end === null) continue;
+    if (from === null || end === null) continue;
     const color = colors[severityOf(incident)];
     const open = incident.state === "open";
     // What is known and no alarm is a strip at the foot: over the band of an alarm it would turn its colour to grey.
     const quiet = onlyKnown(incident);
-    shapes.push({
-      type: "rect",
-      xref: "x",
-      yref: "paper",
-      x0: onset,
-      x1: place === atStep ? Math.max(end, onset + 0.5) : end,
-      y0: 0,
-      y1: quiet ? STRIP : 1,
-      layer: "below",
-      fillcolor: color,
-      opacity: quiet ? 0.35 : (open ? 0.15 : 0.08) * (strong ? 1 : 0.8),
-      line: { width: 0 },
+    const opacity = quiet ? 0.35 : (open ? 0.15 : 0.08) * (strong ? 1 : 0.8);
+    bands.push({
+      from,
+      to: place === atStep ? Math.max(end, from + 0.5) : end,
+      height: quiet ? STRIP : 1,
+      color,
+      opacity,
     });
-    if (strong && open && !quiet) shapes.push(vertical(onset, color, "dot", 1, 0.8));
+    if (strong && open && !quiet) rules.push({ x: from, color, dash: DOTTED, opacity: 0.8, height: 1 });
   }
   // Many of them side by side would be a fence in front of the curve: older ones are a tick at its foot.
   const old = view.forks.length > CROWD ? view.forks.length - CROWD : 0;
   view.forks.forEach((fork, index) => {
     const x = forkAt(fork);
+    const tick = index < old;
     if (x !== null)
-      shapes.push(
-        vertical(
-          x,
-          colors.accent,
-          index < old ? "solid" : "dash",
-          1,
-          (old ? 0.6 : 1) * (strong ? 0.9 : 0.45),
-          index < old ? TICK : 1,
-        ),
-      );
+      rules.push({
+        x,
+        color: colors.accent,
+        dash: tick ? [] : DASHED,
+        opacity: (old ? 0.6 : 1) * (strong ? 0.9 : 0.45),
+        height: tick ? TICK : 1,
+      });
   });
-  return shapes;
-}
-
-function vertical(step, color, dash, width, opacity, height = 1) {
-  return {
-    type: "line",
-    xref: "x",
-    yref: "paper",
-    x0: step,
-    x1: step,
-    y0: 0,
-    y1: height,
-    layer: "below",
-    opacity,
-    line: { color, width, dash },
-  };
+  return { bands: layered(bands), rules };
 }
 
 /** Bands that lie over each other add up to this many; more of them look like this many, so that the curve is seen. */
 const DEEP = 4;
 
 /**
- * The same shapes as few paths: all that look alike become one. Plotly spends more on each shape than on a line of
- * five hundred points, and forty incidents would otherwise cost more than the curve. Within one path what overlaps is
- * filled once, so bands over each other are in paths of their own.
+ * Bands of one look as few groups, each filled as one: what overlaps within a group is no darker, so bands over each
+ * other are in groups of their own.
  */
-export function mergeShapes(shapes) {
+export function layered(bands) {
   const groups = new Map();
   const free = new Map();
-  const bands = shapes.filter((one) => one.type === "rect").sort((a, b) => a.x0 - b.x0);
-  for (const shape of [...bands, ...shapes.filter((one) => one.type !== "rect")]) {
-    const { x0, x1, y0, y1 } = shape;
-    const look = {
-      fillcolor: shape.fillcolor || "rgba(0,0,0,0)",
-      fillrule: "nonzero",
-      opacity: shape.opacity,
-      layer: shape.layer || "above",
-      line: shape.line,
-    };
-    const same = JSON.stringify(look);
-    let level = 0;
-    if (shape.type === "rect") {
-      if (!free.has(same)) free.set(same, new Array(DEEP).fill(-Infinity));
-      const ends = free.get(same);
-      level = ends.findIndex((end) => x0 >= end);
-      if (level < 0) level = DEEP - 1;
-      ends[level] = Math.max(ends[level], x1);
-    }
-    const key = `${level} ${same}`;
-    const part =
-      shape.type === "rect" ? `M${x0},${y0}L${x1},${y0}L${x1},${y1}L${x0},${y1}Z` : `M${x0},${y0}L${x1},${y1}`;
-    if (groups.has(key)) groups.get(key).path += part;
-    else groups.set(key, { type: "path", xref: "x", yref: "paper", ...look, path: part });
+  for (const { from, to, height, color, opacity } of [...bands].sort((a, b) => a.from - b.from)) {
+    const look = `${color} ${opacity} ${height}`;
+    if (!free.has(look)) free.set(look, new Array(DEEP).fill(-Infinity));
+    const ends = free.get(look);
+    const found = ends.findIndex((end) => from >= end);
+    const level = found < 0 ? DEEP - 1 : found;
+    ends[level] = Math.max(ends[level], to);
+    const key = `${level} ${look}`;
+    if (!groups.has(key)) groups.set(key, { color, opacity, rects: [] });
+    groups.get(key).rects.push([from, to, height]);
   }
   return [...groups.values()];
 }

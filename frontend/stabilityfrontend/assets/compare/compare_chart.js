@@ -1,5 +1,6 @@
 // The chart of a comparison: a line a run, on the axis by which they are aligned.
 
+import { DURATION_AXIS, FORK_AXIS, STEP_AXIS } from "../chart/axis.js";
 import { axisRange, robustRange } from "../chart/downsample.js";
 import { calmRange } from "../chart/main_chart.js";
 import { toNumber } from "../core/format.js";
@@ -34,8 +35,7 @@ function lineOf(run, column, align) {
 export function drawChart(page, element) {
   if (element.clientWidth < 40) return;
   const { settings } = page;
-  const theme = page.config.themes[colorTheme.name()];
-  const { colors } = theme;
+  const { colors } = page.config.themes[colorTheme.name()];
   const lines = [];
   const marks = [];
   const ranges = [];
@@ -88,14 +88,11 @@ export function drawChart(page, element) {
     yRange: calmRange(page.memory, "y", y),
     log: settings.log,
     colors,
-    font: theme.panel.font.family,
+    font: page.config.font,
     lines,
-    shapes:
-      settings.align === "fork" && there
-        ? [{ type: "line", x0: 0, x1: 0, opacity: 0.8, line: { color: colors.muted, width: 1, dash: "dash" } }]
-        : [],
+    rules:
+      settings.align === "fork" && there ? [{ x: 0, color: colors.muted, dash: [6, 4], opacity: 0.8, height: 1 }] : [],
     marks: marks.slice(0, 400),
-    xKind: settings.align === "time" ? "duration" : "step",
-    xName: settings.align === "fork" ? "fork" : settings.align,
+    axis: { time: DURATION_AXIS, fork: FORK_AXIS }[settings.align] || STEP_AXIS,
   });
 }

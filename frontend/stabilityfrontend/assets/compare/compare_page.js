@@ -43,7 +43,8 @@ export class ComparePage {
     this.asks = 0;
     this.range = null;
     this.plot = new Plot(byId("compare-chart"), {
-      onZoom: (range) => this.zoom(range),
+      label: "Comparison",
+      onZoom: (range) => range[1] - range[0] >= 1 && this.zoom(range),
       onReset: () => this.zoom(null),
       onCursor: (x) => this.pointAt(x),
     });
@@ -332,7 +333,7 @@ export class ComparePage {
   }
 
   pointAt(x) {
-    this.plot.place(x);
+    this.plot.pointer.place(x);
     if (this.pointing) return;
     this.pointing = true;
     requestAnimationFrame(() => {

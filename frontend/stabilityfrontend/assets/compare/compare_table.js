@@ -1,6 +1,6 @@
 // The runs of a comparison as rows: what each says under the pointer, and now.
 
-import { nearestPoint } from "../chart/line_chart.js";
+import { nearestPoint } from "../chart/chart_pointer.js";
 import { byId, fill, h, setText } from "../core/dom.js";
 import { formatCount, formatValue, moment } from "../core/format.js";
 import { statusTone } from "../run/header.js";
@@ -9,8 +9,8 @@ import { statusTone } from "../run/header.js";
 export function drawCompared(page) {
   const place = byId("compare-table");
   if (!place) return;
-  const x = page.plot.cursor === undefined ? null : page.plot.cursor;
-  setText(byId("compare-cursor"), x === null ? "" : `at ${page.plot.words(x)}`);
+  const x = page.plot.pointer.cursor;
+  setText(byId("compare-cursor"), x === null ? "" : `at ${page.plot.spec.axis.words(x)}`);
   const heads = [
     "Run",
     "Status",

@@ -11,8 +11,8 @@ export function toNumber(value) {
   return null;
 }
 
-/** A value with about four digits. */
-export function formatValue(value) {
+/** A value with about four digits, or as many as are asked for. */
+export function formatValue(value, digits = 4) {
   if (value === null || value === undefined) return MISSING;
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "+Inf" : "−Inf";
@@ -23,7 +23,7 @@ export function formatValue(value) {
   if (size >= 1e9) return (value / 1e9).toPrecision(4) + " G";
   if (size >= 1e6) return (value / 1e6).toPrecision(4) + " M";
   if (size >= 1e4) return grouped.format(Math.round(value));
-  return String(Number(value.toPrecision(4))).replace("-", "−");
+  return String(Number(value.toPrecision(digits))).replace("-", "−");
 }
 
 /** A value for a number that changes many times a second: always as many digits, so that nothing jumps. */
@@ -86,10 +86,6 @@ export const moment = (seconds) =>
         minute: "2-digit",
         second: "2-digit",
       });
-
-/** Text that Plotly shows as it is: it reads a small HTML, and names come from anywhere. */
-export const plotlyText = (text) =>
-  String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%\{/g, "%&#123;");
 
 /** A name of ours as words: `step_time` as `step time`. */
 export const readable = (name) => String(name || "").replace(/_/g, " ");

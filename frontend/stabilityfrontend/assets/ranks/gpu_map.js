@@ -242,7 +242,7 @@ export class GpuMap {
     if (!place || !page.ready) return;
     const { colors, font } = {
       colors: page.config.themes[colorTheme.name()].colors,
-      font: page.config.themes[colorTheme.name()].panel.font.family,
+      font: page.config.font,
     };
     const { groups, without } = this.groups(colors);
     const count = groups.reduce((sum, group) => sum + group.cells.length, 0);

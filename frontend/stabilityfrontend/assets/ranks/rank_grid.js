@@ -286,7 +286,7 @@ export class RankGrid {
         .filter((agent) => nodes.has(agent.node))
         .map((agent) => nodes.get(agent.node));
     }
-    this.map.set(groups, theme.colors, theme.panel.font.family);
+    this.map.set(groups, theme.colors, this.page.config.font);
   }
 
   /** The cell of a rank: the very one of before where it looks the same, so that the wall passes over it. */

@@ -4,7 +4,6 @@
 import { Board, Zoom } from "../chart/chart_scheduler.js";
 import { HealthLane } from "../chart/health_lane.js";
 import { focusChart, focusMetric } from "../chart/main_chart.js";
-import { PlotlyLoader } from "../chart/plotly_loader.js";
 import { SeriesStore } from "../chart/series_store.js";
 import { Derived } from "../chart/server_series.js";
 import { forks } from "../chart/traces.js";
@@ -61,7 +60,6 @@ export class RunPage {
     this.zoom = new Zoom();
     this.board = new Board(config, this.zoom);
     this.board.onDrawn = (shown) => this.onDrawn(shown);
-    this.board.onFirst = () => this.plotly.soon();
     this.dialog = new RollbackDialog(this);
     this.look = new View(this);
     this.settings = this.look.settings;
@@ -83,7 +81,6 @@ export class RunPage {
   makeCharts() {
     this.focus = focusChart(byId("chart-focus"), this.config, this);
     this.board.add(this.focus);
-    this.plotly = new PlotlyLoader(this.config.plotly, this.focus.element, () => this.board.markAll());
     this.panels = makePanels(this);
   }
 
@@ -138,7 +135,6 @@ export class RunPage {
     this.gpus.fetch();
     this.storage.fetch();
     this.detectors.fetch();
-    this.plotly.soon(); // also where there is no point yet
   }
 
   /** What the server could not read: parts of the history that are missing from what is shown. */
@@ -371,7 +367,6 @@ export class RunPage {
     this.gone = true;
     clearInterval(this.tick);
     clearTimeout(this.detailTimer);
-    this.plotly.close();
     this.unwatch();
     this.feed.close();
     this.cards.close();
