@@ -9,11 +9,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER", "WRITE", "different", "read", "without_words", "write"]
+__all__ = ["FOLDER", "WRITE", "different", "read", "shown_then", "without_words", "write"]
 
 FOLDER = Path(__file__).parent
 #: Two machines' math libraries may differ in the last bits of a logarithm, and a sum of such carries it on.
 LAST_BITS = 1e-12
+#: Of a moment or a machine: what agents are connected, clocks, and where the files lie on the disk.
+_OF_THE_MOMENT = {"agents", "now", "written", "location", "limit_bytes", "running_s", "gpu_hours", "mtbi_s"}
+_OF_THE_MOMENT |= {"per_1000_gpu_hours"}
+#: Files are written anew where their state is of an older form; theirs is what a restart needs, no point of a curve.
+_OF_THE_FILES = {"bytes"}
 #: Whether answers are written instead of compared.
 WRITE = os.environ.get("STABILITY_GOLDEN") == "write"
 
@@ -36,6 +41,16 @@ def without_words(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [without_words(item) for item in value]
     return "..." if isinstance(value, str) and " " in value else value
+
+
+def shown_then(then: Any, now: Any) -> Any:
+    """Return an answer of today without what the older one did not have, and without what is of the moment."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        kept = then.keys() - _OF_THE_MOMENT - _OF_THE_FILES
+        return {key: shown_then(then[key], now.get(key, "missing")) for key in kept}
+    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        return [shown_then(*pair) for pair in zip(then, now, strict=True)]
+    return now
 
 
 def different(now: Any, then: Any, at: str = "") -> str | None:
