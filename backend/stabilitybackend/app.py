@@ -46,7 +46,7 @@ from stabilitybackend.archive.location import open_location
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.auth import Authenticator, KeyRing, check_exposure
 from stabilitybackend.collector import CycleCollector
-from stabilitybackend.errors import RedisStartError, StabilityBoardError
+from stabilitybackend.errors import RedisStartError, SettingsError, StabilityBoardError
 from stabilitybackend.http_guard import HttpGuard, security_headers
 from stabilitybackend.ingest.gateway import Gateway
 from stabilitybackend.ingest.gateway import router as agent_router
@@ -65,7 +65,7 @@ from stabilitybackend.sessions import Sessions
 from stabilitybackend.settings import Settings
 from stabilitybackend.storing import Storing
 from stabilitybackend.tasks import end
-from stabilityfrontend import attach
+from stabilityfrontend import PagesError, attach
 
 __all__ = ["create_app"]
 
@@ -203,7 +203,10 @@ def create_app(settings: Settings, redis_url: str, collector: CycleCollector | N
     app.include_router(agent_router(gateway))
     app.include_router(server.fallback)
     _add_error_handlers(app)
-    headers = security_headers(attach(app, kinds=kinds.served()))
+    try:
+        headers = security_headers(attach(app, kinds=kinds.served(), pages=settings.pages))
+    except PagesError as error:
+        raise SettingsError(str(error), hint="docs/extending.md: A page and a panel") from error
     app.guard = lambda inner: HttpGuard(inner, origins, authenticator, headers)
     return app
 

@@ -35,6 +35,7 @@ _ENVIRONMENT = {
     "hang_floor_s": "STABILITY_HANG_FLOOR_S",
     "hang_ceiling_s": "STABILITY_HANG_CEILING_S",
     "agent_lost_s": "STABILITY_AGENT_LOST_S",
+    "pages": "STABILITY_PAGES",
 }
 #: Smallest window, MiB: some frames have to fit.
 MIN_WINDOW_MIB = 0.01
@@ -84,6 +85,8 @@ class Settings:
         hang_floor_s: seconds that a rank may always stand still, > 0 (``STABILITY_HANG_FLOOR_S``).
         hang_ceiling_s: longest learned budget of a usual phase, seconds, >= the floor (``STABILITY_HANG_CEILING_S``).
         agent_lost_s: seconds that an agent may be silent, > 0 (``STABILITY_AGENT_LOST_S``).
+        pages: a Python file, or a folder of them, that adds pages and panels (``STABILITY_PAGES``). It runs in the
+            server, as the server's user.
         log_level: ``critical``, ``error``, ``warning``, ``info`` or ``debug`` (``STABILITY_LOG_LEVEL``).
         public_url: ``https://board.example.org``, where people open the pages: a proxy's address, and the one in alerts
             (``STABILITY_PUBLIC_URL``). With a name beyond loopback every call needs a key.
@@ -109,6 +112,7 @@ class Settings:
     hang_floor_s: float = 10.0
     hang_ceiling_s: float = 1_800.0
     agent_lost_s: float = 30.0
+    pages: Path | None = None
     public_url: str | None = None
     trusted_hosts: tuple[str, ...] = ()
     trusted_proxies: str | None = None
@@ -138,6 +142,8 @@ class Settings:
         for name in self.trusted_hosts:
             if not _HOST_NAME.fullmatch(name):
                 raise _wrong("trusted_hosts", name, "names without port, such as board.example.org or *.example.org")
+        if self.pages is not None and not self.pages.exists():
+            raise _wrong("pages", self.pages, "a Python file or a folder, but there is none")
         if self.data_dir.exists() and not self.data_dir.is_dir():
             raise _wrong("data_dir", self.data_dir, "a folder, but this is a file")
 
@@ -166,6 +172,8 @@ class Settings:
                     raise _wrong(name, values[name], f"a number of {_NUMBERS[name]}") from None
         if isinstance(values.get("trusted_hosts"), str):
             values["trusted_hosts"] = tuple(name.strip() for name in values["trusted_hosts"].split(",") if name.strip())
+        if values.get("pages"):
+            values["pages"] = Path(values["pages"]).expanduser().absolute()
         values["data_dir"] = Path(values.get("data_dir") or _default_data_dir(env)).expanduser().absolute()
         return cls(**values)
 

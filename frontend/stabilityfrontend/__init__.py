@@ -7,17 +7,24 @@ and nothing else; importing this package does nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
+
+from stabilityfrontend.declared import PagesError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-__all__ = ["attach"]
+__all__ = ["PagesError", "attach"]
 
 
 def attach(
-    app: FastAPI, *, title: str = "Stabilityboard", kinds: Mapping[str, object] = MappingProxyType({})
+    app: FastAPI,
+    *,
+    title: str = "Stabilityboard",
+    kinds: Mapping[str, object] = MappingProxyType({}),
+    pages: Path | None = None,
 ) -> list[str]:
     """Serve the pages from ``app``: the last thing to do to it, since Dash ends its routes with a catch-all.
 
@@ -27,8 +34,12 @@ def attach(
         app: the application that serves ``/api/v1``, on the same origin.
         title: what the browser's tab says before a run is open.
         kinds: the table of incident kinds by name, JSON-able; without one each is called by its name.
+        pages: a file, or a folder of files, that declare more pages and panels (``stabilityfrontend.extend``).
+
+    Raises:
+        PagesError: one of those can't be used; it is a ValueError.
     """
     # Dash costs half a second of import: only who serves pages pays it.
     from stabilityfrontend.app import attach as attach_pages
 
-    return attach_pages(app, title=title, kinds=kinds)
+    return attach_pages(app, title=title, kinds=kinds, pages=pages)

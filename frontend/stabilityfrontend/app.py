@@ -1,7 +1,8 @@
-"""Puts the pages on a FastAPI application: Dash serves the skeletons, the browser talks to ``/api/v1`` by itself.
+"""Puts the pages on a FastAPI application.
 
-Dash brings the page, its routing and the component suites; live data never passes through a Dash callback, because
-the browser's one WebSocket is 13 times cheaper for the server and loses nothing (docs/page.md).
+Dash brings the page, its routing and the component suites. What changes each second never passes through a Dash
+callback, because the browser's one WebSocket is 13 times cheaper for the server and loses nothing (docs/page.md); what
+does not is drawn in the server (``parts.py``).
 """
 
 from __future__ import annotations
@@ -12,16 +13,26 @@ import importlib.metadata
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from dash import ClientsideFunction, Dash, Input, Output, State
-from dash.exceptions import DashException
+from dash.backends._fastapi import set_current_request
+from dash.exceptions import DashException, PreventUpdate
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
 
-from stabilityfrontend import figures, layout, run_page, theme
+from stabilityfrontend import compare_page, figures, fleet_page, incident_page, layout, run_page, runs_page, theme
 from stabilityfrontend.bundle import bundle
+from stabilityfrontend.loading import Declared, collect, from_packages, from_path
+from stabilityfrontend.parts import REQUEST, Parts
 from stabilityfrontend.served import ASSETS, packed, serve_modules, serve_styles
 
-__all__ = ["attach", "register"]
+__all__ = ["OUR_PAGES", "attach"]
+
+#: Our own pages; those of others follow.
+OUR_PAGES = (runs_page, run_page, incident_page, compare_page, fleet_page)
+#: Scripts that a page loads when something on it needs them: the table's is 1.3 MB. As Dash writes them into the page.
+_LATER = '<script src="([^"]*/(dash_ag_grid|dash_table)/[^"]+)"></script>'
 
 #: The product's mark, drawn here; a data address, so no request.
 _ICON = (
@@ -63,7 +74,18 @@ _INDEX = """<!DOCTYPE html>
 </html>"""
 
 
-def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object]) -> list[str]:
+class _Pages(Dash):
+    """Leaves out of the page's head what only some pages need."""
+
+    def later(self) -> dict[str, str]:
+        """Return the addresses of what is left out, by the name that it defines."""
+        return {name: url for url, name in re.findall(_LATER, super()._generate_scripts_html())}
+
+    def _generate_scripts_html(self) -> str:
+        return re.sub(_LATER, "", super()._generate_scripts_html())
+
+
+def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object], pages: Path | None = None) -> list[str]:
     """Serve the pages from ``app``. Call it once, after every other route: Dash adds a catch-all at the start.
 
     Returns the hashes of the scripts that stand in the page, as a Content-Security-Policy names them.
@@ -72,9 +94,14 @@ def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object]) -> list[str
         app: the application that serves ``/api/v1``.
         title: what the browser's tab says before a run is open.
         kinds: the table of incident kinds by name.
+        pages: a file, or a folder of files, that declare more pages and panels.
+
+    Raises:
+        PagesError: one of those can't be used.
     """
+    declared = collect([*OUR_PAGES, *from_packages(), *([] if pages is None else from_path(pages))])
     index = _index(modules=serve_modules(app), styles=serve_styles(app), kinds=kinds)
-    pages = Dash(
+    dash = _Pages(
         __name__,
         server=app,
         title=title,
@@ -90,55 +117,70 @@ def attach(app: FastAPI, *, title: str, kinds: Mapping[str, object]) -> list[str
             {"name": "robots", "content": "noindex"},
         ],
     )
-    # Pages call nothing in the server through Dash. With a socket for that, each would try it without
-    # end.
-    pages.backend.websocket_capability = False
-    register(pages)
+    # Pages call nothing in the server through Dash's socket. With one, each would try it without end.
+    dash.backend.websocket_capability = False
+    _register(dash, declared)
     # Dash reads its set-up at the first request to one of its own paths; a first request for a run's page is not one.
-    pages._setup_server()
-    _close_callback_doors(pages, app)
-    return [*pages.csp_hashes(), *_script_hashes(index)]
+    dash._setup_server()
+    _answer_what_is_ours(dash, app, declared)
+    return [*dash.csp_hashes(), *_script_hashes(index)]
 
 
-def register(pages: Dash) -> None:
-    """Give a Dash application its layout and callbacks.
-
-    Args:
-        pages: the Dash application; nothing global is touched.
-    """
-    pages.layout = layout.layout(figures.browser_config(importlib.metadata.version("stabilityboard")))
-
-    pages.clientside_callback(
+def _register(dash: _Pages, declared: Declared) -> None:
+    """Give the Dash application its layout and callbacks."""
+    parts = Parts(declared)
+    table = layout.page_table(declared, parts)
+    config = figures.browser_config(importlib.metadata.version("stabilityboard"))
+    dash.layout = layout.layout(config, table)
+    config["later"] = dash.later()
+    dash.clientside_callback(
         ClientsideFunction("stability", "show"),
         Output("page", "children"),
+        Output("viewer", "data"),
         Input("location", "pathname"),
-        State("skeletons", "data"),
+        Input("location", "search"),
+        State("page-table", "data"),
         State("chart-config", "data"),
     )
+    parts.register(dash)
 
 
-def _close_callback_doors(pages: Dash, app: FastAPI) -> None:
-    """Take away the addresses of Dash that no page of ours uses: no callback of ours runs in the server, and the folder
-    of assets is served as two files.
+def _answer_what_is_ours(dash: Dash, app: FastAPI, declared: Declared) -> None:
+    """Take away the addresses of Dash that no page of ours uses, and answer the others as the rest of the server does.
 
-    Dash answers what it can't read there with 500, and its WebSocket is open to whoever comes. A component's file that
-    it does not have becomes a 404.
+    Dash answers what it can't read with 500, its WebSocket is open to whoever comes, and it serves a page at every
+    address. A component's file that it does not have, and a page that nobody declared, become a 404.
     """
-    prefix = pages.config.routes_pathname_prefix
+    prefix = dash.config.routes_pathname_prefix
     suites = f"{prefix}_dash-component-suites/{{package_name}}/{{fingerprinted_path:path}}"
-    gone = {f"{prefix}{name}" for name in ("_dash-update-component", "_dash-ws-callback", "_reload-hash")}
-    gone |= {suites, f"{prefix}assets"}
+    update = f"{prefix}_dash-update-component"
+    gone = {suites, update, f"{prefix}assets", f"{prefix}_dash-ws-callback", f"{prefix}_reload-hash"}
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) not in gone]
+    dispatch = dash.backend.serve_callback(dash)
 
     def suite(request: Request, package_name: str, fingerprinted_path: str) -> Response:
         try:
-            return packed(
-                pages.backend.serve_component_suites(pages, package_name, fingerprinted_path, request), request
-            )
+            return packed(dash.backend.serve_component_suites(dash, package_name, fingerprinted_path, request), request)
         except (DashException, KeyError, OSError):
             return Response("there is no such file", status_code=404, media_type="text/plain")
 
+    async def callback(request: Request) -> Response:
+        REQUEST.set(request)
+        try:
+            return await dispatch(request)
+        except PreventUpdate:
+            return Response(status_code=204)
+        except Exception as error:  # what a part raises is shown in its place: this is what was sent
+            told = {"code": "bad_request", "message": f"no callback of a page: {type(error).__name__}"}
+            return JSONResponse({"error": told | {"hint": "load the page again"}}, status_code=422)
+
+    def page(request: Request, path: str) -> Response:
+        set_current_request(request)  # of this thread's own context; Dash asks for it, and reads nothing of it
+        return HTMLResponse(dash.index(), status_code=200 if layout.is_page(f"/{path}", declared) else 404)
+
     app.add_api_route(suites, suite, methods=["GET"], include_in_schema=False)
+    app.add_api_route(update, callback, methods=["POST"], include_in_schema=False)
+    app.add_api_route(f"{prefix}{{path:path}}", page, methods=["GET"], include_in_schema=False)
 
 
 def _script_hashes(page: str) -> list[str]:

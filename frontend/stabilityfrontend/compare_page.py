@@ -6,9 +6,16 @@ from typing import Any
 
 from dash import html
 
-from stabilityfrontend.controls import panel_head, segmented
+from stabilityfrontend.controls import more_panels, panel_head, segmented, topbar
+from stabilityfrontend.declared import page
 
 __all__ = ["bar", "body"]
+
+
+@page("/compare", name="Compare", live="compare")
+def skeleton() -> html.Div:
+    """Return the page."""
+    return html.Div([topbar(bar()), *body()], className="page")
 
 
 def bar() -> list[Any]:
@@ -75,6 +82,7 @@ def body() -> list[Any]:
                     className="panel",
                 ),
                 html.Div(id="compare-empty", hidden=True),
+                more_panels(),
             ],
             className="list stack",
         ),

@@ -6,7 +6,7 @@ from typing import Any
 
 from stabilityfrontend.theme import FONT, THEMES
 
-__all__ = ["LIMITS", "browser_config"]
+__all__ = ["LIMITS", "browser_config", "template"]
 
 #: What bounds the page. Points: redrawing a chart (canvas) takes 0.3 to 2 ms at 1,000 points a line, two a pixel: noise
 #: is a band then and not a saw. Rates: the large chart 10 Hz, small ones 20, and 10 ms of drawing a frame, so that a
@@ -36,4 +36,37 @@ def browser_config(version: str) -> dict[str, Any]:
         "limits": LIMITS,
         "font": FONT,
         "themes": {name: {"colors": table} for name, table in THEMES.items()},
+    }
+
+
+def template(theme: str) -> dict[str, Any]:
+    """Return the Plotly template of figures that are made in Python: fonts, colours and axes of our own charts.
+
+    Args:
+        theme: ``dark`` or ``light``.
+    """
+    colors = THEMES[theme]
+    axis = {
+        "color": colors["muted"],
+        "gridcolor": colors["grid"],
+        "linecolor": colors["border"],
+        "zeroline": False,
+        "ticks": "",
+        "automargin": True,
+        "title": {"font": {"size": 11}},
+    }
+    tip = {"family": FONT, "size": 12, "color": colors["text"]}
+    return {
+        "layout": {
+            "paper_bgcolor": colors["panel"],
+            "plot_bgcolor": colors["panel"],
+            "font": {"family": FONT, "size": 11, "color": colors["muted"]},
+            "title": {"font": {"size": 13, "color": colors["text"]}},
+            "hoverlabel": {"bgcolor": colors["raised"], "bordercolor": colors["strong"], "font": tip},
+            "colorway": colors["series"],
+            "margin": {"l": 50, "r": 12, "t": 12, "b": 36},
+            "separators": ".,",
+            "xaxis": axis | {"showgrid": False, "showline": True},
+            "yaxis": axis,
+        }
     }

@@ -6,7 +6,8 @@ from typing import Any
 
 from dash import html
 
-from stabilityfrontend.controls import panel_head, segmented
+from stabilityfrontend.controls import more_panels, panel_head, segmented, topbar
+from stabilityfrontend.declared import page
 
 __all__ = ["HEADLINES", "bar", "body"]
 
@@ -25,6 +26,12 @@ HEADLINES = (
         "Interruptions per 1,000 GPU-hours that all runs of the period trained. Makes fleets of different sizes alike.",
     ),
 )
+
+
+@page("/fleet", name="Fleet", order=10, live="fleet")
+def skeleton() -> html.Div:
+    """Return the page."""
+    return html.Div([topbar(bar()), *body()], className="page")
 
 
 def bar() -> list[Any]:
@@ -89,6 +96,7 @@ def body() -> list[Any]:
                     className="panel",
                     id="fleet-gpus-panel",
                 ),
+                more_panels(),
             ],
             className="list stack",
             id="fleet-main",

@@ -6,9 +6,16 @@ from typing import Any
 
 from dash import html
 
-from stabilityfrontend.controls import panel_head
+from stabilityfrontend.controls import more_panels, panel_head, topbar
+from stabilityfrontend.declared import page
 
 __all__ = ["bar", "body"]
+
+
+@page("/runs/{run}/incidents/{incident}", name="Incident", live="incident")
+def skeleton() -> html.Div:
+    """Return the page."""
+    return html.Div([topbar(bar()), *body()], className="page")
 
 
 def bar() -> list[Any]:
@@ -52,6 +59,7 @@ def body() -> list[Any]:
                                 _panel("incident-collectives", "Collectives"),
                                 _panel("incident-ranks", "Ranks", html.Span(id="incident-ranks-note", className="sub")),
                                 _panel("incident-evidence", "Evidence"),
+                                more_panels(),
                             ],
                             className="column",
                         ),

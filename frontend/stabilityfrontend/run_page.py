@@ -13,7 +13,8 @@ from typing import Any
 from dash import html
 
 from stabilityfrontend import detectors_panel, ledger_panel, walls_panel
-from stabilityfrontend.controls import panel_head, segmented
+from stabilityfrontend.controls import more_panels, panel_head, segmented, topbar
+from stabilityfrontend.declared import page
 from stabilityfrontend.figures import LIMITS
 
 __all__ = ["KPIS", "PANELS", "Kpi", "Panel", "bar", "body", "first_requests"]
@@ -101,6 +102,12 @@ def first_requests() -> dict[str, Any]:
     }
 
 
+@page("/runs/{run}", name="Run", live="run")
+def skeleton() -> html.Div:
+    """Return the page."""
+    return html.Div([topbar(bar()), *body()], className="page")
+
+
 def bar() -> list[Any]:
     """Return what the run page puts into the top bar."""
     return [
@@ -145,6 +152,7 @@ def body() -> list[Any]:
                         html.Section([_panel(panel) for panel in PANELS], id="panels", className="panels"),
                         walls_panel.panel(),
                         ledger_panel.panel(),
+                        more_panels(),
                         _all_metrics(),
                     ],
                     className="column",

@@ -2,5 +2,7 @@
 
 interface Window {
   Plotly: any;
+  React: any;
+  dashAgGridComponentFunctions: any;
   dash_clientside: any;
 }

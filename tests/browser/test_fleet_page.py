@@ -30,7 +30,7 @@ def test_an_interruption_comes_by_itself_is_corrected_and_leads_to_its_incident(
     server: Server, open_page: OpenPage, tmp_path: Path
 ) -> None:
     page = open_page(server.url, width=1000)
-    page.click("#open-fleet")
+    page.click("#pages a[href='/fleet']")
     page.wait_for_selector("#fleet-empty:not([hidden]) h2")
     assert page.inner_text("#fleet-empty h2") == "No run trained"
     assert "Llama 3" in page.inner_text("#fleet-empty")

@@ -12,10 +12,6 @@ if TYPE_CHECKING:
 ADDRESSES = {
     "/": "runs",
     "": "runs",
-    "/runs": "runs",
-    "/runs/": "runs",
-    "/login": "login",
-    "/compare": "compare",
     "/runs/abc": {"data-run": "abc"},
     "/runs/a%20b/": {"data-run": "a b"},
     "/runs/%3Cscript%3E": {"data-run": "<script>"},
@@ -23,20 +19,21 @@ ADDRESSES = {
     "/runs/a/b": "missing",
     "/runs/a%20b/incidents/i-1/": {"data-run": "a b", "data-incident": "i-1"},
     "/runs/a/incidents": "missing",
-    "/fleet": "fleet",
     "/somewhere": "missing",
 }
 
 
 def test_an_address_gives_its_page(scripts: Page) -> None:
     found = scripts.evaluate(
-        """(paths) => paths.map((path) => window.stability.route(path, {
-          runs: "runs", login: "login", compare: "compare", fleet: "fleet", missing: "missing",
-          run: { type: "Div", props: {} }, incident: { type: "Div", props: {} },
-        }))""",
+        """(paths) => paths.map((path) => window.stability.route(path, [
+          { pattern: "^/$", ids: [], name: "runs", skeleton: {} },
+          { pattern: "^/runs/([^/]+)$", ids: ["run"], skeleton: {} },
+          { pattern: "^/runs/([^/]+)/incidents/([^/]+)$", ids: ["run", "incident"], skeleton: {} },
+          { pattern: ".*", ids: [], name: "missing", skeleton: {} },
+        ])).map((one) => one.name || one.skeleton.props)""",
         list(ADDRESSES),
     )
-    assert [one["props"] if isinstance(one, dict) else one for one in found] == list(ADDRESSES.values())
+    assert found == list(ADDRESSES.values())
 
 
 def test_the_gravest_open_incident_stands_on_top_of_the_rail_and_what_is_over_below(scripts: Page) -> None:

@@ -46,7 +46,7 @@ def test_an_empty_list_says_how_to_begin(server: Server, open_page: OpenPage, sc
 
 
 def test_an_unknown_address_leads_back(server: Server, open_page: OpenPage) -> None:
-    page = open_page(f"{server.url}/some/where")
+    page = open_page(f"{server.url}/some/where", quiet=False)
     page.click("main a")
     page.wait_for_selector("#runs-empty:not([hidden])")
     assert page.evaluate("location.pathname") == "/"

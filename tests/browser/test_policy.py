@@ -58,7 +58,8 @@ def test_no_page_does_what_its_policy_forbids_in_either_theme(
         "login": ("/login", "#login-key"),
         "missing": ("/no/such/page", "main a"),
     }[name]
-    page = open_page(f"{server.url}{address}", before=f"({LISTEN})()")
+    # The browser itself writes to the console that there is no such page.
+    page = open_page(f"{server.url}{address}", before=f"({LISTEN})()", quiet=name != "missing")
     page.wait_for_selector(shown)
     if name != "login":
         page.click("#theme-toggle")

@@ -72,7 +72,11 @@ def test_the_layout_is_ready_at_the_first_request_of_any_kind(client: httpx.Clie
     children = client.get("/_dash-layout").json()["props"]["children"]
     assert "chart-config" in {child["props"]["id"] for child in children}
     dependencies = client.get("/_dash-dependencies").json()
-    assert {one["output"] for one in dependencies} == {"page.children"}
+    assert {one["output"] for one in dependencies} == {
+        "..page.children...viewer.data..",
+        '{"part":["MATCH"],"type":"given"}.data',
+        '{"part":["MATCH"],"type":"part"}.children',
+    }
 
 
 def test_what_pages_load_is_packed_kept_for_a_year_and_whole(client: httpx.Client) -> None:
@@ -103,4 +107,4 @@ def test_attaching_prints_nothing_to_stdout() -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert stabilityfrontend.__all__ == ["attach"]
+    assert stabilityfrontend.__all__ == ["PagesError", "attach"]

@@ -13,10 +13,15 @@ import pytest
 
 import stabilityfrontend
 from stabilityfrontend import layout
+from stabilityfrontend.app import OUR_PAGES
 from stabilityfrontend.ledger_panel import TOTALS
+from stabilityfrontend.loading import collect
+from stabilityfrontend.parts import Parts
 from stabilityfrontend.run_page import KPIS, PANELS, first_requests
 
 ASSETS = Path(stabilityfrontend.__file__).parent / "assets"
+ADDRESSES = {"/": "Runs", "/runs": "Runs", "/runs/a%20b": "Run", "/runs/a/incidents/i": "Incident", "/fleet": "Fleet"}
+ADDRESSES |= {"/login": "Login", "/compare": "Compare", "/runs/a/b": "Page not found", "/x": "Page not found"}
 #: Regions that scripts make themselves.
 MADE_BY_SCRIPTS = {"rollback-dialog", "detectors-steps", "runs-filter", "all-filter", "login-key"}
 
@@ -45,7 +50,10 @@ def script_ids() -> set[str]:
     return found
 
 
-PAGES = {"frame": layout.layout({})} | layout.skeletons()
+DECLARED = collect(OUR_PAGES)
+TABLE = layout.page_table(DECLARED, Parts(DECLARED))
+SKELETONS = {entry["name"]: entry["skeleton"] for entry in TABLE}
+PAGES = {"frame": layout.layout({}, TABLE)} | SKELETONS
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -59,22 +67,27 @@ def test_every_region_that_a_script_looks_up_is_on_some_page() -> None:
     assert script_ids() - there - MADE_BY_SCRIPTS == set()
 
 
-def test_the_skeletons_are_plain_json_that_comes_with_the_frame() -> None:
+def test_the_table_of_pages_is_plain_json_that_comes_with_the_frame() -> None:
     frame = {props["id"]: props for props in nodes(PAGES["frame"]) if "id" in props}
-    assert json.loads(json.dumps(frame["skeletons"]["data"])) == layout.skeletons()
-    assert list(layout.skeletons()) == ["runs", "login", "run", "compare", "incident", "fleet", "missing"]
+    assert json.loads(json.dumps(frame["page-table"]["data"])) == TABLE
+    assert set(SKELETONS) == {"Runs", "Login", "Run", "Compare", "Incident", "Fleet", "Page not found"}
+
+
+@pytest.mark.parametrize(("address", "page"), ADDRESSES.items())
+def test_the_first_pattern_that_fits_an_address_is_its_page(address: str, page: str) -> None:
+    assert next(entry["name"] for entry in TABLE if re.fullmatch(entry["pattern"], address)) == page
 
 
 def test_every_number_of_the_strip_and_every_panel_has_its_region() -> None:
-    there = ids(PAGES["run"])
+    there = ids(PAGES["Run"])
     assert [id_ for id_ in there if id_.startswith("kpi-")] == [f"kpi-{kpi.id}" for kpi in KPIS]
     assert [id_ for id_ in there if id_.startswith("panel-")] == [f"panel-{panel.id}" for panel in PANELS]
-    described = [json.loads(props["data-panel"]) for props in nodes(PAGES["run"]) if "data-panel" in props]
+    described = [json.loads(props["data-panel"]) for props in nodes(PAGES["Run"]) if "data-panel" in props]
     assert [panel["metrics"] for panel in described] == [list(panel.metrics) for panel in PANELS]
 
 
 def test_every_total_of_the_ledger_has_its_region_and_says_how_it_is_computed() -> None:
-    totals = {props["id"]: props["title"] for props in nodes(PAGES["run"]) if props.get("className") == "total"}
+    totals = {props["id"]: props["title"] for props in nodes(PAGES["Run"]) if props.get("className") == "total"}
     assert totals == {f"total-{total.id}": total.how for total in TOTALS}
     assert all(how.endswith(".") for how in totals.values())
 

@@ -73,6 +73,9 @@ def up(
     window_mib: Annotated[
         float | None, typer.Option(help="MiB of a run's newest points that stay in Redis. (default: 32)")
     ] = None,
+    pages: Annotated[
+        Path | None, typer.Option(help="Python file, or folder of them, that adds pages and panels.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="critical, error, warning, info or debug.")] = None,
 ) -> None:
     """Start the server: gateway, live pages, detectors and, unless --redis-url is given, its own Redis."""
@@ -86,6 +89,7 @@ def up(
         redis_url=redis_url,
         archive_url=archive_url,
         window_mib=window_mib,
+        pages=pages,
         log_level=log_level,
     )
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -1,6 +1,7 @@
 // Brings a page to life when Dash has put its skeleton there, and ends the one before. All other modules hang on this one.
 
 import { ComparePage } from "./compare/compare_page.js";
+import { viewer } from "./core/parts.js";
 import { go, route } from "./core/route.js";
 import { colorTheme } from "./core/theme.js";
 import { FleetPage } from "./fleet/fleet_page.js";
@@ -9,15 +10,25 @@ import { showMe } from "./login/account.js";
 import { LoginPage } from "./login/login_page.js";
 import { RunPage } from "./run/run_page.js";
 import { RunsPage } from "./runs/runs_page.js";
+import { ServerPage } from "./server_page.js";
 
-/** `data-page` of a skeleton -> what fills it; a run's page has a run instead. */
-const PAGES = { runs: RunsPage, login: LoginPage, compare: ComparePage, incident: IncidentPage, fleet: FleetPage };
+/** `data-page` of a skeleton -> what fills it. */
+const PAGES = {
+  runs: RunsPage,
+  run: RunPage,
+  incident: IncidentPage,
+  compare: ComparePage,
+  fleet: FleetPage,
+  login: LoginPage,
+  server: ServerPage,
+};
 /** React may need a frame more to put the skeleton there; two seconds are a hundred times what that takes. */
 const FRAMES = 120;
 
 /** What is open now: the page, and the element that it fills. */
 export const opened = { page: null, root: null };
 let waiting = 0;
+let shown = null;
 
 document.addEventListener("click", (event) => {
   const target = /** @type {Element} */ (event.target);
@@ -29,26 +40,33 @@ document.addEventListener("click", (event) => {
   go(link.getAttribute("href"));
 });
 
-function open(config) {
+function open(config, name) {
   const root = /** @type {HTMLElement | null} */ (document.querySelector("#page > .page"));
   if (!root || root === opened.root) {
     if (waiting < FRAMES) {
       waiting += 1;
-      requestAnimationFrame(() => open(config));
+      requestAnimationFrame(() => open(config, name));
     }
     return;
   }
   opened.page?.close();
   Object.assign(opened, { page: null, root: null });
-  const Page = root.dataset.page ? PAGES[root.dataset.page] : RunPage;
-  if (root.dataset.run === undefined) document.title = "Stabilityboard";
+  const Page = PAGES[root.dataset.page];
+  if (root.dataset.run === undefined) document.title = name === "Runs" ? "Stabilityboard" : `${name} · Stabilityboard`;
   Object.assign(opened, { page: Page ? new Page(root, config) : { close() {} }, root });
   if (root.dataset.page !== "login") showMe();
 }
 
-/** The skeleton of an address for Dash to put there; as soon as it stands, it comes to life. */
-export function show(pathname, skeletons, config) {
+/**
+ * The skeleton of an address for Dash to put there, and what the server draws by. As soon as the skeleton stands, it
+ * comes to life; where only the address's parameters are others, it stays.
+ */
+export function show(pathname, search, pages, config) {
+  const given = viewer(pathname, search || "");
+  if (given.path === shown) return [window.dash_clientside.no_update, given];
+  shown = given.path;
   waiting = 0;
-  requestAnimationFrame(() => open(config));
-  return route(pathname, skeletons);
+  const { name, skeleton } = route(pathname, pages);
+  requestAnimationFrame(() => open(config, name));
+  return [skeleton, given];
 }

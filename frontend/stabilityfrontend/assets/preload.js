@@ -26,13 +26,16 @@ export function begin({ first, kinds }, url) {
   Object.assign(firstRequests, first);
   // A wall shows twice as much of a line as a desk.
   if (window.innerWidth > WALL_PX) firstRequests.points.fine *= 2;
-  const lifecycle = import(url).then(({ modules }) => {
+  const loaded = import(url).then(({ modules }) => {
     modules["core/first_requests.js"].takeOver(handOver());
     Object.assign(modules["core/kinds.js"].kindTable, kinds);
-    return modules["page_lifecycle.js"];
+    return modules;
   });
   window.dash_clientside = window.dash_clientside || {};
-  window.dash_clientside.stability = { show: async (...shown) => (await lifecycle).show(...shown) };
+  window.dash_clientside.stability = {
+    show: async (...given) => (await loaded)["page_lifecycle.js"].show(...given),
+    fill: async (...given) => (await loaded)["core/parts.js"].fill(...given),
+  };
   const found = RUN.exec(location.pathname);
   if (!found) return;
   try {

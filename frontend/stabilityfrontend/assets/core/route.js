@@ -1,7 +1,4 @@
-// Which page an address is: the skeletons came with the frame, so that going to a page asks the server for nothing.
-
-const RUN = /^\/runs\/([^/]+)$/;
-const INCIDENT = /^\/runs\/([^/]+)\/incidents\/([^/]+)$/;
+// Which page an address is: the table of pages came with the frame, so that going to one asks the server for nothing.
 
 function decoded(part) {
   try {
@@ -15,22 +12,16 @@ function decoded(part) {
 export const incidentHref = (run, incident) =>
   `/runs/${encodeURIComponent(run)}/incidents/${encodeURIComponent(incident)}`;
 
-/** The skeleton of an address; a run's page has the run's id, as text, in `data-run`, an incident's also its own in `data-incident`. */
-export function route(pathname, skeletons) {
-  const path = (pathname || "/").replace(/\/+$/, "");
-  if (path === "" || path === "/runs") return skeletons.runs;
-  if (path === "/login") return skeletons.login;
-  if (path === "/compare") return skeletons.compare;
-  if (path === "/fleet") return skeletons.fleet;
-  const incident = INCIDENT.exec(path);
-  if (incident)
-    return {
-      ...skeletons.incident,
-      props: { ...skeletons.incident.props, "data-run": decoded(incident[1]), "data-incident": decoded(incident[2]) },
-    };
-  const run = RUN.exec(path);
-  if (!run) return skeletons.missing;
-  return { ...skeletons.run, props: { ...skeletons.run.props, "data-run": decoded(run[1]) } };
+/**
+ * The page of an address: the first of the table whose pattern fits. The ids in the address are attributes of its
+ * skeleton, as text: `data-run`, `data-incident`.
+ */
+export function route(pathname, pages) {
+  const path = (pathname || "/").replace(/\/+$/, "") || "/";
+  const page = pages.find((one) => new RegExp(one.pattern).test(path));
+  const found = new RegExp(page.pattern).exec(path);
+  const ids = Object.fromEntries(page.ids.map((name, index) => [`data-${name}`, decoded(found[index + 1])]));
+  return { ...page, skeleton: { ...page.skeleton, props: { ...page.skeleton.props, ...ids } } };
 }
 
 /** Go to another page of ours without loading everything again: Dash listens to the history. */

@@ -1,0 +1,142 @@
+"""How a page or a panel is declared: a function that draws it, and a decorator that says where.
+
+A decorator only writes the declaration on the function: importing a module of pages does nothing, and who serves pages
+collects what the modules declare (``loading.py``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+__all__ = ["GIVEN", "Page", "PagesError", "Panel", "declarations", "page", "panel"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: What a function may ask for, by the name of its argument.
+GIVEN: Mapping[str, str] = {
+    "run": "the run's id, where the page's path has {run}",
+    "incident": "the incident's id, where the page's path has {incident}",
+    "api": "the server's API with the rights of whoever looks (Api)",
+    "theme": "colours of the theme that is on, and its Plotly template (Theme)",
+    "query": "parameters of the page's address (dict of str)",
+}
+_ATTRIBUTE = "__stability_declared__"
+_PATH = re.compile(r"/|(/([A-Za-z0-9_.-]+|\{[a-z]+\}))+")
+_PLACEHOLDER = re.compile(r"\{([a-z]+)\}")
+#: First parts of addresses that are the server's own.
+_TAKEN = ("api", "healthz", "readyz", "metrics")
+
+
+class PagesError(ValueError):
+    """A declaration, or its file, can't be used; the message says where, what is given and what expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page.
+
+    Attributes:
+        path: its address; ``{run}`` and ``{incident}`` stand for ids.
+        name: what the navigation and the browser's tab call it.
+        draw: returns what is on it.
+        order: its place in the navigation, small ones first; None leaves it out.
+        live: the browser's class that fills its skeleton, for a page that changes each second; ``draw`` is called once
+            then, when the server starts, and returns the skeleton.
+    """
+
+    path: str
+    name: str
+    draw: Callable[..., Any]
+    order: float | None = None
+    live: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """The regular expression of its addresses, for Python and for browsers."""
+        return "^" + _PLACEHOLDER.sub("([^/]+)", self.path.replace(".", r"\.")) + "$"
+
+    @property
+    def ids(self) -> list[str]:
+        """Names of the ids in its path, in order."""
+        return _PLACEHOLDER.findall(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel on a page.
+
+    Attributes:
+        page: path of the page.
+        title: what its head says.
+        draw: returns what is in it.
+    """
+
+    page: str
+    title: str
+    draw: Callable[..., Any] = field(repr=False)
+
+
+def page(path: str, *, name: str, order: float | None = None, live: str = "") -> Callable[[Function], Function]:
+    """Declare that a function draws a page.
+
+    It returns Dash components, a Plotly figure or text, and is called when somebody opens the page, each 15 s after
+    that, and when the theme changes. What it is given it asks for by the names of its arguments (``GIVEN``).
+
+    Args:
+        path: the page's address, such as ``/budget`` or ``/runs/{run}/budget``.
+        name: what the navigation and the browser's tab call it.
+        order: its place in the navigation; runs are 0, the fleet is 10. None leaves it out.
+        live: of our own pages that browser modules fill: the name of the class.
+
+    Raises:
+        PagesError: the path has another form, or an argument has a name that nothing is given for.
+    """
+    if not _PATH.fullmatch(path) or path.split("/")[1].startswith("_") or path.split("/")[1] in _TAKEN:
+        raise PagesError(f'page path is {path!r}, expected one such as "/budget" or "/runs/{{run}}/budget"')
+    return lambda function: _declare(function, Page(path, name, function, order, live))
+
+
+def panel(*, page: str, title: str) -> Callable[[Function], Function]:
+    """Declare that a function draws a panel on a page: below what is there already.
+
+    Args:
+        page: path of the page as it is declared; the run page is ``/runs/{run}``, an incident's
+            ``/runs/{run}/incidents/{incident}``, the fleet ``/fleet``.
+        title: what the panel's head says.
+
+    Raises:
+        PagesError: an argument of the function has a name that nothing is given for.
+    """
+    return lambda function: _declare(function, Panel(page, title, function))
+
+
+def declarations(module: ModuleType) -> Iterator[Page | Panel]:
+    """Yield what the functions of a module declare, in their order."""
+    for function in vars(module).values():
+        if inspect.isfunction(function) and function.__module__ == module.__name__:
+            yield from getattr(function, _ATTRIBUTE, ())
+
+
+def place(function: Callable[..., Any]) -> str:
+    """Return where a function is: its file and line."""
+    code = inspect.unwrap(function).__code__
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+def _declare(function: Function, declared: Page | Panel) -> Function:
+    path = declared.path if isinstance(declared, Page) else declared.page
+    names = [name for name in GIVEN if name not in ("run", "incident") or name in _PLACEHOLDER.findall(path)]
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name not in names and parameter.default is parameter.empty:
+            raise PagesError(
+                f"{place(function)}: {function.__name__}() asks for {parameter.name!r}, expected some of: "
+                + "; ".join(f"{name}: {GIVEN[name]}" for name in names)
+            )
+    setattr(function, _ATTRIBUTE, [*getattr(function, _ATTRIBUTE, ()), declared])
+    return function

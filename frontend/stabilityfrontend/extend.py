@@ -1,0 +1,15 @@
+"""What a file of pages and panels needs: one import (docs/extending.md).
+
+from stabilityfrontend.extend import Api, page, panel
+
+@panel(page="/runs/{run}", title="Segments")
+def segments(run: str, api: Api): ...
+"""
+
+from __future__ import annotations
+
+from stabilityfrontend.declared import PagesError, page, panel
+from stabilityfrontend.tables import Cell, Column, table
+from stabilityfrontend.viewer import Api, ApiError, Theme
+
+__all__ = ["Api", "ApiError", "Cell", "Column", "PagesError", "Theme", "page", "panel", "table"]

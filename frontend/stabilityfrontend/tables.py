@@ -1,0 +1,138 @@
+"""Tables that sort, filter and draw only the rows in sight: dash-ag-grid in the colours of both themes.
+
+What a cell shows and what it sorts by are two things: ``Cell`` has both, and where it leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dash_ag_grid import AgGrid
+
+__all__ = ["Cell", "Column", "table"]
+
+#: More rows than these scroll within the table, px being their height together.
+_ROWS_IN_SIGHT = 12
+_ROW_PX = 34
+_ROW_WITH_SUB_PX = 50
+_HEAD_PX = 38
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell.
+
+    Attributes:
+        value: what it is sorted and filtered by; None is last.
+        text: what it shows; without it the value.
+        sub: a second, quieter line.
+        href: address that it leads to.
+        tone: ``good``, ``warning``, ``critical`` or ``quiet``.
+        title: what is shown under the pointer.
+    """
+
+    value: str | float | None
+    text: str | None = None
+    sub: str = ""
+    href: str = ""
+    tone: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column.
+
+    Attributes:
+        field: key in the rows.
+        head: words above it.
+        number: its values are numbers: right-aligned, filtered as such.
+        grow: its share of the width that is left.
+        width: least width, px.
+        choices: what a cell may become, where people may change it: double-click, or Enter.
+        tip: how it is computed, shown under the pointer.
+    """
+
+    field: str
+    head: str
+    number: bool = False
+    grow: float = 1
+    width: int = 90
+    choices: tuple[str, ...] = ()
+    tip: str = ""
+
+
+def table(
+    rows: Sequence[Mapping[str, Cell | str | float | None]],
+    columns: Sequence[Column],
+    *,
+    key: str | None = None,
+    id: Any = None,
+    select: bool = False,
+) -> AgGrid:
+    """Return a table.
+
+    Args:
+        rows: cells or plain values by the columns' fields.
+        columns: from left to right.
+        key: field whose values tell rows apart: a row that is still there keeps its place and its selection.
+        id: of the component, for callbacks.
+        select: one row can be chosen.
+    """
+    high = any(isinstance(cell, Cell) and cell.sub for row in rows for cell in row.values())
+    row_px = _ROW_WITH_SUB_PX if high else _ROW_PX
+    height = _HEAD_PX + row_px * min(max(len(rows), 1), _ROWS_IN_SIGHT) + 4
+    given = {"id": id} if id is not None else {}
+    if key is not None:
+        given["getRowId"] = f"params.data.{key}"
+    return AgGrid(
+        rowData=[_row(row) for row in rows],
+        columnDefs=[_column(column) for column in columns],
+        defaultColDef={"sortable": True, "filter": True, "resizable": True, "suppressHeaderMenuButton": True},
+        dashGridOptions={
+            "rowHeight": row_px,
+            "headerHeight": _HEAD_PX,
+            "animateRows": False,
+            "enableCellTextSelection": True,
+            "ensureDomOrder": True,
+            "suppressCellFocus": not select and not any(column.choices for column in columns),
+            "tooltipShowDelay": 400,
+        }
+        | (
+            {"rowSelection": {"mode": "singleRow", "checkboxes": False, "enableClickSelection": True}} if select else {}
+        ),
+        className="grid",
+        style={"height": f"{height}px", "width": "100%"},
+        **given,
+    )
+
+
+def _row(row: Mapping[str, Cell | str | float | None]) -> dict[str, Any]:
+    plain: dict[str, Any] = {"cells": {}}
+    for field, cell in row.items():
+        if isinstance(cell, Cell):
+            looks = {"text": cell.text, "sub": cell.sub, "href": cell.href, "tone": cell.tone, "title": cell.title}
+            plain["cells"][field] = {name: value for name, value in looks.items() if value}
+            plain[field] = cell.value
+        else:
+            plain[field] = cell
+    return plain
+
+
+def _column(column: Column) -> dict[str, Any]:
+    look: dict[str, Any] = {
+        "field": column.field,
+        "headerName": column.head,
+        "cellRenderer": "Cell",
+        "flex": column.grow,
+        "minWidth": column.width,
+        "headerTooltip": column.tip or None,
+    }
+    if column.number:
+        look |= {"type": "rightAligned", "filter": "agNumberColumnFilter"}
+    if column.choices:
+        choices = {"values": list(column.choices)}
+        look |= {"editable": True, "cellEditor": "agSelectCellEditor", "cellEditorParams": choices}
+    return look

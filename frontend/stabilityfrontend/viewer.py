@@ -1,0 +1,115 @@
+"""What a function that draws is given of whoever looks: the server's API with their rights, and their theme.
+
+The API is asked within this process, as HTTP, with the cookie and the key of the request that the browser sent: what
+the viewer may not read or do is refused here as it is everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+from starlette.requests import Request
+
+from stabilityfrontend.figures import template
+from stabilityfrontend.theme import THEMES
+
+__all__ = ["Api", "ApiError", "Theme"]
+
+#: What of a browser's request says who asks, from where and over which name.
+_CARRIED = ("authorization", "cookie", "host", "origin", "x-forwarded-for", "x-forwarded-proto")
+#: Seconds that one request to the API may take.
+TIMEOUT_S = 15.0
+
+
+class ApiError(Exception):
+    """The API refused, or could not do, what was asked.
+
+    Attributes:
+        status: HTTP status.
+        code: short word for programs.
+        message: what was given and what expected.
+        hint: what to do about it; may be empty.
+    """
+
+    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.hint = status, code, message, hint
+
+
+class Api:
+    """The server's API for one viewer. To be called from the thread that draws, not from the server's own.
+
+    Args:
+        request: what the browser of the viewer sent.
+        loop: the server's event loop.
+    """
+
+    def __init__(self, request: Request, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._base = f"{request.url.scheme}://{request.url.netloc}"
+        self._headers = {name: request.headers[name] for name in _CARRIED if name in request.headers}
+        client = (request.client.host, request.client.port) if request.client else ("127.0.0.1", 0)
+        self._transport = httpx.ASGITransport(request.app, raise_app_exceptions=False, client=client)
+
+    def get(self, path: str, **given: Any) -> Any:
+        """Return what ``GET /api/v1{path}`` answers.
+
+        Args:
+            path: such as ``/runs/{run_id}/incidents``; ``{names}`` are filled from ``given`` and quoted.
+            given: those, and parameters of the query; None leaves one out.
+
+        Raises:
+            ApiError: the server refused, or there is no such thing.
+        """
+        return self._ask("GET", path, given, None)
+
+    def put(self, path: str, body: Any, **given: Any) -> Any:
+        """Return what ``PUT /api/v1{path}`` answers; see ``get``."""
+        return self._ask("PUT", path, given, body)
+
+    def post(self, path: str, body: Any, **given: Any) -> Any:
+        """Return what ``POST /api/v1{path}`` answers; see ``get``."""
+        return self._ask("POST", path, given, body)
+
+    def _ask(self, method: str, path: str, given: dict[str, Any], body: Any) -> Any:
+        query = {name: value for name, value in given.items() if value is not None}
+        filled = re.sub(r"\{(\w+)\}", lambda name: quote(str(query.pop(name[1])), safe=""), path)
+        work = self._send(method, f"{self._base}/api/v1{filled}", query, body)
+        answer = asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
+        if answer.is_success:
+            return answer.json()
+        try:
+            told = answer.json()["error"]
+            raise ApiError(answer.status_code, told["code"], told["message"], told.get("hint", ""))
+        except (ValueError, KeyError, TypeError):
+            raise ApiError(answer.status_code, "", f"{method} {filled} was answered {answer.status_code}") from None
+
+    async def _send(self, method: str, url: str, query: dict[str, Any], body: Any) -> httpx.Response:
+        async with httpx.AsyncClient(transport=self._transport, headers=self._headers, trust_env=False) as client:
+            return await client.request(method, url, params=query, json=body, timeout=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """The theme that is on in the viewer's browser.
+
+    Attributes:
+        name: ``dark`` or ``light``.
+    """
+
+    name: str
+
+    @property
+    def colors(self) -> dict[str, Any]:
+        """Its colours by name, as in ``theme.py``: ``text``, ``muted``, ``good``, ``critical``, ``series`` ..."""
+        return THEMES[self.name]
+
+    @property
+    def template(self) -> Any:
+        """Its Plotly template. A figure without a template of its own gets it by itself."""
+        return template(self.name)
