@@ -1,4 +1,4 @@
-"""What the page's scripts need to draw: colours of both themes, the font, what bounds the page. No data of a run."""
+"""What charts need to draw: colours of both themes, the font, what bounds the page, a template for Plotly. No data."""
 
 from __future__ import annotations
 

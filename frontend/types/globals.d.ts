@@ -1,4 +1,4 @@
-// What stands in `window` and is not ours: plotly.js, and what Dash calls.
+// What stands in `window` and is not ours: libraries, and what Dash calls.
 
 interface Window {
   Plotly: any;

@@ -101,7 +101,7 @@ def test_a_panel_that_fails_says_so_in_its_place_and_the_page_stays(server: Runn
     page.wait_for_selector(".added:has-text('Broken') [role=alert]:has-text('ZeroDivisionError: division by zero')")
     assert "trouble.py, line 8" in page.inner_text(".added:has-text('Broken')")
     page.wait_for_selector(".added:has-text('No component') [role=alert]:has-text('among its components')")
-    page.wait_for_selector("#chart-focus .main-svg")
+    page.wait_for_selector("#chart-focus canvas")
 
 
 def test_tables_and_their_script_come_only_where_there_is_one(server: RunningServer, open_page: OpenPage) -> None:
