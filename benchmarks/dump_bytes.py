@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(_ROOT / "examples" / "faults"), str(_ROOT / "tests" / "client"), str(_ROOT / "tests")]
-
-from gateway import Gateway  # noqa: E402
+sys.path[:0] = [str(_ROOT / "examples" / "faults"), str(_ROOT / "tests")]
 
 from catalog import FAULTS  # noqa: E402
 from stabilityclient.wire import EventBlock, Frame, SourceInfo, encode_message  # noqa: E402
 from stage import FaultyJob  # noqa: E402
+from support.agent.gateway import Gateway  # noqa: E402
 
 #: Longest wait for all ranks to stand, and for the look, seconds: eight torch processes come up on two busy cores.
 UP_S, LOOK_S = 300.0, 60.0

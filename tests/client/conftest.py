@@ -10,15 +10,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-# So that tests find `gateway` and `golden_cases`, as tests/conftest.py does for `support`.
-sys.path.insert(0, str(Path(__file__).parent))
 
 _LAUNCHER = (
     "RANK",

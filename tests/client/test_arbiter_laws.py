@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spooled import child
 
 from stabilityclient.rollback.arbiter import ABORT, COMMIT, FileArbiter, MemoryArbiter, TorchStoreArbiter, settle
+from support.agent.spooled import child
 
 Make = Callable[[str], Any]
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from spooled import stored
 
 import stabilityclient
 from stabilityclient.agent.upload.importer import frames
 from stabilityclient.wire import PointsBlock
+from support.agent.spooled import stored
 
 Start = Callable[..., stabilityclient.Run]
 

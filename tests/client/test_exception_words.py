@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gateway import Gateway
-from spooled import child
 
 from stabilityclient.arguments import MAX_TRACE_CHARS, cut_inside, gist, trace_of
+from support.agent.gateway import Gateway
+from support.agent.spooled import child
 from support.waiting import wait_until
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from golden_cases import GOLDEN, MESSAGES, chunk_bytes, slot_bytes
 
 from stabilityclient.agent.upload.reader import SpoolReader
 from stabilityclient.agent.upload.records import Event, Row
 from stabilityclient.rank_state.slot import SlotView, read_slot
 from stabilityclient.spool import CHUNK_BYTES
 from stabilityclient.wire import BadMessage, WrongVersion, decode_message, encode_message
+from support.agent.golden_cases import GOLDEN, MESSAGES, chunk_bytes, slot_bytes
 
 
 @pytest.mark.parametrize("name", sorted(MESSAGES))

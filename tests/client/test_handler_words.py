@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from spooled import stored
 
 import stabilityclient
 from stabilityclient.agent.commands.downlink import Downlink
+from support.agent.spooled import stored
 
 Start = Callable[..., stabilityclient.Run]
 

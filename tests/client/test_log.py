@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from spooled import stored
 
 import stabilityclient
 from stabilityclient.agent.upload.importer import frames
 from stabilityclient.rank_state.slot import read_slot
 from stabilityclient.wire import PointsBlock
+from support.agent.spooled import stored
 from support.waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]

@@ -9,7 +9,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from spooled import child
+
+from support.agent.spooled import child
 
 # --- stacks: never over what the process has already ---------------------------------------------------------------
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_cases import GOLDEN
 
 from stabilityclient.guard import Guard
 from stabilityclient.rank_state.phase import Phase
 from stabilityclient.rank_state.phase_table import MAX_NAMES, MAX_PHASES
 from stabilityclient.rank_state.slot import SLOT_BYTES, Slot, SlotTrouble, SlotView, read_slot
+from support.agent.golden_cases import GOLDEN
 
 
 @pytest.fixture

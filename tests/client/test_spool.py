@@ -239,7 +239,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_on_a_real_full_disk_a_job_ends_well_with_what_fitted(small_disk: Path) -> None:
-    from spooled import child, stored
+    from support.agent.spooled import child, stored
 
     code = f"""
 import os, stabilityclient
@@ -261,7 +261,7 @@ run.finish()
 
 
 def test_a_read_only_disk_disables_the_run_and_training_goes_on(small_disk: Path) -> None:
-    from spooled import child
+    from support.agent.spooled import child
 
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     code = f"""

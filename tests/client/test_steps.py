@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway import Gateway
-from spooled import child, stored
 
 import stabilityclient
 from stabilityclient.agent.commands.downlink import Downlink
+from support.agent.gateway import Gateway
+from support.agent.spooled import child, stored
 from support.waiting import wait_until
 
 Start = Callable[..., stabilityclient.Run]

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from spooled import stored
 
 import stabilityclient
+from support.agent.spooled import stored
 from support.installed import needs
 
 pytestmark = [pytest.mark.torch, needs("torch", "tensors are those of PyTorch")]
@@ -27,8 +27,8 @@ def torch() -> Any:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module ``pretended_gpu`` with its GPU in place."""
-    module = importlib.import_module("pretended_gpu")
+    """The module ``support.agent.pretended_gpu`` with its GPU in place."""
+    module = importlib.import_module("support.agent.pretended_gpu")
     module.pretend(monkeypatch)
     return module
 

@@ -15,7 +15,7 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.points.store import RunStore, StoreView
 from stabilitybackend.query.lineage_view import LineageView
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, decode_message, encode_message
-from support.full_curve import entries
+from support.points.full_curve import entries
 
 __all__ = ["ImportedRun", "export_of", "points_of"]
 

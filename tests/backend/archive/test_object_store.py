@@ -1,0 +1,178 @@
+"""The archive in an object store: the same answers over the real S3 protocol, and a store that is away is named."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from stabilitybackend.archive.aggregates import aggregate
+from stabilitybackend.archive.cache import ByteCache
+from stabilitybackend.archive.compaction import compact
+from stabilitybackend.archive.layout import Files
+from stabilitybackend.archive.location import Location, open_location
+from stabilitybackend.archive.object_store import AWAY_S, ObjectStore
+from stabilitybackend.archive.part import Part, PartReader
+from stabilitybackend.archive.series import Rows, SeriesKey
+from stabilitybackend.errors import ArchiveError, SettingsError
+from support.points.archive_model import make_part, same_rows
+from support.ports import free_port
+from support.waiting import wait_until
+
+LOSS = SeriesKey("loss", 0, 0, "")
+_START_TIMEOUT_S = 30.0
+
+
+def _needs(module: str) -> None:
+    if find_spec(module) is None:
+        message = f"{module} is not installed: pip install -r requirements/test.txt"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """URL of an S3 server (moto) that lives for the tests of this file."""
+    _needs("obstore")
+    _needs("moto")
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert process.poll() is None, "the S3 server ended at once"
+        try:
+            return bool(urllib.request.urlopen(url, timeout=5).status)
+        except urllib.error.URLError:
+            return False
+
+    try:
+        wait_until(answers, _START_TIMEOUT_S, "the S3 server answers")
+        urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", method="PUT"), timeout=5)
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The environment as a user sets it for a store that is not Amazon's; the endpoint is still to be set."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    return monkeypatch
+
+
+@pytest.fixture
+def place(s3: str, settings: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Location:
+    """A prefix of its own in the bucket."""
+    settings.setenv("AWS_ENDPOINT_URL", s3)
+    return open_location(f"s3://bucket/some/{request.node.name}")
+
+
+def noise(count: int, start: int = 0) -> Rows:
+    random = np.random.default_rng(start)
+    return Rows(np.arange(start, start + count), random.standard_normal(count), random.random(count))
+
+
+def test_a_part_in_a_bucket_answers_as_its_rows_and_is_merged_and_deleted(place: Location) -> None:
+    frames = [(f"{i}-0", b"frame" * i) for i in range(5)]
+    found = noise(40_000)
+    part, reader = make_part(place, [(LOSS, found)], "a", to_id="5-0", frames=frames, state=b"old")
+    _, second = make_part(place, [(LOSS, noise(9, 39_995))], "b", from_id="5-0", to_id="6-0", frames=[], state=b"new")
+
+    assert part.bytes == sum(place.size(name) for name in Files.of("run", "a").all())
+    assert same_rows(reader.rows(LOSS, 20_000, 20_100), found.between(20_000, 20_100))
+    aggs = aggregate(found.between(7, 30_000), 12)
+    assert reader.aggregates(LOSS, 7, 30_000, 12)["max_step"].tolist() == aggs["max_step"].tolist()
+    assert (list(reader.frames()), reader.state()) == (frames, b"old")
+
+    merged = PartReader(place, "run", compact(place, "run", [reader, second], "c", 2.0), ByteCache(2**20))
+    assert merged.rows(LOSS).steps.tolist() == list(range(40_004))
+    assert (list(merged.frames()), merged.state()) == (frames, b"new")
+
+    assert place.names("run") == sorted(name for stem in "abc" for name in Files.of("run", stem).all())
+    for stem in "ab":
+        Part.delete_files(place, "run", stem)
+    assert place.names("run") == sorted(Files.of("run", "c").all())
+    Part.delete_files(place, "run", "a")  # gone already
+    place.check()
+
+
+def test_names_of_another_run_that_begins_alike_are_not_listed(place: Location) -> None:
+    place.write_bytes("run/a.state", b"")
+    place.write_bytes("run-2/a.state", b"")
+
+    assert (place.names("run"), place.names("ru")) == (["run/a.state"], [])
+
+
+@pytest.mark.parametrize("name", Files.of("run", "part").all())
+def test_an_object_that_is_missing_is_named(place: Location, name: str) -> None:
+    _, reader = make_part(place, [(LOSS, noise(100))])
+    place.delete([name])
+
+    with pytest.raises(ArchiveError) as missing:
+        (reader.rows(LOSS), reader.aggregates(LOSS, 0, 99, 9), list(reader.frames()), reader.state())
+
+    assert (missing.value.code, missing.value.facts["file"]) == ("archive_missing", place.path(name))
+
+
+def test_a_store_that_is_away_is_named_and_left_alone_for_a_while(settings: pytest.MonkeyPatch, free_port: int) -> None:
+    _needs("obstore")
+    settings.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port}")
+    now = [1_000.0]
+    place = ObjectStore("s3://elsewhere", clock=lambda: now[0])
+
+    with pytest.raises(ArchiveError) as away:
+        place.read("run/a.points.parquet", ["step"], 0, 1)
+    with closing(socket.create_server(("127.0.0.1", free_port))) as server:
+        server.settimeout(0)
+        with pytest.raises(ArchiveError, match="no answer a moment ago"):
+            place.read_bytes("run/a.state")
+        with pytest.raises(BlockingIOError):  # nobody knocked
+            server.accept()
+        now[0] += AWAY_S
+        closer = threading.Thread(target=_hang_up, args=(server,))
+        closer.start()
+        with pytest.raises(ArchiveError) as again:
+            place.read_bytes("run/a.state")
+        closer.join()
+
+    assert (away.value.code, again.value.code) == ("archive_unreachable", "archive_unreachable")
+    assert "s3://elsewhere/run/a.points.parquet" in away.value.message
+    assert "AWS_ENDPOINT_URL" in away.value.hint
+
+
+def _hang_up(server: socket.socket) -> None:
+    """Accept one connection after the other and close it at once, until nobody comes any more."""
+    server.settimeout(0.5)
+    try:
+        while True:
+            server.accept()[0].close()
+    except TimeoutError:
+        pass
+
+
+def test_without_its_library_an_object_store_stops_the_start_and_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+
+    with pytest.raises(SettingsError) as refused:
+        open_location("s3://bucket/prefix")
+
+    assert "stabilityboard[objectstore]" in refused.value.hint

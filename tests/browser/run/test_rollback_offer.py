@@ -1,0 +1,155 @@
+"""One rollback suggestion wherever a rollback can be ordered; a checkpoint from inside a spike needs one more click."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.ports import free_port
+from support.processes import Ranks, Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+OpenPage = Callable[..., "Page"]
+JOB = str(Path(__file__).parents[1] / "jobs" / "spoilt_job.py")
+PHONE = {"width": 390, "height": 844}
+#: What the dialog is about to order.
+FORM = """() => ({
+  step: document.querySelector(".choice input:checked")?.value ?? null,
+  skip: document.getElementById("rollback-skip").value,
+  marked: [...document.querySelectorAll(".choice.late input")].map((one) => one.value),
+  suggested: [...document.querySelectorAll(".choice:has(.chip.accent) input")].map((one) => one.value),
+})"""
+
+
+class Spoilt:
+    """A job on a server that stands at step 270 in a spike that began at step 220, with checkpoints 200 and 250."""
+
+    def __init__(self, server: Server, folder: Path, run: str) -> None:
+        self.server = server
+        self.folder = folder
+        self.run = run
+        self.url = f"{server.url}/runs/{run}"
+        opened = server.wait_for(
+            f"/runs/{run}/incidents",
+            lambda answer: [one for one in answer["incidents"] if one["kind"] == "spike" and one["state"] == "open"],
+            "the spike is open",
+            60,
+        )
+        server.wait_for(f"/runs/{run}", lambda facts: facts["last_step"] == 269, "it stands")
+        self.spike = next(one["incident_id"] for one in opened["incidents"] if one["kind"] == "spike")
+
+
+def started(server: Server, folder: Path, *checkpoints: int) -> Iterator[Spoilt]:
+    run, steps = f"r-{folder.name}"[:60], [str(step) for step in (220, 270, *checkpoints)]
+    job = {"folder": folder / "spool", "run_id": run, "world_size": 1, "STABILITY_DRAIN_S": "10"}
+    with Ranks(JOB, [str(folder), *steps], url=server.url, **job):
+        yield Spoilt(server, folder, run)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("server") / "data", free_port()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def spoilt(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spoilt]:
+    """For tests that order nothing."""
+    yield from started(server, tmp_path_factory.mktemp("spoilt"), 200, 250)
+
+
+@pytest.fixture
+def own(server: Server, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Spoilt]:
+    """For a test that orders something; its checkpoints are the parameter, 200 and 250 where there is none."""
+    yield from started(server, tmp_path, *getattr(request, "param", (200, 250)))
+
+
+@pytest.mark.parametrize("size", [{"width": 1280}, PHONE], ids=["desk", "phone"])
+@pytest.mark.parametrize("opener", ["header", "card", "incident"])
+def test_every_button_offers_the_same_checkpoint_and_the_same_skip(
+    spoilt: Spoilt, open_page: OpenPage, size: dict[str, int], opener: str
+) -> None:
+    page = open_page(spoilt.url + (f"/incidents/{spoilt.spike}" if opener == "incident" else ""), **size)
+    button = {
+        "header": "#rollback-open:not([disabled])",
+        "card": f'#incidents [data-rollback="{spoilt.spike}"]',
+        "incident": "#incident-rollback",
+    }[opener]
+    page.click(button)
+    page.wait_for_selector("#rollback-confirm:not([disabled])")
+    assert page.is_disabled("#rollback-lr")  # the job says that it can skip batches, and no more
+    assert "does not say that it changes the learning rate" in page.inner_text("#rollback-cannot")
+    assert page.evaluate(FORM) == {"step": "200", "skip": "70", "marked": ["250"], "suggested": ["200"]}
+
+
+#: A graver incident is reported, as the live feed does it, and the page brings everything up to date.
+GRAVER = """(id) => {
+  const page = window.stability.page;
+  page.setIncident({ ...page.incidentMap.get(id), incident_id: "i-graver", kind: "divergence", severity: "critical",
+    title: "Loss diverges", opened: page.now() });
+  page.onTick();
+}"""
+
+
+def test_what_is_reported_between_press_and_release_moves_nothing_under_the_pointer(
+    spoilt: Spoilt, open_page: OpenPage
+) -> None:
+    page = open_page(spoilt.url)
+    page.hover(f'#incidents [data-rollback="{spoilt.spike}"]')
+    page.mouse.down()
+    page.evaluate(GRAVER, spoilt.spike)
+    page.mouse.up()
+    page.wait_for_selector(".dialog[open]")
+    page.wait_for_selector("#incidents [data-incident=i-graver]")
+
+
+def test_a_checkpoint_from_inside_the_spike_is_ordered_only_after_one_more_click(
+    own: Spoilt, open_page: OpenPage
+) -> None:
+    page = open_page(own.url)
+    page.click("#rollback-open:not([disabled])")
+    page.wait_for_selector("#rollback-confirm:not([disabled])")
+    assert page.is_hidden("#rollback-accept")
+    page.check(".choice input[value='250']")
+    assert page.is_disabled("#rollback-confirm")
+    assert "30 steps after the onset of an open spike (step 220)" in page.inner_text(".dialog .inside")
+    page.check("#rollback-accept")
+    assert page.input_value("#rollback-skip") == "20"
+    (own.folder / "go").touch()
+    page.click("#rollback-confirm")
+    page.wait_for_selector("#rollback-progress[data-state=done]")
+    [command] = own.server.get(f"/runs/{own.run}/commands")["commands"]
+    assert command["to_step"] == 250
+
+
+@pytest.mark.parametrize("own", [()], ids=["none"], indirect=True)
+def test_without_a_checkpoint_nothing_is_chosen_and_the_reason_is_said(own: Spoilt, open_page: OpenPage) -> None:
+    page = open_page(own.url)
+    page.click("#rollback-open:not([disabled])")
+    page.wait_for_selector("#rollback-sentence")
+    assert "there is nothing to go back to" in page.inner_text("#rollback-sentence")
+    assert page.is_disabled("#rollback-confirm")
+    assert page.evaluate(FORM)["step"] is None
+
+
+def test_the_progress_leaves_the_chart_in_sight_and_in_reach(own: Spoilt, open_page: OpenPage) -> None:
+    page = open_page(own.url)
+    page.click("#rollback-open:not([disabled])")
+    page.click("#rollback-confirm:not([disabled])")
+    page.wait_for_selector("#rollback-progress")
+    chart, panel = page.locator("#chart-focus").bounding_box(), page.locator("#rollback-dialog").bounding_box()
+    assert chart is not None
+    assert panel is not None
+    middle = [chart["x"] + chart["width"] / 3, chart["y"] + chart["height"] / 2]
+    there = "([x, y]) => Boolean(document.elementFromPoint(x, y).closest('#chart-focus'))"
+    assert page.evaluate(there, middle)
+    assert panel["width"] * panel["height"] < 0.2 * 1280 * 860
+    (own.folder / "go").touch()
+    page.wait_for_selector("#rollback-progress[data-state=done]")
+    page.click("#rollback-close")
+    page.wait_for_selector("#rollback-dialog", state="hidden")

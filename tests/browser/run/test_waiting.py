@@ -1,0 +1,60 @@
+"""The page of a run whose job is just starting: it says what it waits for, and turns into the run by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.ports import free_port
+from support.processes import Ranks, Server
+from support.waiting import wait_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+OpenPage = Callable[..., "Page"]
+JOB = str(Path(__file__).parents[1] / "jobs" / "forked_job.py")
+RUN = "r-starting"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("waiting") / "data", free_port()) as server:
+        yield server
+
+
+def test_a_page_that_is_opened_before_its_job_waits_and_turns_into_the_run(
+    server: Server, open_page: OpenPage, tmp_path: Path
+) -> None:
+    # A browser writes each answer of 404 to the console by itself.
+    page = open_page(f"{server.url}/runs/{RUN}", quiet=False)
+    page.wait_for_selector("#run-empty .waiting")
+    words = page.inner_text("#run-empty")
+    assert "Waiting for the job" in words
+    assert f"Run {RUN} has not begun here yet" in words
+    assert page.locator("#run-empty .waits li.now").count() == 1
+    assert page.title() == f"{RUN} · waiting"
+    page.evaluate("() => { window.unloaded = false; }")
+    with Ranks(JOB, ["120"], url=server.url, folder=tmp_path, run_id=RUN, world_size=1, STABILITY_DRAIN_S="10"):
+        wait_in(page, "document.querySelector('#run-step')?.textContent === '120'")
+    assert page.is_hidden("#run-empty")
+    assert page.is_visible("#chart-focus")
+    assert page.evaluate("window.unloaded") is False
+
+
+def test_an_address_that_can_be_no_run_is_said_to_be_none_as_text(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/nobody%3Cb%3E", quiet=False)
+    page.wait_for_selector("#run-empty:not([hidden])")
+    assert "This run can't be shown" in page.inner_text("#run-empty")
+    assert "nobody<b>" in page.inner_text("#run-empty")
+
+
+def test_a_page_that_waited_for_two_minutes_says_what_to_look_at(server: Server, open_page: OpenPage) -> None:
+    page = open_page(f"{server.url}/runs/nobody", quiet=False)
+    page.wait_for_selector("#run-empty .waiting")
+    page.evaluate("() => { const real = Date.now; Date.now = () => real() + 125_000; }")
+    wait_in(page, "document.querySelector('#run-empty')?.textContent.includes('stabilityboard doctor')")
+    assert f"STABILITY_URL={server.url}" in page.inner_text("#run-empty")

@@ -1,0 +1,35 @@
+"""Reads back what a run left in its spool, through the reader and the framing that the agent uses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from stabilityclient.agent.upload.importer import frames
+from support.agent.gateway import Store
+
+__all__ = ["child", "spools", "stored"]
+
+
+def stored(folder: str | Path | None) -> Store:
+    """Return what a server would hold after the upload of a run folder."""
+    assert folder is not None
+    store = Store()
+    for frame in frames(folder):
+        store.add(frame)
+    return store
+
+
+def spools(folder: str | Path | None) -> list[Path]:
+    """Return the files of a run folder that a server has not confirmed."""
+    return list(Path(str(folder)).glob("sources/*/*.spool"))
+
+
+def child(code: str, **environ: str) -> subprocess.Popen[str]:
+    """Start a Python process that does not know that it is under pytest."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    return subprocess.Popen(
+        [sys.executable, "-c", code], env=env | environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )

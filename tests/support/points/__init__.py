@@ -1,0 +1,1 @@
+"""What tests of stored points share: naive stores, random trees of segments, builders of archives."""
