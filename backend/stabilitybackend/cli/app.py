@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from stabilitybackend import plugins
 from stabilitybackend.cli import archive as cli_archive
 from stabilitybackend.cli import backtest as cli_backtest
 from stabilitybackend.cli import detectors as cli_detectors
@@ -133,6 +134,7 @@ cli_doctor.register(app)
 def main() -> None:
     """Run the program with the arguments of this process."""
     try:
+        plugins.load(os.environ)
         app()
     except StabilityBoardError as error:
         console = Console(stderr=True, highlight=False, soft_wrap=True)

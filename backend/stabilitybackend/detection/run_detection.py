@@ -31,10 +31,6 @@ __all__ = ["PRIMARY_METRICS", "Found", "Judge"]
 #: What a detector said, with the log time of the row that it said it at, unix seconds.
 Found = tuple[float, Finding]
 
-#: Detectors that hear the primary rank alone, and those that hear every rank.
-OF_PRIMARY = {name: make for name, make in DETECTORS.items() if not make().every_rank}
-OF_EVERY_RANK = {name: make for name, make in DETECTORS.items() if make().every_rank}
-
 
 class Judge:
     """The detectors of one run, fed with the effective rows of one rank in the order of their steps.
@@ -53,8 +49,9 @@ class Judge:
         self.primary: int | None = None
         #: The run's points; another object once they were read from the archive.
         self.store = store
-        self._bank = DetectorBank(OF_PRIMARY)
-        self._ranks = DetectorBank(OF_EVERY_RANK, in_order=False)
+        of_every_rank = {name: make for name, make in DETECTORS.items() if make().every_rank}
+        self._bank = DetectorBank({name: make for name, make in DETECTORS.items() if name not in of_every_rank})
+        self._ranks = DetectorBank(of_every_rank, in_order=False)
         #: Segments whose mark the detectors have got, and the one whose rows they saw last.
         self._marked: set[int] = {0}
         self._fed_segment = 0

@@ -17,7 +17,7 @@ from .spike.detector import SpikeDetector
 from .straggler import StragglerDetector
 from .throughput import ThroughputDetector
 
-__all__ = ["DETECTORS", "DetectorFactory", "Settings", "check_settings"]
+__all__ = ["DETECTORS", "DetectorFactory", "Settings", "check_settings", "register"]
 
 #: Makes a fresh detector. Must be importable, so that a law test can name it.
 DetectorFactory = Callable[[], Detector]
@@ -40,6 +40,18 @@ DETECTORS: dict[str, DetectorFactory] = {
     ThroughputDetector.name: ThroughputDetector,
     StragglerDetector.name: StragglerDetector,
 }
+
+
+def register(detector: type[Detector]) -> type[Detector]:
+    """Add a detector, behind all others in the right to an event. A plug-in has it above its class as a decorator.
+
+    Raises:
+        ValueError: there is one of its name.
+    """
+    if detector.name in DETECTORS:
+        raise ValueError(f"there is a detector {detector.name!r} already, give this one another name")
+    DETECTORS[detector.name] = detector
+    return detector
 
 
 def check_settings(settings: object) -> dict[str, dict[str, float]]:

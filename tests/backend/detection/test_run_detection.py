@@ -52,8 +52,7 @@ class EveryRank(Listener):
 
 @pytest.fixture(autouse=True)
 def listeners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_detection, "OF_PRIMARY", {"listener": Listener})
-    monkeypatch.setattr(run_detection, "OF_EVERY_RANK", {"every_rank": EveryRank})
+    monkeypatch.setattr(run_detection, "DETECTORS", {"listener": Listener, "every_rank": EveryRank})
 
 
 def told(frames: Sequence[Frame], state: RunState | None = None) -> RunState:

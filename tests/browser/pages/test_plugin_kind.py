@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from stabilitybackend.detection import run_detection
 from stabilitybackend.detectors.engine.base import Detector, Finding, Point
 from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.redis_server.embedded import EmbeddedRedis
@@ -72,8 +71,7 @@ async def _fill(url: str) -> None:
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
     monkeypatch.setitem(KINDS, KIND.name, KIND)
-    for table in (DETECTORS, run_detection.OF_PRIMARY):  # the second is made of the first when the server is imported
-        monkeypatch.setitem(table, ClockSkewDetector.name, ClockSkewDetector)
+    monkeypatch.setitem(DETECTORS, ClockSkewDetector.name, ClockSkewDetector)
     with EmbeddedRedis(tmp_path) as redis, RunningServer(redis.url, tmp_path / "data") as server:
         with ThreadPoolExecutor(1) as thread:  # the browser's own loop runs in this one
             thread.submit(lambda: asyncio.run(_fill(server.agent_url))).result()

@@ -1,0 +1,63 @@
+"""A detector: steps that wait for data. Logs ``data_s``, the seconds that a step waited for its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from stabilitybackend.detectors.engine.base import Detector, Finding, Point, Row
+from stabilitybackend.detectors.engine.synthetic import rows
+from stabilitybackend.detectors.registry import register
+
+WAIT_S = 1.0  # longer waits are slow
+POINTS = 10  # so many in a row open an incident, and close it
+
+
+@register
+class SlowDataDetector(Detector):
+    """Opens one incident when ten steps in a row waited longer than a second for data, recovered after ten that did
+    not."""
+
+    name: ClassVar[str] = "slow_data"
+    kinds: ClassVar[tuple[str, ...]] = ("throughput",)
+    title: ClassVar[str] = "Slow data"
+
+    onset: int = -1
+    in_a_row: int = 0
+    is_open: bool = False
+
+    def wants(self, metric: str) -> bool:
+        return metric == "data_s"
+
+    def update(self, point: Point) -> list[Finding]:
+        slow = point.value * self.settings["sensitivity"] > WAIT_S  # never true of NaN
+        if slow == self.is_open:
+            self.in_a_row = 0
+            return []
+        self.in_a_row += 1
+        if not self.is_open and self.in_a_row == 1:
+            self.onset = point.step
+        if self.in_a_row < POINTS:
+            return []
+        self.is_open, self.in_a_row = slow, 0
+        return [self._finding(point)]
+
+    def _finding(self, point: Point) -> Finding:
+        return Finding(
+            detector=self.name,
+            key=f"{self.name}:{self.onset}",
+            kind="throughput",
+            state="open" if self.is_open else "recovered",
+            severity="warning",
+            title=f"Steps wait for data since step {self.onset}",
+            text=f"Steps waited longer than {WAIT_S:g} s for data. Look at the loader's workers and its storage.",
+            onset_step=self.onset,
+            step=self.onset + POINTS - 1,
+            now_step=point.step,
+            metric=point.metric,
+            recovered_step=None if self.is_open else point.step - POINTS + 1,
+        )
+
+    @classmethod
+    def story(cls) -> Sequence[Row]:
+        return rows("data_s", [0.1] * 50 + [3.0] * 30 + [0.1] * 20)
