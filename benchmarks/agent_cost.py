@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from server_process import ServerProcess, usage
+from parts.server_process import ServerProcess, usage
 
 #: Aims of the product: share of a core and MiB of one agent.
 AIM_CPU, AIM_RSS_MIB = 0.02, 60.0

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
-from feeder import WireAgent
 from numpy.typing import NDArray
+from parts.feeder import WireAgent
 
 from stabilityclient.agent.upload.framing import MAX_FRAME_RECORDS
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from server_process import ServerProcess, free_port
+from parts.server_process import ServerProcess, free_port
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "faults"))
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from server_process import ServerProcess, usage
+from parts.server_process import ServerProcess, usage
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 

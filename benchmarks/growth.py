@@ -18,9 +18,9 @@ import statistics
 import sys
 from dataclasses import asdict, dataclass
 
-from growth_hang import hung_ranks
-from growth_jobs import COLLECTOR, JOBS, Steps
-from growth_runs import followed_runs
+from parts.growth_hang import hung_ranks
+from parts.growth_jobs import COLLECTOR, JOBS, Steps
+from parts.growth_runs import followed_runs
 
 _JOBS = {**JOBS, "hung ranks": (hung_ranks, (2_048, 4_096, 8_192, 16_384))}
 #: The aims: the greatest power, and the longest step at the largest size, milliseconds.

@@ -22,8 +22,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from parts.server_process import HANDLE, ServerProcess, usage
 from playwright.sync_api import CDPSession, Page, sync_playwright
-from server_process import HANDLE, ServerProcess, usage
 from websockets.asyncio.client import connect
 
 RUN = "simulated"

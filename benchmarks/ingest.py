@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 from big_run import METRICS, row_values
-from feeder import WireAgent
-from redis_floor import floor
-from server_process import ServerProcess, usage
+from parts.feeder import WireAgent
+from parts.redis_floor import floor
+from parts.server_process import ServerProcess, usage
 
 from stabilitybackend.keys import RunKeys
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo, encode_message

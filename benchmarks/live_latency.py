@@ -23,8 +23,8 @@ import time
 from pathlib import Path
 
 import httpx
+from parts.server_process import HANDLE, free_port
 from playwright.sync_api import sync_playwright
-from server_process import HANDLE, free_port
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 

@@ -21,8 +21,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from parts.server_process import HANDLE, ServerProcess
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
-from server_process import HANDLE, ServerProcess
 
 CHROMIUM = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

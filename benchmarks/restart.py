@@ -23,8 +23,8 @@ from typing import Any
 import httpx
 import numpy as np
 from big_run import METRICS, row_values
-from feeder import WireAgent
-from server_process import ServerProcess, usage
+from parts.feeder import WireAgent
+from parts.server_process import ServerProcess, usage
 
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 

@@ -60,7 +60,7 @@ def found(pairs: Iterator[tuple[int, float]] | list[tuple[int, float]], label: s
 
 def ours(folder: Path, *, declared: bool) -> Found:
     """Log through the client, its agent and a real server; read with the HTTP API."""
-    from server_process import ServerProcess
+    from parts.server_process import ServerProcess
 
     with ServerProcess(folder / "data") as server:
         env = os.environ | {
@@ -134,7 +134,7 @@ def _tensorboard_reader(logs: Path) -> Found:
 
 def _tensorboard_server(logs: Path) -> Found:
     import httpx
-    from server_process import free_port
+    from parts.server_process import free_port
 
     port = free_port()
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--port", str(port)]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from simulated_agent import GPU_EVERY_S, GPUS_PER_NODE, STEP_S, SimulatedAgent
+from parts.simulated_agent import GPU_EVERY_S, GPUS_PER_NODE, STEP_S, SimulatedAgent
 
 __all__ = ["GPUS_PER_NODE", "SimulatedJob", "Trouble"]
 

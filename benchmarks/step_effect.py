@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_cost import environment
-from server_process import ServerProcess, free_port, usage
-from stamped_train import Stamp, read_stamps
+from parts.server_process import ServerProcess, free_port, usage
+from parts.stamped_train import Stamp, read_stamps
 
 #: Aim of the product: share by which a step may be longer.
 AIM = 0.005
@@ -44,7 +44,7 @@ WARM_UP_STEPS = 30
 START_TIMEOUT_S = 180.0
 #: Samples of the bootstrap, and its seed.
 RESAMPLES, SEED = 4000, 1
-_JOB = Path(__file__).with_name("stamped_train.py")
+_JOB = Path(__file__).parent / "parts" / "stamped_train.py"
 
 
 class Job:

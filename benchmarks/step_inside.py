@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from server_process import ServerProcess
+from parts.server_process import ServerProcess
 from step_effect import AIM, WARM_UP_STEPS, Job, interval
 
 #: Steps of a window: half of them with, half of them without.

@@ -28,9 +28,9 @@ from pathlib import Path
 
 import numpy as np
 from big_run import METRICS, Story, feed, tell_story
-from peer_readers import peer_times
-from server_process import ServerProcess, usage
-from timeline_figures import Figures, growth, quantile, table, together
+from parts.peer_readers import peer_times
+from parts.server_process import ServerProcess, usage
+from parts.timeline_figures import Figures, growth, quantile, table, together
 
 RUN_ID = "big"
 POINTS = 2_000

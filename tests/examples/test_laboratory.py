@@ -115,6 +115,6 @@ def test_a_run_that_goes_on_from_its_twin_is_the_one_from_the_first_step(laborat
 
 
 def test_the_benchmark_knows_the_tuning_seeds_of_the_laboratory(laboratory: ModuleType) -> None:
-    text = (_FOLDER.parents[1] / "benchmarks" / "detection.py").read_text()
+    text = (_FOLDER.parents[1] / "benchmarks" / "laboratory" / "detection.py").read_text()
 
     assert f"TUNING_SEEDS = {laboratory.TUNING_SEEDS}" in text

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-BENCHMARKS = REPOSITORY / "benchmarks"
+BENCHMARKS = REPOSITORY / "benchmarks" / "laboratory"
 TRACES = sorted((REPOSITORY / "tests" / "traces").glob("*.jsonl.gz"))
 
 #: Traces that ours gets wrong, and why. They stay in: a trace that was fixed fails this test until it leaves the list.

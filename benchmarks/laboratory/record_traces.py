@@ -1,6 +1,6 @@
 """Records laboratory runs for CI: short, rounded, packed, one trace a fault, with their truth.
 
-    python benchmarks/record_traces.py FOLDER --seed 101 [--only FAULT...]
+    python benchmarks/laboratory/record_traces.py FOLDER --seed 101 [--only FAULT...]
 
 takes ``FOLDER/<fault>-<seed>.jsonl`` as ``examples/laboratory/run.py --all`` wrote them, and writes
 ``tests/traces/<fault>-<seed>.jsonl.gz`` and ``.truth.json``. Only seeds above 100: thresholds were never looked up on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from growth_jobs import RANKS_PER_NODE, START, Rank, Run, running, words
+from parts.growth_jobs import RANKS_PER_NODE, START, Rank, Run, running, words
 
 from stabilityclient.wire import EventBlock, Frame, Health, SourceInfo
 

@@ -25,7 +25,7 @@ START_TIMEOUT_S = 120.0
 #: Seconds that a stop may take before the process is killed.
 STOP_TIMEOUT_S = 30.0
 #: Gives pages ``window.stability``: what is in them, for whoever measures.
-HANDLE = Path(__file__).parents[1] / "tests" / "browser" / "handle.js"
+HANDLE = Path(__file__).parents[2] / "tests" / "browser" / "handle.js"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 

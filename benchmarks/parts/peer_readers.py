@@ -21,7 +21,7 @@ import httpx
 import numpy as np
 from big_run import _BATCH_ROWS, METRICS, Story
 from numpy.typing import NDArray
-from server_process import free_port
+from parts.server_process import free_port
 
 __all__ = ["peer_times"]
 

@@ -1,6 +1,6 @@
 """Draws the pictures of the detectors' pages: recorded laboratory runs with the incidents that ours finds in them.
 
-    python benchmarks/detector_plots.py [--traces DIR] [--only NAME...]
+    python benchmarks/laboratory/detector_plots.py [--traces DIR] [--only NAME...]
 
 Each picture is the plot of ``stabilityboard backtest --plot``, photographed by Chromium with only the curves and the
 stretch of steps that its page speaks of, and written to ``docs/images/detectors/<kind>.png``. Nothing is drawn by hand.

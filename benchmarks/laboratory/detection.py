@@ -1,8 +1,8 @@
 """Scores the detectors, and the rules that frameworks ship, on labelled logs: precision, recall, F1, delay, kinds.
 
-    python benchmarks/detection.py FOLDER              labelled logs (labels.json) or logs of the laboratory
-    python benchmarks/detection.py                     the recorded laboratory runs in tests/traces (or --recorded)
-    python benchmarks/detection.py --train --seeds 104 trains every fault of the laboratory with each seed, scores that
+    python benchmarks/laboratory/detection.py FOLDER       labelled logs (labels.json) or logs of the laboratory
+    python benchmarks/laboratory/detection.py              the recorded laboratory runs in tests/traces (or --recorded)
+    python benchmarks/laboratory/detection.py --train --seeds 104   trains each fault with each seed, scores that
 
 Ours goes through ``stabilitybackend.backtest``, the code that judges live runs; an alarm is an incident of severity
 warning or above. The rules in use are those of ``detection_rules.py``. How it is scored: ``detection_score.py``.
@@ -25,7 +25,7 @@ from typing import Any
 from detection_rules import RULES
 from detection_score import LOSS_KINDS, Alarm, Labelled, Score, interval, judge, labels_of
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 LABORATORY = REPOSITORY / "examples" / "laboratory"
 RECORDED = REPOSITORY / "tests" / "traces"
 #: An incident of these severities is an alarm; ``info`` is shown quietly and calls nobody.

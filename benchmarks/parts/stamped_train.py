@@ -25,7 +25,7 @@ import stabilityclient
 
 __all__ = ["Stamp", "read_stamps"]
 
-_SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "multimodal" / "train.py"
+_SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "multimodal" / "train.py"
 _STAMP = struct.Struct("<dd?")
 
 

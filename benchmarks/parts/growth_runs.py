@@ -10,8 +10,8 @@ from asyncio import events
 from pathlib import Path
 
 import uvicorn
-from feeder import WireAgent
-from growth_jobs import Rank, Steps
+from parts.feeder import WireAgent
+from parts.growth_jobs import Rank, Steps
 
 from stabilitybackend.app import create_app
 from stabilitybackend.cli.serving import bind, server_config
