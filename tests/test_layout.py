@@ -1,0 +1,47 @@
+"""A newcomer finds things: no folder is long, and each package says its one job."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+_CODE = (
+    "alerting/stabilityalerting",
+    "backend/stabilitybackend",
+    "client/stabilityclient",
+    "frontend/stabilityfrontend",
+)
+#: Files in one folder: what is read at a glance.
+MAX_FILES = 25
+#: Data, and what tools leave.
+_NOT_CODE = {"__pycache__", "traces", "golden", "stored"}
+
+
+def folders(place: str) -> list[Path]:
+    top = REPOSITORY / place
+    found = [top, *(path for path in top.rglob("*") if path.is_dir())]
+    return [path for path in found if not _NOT_CODE & {*path.relative_to(REPOSITORY).parts}]
+
+
+@pytest.mark.parametrize("place", [*_CODE, "tests"])
+def test_no_folder_holds_more_files_than_one_reads_at_a_glance(place: str) -> None:
+    sizes = {path: sum(file.is_file() for file in path.iterdir()) for path in folders(place)}
+
+    assert {str(path.relative_to(REPOSITORY)): size for path, size in sizes.items() if size > MAX_FILES} == {}
+
+
+@pytest.mark.parametrize("place", _CODE)
+def test_each_package_says_its_one_job(place: str) -> None:
+    packages = [path for path in folders(place) if any(path.glob("*.py"))]
+
+    silent = [path for path in packages if not (path / "__init__.py").exists() or not docstring(path / "__init__.py")]
+
+    assert packages
+    assert [str(path.relative_to(REPOSITORY)) for path in silent] == []
+
+
+def docstring(file: Path) -> str | None:
+    return ast.get_docstring(ast.parse(file.read_text()))
