@@ -892,12 +892,6 @@ export interface RollbackCosts {
  *     dead_points: points that a rollback discarded.
  */
 export interface Run {
-  run_id: string;
-  project: string;
-  name: string;
-  config: Record<string, unknown>;
-  created: number;
-  updated: number;
   began: number | null;
   logged: number | null;
   status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
@@ -920,6 +914,12 @@ export interface Run {
   effective_points: number;
   dead_points: number;
   unreadable: UnreadableCounts;
+  run_id: string;
+  project: string;
+  name: string;
+  config: Record<string, unknown>;
+  created: number;
+  updated: number;
 }
 
 /**
@@ -950,12 +950,6 @@ export interface RunPage {
 
 /** A run asked for by itself; ``storing`` is null while what comes is stored. */
 export interface RunWithStoring {
-  run_id: string;
-  project: string;
-  name: string;
-  config: Record<string, unknown>;
-  created: number;
-  updated: number;
   began: number | null;
   logged: number | null;
   status: "crashed" | "failed" | "finished" | "offline" | "running" | "stalled" | "unreachable";
@@ -978,6 +972,12 @@ export interface RunWithStoring {
   effective_points: number;
   dead_points: number;
   unreadable: UnreadableCounts;
+  run_id: string;
+  project: string;
+  name: string;
+  config: Record<string, unknown>;
+  created: number;
+  updated: number;
   storing: StoringProblem | null;
 }
 

@@ -59,5 +59,5 @@ def _compared(worker: RunWorker, request: SeriesRequest, fork: int | None) -> Co
         (name for name in state.store.metrics() if any(key.rank is not None for key in state.store.keys(name))), None
     )
     view = state.store.view([*request.metrics, *([] if origin is None else [origin])])
-    name = str(worker.run().get("name") or worker.run_id)
+    name = worker.run().name or worker.run_id
     return ComparedRun(worker.run_id, name, view, LineageView.of(state.fold), origin, fork)

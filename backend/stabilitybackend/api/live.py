@@ -7,6 +7,7 @@ import contextlib
 import time
 from typing import Any
 
+import msgspec
 import orjson
 from fastapi import APIRouter, WebSocket
 from fastapi.responses import JSONResponse
@@ -136,7 +137,7 @@ class _Feed:
         self._say({"type": "hello", "cursor": cursor, "server_time": time.time(), "storing": storing})
 
     def _say(self, message: dict[str, Any]) -> None:
-        self._subscriber.put(orjson.dumps(message))
+        self._subscriber.put(msgspec.json.encode(message))
 
 
 def _subscription(text: str) -> dict[str, Any]:

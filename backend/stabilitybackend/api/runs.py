@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Query, Response
+from msgspec import structs
 
 from stabilitybackend.api.access import Commander, Manager, Reader, Worker
 from stabilitybackend.api.answers import JSON, answer, answers
@@ -39,13 +40,13 @@ async def runs(
     cursor: Annotated[str | None, Query(max_length=400, description="'next' of the page before")] = None,
 ) -> Response:
     """A page of the runs, newest first, how many there are, and the cursor of the next page."""
-    return answer({**await manager.runs(limit, cursor, reader.project), "storing": manager.storing})
+    return answer(await manager.runs(limit, cursor, reader.project))
 
 
 @router.get("/{run_id}", responses=answers(RunWithStoring))
 async def run(reader: Reader, manager: Manager, worker: Worker) -> Response:
     """One run."""
-    return answer({**worker.run(), "storing": manager.storing})
+    return answer(RunWithStoring(**structs.asdict(worker.run()), storing=manager.storing))
 
 
 @router.get("/{run_id}/segments", responses=answers(Segments))

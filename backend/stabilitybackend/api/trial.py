@@ -59,7 +59,7 @@ async def try_settings(body: TrialBody, request: Request, reader: Reader, worker
     trials.running.add(worker.run_id)
     try:
         past = await past_frames(request.app.state.redis, worker.run_id, lambda: (worker.state, worker.cursor))
-        first = _first(worker.state.view()["last_step"], body.last_steps)
+        first = _first(worker.state.view().last_step, body.last_steps)
         stopped = threading.Event()
 
         def judge() -> Backtest:

@@ -20,6 +20,7 @@ from stabilitybackend.incidents.suggest import has_advice, suggest
 from stabilitybackend.schema.evidence import GpuFaultFacts, facts
 from stabilitybackend.schema.incidents import Incident, RolledBack
 from stabilitybackend.schema.kinds import KINDS, kind_of
+from stabilitybackend.schema.runs import WorstIncident
 
 #: Incidents kept per run. Beyond it the oldest ones that are over are dropped and counted.
 MAX_INCIDENTS = 2_000
@@ -99,11 +100,12 @@ class IncidentBook:
         """Return how many incidents are open, without those that are only worth knowing (``info`` of a detector)."""
         return sum(1 for _ in self._open_ones())
 
-    def worst(self) -> dict[str, Any] | None:
-        """Return id, kind, severity and title of the worst open incident, the newest where several are as bad."""
+    def worst(self) -> WorstIncident | None:
+        """Return the worst open incident, the newest where several are as bad."""
         worst = max(self._open_ones(), key=lambda i: (SEVERITIES.index(i.severity), i.opened), default=None)
-        names = ("incident_id", "kind", "severity", "title")
-        return None if worst is None else {name: getattr(worst, name) for name in names}
+        if worst is None:
+            return None
+        return WorstIncident(worst.incident_id, worst.kind, worst.severity, worst.title)
 
     def stopper(self, status: str) -> str | None:
         """Return the id of the open incident that stops the job, the newest of the kind that its status speaks of."""

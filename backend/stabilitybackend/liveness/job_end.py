@@ -8,13 +8,14 @@ from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.format import name_ranks
 from stabilitybackend.liveness.job_snapshot import of_earlier_start
 from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.runs import RunStatus
 
 __all__ = ["how_it_ended"]
 
 
 def how_it_ended(
     ranks: Collection[RankWatch], visible: Callable[[], Sequence[RankWatch]], death: Finding | None
-) -> tuple[str, str] | None:
+) -> tuple[RunStatus, str] | None:
     """Return the status word of a job that is over and a note in plain words; None for one that is not.
 
     Args:

@@ -33,6 +33,7 @@ from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.stacks.dumps import DumpBook, DumpRequest
 from stabilitybackend.schema.health import AgentHealth, RankHealth
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.schema.runs import RunStatus
 from stabilitybackend.slices import at_once
 
 #: Ranks followed per run; more are counted, not followed.
@@ -324,17 +325,17 @@ class LivenessMonitor:
             silent_s=silent, blind=self._agents.blind({watch.agent for watch in visible}), now=now,
         )  # fmt: skip
 
-    def status(self, now: float) -> tuple[str, str]:
+    def status(self, now: float) -> tuple[RunStatus, str]:
         """Return the run's status word of ``docs/api.md`` and a note in plain words, empty when all is well."""
         status, note = self._status(now)
         return status, " ".join(part for part in (note, self.twins(now)) if part)
 
-    def ended(self, now: float) -> tuple[str, str] | None:
+    def ended(self, now: float) -> tuple[RunStatus, str] | None:
         """Return the same of a job that is over, None of one that is not."""
         ended = self._ended(lambda: self._visible(now))
         return None if ended is None else (ended[0], " ".join(part for part in (ended[1], self.twins(now)) if part))
 
-    def _ended(self, visible: Callable[[], list[RankWatch]]) -> tuple[str, str] | None:
+    def _ended(self, visible: Callable[[], list[RankWatch]]) -> tuple[RunStatus, str] | None:
         death = self._deaths.open_finding(self._newest_step()) if self._deaths.is_open else None
         return how_it_ended(self._ranks.values(), visible, death)
 
@@ -346,7 +347,7 @@ class LivenessMonitor:
         """Return what is said of two living processes of one rank (two jobs under one run id), empty without any."""
         return self._doubles.note_for(self.run_id, now) or self._agents.twins()
 
-    def _status(self, now: float) -> tuple[str, str]:
+    def _status(self, now: float) -> tuple[RunStatus, str]:
         visible = self._visible(now)
         ended = self._ended(lambda: visible)
         if ended is not None:

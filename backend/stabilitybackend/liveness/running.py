@@ -8,6 +8,7 @@ from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.liveness.agents import AgentBook
 from stabilitybackend.liveness.format import name_nodes, name_ranks
 from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.runs import RunStatus
 
 __all__ = ["how_it_runs"]
 
@@ -20,7 +21,7 @@ def how_it_runs(
     lost_after_s: float,
     first_tick: float,
     now: float,
-) -> tuple[str, str]:
+) -> tuple[RunStatus, str]:
     """Return the status word of ``docs/api.md`` and a note in plain words.
 
     Args:

@@ -11,6 +11,7 @@ from stabilitybackend.liveness.job_snapshot import JobStart
 from stabilitybackend.liveness.rank_watch import start_of
 from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.lineage import Checkpoint
+from stabilitybackend.schema.runs import WorldSize
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["MAX_LAUNCHES", "Launch", "World", "left_nodes", "newest_starts"]
@@ -118,8 +119,8 @@ class World:
             count += 1
         return count
 
-    def view(self, nodes: Container[str]) -> dict[str, Any]:
-        """Return the ``world`` of a Run of docs/api.md.
+    def view(self, nodes: Container[str]) -> WorldSize:
+        """Return how many ranks the job has, and since when.
 
         Args:
             nodes: those whose agents are connected now.
@@ -131,12 +132,12 @@ class World:
             at -= 1
         changed = at > 0
         gpus = sum(count for node, count in self._gpus.items() if node in nodes)
-        return {
-            "now": self.size,
-            "before": sizes[at - 1] if changed else None,
-            "since_step": launches[at].first_step if changed else None,
-            "gpus": gpus or None,
-        }
+        return WorldSize(
+            now=self.size,
+            before=sizes[at - 1] if changed else None,
+            since_step=launches[at].first_step if changed else None,
+            gpus=gpus or None,
+        )
 
 
 def newest_starts(agents: Iterable[AgentHealth]) -> dict[str, int]:

@@ -6,26 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
+from msgspec import structs
 from redis.asyncio import Redis
 
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.keys import RUNS, RUNS_HEARD, RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.schema.runs import Run, RunView
 from stabilityclient.wire import Hello
 
 __all__ = ["Page", "RunIndex", "announced"]
 
 #: Runs looked at in one call to Redis.
 BATCH = 200
-_EMPTY_VIEW: dict[str, Any] = {
-    "began": None, "logged": None,
-    "latest": {}, "last_step": None, "effective_points": 0, "dead_points": 0, "status": "unreachable",
-    "note": "no points yet", "note_incident": None, "head": 0, "world_size": 1,
-    "world": {"now": 1, "before": None, "since_step": None, "gpus": None},
-    "ranks": [], "metrics": [], "loss_metric": None, "unwatched": "", "open_incidents": 0,
-    "worst_incident": None, "rollbacks": 0, "agents": 0,
-    "twins": False, "unreadable": {"passed_over": 0, "defects": 0, "fields": 0, "named": []},
-}  # fmt: skip
 
 
 def announced(hello: Hello) -> dict[str, Any]:
@@ -156,25 +150,25 @@ class RunIndex:
         known = set(await self.heard_since(float("-inf")))
         missing = [run_id for run_id in await self.ids() if run_id not in known]
         for run in await self.stored_all(missing):
-            last: Any = await self._redis.xrevrange(RunKeys(run["run_id"]).incident_events, count=1)
+            last: Any = await self._redis.xrevrange(RunKeys(run.run_id).incident_events, count=1)
             if last:
                 changed = int(last[0][0].partition(b"-")[0]) / 1000
-                await self._redis.zadd(RUNS_WITH_INCIDENTS, {run["run_id"]: changed}, nx=True)
-            await self._redis.zadd(RUNS_HEARD, {run["run_id"]: run["updated"]}, nx=True)
+                await self._redis.zadd(RUNS_WITH_INCIDENTS, {run.run_id: changed}, nx=True)
+            await self._redis.zadd(RUNS_HEARD, {run.run_id: run.updated}, nx=True)
 
     async def created_before(self, time: float, offset: int, count: int) -> list[str]:
         """Return ``count`` ids of the runs created before ``time`` (unix seconds), oldest first, from ``offset`` on."""
         found: Any = await self._redis.zrangebyscore(RUNS, "-inf", f"({time!r}", start=offset, num=count)
         return [run_id.decode() for run_id in found]
 
-    async def stored(self, run_id: str) -> dict[str, Any]:
-        """Return the Run of docs/api.md as it was stored last."""
+    async def stored(self, run_id: str) -> Run:
+        """Return a run as it was stored last."""
         found: Any = await self._redis.hgetall(RunKeys(run_id).meta)
         return _run(run_id, found)
 
-    async def stored_all(self, run_ids: Sequence[str]) -> list[dict[str, Any]]:
+    async def stored_all(self, run_ids: Sequence[str]) -> list[Run]:
         """Return several of them, in one call for BATCH."""
-        runs: list[dict[str, Any]] = []
+        runs: list[Run] = []
         for at in range(0, len(run_ids), BATCH):
             some = run_ids[at : at + BATCH]
             pipe = self._redis.pipeline(transaction=False)
@@ -193,27 +187,33 @@ class RunIndex:
         for key in (RUNS, RUNS_HEARD, RUNS_WITH_INCIDENTS):
             await self._redis.zrem(key, run_id)
 
-    async def save_view(self, run_id: str, view: dict[str, Any], updated: float) -> None:
+    async def save_view(self, run_id: str, view: RunView, updated: float) -> None:
         """Store what the worker knows, for the time when no worker runs."""
-        fields: Any = {"view": orjson.dumps(view), "updated": repr(updated)}
+        fields: Any = {"view": msgspec.json.encode(view), "updated": repr(updated)}
         pipe = self._redis.pipeline(transaction=False)
         pipe.hset(RunKeys(run_id).meta, mapping=fields)
         pipe.zadd(RUNS_HEARD, {run_id: updated}, xx=True)  # not one that is being deleted
         await pipe.execute()
 
 
-def _run(run_id: str, found: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """Return the Run that a hash of meta facts tells."""
+def _run(run_id: str, found: Mapping[bytes, bytes]) -> Run:
+    """Return the run that a hash of meta facts describes."""
     meta: dict[str, bytes] = {k.decode(): v for k, v in found.items()}
-    view = orjson.loads(meta["view"]) if "view" in meta else {}
     created = float(meta.get("created", 0))
-    return {
-        "run_id": run_id,
-        "project": meta.get("project", b"").decode(),
-        "name": meta.get("name", b"").decode() or run_id,
-        "config": orjson.loads(meta.get("config", b"{}")),
-        "created": created,
-        "updated": float(meta.get("updated", created)),
-        **_EMPTY_VIEW,
-        **view,
-    }
+    return Run(
+        run_id=run_id,
+        project=meta.get("project", b"").decode(),
+        name=meta.get("name", b"").decode() or run_id,
+        config=orjson.loads(meta.get("config", b"{}")),
+        created=created,
+        updated=float(meta.get("updated", created)),
+        **structs.asdict(_view(meta.get("view", b"{}"))),
+    )
+
+
+def _view(stored: bytes) -> RunView:
+    """Return what was stored of a run; one of a version that we can't read is as one without points."""
+    try:
+        return msgspec.json.decode(stored, type=RunView)
+    except msgspec.MsgspecError:
+        return RunView()

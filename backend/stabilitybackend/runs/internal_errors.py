@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
+from msgspec import structs
 from redis.exceptions import RedisError
 
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.quiet_log import QuietLog
+from stabilitybackend.schema.runs import RunStatus, RunView
 
 __all__ = ["FAILED", "FOLLOWING", "JUDGING", "PAGE", "Defects"]
 
 #: Status of a run that the server itself can't work out.
-FAILED = "failed"
+FAILED: RunStatus = "failed"
 #: What can fail, in words for people. The first two leave nothing to show but what was known before.
 FOLLOWING, PAGE, JUDGING = "reading what is stored of it", "working out its page", "judging it"
 #: Characters of an error that people are shown.
 MAX_CHARS = 200
 
 T = TypeVar("T")
+V = TypeVar("V", bound=RunView)
 _log = logging.getLogger(__name__)
 
 
@@ -36,7 +39,6 @@ class Defects:
         self._run_id = run_id
         self._now: dict[str, str] = {}
         self._logs: dict[str, QuietLog] = {}
-        self._view: dict[str, Any] = {}
 
     @contextlib.contextmanager
     def noted(self, what: str) -> Iterator[None]:
@@ -72,17 +74,16 @@ class Defects:
         log = self._logs.setdefault(what, QuietLog(_log))
         log.say(logging.ERROR, f"run {self._run_id}: the server fails at {what}", error)
 
-    def view(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return what ``work`` (``RunState.view``) says; where it fails its last answer, and that it fails."""
-        self._view = self.tried(PAGE, work, self._view)
-        return self.told(self._view)
+    def view(self, work: Callable[[], RunView], before: RunView) -> RunView:
+        """Return what ``work`` (``RunState.view``) shows; where it fails ``before``, and that it fails."""
+        return self.told(self.tried(PAGE, work, before))
 
-    def told(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a Run of docs/api.md, or a part of it, with what fails in its note and its status."""
+    def told(self, run: V) -> V:
+        """Return a run with what fails in its note and its status."""
         if not self._now:
-            return dict(run)
+            return run
         fails = " ".join(f"The server fails at {what} ({why})." for what, why in self._now.items())
         broken = FOLLOWING in self._now or PAGE in self._now
-        more = {"status": FAILED} if broken else {}
         end = "What is shown is what was known before." if broken else "The rest goes on."
-        return {**run, **more, "note": f"{fails} {end} The server's log has more."}
+        note = f"{fails} {end} The server's log has more."
+        return structs.replace(run, status=FAILED if broken else run.status, note=note)

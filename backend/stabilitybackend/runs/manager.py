@@ -6,9 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
-import msgspec
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -27,7 +25,7 @@ from stabilitybackend.runs.stream_watch import StreamWatch
 from stabilitybackend.runs.wakeups import TICK_S
 from stabilitybackend.runs.worker import RunWorker
 from stabilitybackend.schema.commands import Command
-from stabilitybackend.schema.runs import StoringProblem
+from stabilitybackend.schema.runs import Run, RunPage, StoringProblem
 from stabilitybackend.schema.server import Storage
 from stabilitybackend.tasks import end
 from stabilityclient.wire import Health, Hello
@@ -88,7 +86,8 @@ class RunManager:
         self.waking = Waking(self._worker)
         #: The runs under way are not known yet: Redis was away at the start, and is asked again each second.
         self.late = False
-        self._storing: StoringProblem | None = None
+        #: Why nothing is stored, None while all is well.
+        self.storing: StoringProblem | None = None
         #: Runs that were over before the server started, and may still lie in Redis.
         self._leftover: list[str] = []
 
@@ -103,7 +102,7 @@ class RunManager:
             await self.fleet.load()
             await self._index.complete()
             heard = await self._index.stored_all(await self._index.heard_since(self._clock() - WATCH_AGAIN_S))
-            live = {run["run_id"]: None for run in heard if run["status"] in FOLLOWED_STATES}
+            live = {run.run_id: None for run in heard if run.status in FOLLOWED_STATES}
             self._leftover = [run_id for run_id in await self._index.ids() if run_id not in live]
             self.waking.start(live)
             self.late = False
@@ -239,8 +238,8 @@ class RunManager:
             raise NotFound(f"there is no run {run_id!r}", hint="GET /api/v1/runs lists them")
         return found
 
-    async def runs(self, limit: int, cursor: str | None = None, project: str | None = None) -> dict[str, Any]:
-        """Return a page of the runs in the shape of docs/api.md, newest first; those that are followed as they are now.
+    async def runs(self, limit: int, cursor: str | None = None, project: str | None = None) -> RunPage:
+        """Return a page of the runs, newest first; those that are followed as they are now.
 
         Raises:
             BadRequest: the cursor is none that a page gave.
@@ -248,15 +247,15 @@ class RunManager:
         with redis_errors():
             page = await self._index.page(limit, cursor, project)
             away = [run_id for run_id in page.ids if not self._is_ready(run_id)]
-            stored = {run["run_id"]: run for run in await self._index.stored_all(away)}
+            stored = {run.run_id: run for run in await self._index.stored_all(away)}
         runs = [self._shown(run_id, stored.get(run_id)) for run_id in page.ids]
-        return {"runs": [run for run in runs if run is not None], "total": page.total, "next": page.next}
+        return RunPage([run for run in runs if run is not None], page.total, page.next, self.storing)
 
     def _is_ready(self, run_id: str) -> bool:
         worker = self._workers.get(run_id)
         return worker is not None and worker.readiness.reached
 
-    def _shown(self, run_id: str, stored: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _shown(self, run_id: str, stored: Run | None) -> Run | None:
         worker = self._workers.get(run_id)
         if worker is not None and worker.readiness.reached:
             return worker.run()
@@ -276,7 +275,7 @@ class RunManager:
             ArchiveError: a file could not be read or written.
         """
         worker = await self.get(run_id)
-        if not worker.busy and worker.run()["status"] not in LIVE_STATES:
+        if not worker.busy and worker.run().status not in LIVE_STATES:
             await worker.flush()
         await worker.compact()
         return worker.storage()
@@ -298,7 +297,7 @@ class RunManager:
             if error.code != "failed" and not (force and error.code in ("archive_away", "loading")):
                 raise
             worker = self._workers.get(run_id) or self._worker(run_id)
-        status = worker.run()["status"]
+        status = worker.run().status
         if not force and (worker.has_agents or status in LIVE_STATES):
             raise Conflict(
                 f"run {run_id} is {status} and was not deleted",
@@ -318,15 +317,10 @@ class RunManager:
 
     # --- whether what comes is stored ----------------------------------------------------------------------------
 
-    @property
-    def storing(self) -> dict[str, Any] | None:
-        """Why nothing is stored in the shape of docs/api.md, None while all is well."""
-        return None if self._storing is None else msgspec.to_builtins(self._storing)
-
     def note_storing(self, trouble: StoringProblem | None) -> None:
         """Tell every browser that storing has stopped, or goes on."""
-        self._storing = trouble
-        message = {"type": "storing", "storing": self.storing}
+        self.storing = trouble
+        message = {"type": "storing", "storing": trouble}
         for channel in (self.overview, *(worker.channel for worker in self._workers.values())):
             channel.publish(message)
         _log.error("%s. %s", trouble.problem, trouble.hint) if trouble else _log.warning("Redis stores again")

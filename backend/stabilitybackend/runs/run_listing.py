@@ -1,15 +1,18 @@
-"""The Run of docs/api.md for one run: as it is now, told to browsers and stored for the time when nobody follows it."""
+"""One run as lists show it: as it is now, sent to browsers and stored for the time when nobody follows it."""
 
 from __future__ import annotations
 
 import logging
+from operator import attrgetter
 from typing import Any
 
+from msgspec import structs
 from redis.exceptions import RedisError
 
 from stabilitybackend.runs.feed.pubsub import Channel
 from stabilitybackend.runs.index import RunIndex, announced
 from stabilitybackend.schema.fleet import RunNames
+from stabilitybackend.schema.runs import Run, RunStatus, RunView
 from stabilityclient.wire import Hello
 
 __all__ = ["RunCard"]
@@ -17,7 +20,7 @@ __all__ = ["RunCard"]
 #: What only counts on, as the last step does with every row, is stored at most this often, seconds.
 SAVE_EVERY_S = 5.0
 #: What is stored as soon as it changes: a server that starts decides by it, and lists show it.
-_SAVED_AT_ONCE = ("status", "open_incidents", "worst_incident", "head", "agents", "rollbacks")
+_at_once = attrgetter("status", "open_incidents", "worst_incident", "head", "agents", "rollbacks")
 
 _log = logging.getLogger(__name__)
 
@@ -32,20 +35,21 @@ class RunCard:
         overview: of the browsers that see the list of runs.
 
     Attributes:
+        run: as it was shown or stored last.
         updated: when the run's last frame came, unix seconds.
         changed: a frame came, or where the points are, since it was reported; another view is seen without it.
     """
 
     def __init__(self, run_id: str, index: RunIndex, channel: Channel, overview: Channel) -> None:
+        self.run = Run(run_id=run_id, project="", name=run_id, config={}, created=0.0, updated=0.0)
         self.updated = 0.0
         self.changed = False
         self._run_id = run_id
         self._index = index
         self._channel = channel
         self._overview = overview
-        self._shown: dict[str, Any] = {}
-        self._told: dict[str, Any] = {}
-        self._saved: dict[str, Any] = {}
+        self._told: RunView | None = None
+        self._saved: tuple[RunView | None, float] = (None, 0.0)
         self._saved_at = float("-inf")
         self._pushed_metrics = -1
 
@@ -64,8 +68,8 @@ class RunCard:
 
     async def load(self) -> None:
         """Begin with what is stored. Raises RedisError when Redis is away."""
-        self._shown = await self._index.stored(self._run_id)
-        self.updated = self._shown["updated"]
+        self.run = await self._index.stored(self._run_id)
+        self.updated = self.run.updated
 
     async def is_listed(self) -> bool:
         """Return whether the index still has the run."""
@@ -73,35 +77,35 @@ class RunCard:
 
     def rename(self, hello: Hello) -> None:
         """Take over the name, project and config that an agent announced and the index has stored."""
-        self._shown = {**self._shown, **announced(hello)}
+        self.run = structs.replace(self.run, **announced(hello))
 
     @property
-    def status(self) -> str:
+    def status(self) -> RunStatus:
         """The status that was shown or stored last."""
-        return str(self._shown.get("status") or "")
+        return self.run.status
 
     @property
     def names(self) -> RunNames:
         """Return how the run is called."""
-        return RunNames(self._run_id, str(self._shown.get("name") or ""), str(self._shown.get("project") or ""))
+        return RunNames(self._run_id, self.run.name, self.run.project)
 
-    def shown(self, view: dict[str, Any]) -> dict[str, Any]:
-        """Return the Run with what ``RunState.view`` says now."""
-        self._shown = {**self._shown, **view, "updated": self.updated}
-        return self._shown
+    def shown(self, view: RunView) -> Run:
+        """Return the run with what ``RunState.view`` shows now."""
+        self.run = structs.replace(self.run, **_fields(view), updated=self.updated)
+        return self.run
 
-    async def tell(self, view: dict[str, Any], now: float) -> None:
-        """Publish and store the Run where it changed.
+    async def tell(self, view: RunView, now: float) -> None:
+        """Publish and store the run where it changed.
 
         Args:
             view: of the run's state.
             now: unix seconds.
         """
         run = self.shown(view)
-        pushed = run
-        if self._pushed_metrics == len(run["metrics"]):
-            pushed = {name: value for name, value in run.items() if name != "metrics"}
-        self._pushed_metrics = len(run["metrics"])
+        pushed = structs.asdict(run)
+        if self._pushed_metrics == len(run.metrics):
+            del pushed["metrics"]
+        self._pushed_metrics = len(run.metrics)
         changed = self.changed or view != self._told
         self.changed, self._told = False, view
         if changed or self._channel:
@@ -110,15 +114,20 @@ class RunCard:
             self._overview.publish({"type": "run", "run": pushed})
         await self._save(view, now)
 
-    async def _save(self, view: dict[str, Any], now: float) -> None:
-        run = {**view, "updated": self.updated}
-        if run == self._saved:
+    async def _save(self, view: RunView, now: float) -> None:
+        if (view, self.updated) == self._saved:
             return
-        counts_only = all(run.get(name) == self._saved.get(name) for name in _SAVED_AT_ONCE)
+        saved, _ = self._saved
+        counts_only = saved is not None and _at_once(view) == _at_once(saved)
         if counts_only and 0 <= now - self._saved_at < SAVE_EVERY_S:
             return
         try:
             await self._index.save_view(self._run_id, view, self.updated)
-            self._saved, self._saved_at = run, now
+            self._saved, self._saved_at = (view, self.updated), now
         except (RedisError, OSError) as error:
             _log.warning("run %s: summary not stored: %s", self._run_id, error)
+
+
+def _fields(view: RunView) -> dict[str, Any]:
+    """Return what ``view`` shows, also where it is a whole Run."""
+    return {name: getattr(view, name) for name in RunView.__struct_fields__}

@@ -42,6 +42,7 @@ from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
 from stabilitybackend.schema.health import AgentHealth, read_health
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
+from stabilitybackend.schema.runs import RunView
 from stabilitybackend.slices import at_once
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo
 
@@ -364,28 +365,29 @@ class RunState:
     def _usable(self) -> UsableCheckpoints:
         return self.fold.checkpoints.usable(self.fold.tree)
 
-    def view(self) -> dict[str, Any]:
-        """Return what the points and the job's state add to a Run of docs/api.md."""
+    def view(self) -> RunView:
+        """Return what the points and the job show of the run now."""
         now = self._clock()
         status, note = self.liveness.status(now)
         tree = self.fold.tree
         began, logged = self.stretches.span or (None, None)
-        return {
+        connected = [agent.node for agent in self.agents.values() if agent.connected]
+        return RunView(
             **self._summary.view(self.store, self.fold),
             **self._summary.watched(self.store),
-            "began": began,
-            "logged": logged,
-            "status": status,
-            "note": " ".join(part for part in (note, self.unreadable.note) if part),
-            "note_incident": None if status in ("running", "finished") else self.incidents.stopper(status),
-            "unreadable": self.unreadable.view(),
-            "twins": bool(self.liveness.twins(now)),
-            "head": tree.head,
-            "world_size": self.world.size,
-            "world": self.world.view({agent.node for agent in self.agents.values() if agent.connected}),
-            "ranks": self.fold.ranks,
-            "open_incidents": self.incidents.open_count(),
-            "worst_incident": self.incidents.worst(),
-            "rollbacks": sum(s.went_back for s in tree),
-            "agents": sum(1 for agent in self.agents.values() if agent.connected),
-        }
+            began=began,
+            logged=logged,
+            status=status,
+            note=" ".join(part for part in (note, self.unreadable.note) if part),
+            note_incident=None if status in ("running", "finished") else self.incidents.stopper(status),
+            unreadable=self.unreadable.view(),
+            twins=bool(self.liveness.twins(now)),
+            head=tree.head,
+            world_size=self.world.size,
+            world=self.world.view(set(connected)),
+            ranks=self.fold.ranks,
+            open_incidents=self.incidents.open_count(),
+            worst_incident=self.incidents.worst(),
+            rollbacks=sum(s.went_back for s in tree),
+            agents=len(connected),
+        )

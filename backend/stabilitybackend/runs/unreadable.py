@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stabilitybackend.quiet_log import QuietLog
+from stabilitybackend.schema.runs import UnreadableCounts, UnreadableReason
 
 __all__ = ["Unreadable"]
 
@@ -71,13 +72,10 @@ class Unreadable:
         things = "message was" if self.passed_over == 1 else "messages were"
         return f"{self.passed_over} unreadable {things} passed over ({what}: {why})."
 
-    def view(self) -> dict[str, Any]:
-        """Return the ``unreadable`` of a Run of docs/api.md."""
-        named = [
-            {"what": what, "why": why, "count": count, "source": source}
-            for (what, why), (count, source) in self._named.items()
-        ]
-        return {"passed_over": self.passed_over, "defects": self.defects, "fields": self.fields, "named": named}
+    def view(self) -> UnreadableCounts:
+        """Return the counts as a run shows them."""
+        named = [UnreadableReason(what, why, count, who) for (what, why), (count, who) in self._named.items()]
+        return UnreadableCounts(self.passed_over, self.defects, self.fields, named)
 
     def saved(self) -> dict[str, Any]:
         """Return for ``restore`` what was counted."""

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 from weakref import proxy
 
 from redis.asyncio import Redis
@@ -45,6 +44,7 @@ from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.lineage import Segments
+from stabilitybackend.schema.runs import Run
 from stabilitybackend.schema.server import Storage
 from stabilitybackend.slices import Slices
 from stabilitybackend.stream_id import stream_order
@@ -243,7 +243,7 @@ class RunWorker:
             await self.tell_fleet()
             await self._slices.run(self._health.flushing(self.state.statuses))
         await self._slices.breathe()
-        await self.card.tell(self.defects.view(self.state.view), self._clock())
+        await self.card.tell(self.defects.view(self.state.view, self.card.run), self._clock())
 
     async def tell_fleet(self) -> None:
         """Let the fleet's memory know what stopped the job up to now."""
@@ -387,9 +387,9 @@ class RunWorker:
         """Return the lineage as the API has it."""
         return self.state.fold.tree.view()
 
-    def run(self) -> dict[str, Any]:
-        """Return the Run of docs/api.md as it is now."""
-        return self.card.shown(self.defects.view(self.state.view))
+    def run(self) -> Run:
+        """Return the run as it is now."""
+        return self.card.shown(self.defects.view(self.state.view, self.card.run))
 
     @property
     def has_agents(self) -> bool:

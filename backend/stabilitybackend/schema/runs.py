@@ -12,13 +12,16 @@ __all__ = [
     "Run",
     "RunPage",
     "RunStatus",
+    "RunView",
     "RunWithStoring",
     "StoringProblem",
     "UnreadableCounts",
+    "UnreadableReason",
     "WorldSize",
     "WorstIncident",
 ]
 
+Severity = Literal["info", "warning", "critical"]
 #: unreachable: its agent is lost and the cause is unknown. offline: imported. failed: the server itself can't work it
 #: out; the note says at what, and all else is what was known before.
 RunStatus = Literal["running", "stalled", "finished", "crashed", "offline", "unreachable", "failed"]
@@ -33,10 +36,10 @@ class WorldSize(msgspec.Struct):
         gpus: GPUs in use on the nodes that are connected, null where none is seen.
     """
 
-    now: int
-    before: int | None
-    since_step: int | None
-    gpus: int | None
+    now: int = 1
+    before: int | None = None
+    since_step: int | None = None
+    gpus: int | None = None
 
 
 class UnreadableReason(msgspec.Struct):
@@ -58,10 +61,10 @@ class UnreadableCounts(msgspec.Struct):
         named: the first 16 reasons.
     """
 
-    passed_over: int
-    defects: int
-    fields: int
-    named: list[UnreadableReason]
+    passed_over: int = 0
+    defects: int = 0
+    fields: int = 0
+    named: list[UnreadableReason] = []
 
 
 class WorstIncident(msgspec.Struct):
@@ -69,11 +72,38 @@ class WorstIncident(msgspec.Struct):
 
     incident_id: str
     kind: str
-    severity: Literal["info", "warning", "critical"]
+    severity: Severity
     title: str
 
 
-class Run(msgspec.Struct):
+class RunView(msgspec.Struct, kw_only=True):
+    """What a run's points and its job show; the defaults are those of a run without points. Fields: see ``Run``."""
+
+    began: float | None = None
+    logged: float | None = None
+    status: RunStatus = "unreachable"
+    note: str = "no points yet"
+    note_incident: str | None = None
+    last_step: int | None = None
+    head: int = 0
+    latest: dict[str, Number] = {}
+    metrics: list[str] = []
+    loss_metric: str | None = None
+    unwatched: str = ""
+    ranks: list[int] = []
+    world_size: int = 1
+    world: WorldSize = msgspec.field(default_factory=WorldSize)
+    agents: int = 0
+    twins: bool = False
+    open_incidents: int = 0
+    worst_incident: WorstIncident | None = None
+    rollbacks: int = 0
+    effective_points: int = 0
+    dead_points: int = 0
+    unreadable: UnreadableCounts = msgspec.field(default_factory=UnreadableCounts)
+
+
+class Run(RunView, kw_only=True):
     """One run. Times are unix seconds.
 
     Attributes:
@@ -98,28 +128,6 @@ class Run(msgspec.Struct):
     config: dict[str, Any]
     created: float
     updated: float
-    began: float | None
-    logged: float | None
-    status: RunStatus
-    note: str
-    note_incident: str | None
-    last_step: int | None
-    head: int
-    latest: dict[str, Number]
-    metrics: list[str]
-    loss_metric: str | None
-    unwatched: str
-    ranks: list[int]
-    world_size: int
-    world: WorldSize
-    agents: int
-    twins: bool
-    open_incidents: int
-    worst_incident: WorstIncident | None
-    rollbacks: int
-    effective_points: int
-    dead_points: int
-    unreadable: UnreadableCounts
 
 
 class StoringProblem(msgspec.Struct, frozen=True):
@@ -137,7 +145,7 @@ class StoringProblem(msgspec.Struct, frozen=True):
     since: float
 
 
-class RunWithStoring(Run):
+class RunWithStoring(Run, kw_only=True):
     """A run asked for by itself; ``storing`` is null while what comes is stored."""
 
     storing: StoringProblem | None

@@ -18,6 +18,7 @@ from websockets.asyncio.client import connect
 
 from stabilitybackend.api.probes import reasons
 from stabilitybackend.redis_link import make_redis
+from stabilitybackend.schema.runs import RunView
 from stabilitybackend.storing import Storing
 from stabilityclient.wire import Error
 from support.gateway_stack import RawAgent
@@ -172,8 +173,7 @@ async def test_a_server_is_ready_when_every_live_run_is_judged_those_heard_of_la
     for place, run_id in enumerate(("run-c", "run-a", "run-b")):
         hello = type(HELLO)(run_id, "a1", "n0", "0.1.0")
         await stage.manager._index.register(hello, 100.0)
-        view = {"status": "running"}
-        await stage.manager._index.save_view(run_id, view, stage.now - place)
+        await stage.manager._index.save_view(run_id, RunView(status="running"), stage.now - place)
     await stage.restart()
     await stage.manager.start()
     (reason,) = reasons(stage.manager, storing)

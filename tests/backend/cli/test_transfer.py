@@ -314,7 +314,7 @@ def test_long_after_an_import_nothing_hangs_and_no_agent_is_missed(tmp_path: Pat
         kinds |= {i.kind for i in state.tick().incidents.values()}
 
     assert not kinds & {"hang", "agent_lost", "process_death", "straggler"}
-    assert state.view()["status"] == "finished"
+    assert state.view().status == "finished"
 
 
 def test_frames_of_an_import_follow_from_the_file_alone(tmp_path: Path) -> None:

@@ -122,19 +122,19 @@ def test_a_live_spike_is_told_whatever_framework_logs_it(name: str) -> None:
     state = RunState("run", lambda: 5_000.0)
     state.apply(Job().rows(range(1, 270), {name: spiking(name)}), replayed=False)
     assert [(i.kind, i.metric) for i in state.incidents.all() if i.kind == "spike"] == [("spike", name)]
-    assert (state.view()["loss_metric"], state.view()["unwatched"]) == (name, "")
+    assert (state.view().loss_metric, state.view().unwatched) == (name, "")
 
 
 def test_a_run_whose_loss_nobody_watches_says_so() -> None:
     state = RunState("run", lambda: 5_000.0)
     state.apply(Job().rows(range(1, 270), {"objective": spiking("objective")}), replayed=False)
     view = state.view()
-    assert view["loss_metric"] is None
-    assert view["unwatched"].startswith("Nothing watches the loss of this run: none of what it logs (objective) is")
+    assert view.loss_metric is None
+    assert view.unwatched.startswith("Nothing watches the loss of this run: none of what it logs (objective) is")
 
 
 def test_a_run_that_has_logged_nothing_yet_is_not_blamed() -> None:
-    assert RunState("run", lambda: 5_000.0).view()["unwatched"] == ""
+    assert RunState("run", lambda: 5_000.0).view().unwatched == ""
 
 
 @pytest.mark.parametrize(("rename", "kinds"), [([], set()), (["--rename", "objective=loss"], {"spike"})])

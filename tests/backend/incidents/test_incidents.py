@@ -16,6 +16,7 @@ from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.schema.incidents import RolledBack, as_json, decoded, encoded
 from stabilitybackend.schema.lineage import Checkpoint
+from stabilitybackend.schema.runs import WorstIncident
 from support.checkpoints import checkpoint
 
 
@@ -212,10 +213,9 @@ def test_the_worst_open_incident_is_the_newest_of_the_highest_severity() -> None
     apply(book, spike(200), time=2.0)
     apply(book, spike(300, severity="info"), time=3.0)
     newest = book.all()[1]
-    told = {"incident_id": newest.incident_id, "kind": "spike", "severity": "warning", "title": newest.title}
-    assert book.worst() == told
-    apply(book, hang(150), time=1.5)
-    assert (book.worst() or {})["kind"] == "hang"
+    assert book.worst() == WorstIncident(newest.incident_id, "spike", "warning", newest.title)
+    hung = apply(book, hang(150), time=1.5)
+    assert book.worst() == WorstIncident(hung.incident_id, "hang", "critical", hung.title)
 
 
 def test_the_first_who_acknowledges_stands() -> None:
@@ -300,7 +300,7 @@ def test_the_worst_open_incident_is_the_gravest_and_of_equals_the_newest() -> No
     assert apply(book, hang(10), time=1.0).severity == "critical"
     newer = apply(book, hang(20), time=2.0)
     apply(book, spike(severity="warning"), time=3.0)
-    named = {name: getattr(newer, name) for name in ("severity", "kind", "incident_id", "title")}
+    named = WorstIncident(newer.incident_id, newer.kind, newer.severity, newer.title)
     assert (book.worst(), book.open_count()) == (named, 3)
 
 

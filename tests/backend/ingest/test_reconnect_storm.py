@@ -92,8 +92,8 @@ async def test_an_agents_hello_reads_nothing_of_a_run_that_is_followed(stage: St
     for n in range(1, 21):
         await stage.manager.agent_connected(Hello("run-1", f"a{n}", "n0", "0.1.0", name=f"name-{n}"), _no_command)
     assert await _calls(stage.redis, "hgetall") == 0
-    (run,) = (await stage.manager.runs(100))["runs"]
-    assert (run["name"], run["config"]) == ("name-20", {"1": "one"})
+    (run,) = (await stage.manager.runs(100)).runs
+    assert (run.name, run.config) == ("name-20", {"1": "one"})
 
 
 class _Away(RecordingServices):

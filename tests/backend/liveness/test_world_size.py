@@ -22,7 +22,7 @@ def _world(*launches: tuple[float, int, int]) -> World:
 
 def _shown(world: World) -> tuple[int, int | None, int | None]:
     view = world.view([])
-    return view["now"], view["before"], view["since_step"]
+    return view.now, view.before, view.since_step
 
 
 def test_the_size_before_and_since_when_are_told() -> None:
@@ -51,7 +51,7 @@ def test_gpus_are_those_in_use_on_the_nodes_that_are_there() -> None:
     world.inventory("n0", {"gpus": [{"ranks": [0]}, {"ranks": []}, {"ranks": [1]}]})
     world.inventory("n1", {"gpus": [{}, {}]})
     world.inventory("n2", {"gpus": []})
-    assert [world.view(nodes)["gpus"] for nodes in (["n0"], ["n0", "n1"], ["n2"], [])] == [2, 4, None, None]
+    assert [world.view(nodes).gpus for nodes in (["n0"], ["n0", "n1"], ["n2"], [])] == [2, 4, None, None]
 
 
 @pytest.mark.parametrize(

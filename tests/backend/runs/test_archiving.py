@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,9 @@ async def test_a_restart_resumes_from_the_archive_with_the_same_lineage_points_a
     await stage.restart()
     again = await stage.manager.get("run-1")
     assert (again.segments(), points(again)) == before[:2]
-    assert {k: again.run()[k] for k in ("latest", "last_step", "effective_points", "dead_points")} == {
-        k: before[2][k] for k in ("latest", "last_step", "effective_points", "dead_points")
-    }
-    assert before[2]["dead_points"] == 150
+    counts = attrgetter("latest", "last_step", "effective_points", "dead_points")
+    assert counts(again.run()) == counts(before[2])
+    assert before[2].dead_points == 150
 
 
 async def test_an_incident_is_told_once_whatever_was_archived_before_the_restart(stage: Stage) -> None:

@@ -284,7 +284,7 @@ async def test_after_redis_came_back_empty_the_agents_make_the_run_anew(stage: S
         await stage.manager.room("run-1")
     await stage.manager.agent_connected(HELLO, _no_command)
     worker = await stage.send(*rows(Job(), 1, 100))
-    assert [run["run_id"] for run in (await stage.manager.runs(100))["runs"]] == ["run-1"]
+    assert [run.run_id for run in (await stage.manager.runs(100)).runs] == ["run-1"]
     await _assert_whole(stage, worker, 100)
 
 

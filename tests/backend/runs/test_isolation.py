@@ -41,7 +41,7 @@ async def _two_runs(stage: Stage) -> None:
 
 
 async def _statuses(stage: Stage) -> dict[str, str]:
-    return {run["run_id"]: run["status"] for run in (await stage.manager.runs(100))["runs"]}
+    return {run.run_id: run.status for run in (await stage.manager.runs(100)).runs}
 
 
 async def test_a_run_whose_page_fails_is_listed_as_failed_with_the_reason_and_what_was_known(stage: Stage) -> None:
@@ -49,10 +49,10 @@ async def test_a_run_whose_page_fails_is_listed_as_failed_with_the_reason_and_wh
     worker = await stage.manager.get("run-1")
     await worker.tick()
     worker.state.view = _fails  # type: ignore[method-assign]
-    found = {run["run_id"]: run for run in (await stage.manager.runs(100))["runs"]}
-    assert (found["run-1"]["status"], found["run-1"]["last_step"]) == ("failed", 40)
-    assert "The server fails at working out its page (TypeError: unhashable type: 'dict')" in found["run-1"]["note"]
-    assert found["run-2"]["status"] == "running"
+    found = {run.run_id: run for run in (await stage.manager.runs(100)).runs}
+    assert (found["run-1"].status, found["run-1"].last_step) == ("failed", 40)
+    assert "The server fails at working out its page (TypeError: unhashable type: 'dict')" in found["run-1"].note
+    assert found["run-2"].status == "running"
 
 
 async def test_a_run_that_can_not_be_judged_says_so_and_is_followed_on(stage: Stage) -> None:
@@ -60,9 +60,9 @@ async def test_a_run_that_can_not_be_judged_says_so_and_is_followed_on(stage: St
     worker = await stage.manager.get("run-1")
     worker.state.ticking = _fails  # type: ignore[method-assign]
     await worker.tick()
-    assert "The server fails at judging it (TypeError: unhashable type: 'dict')" in worker.run()["note"]
+    assert "The server fails at judging it (TypeError: unhashable type: 'dict')" in worker.run().note
     assert await stage.send(*rows(Job(1), 41, 60)) is worker
-    assert worker.run()["last_step"] == 60
+    assert worker.run().last_step == 60
 
 
 async def test_a_word_of_an_agent_at_which_the_server_fails_costs_the_agent_nothing_and_is_told(stage: Stage) -> None:
@@ -70,7 +70,7 @@ async def test_a_word_of_an_agent_at_which_the_server_fails_costs_the_agent_noth
     worker = await stage.manager.get("run-1")
     worker.state.on_health = lambda health: _fails()  # type: ignore[method-assign]
     await stage.manager.health("run-1", Health("a1", "n0", 1.0, []))
-    assert "The server fails at taking what its agents say" in worker.run()["note"]
+    assert "The server fails at taking what its agents say" in worker.run().note
 
 
 async def test_judging_that_works_again_is_told_no_more(stage: Stage) -> None:
@@ -81,7 +81,7 @@ async def test_judging_that_works_again_is_told_no_more(stage: Stage) -> None:
     await worker.tick()
     worker.state.ticking = good  # type: ignore[method-assign]
     await worker.tick()
-    assert "fails" not in worker.run()["note"]
+    assert "fails" not in worker.run().note
 
 
 async def _nothing_to_take_up(stage: Stage) -> None:
@@ -104,7 +104,7 @@ async def test_a_stored_incident_that_can_not_be_read_is_passed_over_and_told_on
     await stage.restart()
     worker = await stage.manager.get("run-1")
     assert [one.kind for one in worker.state.incidents.all()] == ["process_death"]
-    assert 'The server fails at reading its stored incidents (Misfit: b\'{"kind": ' in worker.run()["note"]
+    assert 'The server fails at reading its stored incidents (Misfit: b\'{"kind": ' in worker.run().note
     assert "run run-1: an incident is passed over" in caplog.text
     assert (await _statuses(stage))["run-1"] == "crashed"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ async def written(stage: Stage, run: RunWorker, times: int = 1) -> None:
 
 def told(run: RunWorker) -> tuple[Any, ...]:
     """All that people see of a run."""
-    numbers = {name: run.run()[name] for name in ("latest", "last_step", "effective_points", "dead_points", "metrics")}
+    numbers = attrgetter("latest", "last_step", "effective_points", "dead_points", "metrics")(run.run())
     return facts(run.state.incidents.all()), run.segments(), points(run), numbers, run.state.checkpoints()
 
 

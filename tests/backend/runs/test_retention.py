@@ -61,7 +61,7 @@ class Stage:
         async def stored() -> bool:
             await worker.tick()
             found = await self.index.stored(run_id)
-            return bool(found["last_step"] == worker.run()["last_step"] and found["updated"] == self.clock())
+            return bool(found.last_step == worker.run().last_step and found.updated == self.clock())
 
         await until(stored, 10, f"run {run_id} is stored")
 

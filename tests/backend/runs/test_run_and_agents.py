@@ -38,7 +38,7 @@ async def test_an_agent_of_a_run_that_is_deleted_is_sent_away_and_makes_it_anew(
     await stage.manager.agent_connected(HELLO, _no_command)
     await stage.manager.room("run-1")
     worker = await stage.send(*rows(Job(), 1, 40))
-    assert [run["run_id"] for run in (await stage.manager.runs(100))["runs"]] == ["run-1"]
+    assert [run.run_id for run in (await stage.manager.runs(100)).runs] == ["run-1"]
     assert points(worker) == {(0, False, s): Job().value(s) for s in range(1, 41)}
 
 
@@ -64,7 +64,7 @@ async def test_that_an_agent_has_left_is_stored_too(stage: Stage) -> None:
     await worker.tick()
     await stage.manager.agent_disconnected("run-1", "a1")
     await worker.tick()
-    assert (await RunIndex(stage.redis).stored("run-1"))["agents"] == 0
+    assert (await RunIndex(stage.redis).stored("run-1")).agents == 0
 
 
 async def test_a_message_that_cannot_be_folded_is_passed_over_and_the_run_goes_on(stage: Stage) -> None:
@@ -72,6 +72,6 @@ async def test_a_message_that_cannot_be_folded_is_passed_over_and_the_run_goes_o
     before, poison = rows(job, 1, 40), job.event("segment", 5, key="k", to_step="not a number")
     worker = await stage.send(*before, poison, *rows(job, 41, 80))
     assert points(worker) == {(0, False, s): job.value(s) for s in range(1, 81)}
-    assert worker.run()["unreadable"]["passed_over"] == 1
+    assert worker.run().unreadable.passed_over == 1
     await stage.restart()
     assert points(await stage.manager.get("run-1")) == points(worker)

@@ -75,18 +75,18 @@ def test_a_run_says_in_a_field_that_two_processes_are_one_rank() -> None:
     said = []
     for time, blind in ((1008.0, []), (1009.0, [twin]), (1010.0, [])):
         state.on_health(Health("a1", "n0", time, [dict(slot)], {"blind": blind}))
-        said.append(state.view()["twins"])
+        said.append(state.view().twins)
     assert said == [False, True, False]
 
 
 def test_a_run_says_when_its_ranks_logged_first_and_last_by_their_own_clock() -> None:
     job, state = Job(), RunState("run", lambda: 9e9)
-    assert (state.view()["began"], state.view()["logged"]) == (None, None)
+    assert (state.view().began, state.view().logged) == (None, None)
     for steps in (range(1, 11), range(5, 21)):
         state.apply(job.rows(steps), replayed=True)
     first, second = state.stretches.span or (0.0, 0.0)
     assert first < second < 2000.0  # the job's clock stands at a thousand seconds, the server's far beyond
-    assert (state.view()["began"], state.view()["logged"]) == (first, second)
+    assert (state.view().began, state.view().logged) == (first, second)
 
 
 def test_a_checkpoint_that_comes_while_an_incident_is_open_is_suggested_without_a_look_at_all_others(

@@ -123,7 +123,7 @@ def test_no_agent_is_lost_because_the_server_was_away() -> None:
     now[0] = 5_000.0
     later = snapshot.load(snapshot.dump(state), "run", lambda: now[0])
     assert not later.tick().incidents
-    assert later.view()["status"] == "running"
+    assert later.view().status == "running"
 
 
 def _small() -> RunState:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 from stabilitybackend.audit import AuditLog
 from stabilitybackend.errors import BadRequest, NotFound, StabilityBoardError
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.runs.manager import RunManager
+from stabilitybackend.schema.runs import Run
 from stabilitybackend.schema.server import RetainedRun
 
 __all__ = ["MIN_DAYS", "Retention"]
@@ -68,24 +68,24 @@ class Retention:
             over = [
                 run
                 async for run in self._over(self._clock() - days * _DAY_S)
-                if project is None or run["project"] == project
+                if project is None or run.project == project
             ]
         for run in over:
-            entry = RetainedRun(run["run_id"], run["project"], run["name"], run["status"], run["updated"])
+            entry = RetainedRun(run.run_id, run.project, run.name, run.status, run.updated)
             if not dry_run:
                 entry.problem = await self._delete(entry, days, who, key_id)
                 entry.deleted = entry.problem is None
             found.append(entry)
         return found
 
-    async def _over(self, before: float) -> AsyncIterator[dict[str, Any]]:
+    async def _over(self, before: float) -> AsyncIterator[Run]:
         """Yield the runs of which nothing came since ``before``."""
         offset = 0
         while ids := await self._index.created_before(before, offset, _BATCH):
             offset += len(ids)
             for run_id in ids:
                 run = await self._index.stored(run_id)
-                if run["updated"] < before and not self._manager.has_agents(run_id):
+                if run.updated < before and not self._manager.has_agents(run_id):
                     yield run
 
     async def _delete(self, run: RetainedRun, days: float, who: str, key_id: str | None) -> str | None:

@@ -39,6 +39,6 @@ def plan_of(state: RunState, now: float, request: CommandRequest | None = None) 
     incidents = state.incidents.all()
     fruitless, settled = state.world.fruitless(checkpoints), state.liveness.is_settled(now)
     # What a rollback's handler can't change is none of a new process's business: it has none yet.
-    offer = way_back(incidents[::-1], checkpoints, state.view()["last_step"])
+    offer = way_back(incidents[::-1], checkpoints, state.view().last_step)
     job = JobFacts(status, note, incidents, checkpoints, nodes, fruitless, settled, offer)
     return make_plan(state.run_id, job, now, request)

@@ -71,4 +71,4 @@ def offer_of(state: RunState, incident_id: str | None = None) -> Offer:
     about = next((one for one in incidents if one.incident_id == incident_id), None)
     if about is None and incident_id is not None:
         raise NotFound(f"run {state.run_id} has no incident {incident_id!r}", hint="list them with GET .../incidents")
-    return way_back(incidents, state.checkpoints(), state.view()["last_step"], about, state.handlers.cannot())
+    return way_back(incidents, state.checkpoints(), state.view().last_step, about, state.handlers.cannot())
