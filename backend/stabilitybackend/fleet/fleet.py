@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ from stabilitybackend.fleet.gpu_history import Offenders
 from stabilitybackend.fleet.interruption_table import CATEGORIES, PUBLISHED, table_of
 from stabilitybackend.fleet.interruptions import shown, summed
 from stabilitybackend.keys import FLEET_CATEGORIES, FLEET_GPU_FAULTS, FLEET_INTERRUPTIONS, RunKeys
+from stabilitybackend.quiet_log import QuietLog
 from stabilitybackend.redis_link import redis_errors
 from stabilitybackend.schema.fleet import (
     Correction,
@@ -43,8 +43,6 @@ T = TypeVar("T")
 MAX_RUNS = 5_000
 #: Interruptions in one answer; the numbers beside them are of all.
 MAX_LISTED = 500
-#: That Redis is away is logged at most this often, seconds.
-LOG_EVERY_S = 60.0
 _DAY_S = 86_400.0
 
 _log = logging.getLogger(__name__)
@@ -67,7 +65,7 @@ class Fleet:
         self._said: dict[str, dict[str, Correction]] = {}
         #: Fields that could not be written yet, by hash; None: to be removed.
         self._unsaved: dict[str, dict[str, bytes | None]] = {}
-        self._logged = float("-inf")
+        self._quiet = QuietLog(_log)
         self._saving = asyncio.Lock()
 
     async def load(self) -> None:
@@ -140,9 +138,7 @@ class Fleet:
                 await pipe.execute()
             written = True
         except (RedisError, OSError) as error:
-            if time.monotonic() - self._logged > LOG_EVERY_S:
-                self._logged = time.monotonic()
-                _log.warning("what the fleet remembers is not stored for now: %s", error)
+            self._quiet.say(logging.WARNING, f"what the fleet remembers is not stored for now: {error}")
         finally:
             if not written:  # also where a run's worker is stopped meanwhile
                 for key, fields in unsaved.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +15,7 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import RedisError
 
 from stabilitybackend.keys import RUNS_WITH_INCIDENTS, RunKeys
+from stabilitybackend.quiet_log import QuietLog
 from stabilitybackend.redis_link import as_unavailable
 from stabilitybackend.schema.commands import Command, read_command
 from stabilitybackend.schema.incidents import Incident, decoded, encoded
@@ -33,8 +33,6 @@ READ_COUNT_LARGE = 32
 LARGE_FRAME_BYTES = 64 * 1024
 #: Pause after Redis was away, seconds.
 AWAY_PAUSE_S = 0.2
-#: That Redis is away is logged at most this often per run, seconds.
-LOG_EVERY_S = 60.0
 #: That incidents of the run change is noted for alerting at most this often, seconds.
 NOTE_EVERY_S = 60.0
 #: Incident events kept for consumers that are away.
@@ -89,7 +87,7 @@ class Journal:
         self.interrupted = False
         self._clock = clock
         self._noted_at = float("-inf")
-        self._logged = float("-inf")
+        self._quiet = QuietLog(_log)
         self._count = READ_COUNT_LARGE
         #: The last read may have left something in the stream.
         self.more = False
@@ -197,7 +195,5 @@ class Journal:
                 if as_unavailable(error) is None:
                     raise
                 self.interrupted = True
-                if time.monotonic() - self._logged > LOG_EVERY_S:
-                    self._logged = time.monotonic()
-                    _log.warning("run %s: Redis is away (%.200s), trying again", self._run_id, error)
+                self._quiet.say(logging.WARNING, f"run {self._run_id}: Redis is away ({error!s:.200}), trying again")
                 await asyncio.sleep(AWAY_PAUSE_S)

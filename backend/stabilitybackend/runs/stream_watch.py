@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from stabilitybackend.keys import QUIET, RunKeys
+from stabilitybackend.quiet_log import QuietLog
 from stabilitybackend.redis_link import make_watchful
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ LOOK_RUNS = 128
 PAUSE_S = 0.02
 #: Pause after Redis was away, seconds.
 AWAY_PAUSE_S = 0.2
-#: That Redis is away is logged at most this often, seconds.
-LOG_EVERY_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +49,7 @@ class StreamWatch:
         self._workers = workers
         #: Run ids looked at last are after this one in the order of ids.
         self._place = ""
-        self._logged = float("-inf")
+        self._quiet = QuietLog(_log)
 
     async def follow(self) -> None:
         """Look without end; cancel it to stop."""
@@ -69,7 +67,7 @@ class StreamWatch:
                 found: Any = await self._redis.xread(streams, count=1, block=BLOCK_MS if not away else None)
             except (RedisError, OSError) as error:
                 away = True
-                self._note(error)
+                self._quiet.say(logging.WARNING, f"Redis is away ({error!s:.200}), trying again")
                 # At once, before Redis is back: a frame that is read then may lie behind a gap.
                 self._interrupt()
                 await asyncio.sleep(AWAY_PAUSE_S)
@@ -101,8 +99,3 @@ class StreamWatch:
             ids = ([run_id for run_id in ids if run_id > self._place] + ids)[:LOOK_RUNS]
         self._place = ids[-1] if ids else ""
         return [resting[run_id] for run_id in ids]
-
-    def _note(self, error: Exception) -> None:
-        if time.monotonic() - self._logged > LOG_EVERY_S:
-            self._logged = time.monotonic()
-            _log.warning("Redis is away (%.200s), trying again", error)
