@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,3 +58,21 @@ def test_the_incident_kind_of_a_file_has_its_label_advice_and_sign(server: Serve
     assert (incident["kind"], incident["label"], incident["onset_step"]) == ("full_disk", "Full disk", 3)
     assert incident["suggestion"]["text"].startswith("Delete old checkpoints")
     assert kind["sign"] == "⛁"
+
+
+def test_the_importer_of_a_file_is_found_by_content_and_its_rows_are_there(server: Server, tmp_path: Path) -> None:
+    lines = [f"iter {step}: loss {3.0 - step / 100:.4f}, time 12.50ms, mfu 38.02%" for step in range(50)]
+    (log_file := tmp_path / "train.log").write_text("\n".join(["tokens per iteration: 491,520", *lines]))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "stabilitybackend.cli", "import", str(log_file), "--run-id", "old", "--url", server.url],
+        env=os.environ | {"STABILITY_PLUGINS": str(FOLDER)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, "50 rows (100 points) of nanoGPT log sent" in done.stdout) == (0, True), done
+    server.wait_for("/runs/old", lambda r: r["last_step"] == 49, "all of it is read")
+    [series] = server.get("/runs/old/series", metric="step_time_s")["series"]
+    assert series["values"] == [0.0125] * 50

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import typer
 
+from stabilitybackend import plugins
 from stabilitybackend.cli.api_client import ApiClient, server_url
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
@@ -208,11 +209,15 @@ def _judged(
             yield log if isinstance(log, Judged) else judge(log, settings, shown, with_curves=with_curves)
         return
     # Spawned, not forked: Polars has threads, and a forked copy of their locks may never open.
-    rarely = (_GC_THRESHOLD, *gc.get_threshold()[1:])
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), gc.set_threshold, rarely) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _begin_process) as pool:
         waiting = [
             log if isinstance(log, Judged) else pool.submit(judge, log, settings, shown, with_curves=with_curves)
             for log in logs
         ]
         for each in waiting:
             yield each if isinstance(each, Judged) else each.result()
+
+
+def _begin_process() -> None:
+    gc.set_threshold(_GC_THRESHOLD, *gc.get_threshold()[1:])
+    plugins.load(os.environ)

@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _COLUMNS = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-#: What a reader is called in front of people.
-_KINDS = {
-    "spool": "spool", "tensorboard": "TensorBoard", "wandb": "W&B", "jsonl": "JSONL", "csv": "CSV",
-    "parquet": "Parquet", "trainer_state": "Hugging Face trainer_state",
-}  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
@@ -109,13 +104,14 @@ def _import(plan: Plan, options: Options, url: str, api_key: str | None, bar: _B
     if plan.kind == "spool":
         return _import_spool(plan.paths[0], url, api_key, bar.show)
     from stabilitybackend.importers.job import ImportJob
+    from stabilitybackend.importers.registry import IMPORTERS
     from stabilityclient.agent.upload.uplink import agent_url
 
     job = ImportJob(plan, options)
     job.look()
     config = _stored_config(job.run_id, url, api_key)
     result = asyncio.run(job.send(agent_url(url), api_key, lambda: bar.show(job.reading.bytes_read), config))
-    return _tell(result, _KINDS[plan.kind])
+    return _tell(result, IMPORTERS[plan.kind].label)
 
 
 def _stored_config(run_id: str, url: str, api_key: str | None) -> dict[str, Any] | None:

@@ -8,14 +8,16 @@ from array import array
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
+from typing import ClassVar
 
 from stabilitybackend.errors import BadRequest
+from stabilitybackend.importers.base import Importer, Part, Plan, name_below
 from stabilitybackend.importers.batches import Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_rank, as_step, as_time, note_step
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS
 
-__all__ = ["LEFT_OUT", "find_columns", "read_csv", "sniff_columns"]
+__all__ = ["LEFT_OUT", "CsvImporter", "find_columns", "sniff_columns"]
 
 #: Columns that hold the step and the time, lower case, the first one that is there is taken.
 STEP_COLUMNS = ("step", "_step", "global_step", "trainer/global_step", "train/global_step", "iteration", "iter")
@@ -58,18 +60,7 @@ def find_columns(path: Path, columns: Sequence[str], step_key: str | None) -> tu
     return step, next((lower[name] for name in TIME_COLUMNS if name in lower and lower[name] != step), None)
 
 
-def read_csv(
-    path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
-) -> Iterator[Batch]:
-    """Yield the rows of one file.
-
-    Args:
-        number: of the file in its run. rank: whose rows these are. prefix: put before every name.
-        step_key: the column that holds the step; None: the first of STEP_COLUMNS.
-
-    Raises:
-        BadRequest: there is no step column.
-    """
+def _rows(path: Path, number: int, reading: Reading, rank: int, prefix: str, step_key: str | None) -> Iterator[Batch]:
     columns, delimiter = sniff_columns(path)
     step_name, time_name = find_columns(path, columns, step_key)
     step_at = columns.index(step_name)
@@ -135,6 +126,28 @@ def read_csv(
     if len(set(columns)) < len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
         reading.trouble(path, "line 1", f"the column {shown(twice)} is there twice; the last one is stored")
+
+
+class CsvImporter(Importer):
+    """Tables as text: Lightning's ``metrics.csv``, downloads of W&B and TensorBoard, and what people write."""
+
+    name: ClassVar[str] = "csv"
+    label: ClassVar[str] = "CSV"
+    known: ClassVar[str] = "CSV with a step column (metrics.csv of Lightning)"
+    suffixes: ClassVar[tuple[str, ...]] = (".csv", ".tsv")
+
+    def takes(self, path: Path, head: bytes) -> bool:
+        return bool(head.strip()) and b"\0" not in head and bool(sniff_columns(path)[0])
+
+    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+        # Lightning: the folder is the run.
+        places = [path.parent if path.name == "metrics.csv" else path.parent / path.stem for path in paths]
+        return [Plan(self.name, [Part((path,))], name_below(at, root)) for path, at in zip(paths, places, strict=True)]
+
+    def read(
+        self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
+    ) -> Iterator[Batch]:
+        return _rows(path, number, reading, rank, prefix, step_key)
 
 
 def _count_rows(path: Path) -> int:

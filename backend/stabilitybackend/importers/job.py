@@ -11,19 +11,15 @@ from typing import Any
 
 from stabilitybackend.detectors.engine.metric_roles import OTHERS
 from stabilitybackend.errors import BadRequest
+from stabilitybackend.importers.base import Plan
 from stabilitybackend.importers.batches import Batch
 from stabilitybackend.importers.checks import CHECK_KEY, MAX_CHECKS, stored_checks
-from stabilitybackend.importers.csv_files import read_csv
-from stabilitybackend.importers.detect import Plan, slug
+from stabilitybackend.importers.detect import slug
 from stabilitybackend.importers.frames import FrameMaker, fingerprint
-from stabilitybackend.importers.jsonl import read_jsonl
 from stabilitybackend.importers.names import Names, usual_names
-from stabilitybackend.importers.parquet import read_parquet
+from stabilitybackend.importers.registry import IMPORTERS
 from stabilitybackend.importers.sender import deliver
-from stabilitybackend.importers.tensorboard import EventFile, arrange, read_events, start_of_file
-from stabilitybackend.importers.trainer_state import read_trainer_state
 from stabilitybackend.importers.troubles import Reading
-from stabilitybackend.importers.wandb_files import read_wandb
 from stabilitybackend.keys import MAX_ID_CHARS
 from stabilityclient.wire import Frame, Hello
 
@@ -32,10 +28,6 @@ __all__ = ["ImportJob", "Options", "Result"]
 #: Rows in which the names of metrics are looked for before the first one is sent.
 LOOK_ROWS = 2_000
 #: Files of a run whose beginnings are looked at for that.
-_READERS = {
-    "jsonl": read_jsonl, "csv": read_csv, "parquet": read_parquet, "trainer_state": read_trainer_state,
-    "wandb": read_wandb,
-}  # fmt: skip
 #: In the name of a stream that an import made, see ``frames.py``.
 _IMPORTED = re.compile(r"-[ix][0-9a-f]{9}[.-]")
 #: Most characters of a name in a run id.
@@ -91,7 +83,8 @@ class ImportJob:
         self._mark = ""
         self._exported = False
         self._checks: dict[str, tuple[int, str]] = {}
-        self._arranged: tuple[list[EventFile], list[str]] | None = None
+        self._importer = IMPORTERS[plan.kind]
+        self._prepared: tuple[Any, list[str]] | None = None
         self._maker: FrameMaker | None = None
         self._names = Names(options.renames)
         #: Id of the run; known after ``look``.
@@ -188,10 +181,9 @@ class ImportJob:
         self.reading = Reading(notes=list(self._plan.notes))
         for trouble in self._plan.refused:
             self.reading.trouble(trouble.file, trouble.place, trouble.reason)
-        starts = {at: start_of_file(path) for at, path in enumerate(self._plan.paths)}
+        known = ((at, self._importer.start_of_file(path)) for at, path in enumerate(self._plan.paths))
+        starts = {at: start for at, start in known if start is not None}
         before = self._maker
-        if self._plan.kind != "tensorboard":
-            starts = {}
         self._maker = FrameMaker(held, self._names, self.reading, self._plan.paths, starts, self._checks)
         if before is not None:  # what went out on the connection before counts as sent
             self._maker.rows, self._maker.values = before.rows, before.values
@@ -229,21 +221,13 @@ class ImportJob:
         return Names(usual)
 
     def _batches(self, reading: Reading) -> Iterator[Batch]:
-        if self._plan.kind == "tensorboard":
-            if self._arranged is None:  # it reads every file: once is enough
-                folders = [(part.paths, part.rank, part.prefix) for part in self._plan.parts]
-                said = Reading()
-                self._arranged = arrange(folders, said), said.notes
-            files, notes = self._arranged
-            for note in notes:
-                reading.note(note)
-            yield from read_events(files, reading)
-            return
-        reader = _READERS[self._plan.kind]
-        for number, part in enumerate(self._plan.parts):
-            yield from reader(
-                part.paths[0], number, reading, rank=part.rank, prefix=part.prefix, step_key=self._options.step_key
-            )
+        if self._prepared is None:  # of some formats it reads every file: once is enough
+            said = Reading()
+            self._prepared = self._importer.prepare(self._plan.parts, said), said.notes
+        prepared, notes = self._prepared
+        for note in notes:
+            reading.note(note)
+        yield from self._importer.batches(prepared, reading, self._options.step_key)
 
 
 def _possible() -> Iterator[dict[str, str]]:

@@ -12,10 +12,11 @@ import json
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import orjson
 
+from stabilitybackend.importers.base import Importer, Plan
 from stabilitybackend.importers.batches import Batch, Grouper, Note, Who
 from stabilitybackend.importers.cells import (
     MAX_RANK,
@@ -31,7 +32,7 @@ from stabilitybackend.importers.lineage import Lineage
 from stabilitybackend.importers.troubles import Reading, shown
 from stabilityclient.wire import MAX_NAME_CHARS
 
-__all__ = ["MAX_LINE_BYTES", "TIME_KEYS", "export_header", "read_jsonl"]
+__all__ = ["BLANK", "MAX_LINE_BYTES", "TIME_KEYS", "JsonlImporter", "export_header", "has_objects", "told_by_export"]
 
 #: Longest line, bytes: more is no row of metrics, and must not fill the memory.
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -42,6 +43,10 @@ STEP_KEYS = ("step", "_step", "global_step", "iteration")
 #: Different sets of keys remembered; a file in which every line has its own is read more slowly, nothing else.
 MAX_NAME_SETS = 10_000
 _CHUNK_BYTES = 1 << 20
+#: Beginnings of lines in so many bytes are looked at.
+_HEAD_BYTES = 64 * 1024
+#: A byte order mark and white space.
+BLANK = b"\xef\xbb\xbf \t\r\n"
 
 
 def export_header(path: Path) -> dict[str, Any] | None:
@@ -56,31 +61,70 @@ def export_header(path: Path) -> dict[str, Any] | None:
     return header if isinstance(header, dict) and isinstance(header.get("segments"), list) else None
 
 
-def read_jsonl(
-    path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
-) -> Iterator[Batch]:
-    """Yield the rows of one file.
-
-    Args:
-        number: of the file in its run. rank: of rows without one. prefix: put before every name.
-        step_key: name of the step's column; None: the first of STEP_KEYS that the first line has.
-    """
-    header = export_header(path)
-    lineage = None if header is None else Lineage(header)
-    groups = Grouper()
-    if header is not None:
-        # The file's own words tell two exports of a run apart: their lines are numbered differently.
-        groups.edition = (str(header.get("run_id")), hashlib.sha256(orjson.dumps(header)).hexdigest()[:8])
-    clock = _Clock(path)
+def has_objects(path: Path) -> bool:
+    """Say whether a line that begins in the head of a file is a JSON object: the first may be damaged, or very long."""
     with path.open("rb") as file:
-        yield from _rows(_Lines(path, file, reading), number, rank, prefix, step_key, groups, clock, lineage)
-    if lineage is not None:
-        yield from groups.flush()
-        yield from groups.fork(lineage.rest())
-        yield from groups.bare_forks(Who(number, 0), clock.lines)
-    reading.end_of_file(path, groups.numeric)
-    if clock.made_up:
-        reading.note(f"{path}: no times (key t), so each line counts one second, up to when the file was last written")
+        while file.tell() < _HEAD_BYTES and (line := file.readline(MAX_LINE_BYTES)):
+            if _is_object(line.strip(BLANK)):
+                return True
+    return False
+
+
+def _is_object(line: bytes) -> bool:
+    if line[:1] != b"{":
+        return False
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def told_by_export(plan: Plan, header: dict[str, Any] | None) -> Plan:
+    """Return a plan with what our own export says about its run."""
+    if header is not None:
+        plan.run_id = str(header.get("run_id") or "") or None
+        plan.name = str(header.get("name") or plan.name)
+        plan.project = str(header.get("project") or "")
+        config = header.get("config")
+        plan.config = config if isinstance(config, dict) else {}
+    return plan
+
+
+class JsonlImporter(Importer):
+    """One JSON object a line."""
+
+    name: ClassVar[str] = "jsonl"
+    label: ClassVar[str] = "JSONL"
+    known: ClassVar[str] = "JSON lines with a key step"
+    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
+
+    def takes(self, path: Path, head: bytes) -> bool:
+        return has_objects(path)
+
+    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+        return [told_by_export(plan, export_header(plan.paths[0])) for plan in super().plans(paths, root)]
+
+    def read(
+        self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
+    ) -> Iterator[Batch]:
+        header = export_header(path)
+        lineage = None if header is None else Lineage(header)
+        groups = Grouper()
+        if header is not None:
+            # The file's own words tell two exports of a run apart: their lines are numbered differently.
+            groups.edition = (str(header.get("run_id")), hashlib.sha256(orjson.dumps(header)).hexdigest()[:8])
+        clock = _Clock(path)
+        with path.open("rb") as file:
+            yield from _rows(_Lines(path, file, reading), number, rank, prefix, step_key, groups, clock, lineage)
+        if lineage is not None:
+            yield from groups.flush()
+            yield from groups.fork(lineage.rest())
+            yield from groups.bare_forks(Who(number, 0), clock.lines)
+        reading.end_of_file(path, groups.numeric)
+        if clock.made_up:
+            reading.note(
+                f"{path}: no times (key t), so each line counts one second, up to when the file was last written"
+            )
 
 
 def _rows(

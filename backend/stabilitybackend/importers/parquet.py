@@ -11,21 +11,23 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from stabilitybackend.errors import BadRequest
+from stabilitybackend.importers.base import Importer, Plan
 from stabilitybackend.importers.batches import Batch, Who
 from stabilitybackend.importers.cells import MAX_RANK, MAX_TIME, TIME_UNITS, as_time, note_step
 from stabilitybackend.importers.csv_files import LEFT_OUT, find_columns
+from stabilitybackend.importers.jsonl import told_by_export
 from stabilitybackend.importers.lineage import Lineage
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
-__all__ = ["EXPORT_KEY", "LONG_COLUMNS", "parquet_header", "read_parquet"]
+__all__ = ["EXPORT_KEY", "LONG_COLUMNS", "ParquetImporter", "parquet_header"]
 
 #: Key in the file's metadata under which our exports say which run it is, as JSON.
 EXPORT_KEY = "stabilityboard.export"
@@ -47,34 +49,39 @@ def parquet_header(path: Path) -> dict[str, Any] | None:
     return header if isinstance(header, dict) and isinstance(header.get("segments"), list) else None
 
 
-def read_parquet(
-    path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
-) -> Iterator[Batch]:
-    """Yield the rows of one file.
+class ParquetImporter(Importer):
+    """Tables as Parquet."""
 
-    Args:
-        number: of the file in its run. rank: of rows without one. prefix: put before every name.
-        step_key: the column that holds the step of a wide table.
+    name: ClassVar[str] = "parquet"
+    label: ClassVar[str] = "Parquet"
+    known: ClassVar[str] = "Parquet with a step column"
+    suffixes: ClassVar[tuple[str, ...]] = (".parquet",)
 
-    Raises:
-        BadRequest: it can't be opened as Parquet, or has no step column.
-    """
-    try:
-        schema = pl.read_parquet_schema(path)
-    except _ERRORS as error:
-        raise BadRequest(
-            f"{path} can't be read as Parquet: {_first_line(error)}", hint="it may be cut: its index is at its end"
-        ) from error
-    before = reading.bytes_read
-    table = _Long(path, number, reading) if set(schema) >= LONG_COLUMNS else _Wide(path, number, reading, schema)
-    try:
-        if isinstance(table, _Long):
-            yield from table.batches(prefix)
-        else:
-            yield from table.batches(rank, prefix, step_key)
-    except _ERRORS as error:
-        reading.trouble(path, table.place, f"can't be read from here on: {_first_line(error)}")
-    reading.bytes_read = before + path.stat().st_size
+    def takes(self, path: Path, head: bytes) -> bool:
+        return head.startswith(b"PAR1")
+
+    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+        return [told_by_export(plan, parquet_header(plan.paths[0])) for plan in super().plans(paths, root)]
+
+    def read(
+        self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
+    ) -> Iterator[Batch]:
+        try:
+            schema = pl.read_parquet_schema(path)
+        except _ERRORS as error:
+            raise BadRequest(
+                f"{path} can't be read as Parquet: {_first_line(error)}", hint="it may be cut: its index is at its end"
+            ) from error
+        before = reading.bytes_read
+        table = _Long(path, number, reading) if set(schema) >= LONG_COLUMNS else _Wide(path, number, reading, schema)
+        try:
+            if isinstance(table, _Long):
+                yield from table.batches(prefix)
+            else:
+                yield from table.batches(rank, prefix, step_key)
+        except _ERRORS as error:
+            reading.trouble(path, table.place, f"can't be read from here on: {_first_line(error)}")
+        reading.bytes_read = before + path.stat().st_size
 
 
 class _Wide:

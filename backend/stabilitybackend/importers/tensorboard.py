@@ -17,15 +17,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from stabilitybackend.importers.base import Importer, Part, Plan, name_below
 from stabilitybackend.importers.batches import Batch, Fork, Grouper, Who
 from stabilitybackend.importers.packages import message_class
-from stabilitybackend.importers.tfrecords import read_records
+from stabilitybackend.importers.tfrecords import is_event_file, read_records
 from stabilitybackend.importers.troubles import Reading
 from stabilityclient.wire import MAX_NAME_CHARS, MAX_STEP
 
-__all__ = ["EventFile", "arrange", "event_class", "read_events", "start_of_file"]
+__all__ = ["TensorBoardImporter", "event_class"]
 
 #: Two files of one folder whose times overlap by more are two writers at work together and not a restart, seconds.
 OVERLAP_S = 60.0
@@ -36,7 +37,7 @@ _LAYOUTS = {1: "<f", 2: "<d", 3: "<i", 9: "<q", 19: "<e"}
 _FIELDS = {1: "float_val", 2: "double_val", 3: "int_val", 9: "int64_val"}
 
 
-class EventFile(NamedTuple):
+class _EventFile(NamedTuple):
     """One file. number: in the run. rank: whose. prefix: put before every tag."""
 
     path: Path
@@ -61,49 +62,61 @@ def event_class() -> Any:
     return message_class("tensorboard.compat.proto.event_pb2", "Event", "event files")
 
 
-def start_of_file(path: Path) -> tuple[str, int]:
-    """Return host and process id from the name of an event file, ("", 0) where it has none."""
-    match = _NAME.match(path.name)
-    return (match["host"], int(match["pid"])) if match else ("", 0)
+class TensorBoardImporter(Importer):
+    """TensorBoard's event files: those of a folder are the starts of one run."""
 
+    name: ClassVar[str] = "tensorboard"
+    label: ClassVar[str] = "TensorBoard"
+    known: ClassVar[str] = "TensorBoard event files"
+    by_name: ClassVar[bool] = True
+    by_folder: ClassVar[bool] = True
 
-def arrange(folders: Sequence[tuple[Sequence[Path], int, str]], reading: Reading) -> list[EventFile]:
-    """Return the files of a run in order, each with its rank.
+    def named(self, path: Path) -> bool:
+        return "tfevents" in path.name
 
-    Args:
-        folders: (event files, rank, prefix) of each folder.
-        reading: notes where two writers were at work in one folder; the second then is a rank of its own.
-    """
-    found: list[EventFile] = []
-    for paths, rank, prefix in folders:
-        spans: list[tuple[int, float, set[str]]] = []
-        for path in sorted(paths, key=lambda each: each.name):
-            lane = rank
-            if len(paths) > 1:
-                first, last, tags = _span(path)
-                taken = {at for at, end, others in spans if first < end - OVERLAP_S and tags & others}
-                while lane in taken:
-                    lane += 1
-                if lane != rank:
-                    reading.note(
-                        f"{path}: written at the same time as another file here, so it is taken as rank {lane}"
-                    )
-                spans.append((lane, last, tags))
-            found.append(EventFile(path, len(found), lane, prefix))
-    return found
+    def takes(self, path: Path, head: bytes) -> bool:
+        return is_event_file(head) or (self.named(path) and not head)
 
+    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+        folders: dict[Path, list[Path]] = {}
+        for path in paths:
+            folders.setdefault(path.parent, []).append(path)
+        return [Plan(self.name, [Part(tuple(files))], name_below(at, root)) for at, files in folders.items()]
 
-def read_events(files: Sequence[EventFile], reading: Reading) -> Iterator[Batch]:
-    """Yield the rows of all files, one after the other."""
-    folder = _Folder()
-    for file in files:
-        yield from _File(file, reading, folder).rows()
+    def prepare(self, parts: Sequence[Part], reading: Reading) -> list[_EventFile]:
+        """Return the files of a run in order, each with its rank: a second writer in a folder is a rank of its own."""
+        found: list[_EventFile] = []
+        for part in parts:
+            spans: list[tuple[int, float, set[str]]] = []
+            for path in sorted(part.paths, key=lambda each: each.name):
+                lane = part.rank
+                if len(part.paths) > 1:
+                    first, last, tags = _span(path)
+                    taken = {at for at, end, others in spans if first < end - OVERLAP_S and tags & others}
+                    while lane in taken:
+                        lane += 1
+                    if lane != part.rank:
+                        reading.note(
+                            f"{path}: written at the same time as another file here, so it is taken as rank {lane}"
+                        )
+                    spans.append((lane, last, tags))
+                found.append(_EventFile(path, len(found), lane, part.prefix))
+        return found
+
+    def batches(self, prepared: Sequence[_EventFile], reading: Reading, step_key: str | None) -> Iterator[Batch]:
+        folder = _Folder()
+        for file in prepared:
+            yield from _File(file, reading, folder).rows()
+
+    def start_of_file(self, path: Path) -> tuple[str, int]:
+        match = _NAME.match(path.name)
+        return (match["host"], int(match["pid"])) if match else ("", 0)
 
 
 class _File:
     """Reads one event file."""
 
-    def __init__(self, file: EventFile, reading: Reading, folder: _Folder) -> None:
+    def __init__(self, file: _EventFile, reading: Reading, folder: _Folder) -> None:
         self._file = file
         self._reading = reading
         self._folder = folder

@@ -15,17 +15,18 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from stabilitybackend.errors import BadRequest
+from stabilitybackend.importers.base import Importer, Part, Plan
 from stabilitybackend.importers.batches import Batch, Grouper, Who
 from stabilitybackend.importers.cells import NotAStep, as_number, as_step, as_time, note_step, row_of
 from stabilitybackend.importers.packages import message_class
 from stabilitybackend.importers.troubles import Reading
 
-__all__ = ["MAGIC", "WandbRun", "read_wandb", "wandb_run"]
+__all__ = ["WandbImporter"]
 
-MAGIC = b":W&B"
+_MAGIC = b":W&B"
 _HEADER_BYTES = 7
 _PIECE = struct.Struct("<IHB")
 _BLOCK_BYTES = 32 * 1024
@@ -39,7 +40,7 @@ _STEP, _TIME, _OWN = "_step", "_timestamp", "_"
 
 
 @dataclass
-class WandbRun:
+class _Run:
     """What a file says about its run; started in unix seconds."""
 
     run_id: str = ""
@@ -54,7 +55,7 @@ def _record_class() -> Any:
     return message_class("wandb.proto.wandb_internal_pb2", "Record", "W&B files")
 
 
-def wandb_run(path: Path) -> WandbRun:
+def _run_of(path: Path) -> _Run:
     """Return what the file says about its run.
 
     Raises:
@@ -74,51 +75,79 @@ def wandb_run(path: Path) -> WandbRun:
                 if not key.startswith("_"):
                     config[key] = _value(item.value_json)
             started = said.start_time.seconds + said.start_time.nanos / 1e9
-            return WandbRun(said.run_id, said.project, said.display_name, said.host, started, config)
+            return _Run(said.run_id, said.project, said.display_name, said.host, started, config)
     raise BadRequest(f"{path} does not say which run it is in its first {_LOOK_RECORDS} records", hint="is it cut?")
 
 
-def read_wandb(
-    path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
-) -> Iterator[Batch]:
-    """Yield the history rows of one file.
+class WandbImporter(Importer):
+    """W&B's offline files; each resume of a run writes another."""
 
-    Args:
-        number: of the file in its run. rank: whose rows these are. prefix: put before every name.
-        step_key: the key that holds the training step; None: W&B's own count.
-    """
-    record_of = _record_class().FromString
-    groups, who = Grouper(), Who(number, rank)
-    others: Counter[str] = Counter()
-    time, item = wandb_run(path).started, 0
-    for item, offset, data in _messages(path, reading):
-        try:
-            record = record_of(data)
-        except Exception as error:  # protobuf's DecodeError; its class moved between versions
-            reading.trouble(path, f"byte {offset}", f"record {item} is no W&B record: {error}")
-            continue
-        kind = record.WhichOneof("record_type")
-        if kind != "history":
-            others[kind or "unknown"] += 1
-            continue
-        row = {entry.key or ".".join(entry.nested_key): _value(entry.value_json) for entry in record.history.item}
-        place = f"record {item} (byte {offset})"
-        own = row.pop(_STEP, record.history.step.num)
-        try:
-            step = as_step(own if step_key is None else row.pop(step_key, None))
-        except NotAStep as error:
-            reading.trouble(path, place, str(error))
-            continue
-        time = as_time(row.pop(_TIME, None)) or time
-        # Sorted: W&B writes the keys of each row in another order.
-        pairs = sorted((prefix + key, value) for key, value in row.items() if not key.startswith(_OWN))
-        names, values = row_of(pairs, reading, path, place)
-        yield from groups.add(who, item, names, step, time, values)
-    yield from groups.flush()
-    reading.end_of_file(path, groups.numeric)
-    if others["stats"]:
-        reading.note(f"{path}: {others['stats']} rows of W&B's system metrics are left out: they have no step")
-    note_step(path, step_key or _STEP, groups.numeric, reading)
+    name: ClassVar[str] = "wandb"
+    label: ClassVar[str] = "W&B"
+    known: ClassVar[str] = "W&B offline files (run-*.wandb)"
+    suffixes: ClassVar[tuple[str, ...]] = (".wandb",)
+    by_name: ClassVar[bool] = True
+
+    def takes(self, path: Path, head: bytes) -> bool:
+        return head.startswith(_MAGIC)
+
+    def look(self, path: Path) -> object:
+        return _run_of(path)
+
+    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+        runs = [(path, _run_of(path)) for path in paths]
+        return [
+            Plan(self.name, [Part((path,))], run.name or run.run_id, run.run_id, run.project, run.config)
+            for path, run in runs
+        ]
+
+    def joined(self, plans: list[Plan]) -> list[Plan]:
+        """Put the files of one run together, by the time at which they were begun."""
+        runs: dict[str | None, Plan] = {}
+        for plan in plans:
+            known = runs.setdefault(plan.run_id, plan)
+            if known is not plan:
+                known.parts += plan.parts
+                known.refused += plan.refused
+                known.parts.sort(key=lambda part: _run_of(part.paths[0]).started)
+        return list(runs.values())
+
+    def read(
+        self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
+    ) -> Iterator[Batch]:
+        # Without a step_key the step is W&B's own count.
+        record_of = _record_class().FromString
+        groups, who = Grouper(), Who(number, rank)
+        others: Counter[str] = Counter()
+        time, item = _run_of(path).started, 0
+        for item, offset, data in _messages(path, reading):
+            try:
+                record = record_of(data)
+            except Exception as error:  # protobuf's DecodeError; its class moved between versions
+                reading.trouble(path, f"byte {offset}", f"record {item} is no W&B record: {error}")
+                continue
+            kind = record.WhichOneof("record_type")
+            if kind != "history":
+                others[kind or "unknown"] += 1
+                continue
+            row = {entry.key or ".".join(entry.nested_key): _value(entry.value_json) for entry in record.history.item}
+            place = f"record {item} (byte {offset})"
+            own = row.pop(_STEP, record.history.step.num)
+            try:
+                step = as_step(own if step_key is None else row.pop(step_key, None))
+            except NotAStep as error:
+                reading.trouble(path, place, str(error))
+                continue
+            time = as_time(row.pop(_TIME, None)) or time
+            # Sorted: W&B writes the keys of each row in another order.
+            pairs = sorted((prefix + key, value) for key, value in row.items() if not key.startswith(_OWN))
+            names, values = row_of(pairs, reading, path, place)
+            yield from groups.add(who, item, names, step, time, values)
+        yield from groups.flush()
+        reading.end_of_file(path, groups.numeric)
+        if others["stats"]:
+            reading.note(f"{path}: {others['stats']} rows of W&B's system metrics are left out: they have no step")
+        note_step(path, step_key or _STEP, groups.numeric, reading)
 
 
 def _value(text: str) -> Any:
@@ -137,8 +166,8 @@ def _messages(path: Path, reading: Reading) -> Iterator[tuple[int, int, bytes]]:
     begun, size = 0, path.stat().st_size
     with path.open("rb") as file:
         block = file.read(_BLOCK_BYTES)
-        if block[:4] != MAGIC:
-            raise BadRequest(f"{path} begins with {block[:4]!r}, expected {MAGIC!r}: no W&B file")
+        if block[:4] != _MAGIC:
+            raise BadRequest(f"{path} begins with {block[:4]!r}, expected {_MAGIC!r}: no W&B file")
         base, at = 0, _HEADER_BYTES
         while block:
             while len(block) - at >= _PIECE.size:

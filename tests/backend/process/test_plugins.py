@@ -15,7 +15,7 @@ from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.errors import SettingsError
 from stabilitybackend.schema.kinds import KINDS
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "extending"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "extending"
 REGISTRIES: tuple[dict[str, Any], ...] = (DETECTORS, KINDS)
 
 

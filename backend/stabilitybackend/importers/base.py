@@ -1,0 +1,132 @@
+"""What an importer is: one format of files that runs are made from. One file, one class, one line in the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from stabilitybackend.importers.batches import Batch
+from stabilitybackend.importers.troubles import Reading, Trouble
+
+__all__ = ["Importer", "Part", "Plan", "name_below"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Files of one start or folder of a run. rank: whose. prefix: put before every metric name."""
+
+    paths: tuple[Path, ...]
+    rank: int = 0
+    prefix: str = ""
+
+
+@dataclass(slots=True)
+class Plan:
+    """One run to import.
+
+    Attributes:
+        kind: name of its importer, or ``spool``. parts: its files, in order. name: for people.
+        run_id: None: made from the name and the content. project, config: what the files say.
+        notes: what was decided. refused: files beside these that can't be read.
+    """
+
+    kind: str
+    parts: list[Part]
+    name: str
+    run_id: str | None = None
+    project: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    refused: list[Trouble] = field(default_factory=list)
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files, in order."""
+        return [path for part in self.parts for path in part.paths]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(path.stat().st_size for path in self.paths if path.is_file())
+
+
+class Importer:
+    """Knows one format of files: which they are, which runs they hold, and their rows.
+
+    Only ``takes`` and ``read`` have to be there; the rest is for formats in which a run is more than a file.
+
+    Class attributes:
+        name: unique, lower case. label: what people call it. known: its files, within a sentence.
+        suffixes: of its files, lower case. In a folder only files of such a name are opened.
+        by_name: a file of such a name is one, whatever it holds: a damaged one is reported and not passed over.
+        by_folder: the files of one folder are one run.
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    known: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    by_name: ClassVar[bool] = False
+    by_folder: ClassVar[bool] = False
+
+    def named(self, path: Path) -> bool:
+        """Say whether a file has a name as these files do."""
+        return path.suffix.lower() in self.suffixes
+
+    def takes(self, path: Path, head: bytes) -> bool:
+        """Say whether a file is of this format, from its first 64 KiB.
+
+        Raises:
+            BadRequest: it is, and can't be read.
+        """
+        raise NotImplementedError
+
+    def look(self, path: Path) -> object:
+        """Look into a file of a folder before the others are read with it. Raises BadRequest where it can't be read."""
+        return None
+
+    def plans(self, paths: list[Path], root: Path) -> list[Plan]:
+        """Return the runs in files of this format below ``root``: here one a file, called by its path."""
+        return [Plan(self.name, [Part((path,))], name_below(path.parent / path.stem, root)) for path in paths]
+
+    def joined(self, plans: list[Plan]) -> list[Plan]:
+        """Return all runs of this format that were found, those put together that are one."""
+        return plans
+
+    def prepare(self, parts: Sequence[Part], reading: Reading) -> Any:
+        """Return what ``batches`` reads, once a run; what is decided is noted."""
+        return parts
+
+    def batches(self, prepared: Any, reading: Reading, step_key: str | None) -> Iterator[Batch]:
+        """Yield the rows of a run, from the beginning, as often as it is called."""
+        for number, part in enumerate(prepared):
+            yield from self.read(part.paths[0], number, reading, rank=part.rank, prefix=part.prefix, step_key=step_key)
+
+    def read(
+        self, path: Path, number: int, reading: Reading, *, rank: int = 0, prefix: str = "", step_key: str | None = None
+    ) -> Iterator[Batch]:
+        """Yield the rows of one file.
+
+        Args:
+            number: of the file in its run. rank: whose rows these are. prefix: put before every name.
+            reading: takes what could not be read (``trouble``), what was decided (``note``), how far it is.
+            step_key: the column that holds the step; None: the usual ones.
+
+        Raises:
+            BadRequest: nothing of it can be read.
+        """
+        raise NotImplementedError
+
+    def start_of_file(self, path: Path) -> tuple[str, int] | None:
+        """Return host and process id of the start that a file is of, None where the format knows none."""
+        return None
+
+
+def name_below(place: Path, root: Path) -> str:
+    """Return what people call a run: its path below the folder that was given, with that folder's own name."""
+    place, root = place.resolve(), root.resolve()
+    if place == root or root not in place.parents:
+        return place.name
+    return f"{root.name}/{place.relative_to(root)}"

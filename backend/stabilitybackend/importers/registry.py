@@ -1,0 +1,48 @@
+"""The formats that can be imported: one line each, in the order in which they are looked for.
+
+A folder often holds the same run in several forms; of these only the first is taken.
+"""
+
+from __future__ import annotations
+
+from stabilitybackend.importers.base import Importer
+from stabilitybackend.importers.csv_files import CsvImporter
+from stabilitybackend.importers.jsonl import JsonlImporter
+from stabilitybackend.importers.parquet import ParquetImporter
+from stabilitybackend.importers.tensorboard import TensorBoardImporter
+from stabilitybackend.importers.trainer_state import TrainerStateImporter
+from stabilitybackend.importers.wandb_files import WandbImporter
+
+__all__ = ["IMPORTERS", "known", "register"]
+
+IMPORTERS: dict[str, Importer] = {
+    importer.name: importer
+    for importer in (
+        TensorBoardImporter(),
+        WandbImporter(),
+        TrainerStateImporter(),
+        ParquetImporter(),
+        JsonlImporter(),
+        CsvImporter(),
+    )
+}
+
+
+def register(importer: type[Importer]) -> type[Importer]:
+    """Add a format, before all others: it may be a special case of one. A plug-in has it above its class.
+
+    Raises:
+        ValueError: there is one of its name.
+    """
+    if importer.name in IMPORTERS or importer.name == "spool":
+        raise ValueError(f"there is an importer {importer.name!r} already, give this one another name")
+    others = dict(IMPORTERS)
+    IMPORTERS.clear()
+    IMPORTERS.update({importer.name: importer(), **others})
+    return importer
+
+
+def known() -> str:
+    """Return what can be imported, for messages."""
+    formats = ", ".join(importer.known for importer in IMPORTERS.values())
+    return f"a spool folder (run.json and sources/), {formats}, and our own exports"
