@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,6 +14,7 @@ import httpx
 
 from stabilitybackend.cli.serving import read_server_file
 from stabilitybackend.errors import StabilityBoardError, Unavailable
+from stabilitybackend.settings import Settings
 
 __all__ = ["DEFAULT_URL", "ApiClient", "server_url"]
 
@@ -48,6 +51,12 @@ class ApiClient:
             )
         except httpx.InvalidURL as error:
             raise StabilityBoardError(f"{url!r} is no URL: {error}", hint="expected http://host:port") from error
+
+    @classmethod
+    def of(cls, url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:
+        """Return the client of the server that a command's options mean."""
+        settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
+        return cls(server_url(url, os.environ, settings.data_dir), api_key)
 
     def get(self, path: str) -> Any:
         """Return the JSON at ``path``. Raises as ``call`` does."""
@@ -96,14 +105,28 @@ class ApiClient:
             content = None
         if answer.is_success and content is not None:
             return content
-        problem = content.get("error") if isinstance(content, dict) else None
-        problem = problem if isinstance(problem, dict) else {}
-        raise StabilityBoardError(
-            str(problem.get("message") or f"{self.url}{path} answered {answer.status_code}, expected JSON"),
-            hint=str(problem.get("hint") or ("" if problem else "is this the URL of a Stabilityboard server?")),
-            code=str(problem.get("code") or "http"),
-            status=answer.status_code,
-        )
+        raise _refusal(answer, content)
+
+    @contextmanager
+    def stream(self, path: str, query: Mapping[str, Any], timeout_s: float) -> Iterator[httpx.Response]:
+        """Give the answer of ``GET path`` as it comes.
+
+        Args:
+            timeout_s: seconds without a byte.
+
+        Raises:
+            httpx.HTTPError: the connection broke.
+            StabilityBoardError: the server refused.
+        """
+        with self._http.stream("GET", path, params=query, timeout=timeout_s) as answer:
+            if not answer.is_success:
+                answer.read()
+                try:
+                    content = answer.json()
+                except ValueError:
+                    content = None
+                raise _refusal(answer, content)
+            yield answer
 
     def __enter__(self) -> ApiClient:
         return self
@@ -112,3 +135,14 @@ class ApiClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._http.close()
+
+
+def _refusal(answer: httpx.Response, content: Any) -> StabilityBoardError:
+    problem = content.get("error") if isinstance(content, dict) else None
+    problem = problem if isinstance(problem, dict) else {}
+    return StabilityBoardError(
+        str(problem.get("message") or f"{answer.url} answered {answer.status_code}, expected JSON"),
+        hint=str(problem.get("hint") or ("" if problem else "is this the URL of a Stabilityboard server?")),
+        code=str(problem.get("code") or "http"),
+        status=answer.status_code,
+    )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -13,9 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
-from stabilitybackend.settings import Settings
 
 __all__ = ["app"]
 
@@ -39,7 +36,7 @@ def status(
     data_dir: DataDir = None,
 ) -> None:
     """Show how much of each run is in Redis and how much in files."""
-    with _client(url, api_key, data_dir) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         ids = [run_id] if run_id is not None else [run["run_id"] for run in client.runs(500)[0]]
         found = [(run, client.get(f"{_place(run)}/storage")) for run in ids]
     if not found:
@@ -66,7 +63,7 @@ def status(
 @app.command()
 def compact(run_id: _Run, url: Url = None, api_key: ApiKey = None, data_dir: DataDir = None) -> None:
     """Merge the small files of a run; one that is over is moved out of Redis first."""
-    with _client(url, api_key, data_dir) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         before = client.get(f"{_place(run_id)}/storage")["cold"]
         facts = client.call("POST", f"{_place(run_id)}/compact", timeout_s=None)
     cold = facts["cold"]
@@ -87,7 +84,7 @@ def delete(
     data_dir: DataDir = None,
 ) -> None:
     """Delete a run: points, files, incidents, commands."""
-    with _client(url, api_key, data_dir) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         run = client.get(_place(run_id))
         if not yes:
             points = run.get("effective_points", 0) + run.get("dead_points", 0)
@@ -107,7 +104,7 @@ def retain(
     data_dir: DataDir = None,
 ) -> None:
     """Delete the runs that ended some days ago. With STABILITY_RETENTION_DAYS the server does it by itself."""
-    with _client(url, api_key, data_dir) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         found = _retain(client, days, dry_run=True)
         if not found:
             typer.echo(f"no run ended more than {days:g} days ago")
@@ -147,8 +144,3 @@ def _place(run_id: str) -> str:
 
 def _size(size: float) -> str:
     return f"{size / _MIB:.1f} MiB"
-
-
-def _client(url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:
-    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
-    return ApiClient(server_url(url, os.environ, settings.data_dir), api_key)

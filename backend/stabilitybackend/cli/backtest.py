@@ -17,10 +17,9 @@ from urllib.parse import quote
 import typer
 
 from stabilitybackend import plugins
-from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import WRONG_USE, BadRequest, StabilityBoardError, Unavailable
-from stabilitybackend.settings import Settings
 
 if TYPE_CHECKING:
     from stabilitybackend.backtest.judged import Filter, Judged
@@ -148,17 +147,15 @@ class _Stored:
         """
         from stabilitybackend.cli.exporting import download
 
-        url, api_key, data_dir = self._options
-        target = server_url(url, os.environ, Settings.from_env_and_args(os.environ, data_dir=data_dir).data_dir)
+        place = f"/api/v1/runs/{quote(run_id, safe='')}"
         try:
-            with ApiClient(target, api_key) as client:
-                client.get(f"/api/v1/runs/{quote(run_id, safe='')}")
+            with ApiClient.of(*self._options) as client:
+                client.get(place)
                 if self._folder is None:
                     self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="backtest-")))
                 path = self._folder / f"{run_id}.jsonl"
                 with path.open("wb") as file:
-                    place = f"/api/v1/runs/{quote(run_id, safe='')}/export"
-                    download(client, place, "jsonl", "all", [], file, lambda done, total: None, api_key)
+                    download(client, f"{place}/export", "jsonl", "all", [], file, lambda done, total: None)
         except Unavailable as error:
             raise Unavailable(
                 f"{run_id} is no file, and whether it is a run can't be asked: {error.message}", hint=error.hint
@@ -167,7 +164,7 @@ class _Stored:
             if error.status != 404:
                 raise
             raise BadRequest(
-                f"{run_id} is neither a file or folder here nor a run at {target}",
+                f"{run_id} is neither a file or folder here nor a run at {client.url}",
                 hint="stabilityboard runs lists the stored runs; --url names another server",
             ) from error
         return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -12,10 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import BadRequest
-from stabilitybackend.settings import Settings
 
 __all__ = ["register"]
 
@@ -41,8 +39,7 @@ def detectors(
     wished = parse_settings(sets or [])
     if run_id is None and (wished or reset):
         raise BadRequest("--set and --reset need a run", hint="stabilityboard detectors RUN_ID --set ...")
-    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
-    with ApiClient(server_url(url, os.environ, settings.data_dir), api_key) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         listed = client.get("/api/v1/detectors")["detectors"]
         if run_id is None:
             _show(listed, {})

@@ -15,10 +15,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import BadRequest, StabilityBoardError, Unavailable
-from stabilitybackend.settings import Settings
 
 __all__ = ["download", "register"]
 
@@ -56,12 +55,10 @@ def export_run(
     wanted = _format_of(to, file_format)
     if view not in _VIEWS:
         raise BadRequest(f"--view is {view!r}, expected all or effective")
-    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
-    target = server_url(url, os.environ, settings.data_dir)
-    with ApiClient(target, api_key) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         client.get(f"/api/v1/runs/{run_id}")  # says in its own words what is wrong with the URL, the key or the run
         with _destination(to) as file, _bar(run_id) as show:
-            facts = download(client, f"/api/v1/runs/{run_id}/export", wanted, view, metric or [], file, show, api_key)
+            facts = download(client, f"/api/v1/runs/{run_id}/export", wanted, view, metric or [], file, show)
     rows = facts.get("rows")
     known = "" if rows is None else f"{rows} rows ({facts['points']} points), "
     typer.echo(f"{run_id}: {known}{facts['bytes']} bytes of {wanted} to {to}", err=to == "-")
@@ -135,7 +132,6 @@ def download(
     metrics: list[str],
     file: BinaryIO,
     show: Callable[[int, int], None],
-    api_key: str | None,
 ) -> dict[str, Any]:
     """Copy the answer into ``file`` and return what is known of it: ``rows``, ``points``, ``problems``, ``bytes``.
 
@@ -143,17 +139,10 @@ def download(
         Unavailable: the connection broke, so the file is not whole.
         StabilityBoardError: the server refused.
     """
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     query: dict[str, Any] = {"format": wanted, "view": view, "metric": metrics}
     size, looked = 0, time.monotonic()
     try:
-        with (
-            httpx.Client(base_url=client.url, headers=headers, timeout=_STALLED_S, trust_env=False) as http,
-            http.stream("GET", place, params=query) as answer,
-        ):
-            if not answer.is_success:
-                answer.read()
-                raise _refusal(answer)
+        with client.stream(place, query, _STALLED_S) as answer:
             state = f"{place}/{answer.headers.get(_ID_HEADER, '')}"
             for chunk in answer.iter_raw():
                 file.write(chunk)
@@ -179,11 +168,3 @@ def _facts(client: ApiClient, place: str) -> dict[str, Any]:
     except StabilityBoardError:
         return {}  # another process behind the same address answered: it knows nothing of this export
     return facts
-
-
-def _refusal(answer: httpx.Response) -> StabilityBoardError:
-    try:
-        problem = answer.json()["error"]
-        return StabilityBoardError(problem["message"], hint=problem.get("hint", ""), code=problem.get("code"))
-    except (ValueError, KeyError, TypeError):
-        return StabilityBoardError(f"the server answered {answer.status_code} to the export")

@@ -7,7 +7,6 @@ already is not stored again.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import StabilityBoardError
-from stabilitybackend.settings import Settings
 
 if TYPE_CHECKING:
     from stabilitybackend.importers.detect import Plan
@@ -67,10 +65,9 @@ def import_paths(
 
     options = Options(name, project, parse_renames(rename or []), keep_names, step_key)
     plans = find_plans(paths, run_id=run_id)
-    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
-    target = server_url(url, os.environ, settings.data_dir)
-    with ApiClient(target, api_key) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         client.get("/healthz")  # a server that is away is reported at once, not after a minute of trying
+    target = client.url
     good = True
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     with Progress(*_COLUMNS, console=console, transient=True) as progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -13,9 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
-from stabilitybackend.settings import Settings
 
 __all__ = ["register"]
 
@@ -42,9 +40,8 @@ def interruptions(
     data_dir: DataDir = None,
 ) -> None:
     """Show what stopped the jobs, in the categories of Llama 3's published table, and how often."""
-    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
     asked = {name: value for name, value in (("days", days), ("project", project)) if value is not None}
-    with ApiClient(server_url(url, os.environ, settings.data_dir), api_key) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         answer = client.get("/api/v1/interruptions" + (f"?{urlencode(asked)}" if asked else ""))
     if as_json:
         typer.echo(orjson.dumps(answer, option=orjson.OPT_INDENT_2).decode())

@@ -13,7 +13,7 @@ import typer
 
 from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
-from stabilitybackend.cli.runs import follow, issue, open_client
+from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.errors import StabilityBoardError, Unavailable
 from stabilitybackend.schema.commands import CommandRequest, Restart
 
@@ -54,7 +54,7 @@ def plan(
     Exit codes: 0 nothing, 40 restart the job, 41 restart it without the named nodes, 42 a human has to look,
     1 no answer from the server.
     """
-    with open_client(url, api_key, data_dir) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         found = _decided(client, f"/api/v1/runs/{run_id}", time.monotonic() + wait_s)
     text = json.dumps(found, indent=1)
     if output is not None:
@@ -139,7 +139,7 @@ def restart(
         idempotency_key=uuid.uuid4().hex,
     )
     deadline = time.monotonic() + timeout_s
-    with open_client(url, api_key, data_dir) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         command = issue(client, run_id, request)
         if isinstance(command, Restart):
             _warn(command.plan.warning)
@@ -163,7 +163,7 @@ def dump(
     """Collect the stacks of all ranks; the run's page shows them."""
     request = CommandRequest("dump_stacks", reason=reason, idempotency_key=uuid.uuid4().hex)
     deadline = time.monotonic() + _DUMP_WITHIN_S
-    with open_client(url, api_key, data_dir) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         command = issue(client, run_id, request)
         if wait:
             command = follow(client, command, deadline)

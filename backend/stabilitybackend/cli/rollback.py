@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
-from stabilitybackend.cli.runs import follow, issue, open_client
+from stabilitybackend.cli.runs import follow, issue
 from stabilitybackend.errors import BadRequest
 from stabilitybackend.schema.commands import CommandRequest
 
@@ -60,7 +61,7 @@ def roll_back(
         accept_inside_incident=accept_inside_incident,
         idempotency_key=uuid.uuid4().hex,
     )
-    with open_client(url, api_key, data_dir) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         if to_step is None:
             request = _take_suggestion(request, client.get(f"/api/v1/runs/{run_id}/rollback"), yes)
         command = issue(client, run_id, request)

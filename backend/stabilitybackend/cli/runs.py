@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,13 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from stabilitybackend.cli.api_client import ApiClient, server_url
+from stabilitybackend.cli.api_client import ApiClient
 from stabilitybackend.cli.options import ApiKey, DataDir, Url
 from stabilitybackend.errors import Unavailable
 from stabilitybackend.schema.commands import END_STATES, Command, CommandRequest, read_command
-from stabilitybackend.settings import Settings
 
-__all__ = ["follow", "issue", "open_client", "register"]
+__all__ = ["follow", "issue", "register"]
 
 _POLL_S = 0.2
 _STATUS_STYLE = {"running": "green", "finished": "blue", "stalled": "yellow", "crashed": "red", "unreachable": "red"}
@@ -36,7 +33,7 @@ def list_runs(
     data_dir: DataDir = None,
 ) -> None:
     """Show the runs, newest first."""
-    with open_client(url, api_key, data_dir) as client:
+    with ApiClient.of(url, api_key, data_dir) as client:
         runs, total = client.runs(limit or None)
     if not runs:
         typer.echo(f"no runs yet at {client.url}")
@@ -91,12 +88,6 @@ def follow(client: ApiClient, command: Command, deadline: float) -> Command:
             )
         time.sleep(_POLL_S)
         command = read_command(client.get(f"/api/v1/runs/{command.run_id}/commands/{command.command_id}"))
-
-
-def open_client(url: str | None, api_key: str | None, data_dir: Path | None) -> ApiClient:
-    """Return the server that the options mean; a context manager."""
-    settings = Settings.from_env_and_args(os.environ, data_dir=data_dir)
-    return ApiClient(server_url(url, os.environ, settings.data_dir), api_key)
 
 
 def _ranks(run: dict[str, Any]) -> str:
