@@ -1,18 +1,18 @@
 """Stabilityboard's alerting: incident events in, messages to Slack, PagerDuty and webhooks out, each change once."""
 
-from .alert import Alert, Notice
+from .alert import Alert, Notice, Severity
 from .courier import Patience
 from .errors import AlertingError, BadAlert, SendError, SettingsError
 from .heartbeat import Heartbeat
+from .registry import heartbeat_url, register, sinks_from_env
 from .service import AlertingService
-from .settings import AlertingSettings, sinks_from_env
 from .sink import HttpSink, Outgoing, RecordingSink, Sink
+from .variables import Variables
 
 __all__ = [
     "Alert",
     "AlertingError",
     "AlertingService",
-    "AlertingSettings",
     "BadAlert",
     "Heartbeat",
     "HttpSink",
@@ -22,6 +22,10 @@ __all__ = [
     "RecordingSink",
     "SendError",
     "SettingsError",
+    "Severity",
     "Sink",
+    "Variables",
+    "heartbeat_url",
+    "register",
     "sinks_from_env",
 ]

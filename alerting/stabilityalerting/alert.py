@@ -10,7 +10,7 @@ from urllib.parse import quote
 from .errors import BadAlert
 
 #: Severities, mildest first.
-SEVERITIES = ("info", "warning", "critical")
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
 #: Longest text that is passed on, characters.
 MAX_TEXT_CHARS = 2_000
 #: Longest advice in a line, characters.
@@ -207,4 +207,4 @@ def _advice_line(suggestion: dict[str, Any]) -> str | None:
 def _severity(value: object) -> Severity:
     if value not in SEVERITIES:
         raise ValueError(f"severity is {value!r}, expected one of {SEVERITIES}")
-    return value  # type: ignore[return-value]
+    return value

@@ -9,6 +9,7 @@ from typing import Any
 
 from .alert import Notice, Severity
 from .sink import HttpSink, Outgoing
+from .variables import Variables
 
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 #: PagerDuty's limit for a summary, characters.
@@ -31,12 +32,20 @@ class PagerDutySink(HttpSink):
     Source: https://developer.pagerduty.com/docs/send-alert-event
     """
 
+    name = "pagerduty"
     idempotent = True
 
     def __init__(self, routing_key: str, url: str = PAGERDUTY_URL, min_severity: Severity = "warning") -> None:
-        super().__init__("pagerduty", min_severity, [routing_key])
+        super().__init__(min_severity, [routing_key])
         self._routing_key = routing_key
         self._url = url
+
+    @classmethod
+    def from_variables(cls, variables: Variables) -> PagerDutySink | None:
+        severity = variables.severity("STABILITY_PAGERDUTY_MIN_SEVERITY", "warning")
+        url = variables.url("STABILITY_PAGERDUTY_URL") or PAGERDUTY_URL
+        key = variables.text("STABILITY_PAGERDUTY_ROUTING_KEY")
+        return None if key is None else cls(key, url, severity)
 
     def outgoing(self, notice: Notice) -> Outgoing:
         return Outgoing(self._url, json.dumps(self._event(notice)).encode())

@@ -11,6 +11,7 @@ import httpx
 
 from .alert import Notice, Severity
 from .errors import SendError
+from .variables import Variables
 
 #: Longest time for a whole attempt to connect, to write and to get the answer, seconds each.
 HTTP_TIMEOUT_S = 10.0
@@ -37,15 +38,24 @@ class Sink(ABC):
     """A receiver of notices.
 
     Attributes:
-        name: unique among the sinks, lower case; part of Redis keys.
+        name: unique among the channels, lower case; part of Redis keys.
         min_severity: milder incidents are not sent.
         idempotent: True when the receiver makes one of two equal messages. Such a message is sent again when a crash
             leaves open whether it arrived; one to another receiver is not.
     """
 
     name: str
-    min_severity: Severity
     idempotent: bool
+    min_severity: Severity
+
+    @classmethod
+    def from_variables(cls, variables: Variables) -> Sink | None:
+        """Return the receiver that an environment sets up, None where it names none.
+
+        Raises:
+            SettingsError: a value has the wrong form; also where the receiver is not set up.
+        """
+        return None
 
     @abstractmethod
     async def send(self, notice: Notice, before_write: BeforeWrite) -> None:
@@ -76,16 +86,12 @@ class HttpSink(Sink):
     """A receiver that takes a POST with JSON. A subclass says what to post; this class says what the answer means.
 
     Args:
-        name: see ``Sink``.
         min_severity: see ``Sink``.
         secrets: strings that must not show up in any message of ours.
         timeout_s: longest time to connect, to write, and to wait for the answer, seconds each.
     """
 
-    def __init__(
-        self, name: str, min_severity: Severity, secrets: Iterable[str], timeout_s: float = HTTP_TIMEOUT_S
-    ) -> None:
-        self.name = name
+    def __init__(self, min_severity: Severity, secrets: Iterable[str], timeout_s: float = HTTP_TIMEOUT_S) -> None:
         self.min_severity = min_severity
         self._secrets = tuple(secrets)
         self._timeout_s = timeout_s

@@ -7,6 +7,7 @@ from typing import Any
 
 from .alert import Notice, Severity
 from .sink import HttpSink, Outgoing
+from .variables import Variables
 
 #: Slack's limits for a header and for a section, characters.
 MAX_HEADER_CHARS = 150
@@ -29,11 +30,18 @@ class SlackSink(HttpSink):
     Source: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
     """
 
+    name = "slack"
     idempotent = False
 
     def __init__(self, url: str, min_severity: Severity = "info") -> None:
-        super().__init__("slack", min_severity, [url])
+        super().__init__(min_severity, [url])
         self._url = url
+
+    @classmethod
+    def from_variables(cls, variables: Variables) -> SlackSink | None:
+        severity = variables.severity("STABILITY_SLACK_MIN_SEVERITY")
+        url = variables.url("STABILITY_SLACK_WEBHOOK_URL")
+        return None if url is None else cls(url, severity)
 
     def outgoing(self, notice: Notice) -> Outgoing:
         return Outgoing(self._url, json.dumps(_message(notice)).encode())

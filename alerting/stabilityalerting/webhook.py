@@ -8,7 +8,9 @@ import json
 from collections.abc import Callable
 
 from .alert import Notice, Severity
+from .errors import SettingsError
 from .sink import HttpSink, Outgoing
+from .variables import Variables
 
 SIGNATURE_HEADER = "X-Stability-Signature"
 IDEMPOTENCY_HEADER = "Idempotency-Key"
@@ -52,13 +54,27 @@ class WebhookSink(HttpSink):
         min_severity: milder incidents are not sent.
     """
 
+    name = "webhook"
     idempotent = True
 
     def __init__(self, url: str, secret: str, clock: Callable[[], float], min_severity: Severity = "info") -> None:
-        super().__init__("webhook", min_severity, [url, secret])
+        super().__init__(min_severity, [url, secret])
         self._url = url
         self._secret = secret
         self._clock = clock
+
+    @classmethod
+    def from_variables(cls, variables: Variables) -> WebhookSink | None:
+        severity = variables.severity("STABILITY_WEBHOOK_MIN_SEVERITY")
+        url, secret = variables.url("STABILITY_WEBHOOK_URL"), variables.text("STABILITY_WEBHOOK_SECRET")
+        if url is None:
+            return None
+        if secret is None:
+            raise SettingsError(
+                "STABILITY_WEBHOOK_URL is set without STABILITY_WEBHOOK_SECRET: "
+                "set a secret of your own, the receiver checks the signature with it"
+            )
+        return cls(url, secret, variables.clock, severity)
 
     def outgoing(self, notice: Notice) -> Outgoing:
         body = json.dumps(notice.as_dict(), sort_keys=True).encode()

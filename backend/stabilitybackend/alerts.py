@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from redis.asyncio import Redis
 
-from stabilityalerting import AlertingService, AlertingSettings, Heartbeat, sinks_from_env
+from stabilityalerting import AlertingService, Heartbeat, heartbeat_url, sinks_from_env
 from stabilitybackend.keys import RunKeys
 from stabilitybackend.runs.index import RunIndex
 from stabilitybackend.settings import Settings
@@ -40,5 +40,5 @@ def alerting_service(redis: Redis, settings: Settings) -> AlertingService:
 
 def heartbeat(well: Callable[[], bool]) -> Heartbeat | None:
     """Return what tells a watcher outside that all is well; None where none is set up."""
-    url = AlertingSettings.from_env(os.environ).heartbeat_url
+    url = heartbeat_url(os.environ)
     return Heartbeat(url, well) if url is not None else None

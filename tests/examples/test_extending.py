@@ -6,7 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,48 @@ from support.gateway_stack import RawAgent
 from support.job_frames import Job
 from support.ports import free_port
 from support.processes import Server
+from support.waiting import wait_until
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "extending"
 
 
+class Phone(ThreadingHTTPServer):
+    """Takes what the alert channel pushes."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Push)
+        self.pushed: list[tuple[str, str]] = []
+
+
+class _Push(BaseHTTPRequestHandler):
+    server: Phone
+
+    def do_POST(self) -> None:
+        text = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.server.pushed.append((self.headers["Priority"], text))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing on stderr."""
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def phone() -> Iterator[Phone]:
+    with Phone() as phone:
+        thread = threading.Thread(target=phone.serve_forever)
+        thread.start()
+        yield phone
+        phone.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, phone: Phone) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("extended")
-    with Server(home / "data", free_port(), {"STABILITY_PLUGINS": str(FOLDER)}) as running:
+    env = {"STABILITY_PLUGINS": str(FOLDER), "STABILITY_NTFY_URL": f"http://127.0.0.1:{phone.server_port}/topic"}
+    with Server(home / "data", free_port(), env) as running:
         yield running
 
 
@@ -76,3 +112,12 @@ def test_the_importer_of_a_file_is_found_by_content_and_its_rows_are_there(serve
     server.wait_for("/runs/old", lambda r: r["last_step"] == 49, "all of it is read")
     [series] = server.get("/runs/old/series", metric="step_time_s")["series"]
     assert series["values"] == [0.0125] * 50
+
+
+def test_the_alert_channel_of_a_file_pushes_an_incident_with_its_severity(server: Server, phone: Phone) -> None:
+    log(server, "full-too", "disk_free_gib", [500.0, 60.0])
+
+    wait_until(lambda: any("60 GiB left" in text for _, text in phone.pushed), 20, "the incident is pushed")
+
+    [(priority, _)] = [each for each in phone.pushed if "60 GiB left" in each[1]]
+    assert priority == "5"

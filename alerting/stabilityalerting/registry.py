@@ -1,0 +1,47 @@
+"""The channels that alerts can be sent to: one line each. Each reads its own settings from the environment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from .pagerduty import PagerDutySink
+from .sink import Sink
+from .slack import SlackSink
+from .variables import Variables
+from .webhook import WebhookSink
+
+__all__ = ["CHANNELS", "heartbeat_url", "register", "sinks_from_env"]
+
+CHANNELS: list[type[Sink]] = [SlackSink, PagerDutySink, WebhookSink]
+
+
+def register(channel: type[Sink]) -> type[Sink]:
+    """Add a channel. A plug-in has it above its class as a decorator.
+
+    Raises:
+        ValueError: there is one of its name.
+    """
+    if any(each.name == channel.name for each in CHANNELS):
+        raise ValueError(f"there is a channel {channel.name!r} already, give this one another name")
+    CHANNELS.append(channel)
+    return channel
+
+
+def sinks_from_env(env: Mapping[str, str], clock: Callable[[], float] = time.time) -> list[Sink]:
+    """Return the receivers that an environment sets up, none where it names none.
+
+    Raises:
+        SettingsError: a value has the wrong form.
+    """
+    made = [channel.from_variables(Variables(env, clock)) for channel in CHANNELS]
+    return [sink for sink in made if sink is not None]
+
+
+def heartbeat_url(env: Mapping[str, str]) -> str | None:
+    """Return the address that is asked for while all is well (``STABILITY_HEARTBEAT_URL``), None where none is set.
+
+    Raises:
+        SettingsError: it is no address.
+    """
+    return Variables(env, time.time).url("STABILITY_HEARTBEAT_URL")

@@ -1,0 +1,53 @@
+"""Reads what an environment sets up. What is wrong names the variable, never its value: it may be a secret."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from .alert import SEVERITIES, Severity
+from .errors import SettingsError
+
+__all__ = ["Variables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variables:
+    """The environment of the process; an empty variable counts as not set.
+
+    Args:
+        environ: its variables.
+        clock: unix seconds now, for receivers that sign.
+    """
+
+    environ: Mapping[str, str]
+    clock: Callable[[], float]
+
+    def text(self, name: str) -> str | None:
+        """Return a variable's text, None where it is not set."""
+        return self.environ.get(name, "").strip() or None
+
+    def url(self, name: str) -> str | None:
+        """Return an address, None where it is not set.
+
+        Raises:
+            SettingsError: it is none.
+        """
+        value = self.text(name)
+        parts = urlsplit(value or "")
+        if value is not None and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise SettingsError(f"{name} is not an address, expected https://host/path")
+        return value
+
+    def severity(self, name: str, default: Severity = "info") -> Severity:
+        """Return the mildest severity that a receiver is sent.
+
+        Raises:
+            SettingsError: it is none.
+        """
+        value = self.text(name) or default
+        for severity in SEVERITIES:
+            if value == severity:
+                return severity
+        raise SettingsError(f"{name} is {value!r}, expected one of {', '.join(SEVERITIES)}")
