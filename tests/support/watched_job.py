@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.lineage.changes import Event
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.liveness.stacks.dumps import DumpRequest
+from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.health import read_health
-from stabilityclient.wire import Health
+from stabilityclient.wire import Health, SourceInfo
 
-__all__ = ["START", "Job", "kinds", "source", "stack"]
+__all__ = ["START", "Job", "event", "kinds", "source", "stack"]
 
 START = 1_000_000.0
 
@@ -44,7 +46,7 @@ class Job:
     wanted: list[DumpRequest] = field(default_factory=list)
     said: list[Finding] = field(default_factory=list)
     #: What is known of broken GPUs, as `GpuWatch.broken` tells it.
-    gpu_faults: list[dict[str, Any]] = field(default_factory=list)
+    gpu_faults: list[CriticalFault] = field(default_factory=list)
 
     def run(self, seconds: int, *, moving: bool = True) -> list[Finding]:
         """Let seconds pass and return what was said in them."""
@@ -94,30 +96,33 @@ class Job:
         return slot | self.more | self.stuck.get(rank, {})
 
     def event(self, kind: str, rank: int, data: dict[str, Any] | None = None, start: int | None = None) -> None:
-        event = {
-            "type": kind,
-            "time": self.now,
-            "step": self.step,
-            "data": data or {},
-            "source": source(rank, start or self.start),
-        }
-        self.monitor.event(event, rank, self.now)
+        who = source(rank, start or self.start)
+        self.monitor.event(event(kind, self.now, self.step, data, source=who, rank=rank), self.now)
 
     def dies(self, rank: int, evidence: str = "exit signal 9", time: float | None = None, **facts: Any) -> None:
         data = {"source": source(rank), "rank": rank, "pid": 100 + rank, "last_phase": "forward", "evidence": evidence}
         time = self.now if time is None else time
-        self.monitor.event(
-            {"type": "process_death", "time": time, "step": self.step, "data": data | facts, "source": "a1-1"},
-            None,
-            self.now,
-        )
+        self.monitor.event(event("process_death", time, self.step, data | facts), self.now)
         self.stuck[rank] = {"alive": False}
 
     def answer(self, rank: int, **data: Any) -> None:
         """Send the `stacks` event of one rank for the newest request."""
         said = {"request": self.wanted[-1].request, "rank": rank, "source": source(rank, self.start), "pid": 100 + rank}
-        event = {"type": "stacks", "time": self.now, "step": self.step, "node": self.node_of(rank), "data": said | data}
-        self.monitor.event({**event, "source": "a1-1"}, None, self.now)
+        self.monitor.event(event("stacks", self.now, self.step, said | data, node=self.node_of(rank)), self.now)
+
+
+def event(
+    kind: str,
+    time: float,
+    step: int | None = None,
+    data: dict[str, Any] | None = None,
+    *,
+    source: str = "a1-1",
+    rank: int | None = None,
+    node: str = "",
+) -> Event:
+    """Return an event of a rank, or of an agent, as the fold hands it on."""
+    return Event(SourceInfo(source, rank, node=node), 0, kind, time, step, data or {})
 
 
 def kinds(said: list[Finding]) -> list[tuple[str, str]]:

@@ -15,6 +15,8 @@ from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.gpus.faults import BURST_S, GROUP_S, Device, Fault, finding_of, keeps_to_one_gpu
 from stabilitybackend.gpus.inventory import MAX_GPUS_A_NODE, bus_key, devices_of, place
 from stabilitybackend.gpus.signs import MAX_TEXT_CHARS, Sign, sign_of
+from stabilitybackend.lineage.changes import Event
+from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.incidents import Incident
 
 #: Types of events that are for ``GpuWatch.event``.
@@ -56,18 +58,17 @@ class GpuWatch:
 
     # --- events ---------------------------------------------------------------------------------------------------
 
-    def event(self, event: Mapping[str, Any], now_step: int) -> list[Finding]:
+    def event(self, event: Event, now_step: int) -> list[Finding]:
         """Take one event of an agent and return what it says of a GPU.
 
         Args:
-            event: ``{"type", "time", "step", "data", "node", "source"}``, see docs/wire.md.
-            now_step: newest step of the run, -1 before the first.
+            event: one of GPU_EVENTS. now_step: newest step of the run, -1 before the first.
         """
         self._newest_step = max(self._newest_step, now_step)
-        time, node, data = event["time"], event["node"], event["data"]
-        if event["type"] == "gpu_inventory":
-            return self._inventory(node, event["source"], data, time)
-        if event["type"] == "kernel":
+        time, node, data = event.time, event.source.node, event.data
+        if event.type == "gpu_inventory":
+            return self._inventory(node, event.source.source, data, time)
+        if event.type == "kernel":
             return self._kernel(node, data, time)
         sign = sign_of(data, time)
         if sign is None:
@@ -303,16 +304,14 @@ class GpuWatch:
         """Return the faults, newest first."""
         return sorted(self._faults.values(), key=lambda fault: fault.last, reverse=True)
 
-    def broken(self) -> list[dict[str, Any]]:
-        """Return the open critical faults, newest first and one a GPU, as the liveness monitor takes them."""
+    def broken(self) -> list[CriticalFault]:
+        """Return the open critical faults, newest first and one a GPU."""
         return [
-            {
-                "node": device.node, "uuid": device.uuid, "index": device.index, "ranks": device.ranks,
-                "text": fault.root.text, "since": fault.first,
-            }
-            for fault in self._open() if fault.severity == "critical"
+            CriticalFault(device.node, device.uuid, device.index, device.ranks, fault.root.text, fault.first)
+            for fault in self._open()
+            if fault.severity == "critical"
             for device in fault.devices.values()
-        ]  # fmt: skip
+        ]
 
     @property
     def symptoms(self) -> Iterable[tuple[str, Sign]]:

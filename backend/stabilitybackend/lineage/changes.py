@@ -63,12 +63,5 @@ class Event:
     step: int | None
     data: dict[str, Any]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as those take it who follow processes and GPUs: ``source`` is the id of the process start."""
-        return {
-            "type": self.type, "time": self.time, "step": self.step, "data": self.data, "source": self.source.source,
-            "node": self.source.node,
-        }  # fmt: skip
-
 
 Change = Placed | Forked | Event

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from stabilitybackend.liveness.rank_watch import RankWatch
+from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.health import GpuOfRank
 
 #: How the words of an Xid begin (``gpus/signs.py``); its number goes behind.
@@ -22,7 +23,7 @@ class BrokenGpu(NamedTuple):
     since: float
 
 
-def broken_gpus(ranks: Iterable[RankWatch], faults: Iterable[Mapping[str, Any]]) -> dict[int, BrokenGpu]:
+def broken_gpus(ranks: Iterable[RankWatch], faults: Iterable[CriticalFault]) -> dict[int, BrokenGpu]:
     """Return the ranks on a broken GPU.
 
     Args:
@@ -32,22 +33,22 @@ def broken_gpus(ranks: Iterable[RankWatch], faults: Iterable[Mapping[str, Any]])
     """
     faults = list(faults)
     found = {watch.rank: fault for watch in (ranks if faults else ()) for fault in faults if _is_on(watch, fault)}
-    return {rank: BrokenGpu(_words(fault), float(fault["since"])) for rank, fault in found.items()}
+    return {rank: BrokenGpu(_words(fault), fault.since) for rank, fault in found.items()}
 
 
-def _is_on(watch: RankWatch, fault: Mapping[str, Any]) -> bool:
+def _is_on(watch: RankWatch, fault: CriticalFault) -> bool:
     """Say whether a rank is on the GPU: by its UUID, else by its place on the node, else by the inventory."""
     gpu = watch.gpu or GpuOfRank()
-    if fault["uuid"] and gpu.uuid:
-        return bool(fault["uuid"] == gpu.uuid)
-    if watch.node != fault["node"]:
+    if fault.uuid and gpu.uuid:
+        return fault.uuid == gpu.uuid
+    if watch.node != fault.node:
         return False
-    return watch.rank in fault["ranks"] or (fault["index"] is not None and fault["index"] == gpu.index)
+    return watch.rank in fault.ranks or (fault.index is not None and fault.index == gpu.index)
 
 
-def _words(fault: Mapping[str, Any]) -> str:
+def _words(fault: CriticalFault) -> str:
     """Return "its GPU 2 has fallen off the bus: ... (Xid 79)"."""
-    who = "its GPU" if fault["index"] is None else f"its GPU {fault['index']}"
-    xid = _XID.match(fault["text"])
-    text = f"{xid[2]} ({xid[1]})" if xid else fault["text"]
+    who = "its GPU" if fault.index is None else f"its GPU {fault.index}"
+    xid = _XID.match(fault.text)
+    text = f"{xid[2]} ({xid[1]})" if xid else fault.text
     return f"{who} {text.removeprefix('the GPU ')}" if text.startswith("the GPU ") else f"{who}: {text}"

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from stabilitybackend.detectors.engine.base import Finding
+from stabilitybackend.lineage.changes import Event
 from stabilitybackend.liveness.agents import SILENT_AFTER_S, AgentBook
 from stabilitybackend.liveness.budgets import Budgets, Seen
 from stabilitybackend.liveness.death.causes import known_beside
@@ -26,11 +27,12 @@ from stabilitybackend.liveness.hang.overdue import Allowance, Standing, budget_o
 from stabilitybackend.liveness.job_end import how_it_ended
 from stabilitybackend.liveness.job_snapshot import JobStart, Scene, of_earlier_start, of_larger_start
 from stabilitybackend.liveness.rank_status import Overdue, RankStatuses, judge_ranks
-from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, number, start_of
+from stabilitybackend.liveness.rank_watch import MAX_RANK, RankWatch, start_of
 from stabilitybackend.liveness.running import how_it_runs
 from stabilitybackend.liveness.settings import Limits
 from stabilitybackend.liveness.slow_ranks import SlowRanks
 from stabilitybackend.liveness.stacks.dumps import DumpBook, DumpRequest
+from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.health import AgentHealth, RankHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.runs import RunStatus
@@ -70,7 +72,7 @@ class LivenessMonitor:
         #: When some rank was last in a long phase: who waited for it since has not stood by itself, unix seconds.
         self._excused_until = 0.0
         self._first_tick = math.inf
-        self._gpu_faults: Iterable[Mapping[str, Any]] = ()
+        self._gpu_faults: Iterable[CriticalFault] = ()
         #: Of the job, as its frames tell it.
         self.newest_start = JobStart(0.0, 0)
         #: Slots that came twice in one message or of a rank that no job has, and stacks that say nothing.
@@ -198,27 +200,19 @@ class LivenessMonitor:
         """Take note that a rank logs times of its own work, which the straggler detector compares better."""
         self._slow.logs_own_work(rank, now)
 
-    def event(self, event: Mapping[str, Any], rank: int | None, now: float) -> None:
-        """Take one event of a source: those of processes and ``stacks`` matter.
-
-        Args:
-            event: ``{"type", "time", "step", "data", "source"}``; ``source`` is the id of the process start.
-            rank: the source's rank, None for an agent's.
-            now: unix seconds.
-        """
-        kind, data = event["type"], event["data"]
+    def event(self, event: Event, now: float) -> None:
+        """Take one event of a source at ``now``, unix seconds: those of processes and ``stacks`` matter."""
+        kind, data, time = event.type, event.data, event.time or now
         if kind == "stacks":
-            time, node = number(event.get("time")) or now, str(event.get("node") or "")
-            self.bad_slots += self.dumps.take(data, node, time, self._running) is None
+            self.bad_slots += self.dumps.take(data, event.source.node, time, self._running) is None
             return
         if kind not in ("start", "finish", "left", "exception", "process_death"):
             return
         of_agent = kind in ("left", "process_death")
-        if of_agent:
-            rank = data["rank"]
+        rank = data["rank"] if of_agent else event.source.rank
         if rank is None or rank > MAX_RANK:
             return
-        source = str((data if of_agent else event).get("source") or "")
+        source = data["source"] if of_agent else event.source.source
         watch = self._ranks.get(rank)
         seen = watch is not None and watch.running and now - watch.seen_at <= SILENT_AFTER_S
         if not seen and self.newest_start.left_out(rank, source):
@@ -226,9 +220,8 @@ class LivenessMonitor:
         watch = self._watch_of(rank, source) if source else self._ranks.get(rank)
         if watch is None:
             return  # of a process that a newer one has replaced
-        watch.step = max(watch.step, int(number(event.get("step"), -1)))
-        time = number(event.get("time")) or now
-        node = watch.node or str(event.get("node") or "")
+        watch.step = max(watch.step, -1 if event.step is None else event.step)
+        node = watch.node or event.source.node
         if kind == "start":
             self._deaths.runs_again(rank, watch.source, watch.step, time)
             return
@@ -254,11 +247,11 @@ class LivenessMonitor:
 
     # --- what is said --------------------------------------------------------------------------------------------
 
-    def tick(self, now: float, gpu_faults: Iterable[Mapping[str, Any]] = ()) -> list[Finding]:
+    def tick(self, now: float, gpu_faults: Iterable[CriticalFault] = ()) -> list[Finding]:
         """Return what changed since the last call, about once a second; ``gpu_faults`` as for ``broken_gpus``."""
         return at_once(self.ticking(now, gpu_faults))
 
-    def ticking(self, now: float, gpu_faults: Iterable[Mapping[str, Any]] = ()) -> Generator[None, None, list[Finding]]:
+    def ticking(self, now: float, gpu_faults: Iterable[CriticalFault] = ()) -> Generator[None, None, list[Finding]]:
         """``tick`` in slices: it yields where others may be served; nothing may be told to the monitor meanwhile."""
         self._gpu_faults = gpu_faults
         self._first_tick = min(self._first_tick, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -238,17 +239,16 @@ class RunState:
             report = msgspec.convert(event.data, CommandReport)
             changes.add_commands(self.commands.on_event(rank, event.step, report, event.time, node=event.source.node))
         changes.segments |= event.type == "command" and event.data.get("applied") is not None
-        said = event.as_dict()
         if event.type in ("process_death", "exception") and not replayed:
             source = event.data.get("source") or event.source.source
             # Also the peers of those that an agent ended: they fail in their collectives before their own agent acts.
             restart = self.commands.restart_that_ends(event.source.node, start_of(source))
-            said["data"] = {**event.data, "ordered": event.data.get("ordered") or restart}
+            event = replace(event, data={**event.data, "ordered": event.data.get("ordered") or restart})
         if event.type in GPU_EVENTS:
-            for finding in self.gpus.event(said, self._pace.newest):
+            for finding in self.gpus.event(event, self._pace.newest):
                 if told:
                     self.found(self.remember(finding), event.time, changes)
-        self.liveness.event(said, rank, event.time)
+        self.liveness.event(event, event.time)
 
     # --- health and time -----------------------------------------------------------------------------------------
 

@@ -6,7 +6,18 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["FleetFault", "FleetGpu", "FleetGpus", "Gpu", "GpuFault", "GpuState", "Gpus", "Offences", "RememberedFault"]
+__all__ = [
+    "CriticalFault",
+    "FleetFault",
+    "FleetGpu",
+    "FleetGpus",
+    "Gpu",
+    "GpuFault",
+    "GpuState",
+    "Gpus",
+    "Offences",
+    "RememberedFault",
+]
 
 #: What NVIDIA asks for after a fault. application: an error of the job itself. symptom: something else failed first.
 FaultClass = Literal["application", "reset", "reboot", "drain", "watch", "symptom"]
@@ -69,6 +80,21 @@ class Gpus(msgspec.Struct):
     """The GPUs of a run by node and index."""
 
     gpus: list[Gpu]
+
+
+class CriticalFault(msgspec.Struct, frozen=True):
+    """An open critical fault of a GPU, as the liveness monitor looks for the ranks on it.
+
+    Attributes:
+        ranks: of the inventory. text: the first sign in words. since: unix seconds.
+    """
+
+    node: str
+    uuid: str
+    index: int | None
+    ranks: list[int]
+    text: str
+    since: float
 
 
 class FleetFault(msgspec.Struct, frozen=True, kw_only=True):

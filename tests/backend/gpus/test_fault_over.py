@@ -47,7 +47,7 @@ def test_a_rank_whose_gpu_is_gone_has_not_moved_because_a_new_agent_gives_it_the
 ) -> None:
     _told(watch, node.xid(1, 79, 10.0), node.sees(1, "lost", 11.0, "on", why="not counted"))
     guess = node.restarted().inventory(100.0, without=[1])
-    guess["data"]["gpus"][1]["ranks"] = [17, 18]
+    guess.data["gpus"][1]["ranks"] = [17, 18]
     assert _told(watch, guess) == []
     assert [fault.over for fault in watch.faults] == [None]
 
@@ -56,7 +56,7 @@ def test_a_driver_that_hung_for_the_whole_node_is_over_when_a_new_agent_sees_its
     watch: GpuWatch, node: Node
 ) -> None:
     hangs = node.sees(0, "call_hangs", 10.0, "on", call="nvmlInit", seconds=45.0)
-    hangs["data"] |= {"uuid": None, "index": None, "bus_id": None, "name": None, "ranks": []}
+    hangs.data.update({"uuid": None, "index": None, "bus_id": None, "name": None, "ranks": []})
     _told(watch, hangs)
     watch.event(node.restarted().inventory(100.0), 100)
     watch.tick(1_000.0)

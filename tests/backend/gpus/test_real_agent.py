@@ -17,6 +17,8 @@ import pytest
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.gpus.view import gpus_view
 from stabilitybackend.gpus.watch import GPU_EVENTS, GpuWatch
+from stabilitybackend.lineage.changes import Event
+from stabilityclient.wire import SourceInfo
 from support.nvml.fake_nvml import GPU_IS_LOST, FakeNvml
 from support.waiting import wait_until
 
@@ -45,8 +47,8 @@ class _Watched:
         for line in self.process.stdout:
             said = json.loads(line)
             if said["kind"] in GPU_EVENTS:
-                event = {"type": said["kind"], "time": time.time(), "step": None, "data": said["data"]}
-                for finding in self.watch.event({**event, "node": "n1", "source": "a1"}, 7):
+                event = Event(SourceInfo("a1", node="n1"), 0, said["kind"], time.time(), None, said["data"])
+                for finding in self.watch.event(event, 7):
                     self.findings[finding.key] = finding
 
     def wait(self, condition: Callable[[Finding], Any], what: str) -> Finding:

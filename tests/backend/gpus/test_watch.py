@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,10 +19,11 @@ from stabilitybackend.gpus.watch import QUIET_S, SEEN_AGAIN_AFTER_S, GpuWatch
 from stabilitybackend.gpus.xids import table, xid_of
 from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
+from stabilitybackend.lineage.changes import Event
 from stabilitybackend.schema.events import read_event
 from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.reading import Misfit
-from stabilityclient.wire import EventBlock
+from stabilityclient.wire import EventBlock, SourceInfo
 from support.gpu_events import Node
 
 
@@ -210,7 +212,7 @@ def test_a_line_of_the_kernel_about_no_gpu_is_kept_with_the_process_that_it_name
 def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) -> None:
     node, watch = Node(gpus=4), GpuWatch()
     inventory = node.inventory(0.0, without=[] if known else [3])
-    for gpu in inventory["data"]["gpus"][2:]:
+    for gpu in inventory.data["gpus"][2:]:
         gpu["ranks"] = []
     watch.event(inventory, 5)
     lost = node.kernel("xid", 10.0, "Xid (PCI:0000:1e:00): 79, fallen off the bus", xid=79, bus_id="0000:1e:00")
@@ -232,11 +234,11 @@ def test_a_gpu_of_another_job_on_the_node_is_told_without_an_alarm(known: bool) 
 def test_where_no_rank_is_mapped_to_a_gpu_every_fault_of_the_node_counts() -> None:
     node, watch = Node(gpus=2), GpuWatch()
     inventory = node.inventory(0.0)
-    for gpu in inventory["data"]["gpus"]:
+    for gpu in inventory.data["gpus"]:
         gpu["ranks"] = []
     watch.event(inventory, 5)
     event = node.xid(1, 79, 10.0)
-    event["data"]["ranks"] = []
+    event.data["ranks"] = []
     assert [fault.severity for fault in watch.event(event, 5)] == ["critical"]
 
 
@@ -244,11 +246,11 @@ def test_a_driver_that_hangs_for_the_whole_node_is_a_fault_of_the_node_and_no_gp
     watch: GpuWatch, node: Node
 ) -> None:
     hangs = node.sees(0, "call_hangs", 10.0, "on", call="nvmlDeviceGetCount_v2", seconds=12.0)
-    hangs["data"] |= {"uuid": None, "index": None, "bus_id": None, "name": None, "ranks": []}
+    hangs.data.update({"uuid": None, "index": None, "bus_id": None, "name": None, "ranks": []})
     found = _only(_told(watch, hangs))
     assert (found.severity, found.node, found.title.startswith("A GPU of gpu-03: ")) == ("critical", "gpu-03", True)
     assert len(gpus_view(watch, [], lambda uuid: None, lambda node: {})) == node.gpus
-    assert _only(_told(watch, {**hangs, "data": {**hangs["data"], "state": "off"}})).state == "resolved"
+    assert _only(_told(watch, replace(hangs, data={**hangs.data, "state": "off"}))).state == "resolved"
 
 
 def test_a_new_agent_that_sees_nothing_wrong_ends_the_fault_and_one_that_does_keeps_it(
@@ -343,7 +345,7 @@ def test_whatever_agents_send_nothing_raises_and_a_restart_in_between_changes_no
     events: list[tuple[str, dict[str, Any], float]], cut: int
 ) -> None:
     told = [
-        {"type": kind, "time": time, "step": None, "data": read, "node": "n", "source": "a1"}
+        Event(SourceInfo("a1", node="n"), 0, kind, time, None, read)
         for kind, data, time in events
         if (read := _read(kind, data)) is not None
     ]

@@ -11,7 +11,7 @@ from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.schema.incidents import Incident
-from support.watched_job import START, Job, kinds, source
+from support.watched_job import START, Job, event, kinds, source
 
 
 def trained(**nodes: list[int]) -> Job:
@@ -92,12 +92,12 @@ def test_deaths_told_in_another_order_are_put_in_the_order_of_their_times() -> N
 )
 def test_a_peer_that_only_passes_on_an_end_is_not_the_root_though_its_clock_says_earlier(message: str) -> None:
     job = trained()
-    event = {"type": "exception", "time": job.now - 2.0, "step": job.step, "source": source(2)}
-    job.monitor.event({**event, "data": {"type": "RuntimeError", "message": message}}, 2, job.now)
+    said = {"type": "RuntimeError", "message": message}
+    job.monitor.event(event("exception", job.now - 2.0, job.step, said, source=source(2), rank=2), job.now)
     job.dies(1, cause="crash", signal=11, signal_name="SIGSEGV")
-    said = last(job)
-    assert said.rank == 1
-    assert "died earlier by the clock of its node" in said.text
+    root = last(job)
+    assert root.rank == 1
+    assert "died earlier by the clock of its node" in root.text
 
 
 def test_a_death_long_after_does_not_become_the_root() -> None:
@@ -112,8 +112,7 @@ def test_a_process_that_started_by_a_clock_put_back_still_ends_the_incident() ->
     job.start = 9
     job.run(5)
     said = {"source": source(1, 9), "rank": 1, "evidence": "gone"}
-    death = {"type": "process_death", "time": job.now, "step": job.step, "data": said, "source": "a1-1"}
-    job.monitor.event(death, None, job.now)
+    job.monitor.event(event("process_death", job.now, job.step, said), job.now)
     job.run(2, moving=False)
     job.start = 2  # by its own clock older than the dead one
     assert kinds(job.run(3))[-1] == ("process_death", "resolved")
@@ -133,11 +132,8 @@ def test_a_new_process_that_dies_at_once_is_told_however_far_behind_its_nodes_cl
     job.run(3)
     job.start, job.stuck = 2, {}
     assert kinds(job.run(3)) == [("process_death", "resolved")]
-    job.monitor.event(
-        {"type": "process_death", "time": job.now - 60, "step": 3, "source": "a1-1",
-         "data": {"source": source(0, 2), "rank": 0, "cause": "crash", "signal_name": "SIGSEGV"}},
-        None, job.now,
-    )  # fmt: skip
+    said = {"source": source(0, 2), "rank": 0, "cause": "crash", "signal_name": "SIGSEGV"}
+    job.monitor.event(event("process_death", job.now - 60, 3, said), job.now)
     assert kinds(job.run(1)) == [("process_death", "open")]
 
 
@@ -149,9 +145,7 @@ def test_a_job_that_comes_up_behind_the_step_of_its_death_is_known_to_run_again(
         for finding in found:
             book.apply(finding, segment=0, time=job.now, checkpoints=UsableOf([]))
 
-    job.monitor.event(
-        {"type": "exception", "time": job.now, "step": job.step - 3, "data": {}, "source": source(0)}, 0, job.now
-    )
+    job.monitor.event(event("exception", job.now, job.step - 3, source=source(0), rank=0), job.now)
     take(job.run(2, moving=False))
     job.start, job.step = 2, 1
     take(job.run(2, moving=False))
@@ -298,7 +292,7 @@ def test_who_dies_without_having_told_a_step_is_said_to_have_died_at_the_step_of
     job.stuck[1] = {"step": -1, "step_start": 0.0}
     job.run(30)
     data = {"source": source(1), "rank": 1, "pid": 101, "cause": "exit_code", "exit_code": 5}
-    job.monitor.event({"type": "process_death", "time": job.now, "step": None, "data": data}, None, job.now)
+    job.monitor.event(event("process_death", job.now, None, data), job.now)
     (said,) = job.monitor.tick(job.now)
     assert f"exit code 5 while the job was at step {job.step}" in said.text
     assert (said.onset_step, said.step) == (job.step, job.step)

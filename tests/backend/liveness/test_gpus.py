@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from stabilitybackend.gpus.watch import GpuWatch
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.schema.gpus import CriticalFault
 from stabilityclient.wire import Health
 from support.gpu_events import Node
 from support.watched_job import START, Job, source
@@ -28,7 +27,7 @@ def trained() -> Job:
     return job
 
 
-def broken(node: Node, index: int, number: int, time: float) -> list[dict[str, Any]]:
+def broken(node: Node, index: int, number: int, time: float) -> list[CriticalFault]:
     watch = GpuWatch()
     watch.event(node.inventory(START), 1)
     watch.event(node.xid(index, number, time), 1)
@@ -75,7 +74,7 @@ def test_a_gpu_that_is_back_is_not_told() -> None:
     node, watch = Node("a", gpus=2), GpuWatch()
     watch.event(node.inventory(START), 1)
     watch.event(node.sees(1, "lost", START, "on"), 1)
-    assert [fault["uuid"] for fault in watch.broken()] == ["GPU-a-1"]
+    assert [fault.uuid for fault in watch.broken()] == ["GPU-a-1"]
     watch.event(node.sees(1, "lost", START + 1, "off"), 1)
     assert watch.broken() == []
 

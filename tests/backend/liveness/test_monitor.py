@@ -8,7 +8,7 @@ from stabilitybackend.incidents.incidents import IncidentBook
 from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.schema.incidents import Incident
-from support.watched_job import START, Job, kinds, source
+from support.watched_job import START, Job, event, kinds, source
 
 
 def test_a_job_whose_steps_go_on_is_never_said_to_hang() -> None:
@@ -174,9 +174,7 @@ def test_a_new_start_after_a_death_ends_the_incident_and_late_news_of_the_old_on
     job.event("start", 1)
     assert kinds(job.run(1)) == [("process_death", "resolved")]
     old = {"source": source(0, 1), "rank": 0, "evidence": "exit signal 15"}
-    job.monitor.event(
-        {"type": "process_death", "time": job.now - 8, "step": 3, "data": old, "source": "a1-1"}, None, job.now
-    )
+    job.monitor.event(event("process_death", job.now - 8, 3, old), job.now)
     assert job.run(5) == []
     job.silent = set()
     assert job.run(5) == []
@@ -241,8 +239,7 @@ def test_a_slot_that_was_read_just_before_the_finish_does_not_take_it_back() -> 
     job = Job()
     job.run(5)
     for rank in (0, 1):
-        event = {"type": "finish", "time": job.now, "step": job.step, "data": {}, "source": source(rank)}
-        job.monitor.event(event, rank, job.now)
+        job.monitor.event(event("finish", job.now, job.step, source=source(rank), rank=rank), job.now)
     job.run(1)  # slots that still say running
     job.monitor.agent_disconnected("agent-a", job.now)
     job.silent.add("a")
@@ -367,8 +364,7 @@ def test_a_run_whose_events_all_say_its_end_is_finished_after_a_server_restart()
     for rank in (0, 1):
         job.event("start", rank)
     job.event("finish", 0)
-    left = {"type": "left", "time": job.now, "step": 9, "data": {"source": source(1), "rank": 1}, "source": "a1-1"}
-    job.monitor.event(left, None, job.now)
+    job.monitor.event(event("left", job.now, 9, {"source": source(1), "rank": 1}), job.now)
     assert job.run(60) == []
     assert job.monitor.status(job.now) == ("finished", "rank 1 ended without run.finish().")
 
@@ -376,8 +372,6 @@ def test_a_run_whose_events_all_say_its_end_is_finished_after_a_server_restart()
 def test_a_process_that_died_before_its_first_step_was_told_is_not_said_to_be_at_a_step() -> None:
     job = Job()
     data = {"source": source(0), "rank": 0, "pid": 100, "last_phase": "", "evidence": {}}
-    job.monitor.event(
-        {"type": "process_death", "time": job.now, "step": -1, "data": data, "source": "a1-1"}, None, job.now
-    )
+    job.monitor.event(event("process_death", job.now, -1, data), job.now)
     (death,) = job.monitor.tick(job.now)
     assert death.text == "The process of rank 0 died before its first step."

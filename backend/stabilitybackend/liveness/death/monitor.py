@@ -9,6 +9,7 @@ from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from stabilitybackend.detectors.engine.base import Finding, Severity
+from stabilitybackend.lineage.changes import Event
 from stabilitybackend.liveness.budgets import AFTER_LOOP
 from stabilitybackend.liveness.death.causes import (
     CASCADE_S,
@@ -33,7 +34,7 @@ from stabilitybackend.liveness.death.messages import (
     where_it_was,
 )
 from stabilitybackend.liveness.format import capital, name_ranks
-from stabilitybackend.liveness.rank_watch import number, start_of
+from stabilitybackend.liveness.rank_watch import start_of
 from stabilitybackend.schema.evidence import Death, DeathFacts, HangFacts, Hung, Raised, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.verdicts import Verdict
@@ -135,7 +136,7 @@ class DeathWatch:
         source: str,
         rank: int,
         node: str,
-        event: Mapping[str, Any],
+        event: Event,
         told: Mapping[str, Any],
         beside: Callable[[], Mapping[str, Any]],
         now: float,
@@ -146,7 +147,7 @@ class DeathWatch:
             told: the answer of ``told_by``.
             beside: returns what else is known of the process; asked only of a death that is described.
         """
-        step, time = int(number(event.get("step"), -1)), number(event.get("time")) or now
+        step, time = -1 if event.step is None else event.step, event.time or now
         fresh = Death(source, rank, node, step, time, **told)
         if source in self._over or self._is_late(fresh):
             return
