@@ -43,7 +43,7 @@ EXAMPLES = {
     "importer": r"trainer_state",
     "channel": r"[Ss]lack",
     "role": r"[\"'`]admin[\"'`]",
-    "GPU condition": r"remap",
+    "GPU condition": r"remap_failed",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -15,8 +16,9 @@ import pytest
 
 from support.gateway_stack import RawAgent
 from support.job_frames import Job
+from support.nvml.fake_nvml import FakeNvml
 from support.ports import free_port
-from support.processes import Server
+from support.processes import Ranks, Server
 from support.waiting import wait_until
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "extending"
@@ -121,3 +123,26 @@ def test_the_alert_channel_of_a_file_pushes_an_incident_with_its_severity(server
 
     [(priority, _)] = [each for each in phone.pushed if "60 GiB left" in each[1]]
     assert priority == "5"
+
+
+def test_the_gpu_condition_of_two_files_is_reported_by_the_node_and_judged_by_the_server(
+    server: Server, nvml_library: Path, tmp_path: Path
+) -> None:
+    nvml = FakeNvml(nvml_library, tmp_path, gpus=1)
+    (tmp_path / "kmsg").touch()
+    env = {
+        "STABILITY_AGENT_PLUGINS": str(FOLDER / "node" / "remapped_rows.py"),
+        "STABILITY_KMSG": str(tmp_path / "kmsg"),
+        "STABILITY_GPU_POLL_S": "0.2",
+    }
+    plan = json.dumps({"stop": 100_000, "period_s": 0.05})
+    where = {"url": server.url, "folder": tmp_path / "spool", "run_id": "rows", "world_size": 1}
+    with Ranks("job.py", [plan], **where, **nvml.environ, **env):
+        server.wait_for("/runs/rows/gpus", lambda r: r["gpus"], "the GPU is known")
+        server.wait_for("/runs/rows", lambda r: "gpu/0/remapped_rows" in r["metrics"], "its rows are counted")
+        nvml.gpu[0].remap_cor = 2
+        found = server.wait_for("/runs/rows/incidents", lambda r: r["incidents"], "the rows are an incident")
+
+    [incident] = found["incidents"]
+    assert (incident["kind"], incident["severity"]) == ("gpu_fault", "warning")
+    assert "2 memory rows replaced" in incident["text"] + incident["title"]

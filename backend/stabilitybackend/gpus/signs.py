@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stabilitybackend.detectors.engine.base import Severity
+from stabilitybackend.gpus.meanings import MEANINGS
 from stabilitybackend.gpus.xids import Family, XidClass, xid_of
 
 __all__ = ["MAX_TEXT_CHARS", "RECOVERY_ACTIONS", "Sign", "sign_of"]
@@ -148,7 +149,7 @@ def _judged(what: str, facts: Mapping[str, Any]) -> tuple[XidClass, Family, Seve
             "critical" if down else "warning",
             "a link to another GPU " + ("is down" if down else "has errors"),
         )
-    return _PLAIN.get(what)
+    return MEANINGS.get(what)
 
 
 def _throttle(reason: str, share: float | None) -> tuple[XidClass, Family, Severity, str]:
@@ -160,20 +161,6 @@ def _throttle(reason: str, share: float | None) -> tuple[XidClass, Family, Sever
         return "watch", "thermal", "warning" if unwell else "info", "its clocks are lowered by the driver: it is warm"
     # hw_slowdown stands for heat or power brake where the GPU does not say which.
     return "watch", "thermal", "info" if little else "warning", "its clocks are lowered by the hardware: it is too hot"
-
-
-#: Signs that need no look at their facts. Uncorrectable errors and remaps: thresholds of Meta's GCM (any is too many).
-_PLAIN: Mapping[str, tuple[XidClass, Family, Severity, str]] = {
-    "ecc_uncorrected": ("reset", "hbm", "critical", "memory errors that could not be corrected"),
-    "sram_threshold": ("drain", "sram", "warning", "so many errors inside the chip that it is to be replaced"),
-    "remap_pending": ("reset", "hbm", "warning", "a memory row is replaced with the next reset; running work is safe"),
-    "remap_failed": ("drain", "hbm", "critical", "a bad memory row could not be replaced"),
-    "lost": ("reboot", "bus", "critical", "the node does not reach it any more"),
-    "reset_required": ("reset", "gpu", "critical", "it works no more until it is reset"),
-    "temperature": ("watch", "thermal", "warning", "it is hotter than its limit"),
-    "pcie_replay": ("watch", "bus", "info", "its PCIe connection repeats packets"),
-    "pcie_link": ("watch", "bus", "warning", "its PCIe connection is slower than it should be"),
-}
 
 
 def _share(facts: Mapping[str, Any]) -> float | None:

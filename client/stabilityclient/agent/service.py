@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from stabilityclient.agent import plugins
 from stabilityclient.agent.agent_events import OwnSource
 from stabilityclient.agent.commands.agent_commands import Orders
 from stabilityclient.agent.commands.downlink import Downlink
@@ -59,13 +60,14 @@ class Agent:
     Args:
         folder: run folder.
         environ: STABILITY_URL, STABILITY_API_KEY, STABILITY_DRAIN_S, STABILITY_SPOOL_MIB, STABILITY_NODE,
-            STABILITY_KMSG, STABILITY_GPU_POLL_S.
+            STABILITY_KMSG, STABILITY_GPU_POLL_S, STABILITY_AGENT_PLUGINS.
     """
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self._folder = folder
         self._facts = read_json(str(folder / "run.json"))
         self._log = BoundedLog(sys.stderr)
+        plugins.load(environ, self._log.say)
         self._drain_s = _number(environ.get("STABILITY_DRAIN_S"), DEFAULT_DRAIN_S)
         limit = int(_number(environ.get("STABILITY_SPOOL_MIB"), DEFAULT_SPOOL_MIB) * 1024 * 1024)
         self._node = node_name(environ)

@@ -7,13 +7,13 @@ import pytest
 from stabilityclient.agent.gpu.budget import EVENTS_AT_ONCE, Budget
 from stabilityclient.agent.gpu.calls import Call, HangGuard, Hanging
 from stabilityclient.agent.gpu.changes import (
-    COUNTER_QUIET_S,
     LINK_BAD_WINDOWS,
     LINK_WINDOWS,
     MAX_NEWS,
     Change,
     GpuChanges,
 )
+from stabilityclient.agent.gpu.conditions import COUNTER_QUIET_S
 from stabilityclient.agent.gpu.mapping import device_for
 from stabilityclient.agent.gpu.rows import row_of
 from stabilityclient.agent.gpu.samples import GpuFacts, GpuLook

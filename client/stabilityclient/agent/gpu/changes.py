@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from stabilityclient.agent.gpu.budget import Budget
 from stabilityclient.agent.gpu.calls import Hanging
+from stabilityclient.agent.gpu.conditions import CONDITIONS
 from stabilityclient.agent.gpu.samples import GpuFacts, GpuLook
 
 __all__ = ["Change", "GpuChanges"]
@@ -23,8 +24,8 @@ THROTTLED_OVER_SHARE = 0.025
 THROTTLED_OVER_LOOKS = 3
 #: Degrees below its limit at which a temperature is no longer too high.
 COOLER_C = 3.0
-#: Seconds between two tellings of corrected memory errors, and of PCIe replays, of one GPU.
-COUNTER_QUIET_S = 600.0
+#: Seconds between two reports of PCIe replays of one GPU.
+REPLAYS_QUIET_S = 600.0
 #: PCIe replays a minute from which they are reported. Source: DCGM_LIMIT_MAX_PCIREPLAY_RATE
 #: (dcgm_gpu_hardware_limits.h).
 REPLAYS_A_MINUTE = 8.0
@@ -198,18 +199,19 @@ class GpuChanges:
             self._latch("temperature", hot, facts, text, f"{sensor} cooled to {value:.0f} °C", name=name)
 
     def _memory(self, values: Mapping[str, float]) -> None:
-        self._grew("ecc_uncorrected", values.get("ecc_uncorrected"), "memory error{} beyond correction", 0.0)
-        self._grew("ecc_corrected", values.get("ecc_corrected"), "corrected memory error{}", COUNTER_QUIET_S)
+        for what, _, text, counts, quiet_s in CONDITIONS.values():
+            if counts:
+                self._grew(what, values.get(what), text, quiet_s)
+            elif what in values:
+                self._latch(what, values[what] > 0, {}, text, "over")
         self._grew("retired_pages", values.get("retired_pages"), "memory page{} taken out of use", 0.0)
-        for what, field, text in (
-            ("remap_pending", "remap_pending", "a memory row is replaced with the next reset"),
-            ("remap_failed", "remap_failed", "a bad memory row could not be replaced"),
-            ("sram_threshold", "sram_threshold", "too many errors in the memory inside the chip"),
-            ("retired_pages", "retired_pending", "memory pages are taken out of use with the next reset"),
-        ):
-            if field in values:
-                facts = {"pending": True, "pages": values.get("retired_pages")} if what == "retired_pages" else {}
-                self._latch(what, values[field] > 0, facts, text, "over", name=field)
+        if "sram_threshold" in values:
+            text = "too many errors in the memory inside the chip"
+            self._latch("sram_threshold", values["sram_threshold"] > 0, {}, text, "over")
+        if "retired_pending" in values:
+            facts = {"pending": True, "pages": values.get("retired_pages")}
+            text = "memory pages are taken out of use with the next reset"
+            self._latch("retired_pages", values["retired_pending"] > 0, facts, text, "over", name="retired_pending")
 
     def _recovery(self, values: Mapping[str, float]) -> None:
         if "recovery_action" not in values:
@@ -247,7 +249,7 @@ class GpuChanges:
             if rate > REPLAYS_A_MINUTE and look.time >= quiet_until:
                 facts = {"added": counter.added, "total": counter.value, "a_minute": round(rate, 1)}
                 if self._tell("pcie_replay", "event", facts, f"{rate:.0f} PCIe replays a minute"):
-                    counter.added, quiet_until = 0.0, look.time + COUNTER_QUIET_S
+                    counter.added, quiet_until = 0.0, look.time + REPLAYS_QUIET_S
             self._times["pcie_replay"] = (look.time, quiet_until)
         width, widest = values.get("pcie_width"), values.get("pcie_width_max")
         speed, fastest = values.get("pcie_gen"), values.get("pcie_gen_max")

@@ -17,10 +17,8 @@ CHEAP_FIELDS: Mapping[str, int] = {
     "hw_thermal_ns": 270,  # NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
     "power_brake_ns": 271,  # NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
 }
-#: Asked at the slow looks. ECC counts since the driver was loaded (volatile); pages and rows for the GPU's life.
+#: Asked at the slow looks, beside those of `conditions.py`. Pages and rows are counted for the GPU's life.
 DEAR_FIELDS: Mapping[str, int] = {
-    "ecc_corrected": 3,  # NVML_FI_DEV_ECC_SBE_VOL_TOTAL
-    "ecc_uncorrected": 4,  # NVML_FI_DEV_ECC_DBE_VOL_TOTAL
     "retired_single": 29,  # NVML_FI_DEV_RETIRED_SBE
     "retired_double": 30,  # NVML_FI_DEV_RETIRED_DBE
     "retired_pending": 31,  # NVML_FI_DEV_RETIRED_PENDING
@@ -32,8 +30,6 @@ DEAR_FIELDS: Mapping[str, int] = {
     "pcie_replays": 94,  # NVML_FI_DEV_PCIE_REPLAY_COUNTER
     "remapped_corrected": 142,  # NVML_FI_DEV_REMAPPED_COR
     "remapped_uncorrected": 143,  # NVML_FI_DEV_REMAPPED_UNC
-    "remap_pending": 144,  # NVML_FI_DEV_REMAPPED_PENDING
-    "remap_failed": 145,  # NVML_FI_DEV_REMAPPED_FAILURE
     "recovery_action": 230,  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 }
 #: Those of DEAR_FIELDS whose sum is ``nvlink_errors``.

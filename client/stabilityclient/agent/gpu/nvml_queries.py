@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from stabilityclient.agent.gpu.calls import CallWatch
+from stabilityclient.agent.gpu.conditions import CONDITIONS
 from stabilityclient.agent.gpu.fields import CHEAP_FIELDS, DEAR_FIELDS, NVLINK_ERRORS, PORT_FIELDS, read_fields
 from stabilityclient.agent.gpu.samples import Fault, GpuFacts, GpuLook
 
@@ -113,7 +114,8 @@ class Device:
     def _dear(self, look: GpuLook) -> None:
         values = look.values
         self._number("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", scale=0.001)
-        self._fields(look, {name: (number, 0) for name, number in DEAR_FIELDS.items()})
+        fields = {**DEAR_FIELDS, **{name: condition.field for name, condition in CONDITIONS.items()}}
+        self._fields(look, {name: (number, 0) for name, number in fields.items()})
         self._nvlink(look)
         retired = [values.pop(name) for name in ("retired_single", "retired_double") if name in values]
         if retired:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from stabilityclient.agent.gpu.conditions import CONDITIONS
 from stabilityclient.agent.gpu.samples import GpuFacts, GpuLook
 
 __all__ = ["row_of"]
 
-#: Fields that are points as they are.
+#: Fields that are points as they are, beside the counters of `conditions.py`.
 _FIELDS = (
     *("util_pct", "mem_used_mib", "temp_c", "mem_temp_c", "power_w", "power_limit_w", "clock_sm_mhz", "clock_mem_mhz"),
-    *("throttle_reasons", "ecc_corrected", "ecc_uncorrected", "remapped_corrected", "remapped_uncorrected"),
+    *("throttle_reasons", "remapped_corrected", "remapped_uncorrected"),
     *("retired_pages", "pcie_replays", "nvlink_errors", "recovery_action"),
 )
 #: Time counters of NVML in ns to points in seconds since the agent came.
@@ -29,7 +30,8 @@ def row_of(gpu: GpuFacts, look: GpuLook, times: dict[str, tuple[float, float]]) 
     """
     if not look.values:
         return {}
-    row = {field: look.values[field] for field in _FIELDS if field in look.values}
+    counters = (what for what, condition in CONDITIONS.items() if condition.counts)
+    row = {field: look.values[field] for field in (*_FIELDS, *counters) if field in look.values}
     for counter, field in _TIMES.items():
         value = look.values.get(counter)
         if value is not None:
