@@ -41,7 +41,7 @@ EXAMPLES = {
     "KPI": r"[\"'`]step-time[\"'`]",
     "chart": r"[\"'`]datasets[\"'`]",
     "importer": r"trainer_state",
-    "channel": r"[Ss]lack",
+    "channel": r"SlackSink|STABILITY_SLACK",
     "role": r"[\"'`]admin[\"'`]",
     "GPU condition": r"remap_failed",
 }

@@ -157,6 +157,23 @@ def test_the_files_that_a_walk_through_the_code_names_are_there(page: str, least
     assert sorted(place for place in named if not is_there(place)) == []
 
 
+def test_what_can_be_done_on_each_page_is_in_the_code_of_the_pages() -> None:
+    chapter = (REPOSITORY / "docs/page.md").read_text().split("## What can be done on each page")[1].split("\n## ")[0]
+    code = "".join(
+        file.read_text()
+        for pattern in ("*.py", "*.js")
+        for file in (REPOSITORY / "frontend/stabilityfrontend").rglob(pattern)
+    )
+    ids = set(re.findall(r"`#([\w-]+)`", chapter))
+    data = set(re.findall(r"`data-([\w-]+)`", chapter))
+
+    assert len(ids) > 80
+    assert [name for name in ids if not re.search(rf"[\"`#]{name}[\"`]", code)] == []
+    assert [
+        name for name in data if not re.search(rf"data-{name}|data: {{[^}}]*\b{name}\b|dataset\.{name}", code)
+    ] == []
+
+
 def is_there(place: str) -> bool:
     """Whether a file or folder has this path, or a product file or folder has this end of a path."""
     ends = (REPOSITORY / package for package in _PEOPLE)

@@ -109,7 +109,7 @@ class AlertingService:
     async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set; returns after the attempt to send that is under way."""
         if not self._sinks:
-            _log.info("alerting: no receiver is set up (STABILITY_SLACK_WEBHOOK_URL, ...), nothing will be sent")
+            _log.info("alerting: no receiver is set up (docs/alerting.md), nothing will be sent")
             await stop.wait()
             return
         _log.info("alerting: notifying %s", ", ".join(sink.name for sink in self._sinks))

@@ -207,7 +207,7 @@ def _focus() -> html.Section:
                     html.Div(id="focus-smooth", className="tool"),
                     html.Span(className="grow"),
                     html.Button(
-                        "Ghosts", id="focus-ghosts", className="toggle on", type="button", **{"aria-pressed": "true"}
+                        "Discarded", id="focus-ghosts", className="toggle on", type="button", **{"aria-pressed": "true"}
                     ),
                     segmented("focus-scale", "Y axis", [("linear", "Linear"), ("log", "Log")]),
                 ],
