@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stabilitybackend.stateful import Stateful
+
 __all__ = ["CHANGES", "Handlers"]
 
 #: What an order may ask for beside the step -> what that is, in words.
@@ -18,8 +20,8 @@ CHANGES: Mapping[str, str] = {
 MAX_RANKS = 65_536
 
 
-@dataclass(slots=True)
-class Handlers:
+@dataclass
+class Handlers(Stateful):
     """The newest value of each rank (the event ``handler``)."""
 
     #: Rank -> what it can change; None: it has a handler and promised only the step.
@@ -55,11 +57,3 @@ class Handlers:
                 for name, what in missing.items()
             }
         return dict.fromkeys(missing, "the job promises only the step: @run.on_rollback(can=...)")
-
-    def saved(self) -> dict[int, tuple[str, ...] | None]:
-        """Return what ``restore`` takes up."""
-        return self._can
-
-    def restore(self, saved: Mapping[int, tuple[str, ...] | None]) -> None:
-        """Take over what ``saved`` returned."""
-        self._can = dict(saved)

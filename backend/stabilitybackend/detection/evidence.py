@@ -30,6 +30,7 @@ from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.detectors.engine.metric_roles import GRAD_NORM, LOSS, role_of
 from stabilitybackend.points.store import SeriesKey
 from stabilitybackend.schema.kinds import kind_of
+from stabilitybackend.stateful import Stateful, fresh
 
 if TYPE_CHECKING:
     from stabilitybackend.incidents.incidents import IncidentBook
@@ -63,12 +64,11 @@ MAX_GROWING = 4
 Points = list[tuple[int, float]]
 
 
-class Evidence:
+class Evidence(Stateful):
     """Adds evidence and the data set to findings of one run. Holds only the newest batches' fingerprints."""
 
-    def __init__(self) -> None:
-        self._batches: deque[tuple[int, str]] = deque(maxlen=MAX_BATCHES)
-        self._batch_rank: int | None = None
+    _batches: deque[tuple[int, str]] = fresh(deque, maxlen=MAX_BATCHES)
+    _batch_rank: int | None = None
 
     # --- what it hears -------------------------------------------------------------------------------------------
 
@@ -86,16 +86,6 @@ class Evidence:
         kept = [entry for entry in self._batches if entry[0] <= fork_step]
         self._batches.clear()
         self._batches.extend(kept)
-
-    def saved(self) -> dict[str, Any]:
-        """Return the state for ``restore``."""
-        return {"batches": list(self._batches), "rank": self._batch_rank}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over what ``saved`` returned."""
-        self._batches.clear()
-        self._batches.extend((int(step), str(mark)) for step, mark in saved["batches"])
-        self._batch_rank = saved["rank"]
 
     # --- what it says --------------------------------------------------------------------------------------------
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
-from typing import Any
 
 from stabilitybackend.detectors.engine.bank import BEFORE_FIRST_STEP, DetectorBank
 from stabilitybackend.detectors.engine.base import Finding, Mark, Row
@@ -16,6 +15,8 @@ from stabilitybackend.lineage.fold import LineageFold
 from stabilitybackend.lineage.tree import PathRange, Segment
 from stabilitybackend.points.store import RunStore
 from stabilitybackend.query import query
+from stabilitybackend.saving import Part, Unfit, part_of, restore
+from stabilitybackend.stateful import Stateful, fresh
 
 #: Metrics that tell which rank is the one that people look at and detectors judge.
 PRIMARY_METRICS = ("loss", "grad_norm", "lr")
@@ -32,7 +33,7 @@ __all__ = ["PRIMARY_METRICS", "Found", "Judge"]
 Found = tuple[float, Finding]
 
 
-class Judge:
+class Judge(Stateful):
     """The detectors of one run, fed with the effective rows of one rank in the order of their steps.
 
     A fork's mark is given right before the first row of the new segment: by then all rows that the primary rank had
@@ -43,20 +44,24 @@ class Judge:
         fold: the run's lineage.
     """
 
+    #: The rank that is judged, None before any rank logged one of PRIMARY_METRICS.
+    primary: int | None = None
+    #: Segments whose mark the detectors have got, and the one whose rows they saw last.
+    _marked: set[int] = fresh(lambda: {0})
+    _fed_segment: int = 0
+    _source: str | None = None
+    _resumes: list[Mark] = fresh(list)
+
     def __init__(self, store: RunStore, fold: LineageFold) -> None:
+        super().__init__()
         self.fold = fold
-        #: The rank that is judged, None before any rank logged one of PRIMARY_METRICS.
-        self.primary: int | None = None
         #: The run's points; another object once they were read from the archive.
         self.store = store
         of_every_rank = {name: make for name, make in DETECTORS.items() if make().every_rank}
         self._bank = DetectorBank({name: make for name, make in DETECTORS.items() if name not in of_every_rank})
         self._ranks = DetectorBank(of_every_rank, in_order=False)
-        #: Segments whose mark the detectors have got, and the one whose rows they saw last.
-        self._marked: set[int] = {0}
-        self._fed_segment = 0
-        self._source: str | None = None
-        self._resumes: list[Mark] = []
+        #: Detectors of the primary rank that have to judge the past again -> why (``judge_again``).
+        self.unfit: dict[str, str] = {}
 
     @property
     def failures(self) -> dict[str, int]:
@@ -194,33 +199,36 @@ class Judge:
 
     # --- snapshots -----------------------------------------------------------------------------------------------
 
-    def saved(self) -> dict[str, Any]:
-        """Return the whole state for ``restore``; nothing is copied."""
-        return {
-            "bank": self._bank.saved(),
-            "ranks": self._ranks.saved(),
-            "primary": self.primary,
-            "marked": sorted(self._marked),
-            "fed_segment": self._fed_segment,
-            "source": self._source,
-            "resumes": self._resumes,
-        }
+    def saved(self) -> list[Part]:
+        """Return the whole state for ``restore``: each detector is a part of its own."""
+        return [part_of("judge", self), *self._bank.saved("detectors"), *self._ranks.saved("ranks")]
 
-    def restore(self, saved: Mapping[str, Any], loads: Callable[[bytes], Any]) -> None:
-        """Take over what ``saved`` returned.
-
-        Args:
-            loads: reads pickled detectors without trusting them.
+    def restore(self, saved: Mapping[str, Part]) -> None:
+        """Take over what ``saved`` returned. Call ``judge_again`` once the run's points are there.
 
         Raises:
-            ValueError: it holds other detectors.
+            Unfit: what the detectors share is of another version, or a detector of every rank: how the rows of ranks
+                came in turn, the frames alone tell.
         """
-        self._bank.restore(saved["bank"], loads)
-        self._ranks.restore(saved["ranks"], loads)
-        self.primary = saved["primary"]
-        self._marked = set(saved["marked"])
-        self._fed_segment, self._source = saved["fed_segment"], saved["source"]
-        self._resumes = list(saved["resumes"])
+        restore(self, saved.get("judge"), "judge")
+        for name, why in self._ranks.restore("ranks", saved).items():
+            raise Unfit(f"detector {name}: {why}")
+        self.unfit = self._bank.restore("detectors", saved)
+
+    def judge_again(self) -> None:
+        """Let the detectors whose state was not taken over judge the stored points, as if they always had. Slow.
+
+        What they find there has been reported, or is past: it is not reported again. All detectors judge, since they
+        leave events to each other; the others stay as they are.
+        """
+        unfit, self.unfit = self.unfit, {}
+        if not unfit or self.primary is None:
+            return
+        bank, marked, fed_segment = self._bank, self._marked, self._fed_segment
+        self._bank = bank.empty()
+        self._feed_again(BEFORE_FIRST_STEP)
+        bank.replace(unfit, self._bank)
+        self._bank, self._marked, self._fed_segment = bank, marked, fed_segment
 
 
 def _feed(bank: DetectorBank, placed: Sequence[Placed]) -> list[Found]:

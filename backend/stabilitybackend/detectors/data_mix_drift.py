@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
 from .engine.context import Claim
 from .engine.metric_roles import LOSS, role_of
 from .stats.levels import LARGEST, Level, level_of, percent
@@ -103,19 +103,17 @@ class DataMixDriftDetector(Detector):
         ),
     }
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self._tracks: dict[str, ShareTrack] = {}
-        self._event: _Event | None = None
-        self._loss: deque[float] = deque(maxlen=LOSS_POINTS)
-        self._fork: tuple[int, str, str] | None = None
-        #: Where a ratio came from that was accepted elsewhere: the way back is no second alarm.
-        self._homes: dict[str, tuple[int, float]] = {}
-        self._loss_metric: str | None = None
-        #: The loss while it is claimed: on the way back of the mixture it moves for this reason.
-        self._hold_loss: str | None = None
-        #: Ratios beyond MAX_RATIOS, each time they were logged.
-        self.dropped = 0
+    _tracks: dict[str, ShareTrack] = fresh(dict)
+    _event: _Event | None = None
+    _loss: deque[float] = fresh(deque, maxlen=LOSS_POINTS)
+    _fork: tuple[int, str, str] | None = None
+    #: Where a ratio came from that was accepted elsewhere: the way back is no second alarm.
+    _homes: dict[str, tuple[int, float]] = fresh(dict)
+    _loss_metric: str | None = None
+    #: The loss while it is claimed: on the way back of the mixture it moves for this reason.
+    _hold_loss: str | None = None
+    #: Ratios beyond MAX_RATIOS, each time they were logged.
+    dropped: int = 0
 
     def configured(self) -> None:
         self._by = self.settings["sensitivity"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State, fresh
 from .engine.context import Claim
 from .engine.metric_roles import LOSS, role_of
 from .engine.synthetic import noisy
@@ -118,20 +118,18 @@ class DivergenceDetector(Detector):
         ),
     }
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self._metric = ""
-        self._values: deque[float] = deque(maxlen=RING_POINTS)
-        self._steps: deque[int] = deque(maxlen=BLOCK_POINTS)
-        self._count = 0
-        self._climbs = Climbs()
-        self._rates: deque[tuple[int, float]] = deque(maxlen=RATES)
-        self._rate = 0.0
-        self._largest_rate = 0.0
-        self._quiet_points = 0
-        self._after_claim = False
-        self._wander = Wander()
-        self._event: _Event | None = None
+    _metric: str = ""
+    _values: deque[float] = fresh(deque, maxlen=RING_POINTS)
+    _steps: deque[int] = fresh(deque, maxlen=BLOCK_POINTS)
+    _count: int = 0
+    _climbs: Climbs = fresh(Climbs)
+    _rates: deque[tuple[int, float]] = fresh(deque, maxlen=RATES)
+    _rate: float = 0.0
+    _largest_rate: float = 0.0
+    _quiet_points: int = 0
+    _after_claim: bool = False
+    _wander: Wander = fresh(Wander)
+    _event: _Event | None = None
 
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, State
+from .engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, State, fresh
 from .engine.context import Claim
 from .engine.metric_roles import GRAD_NORM, LOSS, role_of
 from .nonfinite import OVERFLOW
@@ -99,22 +99,21 @@ class GradNormDetector(Detector):
     title: ClassVar[str] = "Gradient norm"
     parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self._metric: str | None = None
-        self._baseline = RobustBaseline()
-        self._tail = OutlierTail()
-        self._block: list[float] = []
-        self._low, self._high = math.inf, -math.inf
-        self._limit = 1
-        self._seen = 0
-        #: (number of the point, step, value, sigmas).
-        self._suspects: deque[tuple[int, int, float, float]] = deque()
-        #: (step, level of the logarithm, scale), one each NOTE_EVERY_POINTS.
-        self._notes: deque[tuple[int, float, float]] = deque(maxlen=GROWTH_NOTES + 1)
-        self._next_note = WARM_UP_POINTS
-        self._event: _Event | None = None
-        self._ended_at = -REOPEN_POINTS
+    _metric: str | None = None
+    _baseline: RobustBaseline = fresh(RobustBaseline)
+    _tail: OutlierTail = fresh(OutlierTail)
+    _block: list[float] = fresh(list)
+    _low: float = math.inf
+    _high: float = -math.inf
+    _limit: int = 1
+    _seen: int = 0
+    #: (number of the point, step, value, sigmas).
+    _suspects: deque[tuple[int, int, float, float]] = fresh(deque)
+    #: (step, level of the logarithm, scale), one each NOTE_EVERY_POINTS.
+    _notes: deque[tuple[int, float, float]] = fresh(deque, maxlen=GROWTH_NOTES + 1)
+    _next_note: int = WARM_UP_POINTS
+    _event: _Event | None = None
+    _ended_at: int = -REOPEN_POINTS
 
     def configured(self) -> None:
         self._sensitivity = self.settings["sensitivity"]

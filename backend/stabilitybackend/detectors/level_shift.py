@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, fresh
 from .engine.context import Claim
 from .engine.metric_roles import LOSS, role_of
 from .engine.synthetic import noisy
@@ -115,24 +115,22 @@ class LevelShiftDetector(Detector):
         ),
     }
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self._metric = ""
-        self._values: deque[float] = deque(maxlen=RING_POINTS)
-        self._steps: deque[int] = deque(maxlen=RING_POINTS)
-        self._count = 0
-        self._blocks: deque[float] = deque(maxlen=2 * SIDE_BLOCKS + GAP_BLOCKS)
-        self._differences: deque[float] = deque(maxlen=DIFFERENCES + NEWEST_DIFFERENCES)
-        self._usual = 0.0
-        self._sigma = math.inf
-        self._candidate: Jump | None = None
-        self._confirming: list[float] = []
-        self._event: ShiftEvent | None = None
-        self._first_level = 0.0
-        self._after_claim = False
-        self._drops = 0
-        self._rest_points = 0
-        self._wander = Wander()
+    _metric: str = ""
+    _values: deque[float] = fresh(deque, maxlen=RING_POINTS)
+    _steps: deque[int] = fresh(deque, maxlen=RING_POINTS)
+    _count: int = 0
+    _blocks: deque[float] = fresh(deque, maxlen=2 * SIDE_BLOCKS + GAP_BLOCKS)
+    _differences: deque[float] = fresh(deque, maxlen=DIFFERENCES + NEWEST_DIFFERENCES)
+    _usual: float = 0.0
+    _sigma: float = math.inf
+    _candidate: Jump | None = None
+    _confirming: list[float] = fresh(list)
+    _event: ShiftEvent | None = None
+    _first_level: float = 0.0
+    _after_claim: bool = False
+    _drops: int = 0
+    _rest_points: int = 0
+    _wander: Wander = fresh(Wander)
 
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]

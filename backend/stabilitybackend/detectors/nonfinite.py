@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, SEVERITIES, Detector, Finding, Parameter, Point, Severity
+from .engine.base import SENSITIVITY, SEVERITIES, Detector, Finding, Parameter, Point, Severity, fresh
 from .engine.context import Claim
 from .engine.metric_roles import GRAD_NORM, LOSS, dataset_of, role_of
 
@@ -98,16 +98,14 @@ class NonfiniteDetector(Detector):
     title: ClassVar[str] = "NaN and infinite values"
     parameters: ClassVar[dict[str, Parameter]] = {"sensitivity": SENSITIVITY}
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self._event: _Event | None = None
-        self._step: int | None = None
-        self._clean = 0
-        self._zero_loss_step = -1
-        #: Metrics that had a finite value other than 0, with the number of the row that had the first.
-        self._finite: dict[str, int] = {}
-        self._habits: dict[str, _Habit] = {}
-        self._quiet = True
+    _event: _Event | None = None
+    _step: int | None = None
+    _clean: int = 0
+    _zero_loss_step: int = -1
+    #: Metrics that had a finite value other than 0, with the number of the row that had the first.
+    _finite: dict[str, int] = fresh(dict)
+    _habits: dict[str, _Habit] = fresh(dict)
+    _quiet: bool = True
 
     def configured(self) -> None:
         self._off = self.settings["sensitivity"] == 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, Recovery, Row, Severity, State
+from .engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, Recovery, Row, Severity, State, fresh
 from .engine.metric_roles import LOSS, role_of
 from .engine.synthetic import noisy
 from .stats.blocks import LARGEST_VALUE
@@ -128,23 +128,21 @@ class PlateauDetector(Detector):
         ),
     }
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self._metric = ""
-        self._values: list[float] = []
-        self._entries: list[float] = []
-        self._steps: list[int] = []
-        #: Medians that make one entry, and those of the newest one so far.
-        self._each = 1
-        self._sum = 0.0
-        self._summed = 0
-        self._sum_step = 0
-        self._points = 0
-        self._warm_up_points = 0
-        self._first_step = -1
-        self._noise = 0.0
-        self._largest_rate = 0.0
-        self._event: _Event | None = None
+    _metric: str = ""
+    _values: list[float] = fresh(list)
+    _entries: list[float] = fresh(list)
+    _steps: list[int] = fresh(list)
+    #: Medians that make one entry, and those of the newest one so far.
+    _each: int = 1
+    _sum: float = 0.0
+    _summed: int = 0
+    _sum_step: int = 0
+    _points: int = 0
+    _warm_up_points: int = 0
+    _first_step: int = -1
+    _noise: float = 0.0
+    _largest_rate: float = 0.0
+    _event: _Event | None = None
 
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]

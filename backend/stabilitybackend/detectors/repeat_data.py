@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, Severity, State, fresh
 from .engine.context import Claim
 from .engine.metric_roles import LOSS, role_of
 from .stats.before_fork import BEFORE_POINTS, BeforeFork, before_fork
@@ -113,21 +113,19 @@ class RepeatDataDetector(Detector):
         ),
     }
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self._metric: str | None = None
-        self._losses: list[float] = []
-        self._block: list[tuple[int, float]] = []
-        self._blocks = 0
-        self._prints = Fingerprints()
-        self._drops = EpochDrops()
-        self._watch: BeforeFork | None = None
-        self._after: list[tuple[int, float]] = []
-        self._low: _Low | None = None
-        self._low_onset = -(2**62)  # of the newest low loss
-        self._again: _Again | None = None
-        self._drop: tuple[Drop, Finding, int] | None = None
-        self._told_drops = 0
+    _metric: str | None = None
+    _losses: list[float] = fresh(list)
+    _block: list[tuple[int, float]] = fresh(list)
+    _blocks: int = 0
+    _prints: Fingerprints = fresh(Fingerprints)
+    _drops: EpochDrops = fresh(EpochDrops)
+    _watch: BeforeFork | None = None
+    _after: list[tuple[int, float]] = fresh(list)
+    _low: _Low | None = None
+    _low_onset: int = -(2**62)  # of the newest low loss
+    _again: _Again | None = None
+    _drop: tuple[Drop, Finding, int] | None = None
+    _told_drops: int = 0
 
     def configured(self) -> None:
         self._by = self.settings["sensitivity"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Recovery, Row, Severity, State, fresh
 from .engine.context import Claim
 from .engine.metric_roles import LOSS, role_of
 from .stats.before_fork import (
@@ -57,17 +57,15 @@ DRIFT = "data_mix_drift"
 __all__ = ["ResumeArtifactDetector"]
 
 
+@dataclass(slots=True)
 class _Watch:
     """The first points after a fork, and what was known at it."""
 
-    __slots__ = ("before", "points", "ratios", "recent", "values")
-
-    def __init__(self, before: BeforeFork, ratios: dict[str, Level]) -> None:
-        self.before = before
-        self.ratios = ratios
-        self.points = 0
-        self.recent: list[tuple[int, float, bool]] = []
-        self.values: list[tuple[int, float]] = []
+    before: BeforeFork
+    ratios: dict[str, Level]
+    points: int = 0
+    recent: list[tuple[int, float, bool]] = field(default_factory=list)
+    values: list[tuple[int, float]] = field(default_factory=list)
 
     def expected(self) -> float:
         """Return the level that the loss should have now: a fall is not counted on, a rise goes on."""
@@ -80,7 +78,7 @@ class _Event:
 
     onset: int
     seen: int
-    watch: _Watch
+    before: BeforeFork
     severity: Severity
     loss: bool
     peak: float = math.nan
@@ -138,14 +136,12 @@ class ResumeArtifactDetector(Detector):
         ),
     }
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self._metric: str | None = None
-        #: (step, loss, time) of usual points, newest last.
-        self._ring: deque[tuple[int, float, float]] = deque(maxlen=BEFORE_POINTS)
-        self._ratios: dict[str, deque[float]] = {}
-        self._watch: _Watch | None = None
-        self._event: _Event | None = None
+    _metric: str | None = None
+    #: (step, loss, time) of usual points, newest last.
+    _ring: deque[tuple[int, float, float]] = fresh(deque, maxlen=BEFORE_POINTS)
+    _ratios: dict[str, deque[float]] = fresh(dict)
+    _watch: _Watch | None = None
+    _event: _Event | None = None
 
     def configured(self) -> None:
         by = self.settings["sensitivity"]
@@ -258,7 +254,7 @@ class ResumeArtifactDetector(Detector):
         """Tell of a learning rate that came back far from the one at the fork step, unannounced."""
         if not far(self.context.lr.at(step), watch.before.lr * watch.before.lr_scale):
             return []
-        self._event = event = _Event(watch.before.step, max(step, watch.before.step), watch, "info", loss=False)
+        self._event = event = _Event(watch.before.step, max(step, watch.before.step), watch.before, "info", loss=False)
         event.causes = differences(watch.before, self.context, self._shares(watch))[:8]
         return [self._finding(event, "open", step)]
 
@@ -271,7 +267,7 @@ class ResumeArtifactDetector(Detector):
         self._watch = None
         if known or self.context.claimed(self._metric, self.name, within_steps=WINDOW * self.context.interval):
             return [] if self._event is None else self._close(step, "resolved", None)
-        event = self._event or _Event(out[0][0], step, watch, "info", loss=True)
+        event = self._event or _Event(out[0][0], step, watch.before, "info", loss=True)
         event.loss, event.recovery = True, "pending"
         event.explained_by = [*_excuses(watch.before), *drifted(self._shares(watch))]
         event.explained_by += [f"{c.key} is open" for c in self.context.open_claims().values() if c.kind == DRIFT]
@@ -288,24 +284,22 @@ class ResumeArtifactDetector(Detector):
 
     def _follow(self, event: _Event, step: int, value: float, time: float) -> list[Finding]:
         """Advance an open event by one point."""
-        watch = event.watch
+        before = event.before
         event.points += 1
         event.recent.append((step, value))
         if value > event.peak:
             event.peak_step, event.peak = step, value
-        limit = watch.before.level + 0.5 * max(self._sigmas * watch.before.sigma, self._rise * abs(watch.before.level))
+        limit = before.level + 0.5 * max(self._sigmas * before.sigma, self._rise * abs(before.level))
         now = median([loss for _, loss in event.recent])
         if len(event.recent) == RECENT and now <= limit:
             back = next(at for at, loss in event.recent if loss <= limit)
             above = event.points - sum(at >= back for at, _ in event.recent)
             event.recovery = "fast" if above <= FAST_POINTS else "slow"
             return self._close(step, "recovered", back)
-        stays = event.points == DECIDE_POINTS // 2 and now - watch.before.level > STAYS * (
-            event.peak - watch.before.level
-        )
+        stays = event.points == DECIDE_POINTS // 2 and now - before.level > STAYS * (event.peak - before.level)
         if event.points == DECIDE_POINTS or stays:
             event.recovery = "none"
-            if now - watch.before.level > CRITICAL_RISE * abs(watch.before.level):
+            if now - before.level > CRITICAL_RISE * abs(before.level):
                 event.severity = "critical"
             return [self._finding(event, "open", step)]
         if event.points > PATIENCE_POINTS - LEVEL_POINTS:
@@ -339,7 +333,7 @@ class ResumeArtifactDetector(Detector):
         return [self._finding(event, state, min(step, now))]
 
     def _finding(self, event: _Event, state: State, now_step: int) -> Finding:
-        before = event.watch.before
+        before = event.before
         rise = percent(event.peak, before.level) if event.loss else None
         text = f"{before.text[:1].upper()}{before.text[1:]}: "
         if event.loss:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from .engine.base import Severity
 
 __all__ = ["LEAST_LOST_S", "LEAST_S", "SlowStretch", "duration"]
@@ -13,6 +15,7 @@ LEAST_S, LEAST_LOST_S = 30.0, 10.0
 LEAST_SLOW_BLOCKS = 8
 
 
+@dataclass(slots=True)
 class SlowStretch:
     """A slow stretch from its onset.
 
@@ -29,22 +32,20 @@ class SlowStretch:
         told, sudden: whether it was reported; whether it was slow enough for an alarm from the first blocks on.
     """
 
-    __slots__ = (
-        "also", "blocks", "cost", "earlier", "least_s", "level", "lost_s", "metric", "onset", "onset_time",
-        "seen", "severity", "sudden", "told",
-    )  # fmt: skip
-
-    def __init__(self, metric: str, onset: int, onset_time: float, seen: int, level: float, least_s: float) -> None:
-        self.metric = metric
-        self.onset, self.onset_time, self.seen = onset, onset_time, seen
-        self.level = self.cost = level
-        self.least_s = least_s
-        self.blocks = 0
-        self.lost_s = 0.0
-        self.also: list[str] = []
-        self.earlier: list[int] = []
-        self.told = self.sudden = False
-        self.severity: Severity = "info"
+    metric: str
+    onset: int
+    onset_time: float
+    seen: int
+    level: float
+    least_s: float
+    cost: float
+    blocks: int = 0
+    lost_s: float = 0.0
+    also: list[str] = field(default_factory=list)
+    earlier: list[int] = field(default_factory=list)
+    told: bool = False
+    sudden: bool = False
+    severity: Severity = "info"
 
     @property
     def rise(self) -> float:

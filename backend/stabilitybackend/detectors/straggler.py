@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.context import Claim
 from .stats.levels import LARGEST, level_of, percent
 from .stats.rank_table import RankTable, RankWindow, SlowRanks
@@ -98,12 +98,10 @@ class StragglerDetector(Detector):
         ),
     }
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self._tables: dict[str, RankTable] = {}
-        #: Values of ranks beyond MAX_RANKS, and of windows that were judged before they came.
-        self.dropped = 0
-        self.late = 0
+    _tables: dict[str, RankTable] = fresh(dict)
+    #: Values of ranks beyond MAX_RANKS, and of windows that were judged before they came.
+    dropped: int = 0
+    late: int = 0
 
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
-from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State
+from .engine.base import SENSITIVITY, Detector, Finding, Mark, Parameter, Point, Row, State, fresh
 from .engine.context import Claim
 from .engine.metric_roles import SPEED, STEP_TIME, role_of
 from .slow_stretch import LEAST_LOST_S, LEAST_S, SlowStretch, duration
@@ -57,22 +58,20 @@ __all__ = ["ThroughputDetector"]
 _T = TypeVar("_T")
 
 
+@dataclass(slots=True)
 class _Track:
     """One metric in blocks. Its cost is time: a step's seconds, or one over the tokens per second."""
 
-    __slots__ = ("block", "fast_blocks", "fine_below", "skip", "slow", "slow_blocks", "unmeasured", "usual")
-
-    def __init__(self) -> None:
-        self.block: list[tuple[int, float, float]] = []
-        self.usual: deque[float] = deque(maxlen=USUAL_BLOCKS)
-        self.skip = WARM_UP_POINTS
-        #: Whether the metric is judged slow; then the number of slow blocks, and of usual ones since the last of them.
-        self.slow = False
-        self.slow_blocks: list[tuple[int, float, float]] = []
-        self.fast_blocks: list[int] = []
-        #: A block that costs less is fine without a look at the usual ones; as old as so many blocks.
-        self.fine_below = 0.0
-        self.unmeasured = 0
+    block: list[tuple[int, float, float]] = field(default_factory=list)
+    usual: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_BLOCKS))
+    skip: int = WARM_UP_POINTS
+    #: Whether the metric is judged slow; then the number of slow blocks, and of usual ones since the last of them.
+    slow: bool = False
+    slow_blocks: list[tuple[int, float, float]] = field(default_factory=list)
+    fast_blocks: list[int] = field(default_factory=list)
+    #: A block that costs less is fine without a look at the usual ones; as old as so many blocks.
+    fine_below: float = 0.0
+    unmeasured: int = 0
 
 
 class ThroughputDetector(Detector):
@@ -114,16 +113,12 @@ class ThroughputDetector(Detector):
         ),
     }
 
-    def __init__(self, **settings: float) -> None:
-        self._slow: dict[str, float] = {}
-        self._factor: dict[str, float] = {}
-        super().__init__(**settings)
-        self._tracks: dict[str, _Track] = {}
-        self._event: SlowStretch | None = None
-        #: (onset, blocks, rise) of the newest events that went by themselves.
-        self._went: deque[tuple[int, int, float]] = deque(maxlen=REMEMBERED)
-        #: When the newest of these was over, or of those that were not reported because of it, unix seconds.
-        self._went_time = -math.inf
+    _tracks: dict[str, _Track] = fresh(dict)
+    _event: SlowStretch | None = None
+    #: (onset, blocks, rise) of the newest events that went by themselves.
+    _went: deque[tuple[int, int, float]] = fresh(deque, maxlen=REMEMBERED)
+    #: When the newest of these was over, or of those that were not reported because of it, unix seconds.
+    _went_time: float = -math.inf
 
     def configured(self) -> None:
         sensitivity = self.settings["sensitivity"]
@@ -220,7 +215,7 @@ class ThroughputDetector(Detector):
         if event is None:
             onset, onset_time, _ = track.slow_blocks[0]
             least_s = COOLDOWN_S if onset_time - self._went_time < COOLDOWN_S else LEAST_S
-            event = self._event = SlowStretch(metric, onset, onset_time, step, level, least_s)
+            event = self._event = SlowStretch(metric, onset, onset_time, step, level, least_s, level)
             for _, _, cost in track.slow_blocks:
                 self._count(event, cost, time)
             event.sudden = event.cost >= event.level * _of(self._slow, metric) > 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from stabilitybackend.fleet.interruptions import Stretch
 from stabilitybackend.lineage.changes import Placed
+from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["Stretches"]
 
@@ -14,7 +14,7 @@ __all__ = ["Stretches"]
 MAX_STRETCHES = 1_024
 
 
-class Stretches:
+class Stretches(Stateful):
     """The starts of one job, by the log times of its lowest rank.
 
     Attributes:
@@ -22,13 +22,12 @@ class Stretches:
         span: when ranks logged first and last, by the log's own clock, unix seconds; None before the first row.
     """
 
-    def __init__(self) -> None:
-        self.watched = False
-        self.span: tuple[float, float] | None = None
-        self._rank: int | None = None
-        #: Source -> [began, ended, first step, last step, ranks, steps made].
-        self._known: dict[str, list[Any]] = {}
-        self._finished: dict[str, None] = {}
+    watched: bool = False
+    span: tuple[float, float] | None = None
+    _rank: int | None = None
+    #: Source -> [began, ended, first step, last step, ranks, steps made].
+    _known: dict[str, list[Any]] = fresh(dict)
+    _finished: dict[str, None] = fresh(dict)
 
     def rows(self, placed: Placed, ranks: int) -> None:
         """Take note of rows of a rank; ``ranks`` is how many the job has."""
@@ -66,14 +65,3 @@ class Stretches:
             for source, (began, ended, first, last, ranks, made) in self._known.items()
         ]
         return sorted(found, key=lambda stretch: stretch.began)
-
-    def saved(self) -> dict[str, Any]:
-        """Return for ``restore`` what is known, in plain containers."""
-        known = {"rank": self._rank, "known": self._known, "finished": self._finished}
-        return {"watched": self.watched, "span": self.span, **known}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over what ``saved`` returned."""
-        self.watched, self._rank = bool(saved["watched"]), saved["rank"]
-        self.span = tuple(saved["span"]) if saved["span"] else None
-        self._known, self._finished = dict(saved["known"]), dict(saved["finished"])

@@ -18,6 +18,7 @@ from stabilitybackend.gpus.signs import MAX_TEXT_CHARS, Sign, sign_of
 from stabilitybackend.lineage.changes import Event
 from stabilitybackend.schema.gpus import CriticalFault
 from stabilitybackend.schema.incidents import Incident
+from stabilitybackend.stateful import Stateful, fresh
 
 #: Types of events that are for ``GpuWatch.event``.
 GPU_EVENTS = frozenset({"gpu", "gpu_inventory", "kernel"})
@@ -37,24 +38,23 @@ SEEN_AGAIN_AFTER_S = 75.0
 __all__ = ["GPU_EVENTS", "GpuWatch"]
 
 
-class GpuWatch:
+class GpuWatch(Stateful):
     """The GPUs of one run, and the faults that are known of them."""
 
-    def __init__(self) -> None:
-        self._devices: dict[str, Device] = {}
-        self._agents: dict[str, str] = {}
-        self._listed: dict[str, frozenset[str]] = {}  # node -> GPUs of its newest inventory
-        self._holders: dict[int, str] = {}  # rank -> its GPU
-        self._faults: dict[str, Fault] = {}
-        self._symptoms: dict[tuple[str, str, float], Sign] = {}
-        #: GPU -> how often programs failed on it, and when one last did.
-        self._application: dict[str, tuple[int, float]] = {}
-        #: GPU that is there again -> since when, and until when its agent may tell what is wrong with it.
-        self._returned: dict[str, tuple[float, float | None]] = {}
-        self.kernel_lines: list[dict[str, Any]] = []
-        #: GPUs not followed because there were more than MAX_GPUS.
-        self.not_followed = 0
-        self._newest_step = -1
+    _devices: dict[str, Device] = fresh(dict)
+    _agents: dict[str, str] = fresh(dict)
+    _listed: dict[str, frozenset[str]] = fresh(dict)  # node -> GPUs of its newest inventory
+    _holders: dict[int, str] = fresh(dict)  # rank -> its GPU
+    _faults: dict[str, Fault] = fresh(dict)
+    _symptoms: dict[tuple[str, str, float], Sign] = fresh(dict)
+    #: GPU -> how often programs failed on it, and when one last did.
+    _application: dict[str, tuple[int, float]] = fresh(dict)
+    #: GPU that is there again -> since when, and until when its agent may tell what is wrong with it.
+    _returned: dict[str, tuple[float, float | None]] = fresh(dict)
+    kernel_lines: list[dict[str, Any]] = fresh(list)
+    #: GPUs not followed because there were more than MAX_GPUS.
+    not_followed: int = 0
+    _newest_step: int = -1
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -325,15 +325,6 @@ class GpuWatch:
             if fault is not None:
                 fault.now_step = max(fault.now_step, incident.now_step)
 
-    def saved(self) -> dict[str, Any]:
-        """Return for ``restore`` what was folded."""
-        return {name: getattr(self, name) for name in _SAVED}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over what ``saved`` returned."""
-        for name in _SAVED:
-            setattr(self, name, saved[name])
-
 
 #: Conditions whose end says that the GPU was reset or came back, to the text about it.
 _HEALED = {
@@ -341,7 +332,3 @@ _HEALED = {
     "lost": "It answers again",
     "reset_required": "It needs no reset any more",
 }
-_SAVED = (
-    "_devices", "_agents", "_listed", "_holders", "_faults", "_symptoms", "_application", "_returned", "kernel_lines",
-    "not_followed", "_newest_step",
-)  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from stabilitybackend.lineage.tree import SegmentTree
+from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["Checkpoint", "CheckpointBook", "UsableCheckpoints"]
 
@@ -23,15 +24,23 @@ class Checkpoint:
     available: bool = True
 
 
-class CheckpointBook:
+class CheckpointBook(Stateful):
     """The checkpoints of one run, in the order in which they were announced. Of one path the newest is available."""
 
+    _all: list[Checkpoint] = fresh(list)
+
     def __init__(self) -> None:
-        self._all: list[Checkpoint] = []
+        super().__init__()
         self._steps: list[int] = []
         self._by_path: dict[str, list[Checkpoint]] = {}
         #: Segment -> rising steps of those that are still there.
         self._there: dict[int, list[int]] = {}
+
+    def restored(self) -> None:
+        known = self._all
+        self.__init__()  # type: ignore[misc]  # the empty book, spelled once
+        for checkpoint in known:
+            self._put(checkpoint)
 
     def __iter__(self) -> Iterator[Checkpoint]:
         return iter(self._all)
@@ -44,16 +53,20 @@ class CheckpointBook:
 
     def add(self, step: int, path: str, segment: int, time: float) -> None:
         """Take one in; the same one from another rank changes nothing, another one at its path is written over."""
-        known = self._by_path.setdefault(path, [])
+        known = self._by_path.get(path)
         if known and known[-1].available:
             if (known[-1].step, known[-1].segment) == (step, segment):
                 return
             self._lose(known[-1])  # the dead branch's content is no longer there
-        checkpoint = Checkpoint(step, path, segment, time)
-        known.append(checkpoint)
+        self._put(Checkpoint(step, path, segment, time))
+
+    def _put(self, checkpoint: Checkpoint) -> None:
         self._all.append(checkpoint)
-        insort(self._steps, step)
-        insort(self._there.setdefault(segment, []), step)
+        self._by_path.setdefault(checkpoint.path, []).append(checkpoint)
+        insort(self._steps, checkpoint.step)
+        there = self._there.setdefault(checkpoint.segment, [])
+        if checkpoint.available:
+            insort(there, checkpoint.step)
 
     def gone(self, step: int | None, path: str) -> None:
         """Take note that one is no longer there."""

@@ -21,6 +21,7 @@ from stabilitybackend.lineage.relaunches import WENT_BACK, WENT_ON, Relaunches
 from stabilitybackend.lineage.sources import SourceState, Tentative
 from stabilitybackend.lineage.tree import Segment, SegmentTree
 from stabilitybackend.schema.lineage import Cause
+from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock, Frame, PointsBlock, SourceInfo
 
 __all__ = ["MAX_HELD_ROWS", "LineageFold"]
@@ -33,28 +34,32 @@ FOLLOW_HEAD_AFTER_S = 5.0
 MAX_SOURCES = 20_000
 
 
-class LineageFold:
+class LineageFold(Stateful):
     """State of the fold for one run; feed it every frame of the run's stream, in order.
 
     Args:
         undone: keys of inferred segments that somebody undid. Their steps become strays.
     """
 
+    undone: frozenset[str] = frozenset()
+    tree: SegmentTree = fresh(SegmentTree)
+    checkpoints: CheckpointBook = fresh(CheckpointBook)
+    _sources: dict[str, SourceState] = fresh(dict)
+    _newest: dict[int, str] = fresh(dict)
+    #: (number, source) of those that are not their rank's newest, as a heap: the oldest is forgotten first.
+    _replaced: list[tuple[int, str]] = fresh(list)
+    _seen: int = 0
+    _last_time: dict[str, float] = fresh(dict)
+    #: Source -> when its process started, unix seconds.
+    starts: dict[str, float] = fresh(dict)
+    _held: dict[str, list[Placed]] = fresh(dict)
+    #: (when it was created, id) of each segment that became the head, in order; the root is not among them.
+    heads: list[tuple[float, int]] = fresh(list)
+    _relaunches: Relaunches = fresh(lambda: Relaunches(SegmentTree(), {}))
+
     def __init__(self, undone: Collection[str] = ()) -> None:
+        super().__init__()
         self.undone = frozenset(undone)
-        self.tree = SegmentTree()
-        self.checkpoints = CheckpointBook()
-        self._sources: dict[str, SourceState] = {}
-        self._newest: dict[int, str] = {}
-        #: (number, source) of those that are not their rank's newest, as a heap: the oldest is forgotten first.
-        self._replaced: list[tuple[int, str]] = []
-        self._seen = 0
-        self._last_time: dict[str, float] = {}
-        #: Source -> when its process started, unix seconds.
-        self.starts: dict[str, float] = {}
-        self._held: dict[str, list[Placed]] = {}
-        #: (when it was created, id) of each segment that became the head, in order; the root is not among them.
-        self.heads: list[tuple[float, int]] = []
         self._relaunches = Relaunches(self.tree, self._sources)
 
     @property

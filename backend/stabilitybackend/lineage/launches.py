@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 
+from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["Launch", "Launches"]
@@ -96,15 +97,20 @@ class Launch:
         return self.trained < start.started >= self.newest or self.starts[-1] > first_row + AHEAD_S
 
 
-class Launches:
+class Launches(Stateful):
     """The launches of a run, by their start."""
 
+    _launches: list[Launch] = fresh(list)
+    _starts: dict[str, _Start] = fresh(dict)
+    #: Rank -> starts of its processes and their sources, rising.
+    _ranks: dict[int, list[tuple[float, str]]] = fresh(dict)
+
     def __init__(self) -> None:
-        self._launches: list[Launch] = []
+        super().__init__()
         self._of: dict[str, Launch] = {}
-        self._starts: dict[str, _Start] = {}
-        #: Rank -> starts of its processes and their sources, rising.
-        self._ranks: dict[int, list[tuple[float, str]]] = {}
+
+    def restored(self) -> None:
+        self._of = {source: launch for launch in self._launches for source in launch.members.values()}
 
     def of(self, source: str) -> Launch | None:
         """Return the launch of a source as it is understood now, None for an agent."""

@@ -8,6 +8,7 @@ from stabilitybackend.lineage.changes import Forked, Placed
 from stabilitybackend.lineage.launches import Launch, Launches
 from stabilitybackend.lineage.sources import STRIDES_THAT_GO_ON, SourceState
 from stabilitybackend.lineage.tree import Segment, SegmentTree
+from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["WENT_BACK", "WENT_ON", "Relaunches"]
@@ -17,7 +18,7 @@ WENT_BACK = "the job was started again and went on from an earlier step"
 WENT_ON = "the job was started again and went on"
 
 
-class Relaunches:
+class Relaunches(Stateful):
     """The launches of a run in its tree.
 
     A launch of several ranks gets a segment of its own even where it goes on at the next step (cause ``resume``): what
@@ -28,11 +29,13 @@ class Relaunches:
         tree: of the run. sources: id -> where each source is.
     """
 
+    launches: Launches = fresh(Launches)
+    _world: int = 1
+
     def __init__(self, tree: SegmentTree, sources: Mapping[str, SourceState]) -> None:
-        self.launches = Launches()
+        super().__init__()
         self._tree = tree
         self._sources = sources
-        self._world = 1
 
     def saw(self, info: SourceInfo) -> None:
         """Note the start of a process."""

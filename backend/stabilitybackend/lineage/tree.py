@@ -8,6 +8,7 @@ from typing import Any
 
 from stabilitybackend.schema.lineage import Cause, Segments
 from stabilitybackend.schema.lineage import Segment as ShownSegment
+from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock
 
 __all__ = ["ROOT_FORK", "PathRange", "Segment", "SegmentTree"]
@@ -82,22 +83,21 @@ class PathRange:
     last: int | None
 
 
-class SegmentTree:
+class SegmentTree(Stateful):
     """Segments of a run, and the head among them.
 
     The path to the head is kept as it changes: a run that went back a thousand times must not walk all of it at each
     step. So a segment that is in the tree is moved by ``rehang`` only.
     """
 
-    def __init__(self) -> None:
-        self._segments: list[Segment] = [Segment(0, "", None, ROOT_FORK, "start")]
-        self._by_key: dict[str, list[int]] = {"": [0]}
-        self._head = 0
-        #: The path to the head, and segment -> last step of it there, None for no end.
-        self._path = [PathRange(0, ROOT_FORK + 1, None)]
-        self._ends: dict[int, int | None] = {0: None}
-        #: Segments of which something was not reported to browsers yet, in the order in which it happened.
-        self._news: dict[int, None] = {}
+    _segments: list[Segment] = fresh(lambda: [Segment(0, "", None, ROOT_FORK, "start")])
+    _by_key: dict[str, list[int]] = fresh(lambda: {"": [0]})
+    _head: int = 0
+    #: The path to the head, and segment -> last step of it there, None for no end.
+    _path: list[PathRange] = fresh(lambda: [PathRange(0, ROOT_FORK + 1, None)])
+    _ends: dict[int, int | None] = fresh(lambda: {0: None})
+    #: Segments of which something was not reported to browsers yet, in the order in which it happened.
+    _news: dict[int, None] = fresh(dict)
 
     @property
     def head(self) -> int:

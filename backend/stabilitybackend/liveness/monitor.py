@@ -37,6 +37,7 @@ from stabilitybackend.schema.health import AgentHealth, RankHealth
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.runs import RunStatus
 from stabilitybackend.slices import at_once
+from stabilitybackend.stateful import Stateful, fresh
 
 #: Ranks followed per run; more are counted, not followed.
 MAX_RANKS = 20_000
@@ -46,7 +47,7 @@ MAX_WORLD = 20_000
 __all__ = ["LivenessMonitor"]
 
 
-class LivenessMonitor:
+class LivenessMonitor(Stateful):
     """Watches the processes of one run.
 
     Args:
@@ -54,15 +55,21 @@ class LivenessMonitor:
         limits: how long ranks may stand and agents be silent; may be replaced at any time.
     """
 
+    #: What agents collected on suspicion.
+    dumps: DumpBook = fresh(DumpBook)
+    _ranks: dict[int, RankWatch] = fresh(dict)
+    _budgets: Budgets = fresh(Budgets)
+    _deaths: DeathWatch = fresh(DeathWatch)
+    #: Slots that came twice in one message or of a rank that no job has, and stacks that say nothing.
+    bad_slots: int = 0
+    #: Ranks not followed because there were more than MAX_RANKS.
+    ranks_not_followed: int = 0
+
     def __init__(self, run_id: str, limits: Limits | None = None) -> None:
+        super().__init__()
         self.run_id = run_id
         self.limits = limits or Limits()
-        #: What agents collected on suspicion.
-        self.dumps = DumpBook()
-        self._ranks: dict[int, RankWatch] = {}
-        self._budgets = Budgets()
         self._agents = AgentBook()
-        self._deaths = DeathWatch()
         self._hang = HangWatch(run_id, self.dumps)
         self._first_step = FirstStep(run_id, self.dumps)
         self._slow = SlowRanks()
@@ -75,10 +82,6 @@ class LivenessMonitor:
         self._gpu_faults: Iterable[CriticalFault] = ()
         #: Of the job, as its frames tell it.
         self.newest_start = JobStart(0.0, 0)
-        #: Slots that came twice in one message or of a rank that no job has, and stacks that say nothing.
-        self.bad_slots = 0
-        #: Ranks not followed because there were more than MAX_RANKS.
-        self.ranks_not_followed = 0
 
     # --- what is stored ------------------------------------------------------------------------------------------
 
@@ -94,30 +97,10 @@ class LivenessMonitor:
             elif incident.state == "open" and incident.kind == "straggler" and incident.detector == "liveness":
                 self._slow.load(finding_of(incident))
 
-    def saved(self) -> dict[str, Any]:
-        """Return for ``restore`` what is known of the processes. Agents are not in it: they come by themselves."""
-        return {
-            "ranks": self._ranks,
-            "budgets": self._budgets,
-            "deaths": self._deaths,
-            "dumps": self.dumps.saved(),
-            "bad_slots": self.bad_slots,
-            "ranks_not_followed": self.ranks_not_followed,
-        }
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over what ``saved`` returned, as after a restart: no agent has reached us yet.
-
-        Call ``load`` with the stored incidents afterwards: an open hang or a lost agent is known from there.
-        """
-        self._ranks = dict(saved["ranks"])
+    def restored(self) -> None:
+        """No agent has reached us yet. Call ``load``: an open hang or a lost agent is known from stored incidents."""
         for watch in self._ranks.values():
             watch.unseen()
-        self._budgets = saved["budgets"]
-        self._deaths = saved["deaths"]
-        self._deaths.tell_again()
-        self.dumps.restore(saved["dumps"])
-        self.bad_slots, self.ranks_not_followed = int(saved["bad_slots"]), int(saved["ranks_not_followed"])
 
     # --- what agents say -----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from stabilitybackend.liveness.rank_watch import start_of
 from stabilitybackend.schema.health import AgentHealth
 from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.runs import WorldSize
+from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import SourceInfo
 
 __all__ = ["MAX_LAUNCHES", "Launch", "World", "left_nodes", "newest_starts"]
@@ -38,32 +39,19 @@ class Launch:
     last_step: int | None
 
 
-class World:
+class World(Stateful):
     """The launches of one run, and the GPUs of its nodes.
 
     Attributes:
         size: ranks of the newest launch.
     """
 
-    def __init__(self) -> None:
-        self.size = 1
-        self._newest = 0.0
-        self._rank: int | None = None
-        #: Source of the lowest rank -> [started, world size, first step, last step].
-        self._launches: dict[str, list[Any]] = {}
-        self._gpus: dict[str, int] = {}
-
-    def saved(self) -> dict[str, Any]:
-        """Return for ``restore`` what is known, in plain containers."""
-        return {
-            "size": self.size, "newest": self._newest, "rank": self._rank, "launches": self._launches,
-            "gpus": self._gpus,
-        }  # fmt: skip
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over what ``saved`` returned."""
-        self.size, self._newest, self._rank = int(saved["size"]), float(saved["newest"]), saved["rank"]
-        self._launches, self._gpus = dict(saved["launches"]), dict(saved["gpus"])
+    size: int = 1
+    _newest: float = 0.0
+    _rank: int | None = None
+    #: Source of the lowest rank -> [started, world size, first step, last step].
+    _launches: dict[str, list[Any]] = fresh(dict)
+    _gpus: dict[str, int] = fresh(dict)
 
     def seen(self, source: SourceInfo) -> None:
         """Take note of who sent a frame; late words of an old launch change nothing of today's."""

@@ -21,6 +21,7 @@ from stabilitybackend.lineage.tree import SegmentTree
 from stabilitybackend.points.store import RunStore, SeriesKey
 from stabilitybackend.points.timestamps import last_row
 from stabilitybackend.points.watched_metric import Watching
+from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["COUNTED", "MAX_LATEST", "RunSummary"]
 
@@ -50,27 +51,33 @@ class _Count:
     alive: int = 0
 
 
-class RunSummary:
+class RunSummary(Stateful):
     """The summary of one run. Call ``add`` for rows before the store gets them, ``forked`` when the tree changed."""
 
+    #: The metrics whose newest value is kept, in the order in which they appeared.
+    _names: dict[str, None] = fresh(dict)
+    _newest: dict[str, _Newest] = fresh(dict)
+    #: Metrics whose newest value is on a dead branch now: looked up when they are asked for.
+    _lost: set[str] = fresh(set)
+    _counted: str | None = None
+    #: Segment -> series of the counted metric there; strays are under None and always dead.
+    _counts: dict[int | None, dict[_Who, _Count]] = fresh(dict)
+    _total: int = 0
+    _alive: int = 0
+    #: Segment of the effective path -> greatest step of it that is effective, None for all.
+    _limits: dict[int, int | None] = fresh(lambda: {0: None})
+    _head: int = 0
+    _stale: bool = False
+    #: Series whose effective points are to be counted again: a fork of a large job concerns thousands of them.
+    _recount: dict[tuple[int, _Who], None] = fresh(dict)
+
     def __init__(self) -> None:
-        #: The metrics whose newest value is kept, in the order in which they appeared, and as a set.
-        self._names: dict[str, None] = {}
+        super().__init__()
         self._shown: set[str] = set()
-        self._newest: dict[str, _Newest] = {}
-        #: Metrics whose newest value is on a dead branch now: looked up when they are asked for.
-        self._lost: set[str] = set()
-        self._counted: str | None = None
-        #: Segment -> series of the counted metric there; strays are under None and always dead.
-        self._counts: dict[int | None, dict[_Who, _Count]] = {}
-        self._total = self._alive = 0
-        #: Segment of the effective path -> greatest step of it that is effective, None for all.
-        self._limits: dict[int, int | None] = {0: None}
-        self._head = 0
-        self._stale = False
-        #: Series whose effective points are to be counted again: a fork of a large job concerns thousands of them.
-        self._recount: dict[tuple[int, _Who], None] = {}
         self._watching = Watching()
+
+    def restored(self) -> None:
+        self._shown = set(self._names)
 
     # --- what happens --------------------------------------------------------------------------------------------
 
@@ -235,41 +242,6 @@ class RunSummary:
             "effective_points": self._alive,
             "dead_points": self._total - self._alive + pending,
         }
-
-    # --- snapshots -----------------------------------------------------------------------------------------------
-
-    def saved(self) -> dict[str, Any]:
-        """Return the whole state as plain containers, for ``restore``."""
-        return {
-            "names": list(self._names),
-            "newest": {name: tuple(newest) for name, newest in self._newest.items()},
-            "lost": list(self._lost),
-            "counted": self._counted,
-            "counts": {
-                segment: {who: (c.high, c.total, c.alive) for who, c in series.items()}
-                for segment, series in self._counts.items()
-            },
-            "limits": dict(self._limits),
-            "head": self._head,
-            "stale": self._stale,
-            "recount": list(self._recount),
-        }
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over what ``saved`` returned."""
-        self._names = dict.fromkeys(saved["names"])
-        self._shown = set(saved["names"])
-        self._newest = {name: _Newest(*newest) for name, newest in saved["newest"].items()}
-        self._lost = set(saved["lost"])
-        self._counted = saved["counted"]
-        self._counts = {
-            segment: {who: _Count(*count) for who, count in series.items()}
-            for segment, series in saved["counts"].items()
-        }
-        every = [count for series in self._counts.values() for count in series.values()]
-        self._total, self._alive = sum(c.total for c in every), sum(c.alive for c in every)
-        self._limits, self._head, self._stale = dict(saved["limits"]), int(saved["head"]), bool(saved["stale"])
-        self._recount = dict.fromkeys(saved.get("recount", ()))
 
 
 def _end(limits: Mapping[int, int | None], segment: int) -> float:

@@ -38,6 +38,7 @@ from stabilitybackend.runs.derived.rollback_offer import checkpoints_of, job_of
 from stabilitybackend.runs.step_clock import Pace
 from stabilitybackend.runs.ticking import Ticking
 from stabilitybackend.runs.unreadable import Unreadable
+from stabilitybackend.saving import Part, Unfit, part_of, restore
 from stabilitybackend.schema.commands import Command, CommandRequest
 from stabilitybackend.schema.events import CommandReport, GpuNote, read_event
 from stabilitybackend.schema.health import AgentHealth, read_health
@@ -45,12 +46,19 @@ from stabilitybackend.schema.lineage import Checkpoint
 from stabilitybackend.schema.reading import Misfit
 from stabilitybackend.schema.runs import RunView
 from stabilitybackend.slices import at_once
+from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.wire import EventBlock, Frame, Health, PointsBlock, SourceInfo
 
 __all__ = ["RunState"]
 
 #: Agents whose last health is kept; the longest silent ones go first.
 MAX_AGENTS = 4_096
+
+
+class GpuNotes(Stateful):
+    """What each node's agent can see of its GPUs: node -> the newest ``gpu_note`` (docs/wire.md)."""
+
+    of: dict[str, dict[str, Any]] = fresh(dict)
 
 
 class RunState:
@@ -83,7 +91,7 @@ class RunState:
         self._summary = RunSummary()
         self.times = TimesFound(PRIMARY_METRICS)
         self._pace = Pace(clock)
-        self._gpu_notes: dict[str, dict[str, Any]] = {}
+        self._gpu_notes = GpuNotes()
         self._ticking = Ticking()
         #: Whether incidents are judged again from replayed frames (``runs/reconcile_incidents.py``).
         self.retelling = False
@@ -234,7 +242,7 @@ class RunState:
         elif event.type == "gpu_inventory":
             self.world.inventory(event.source.node, event.data)
         elif event.type == "gpu_note":
-            self._gpu_notes[event.source.node] = dict(event.data)
+            self._gpu_notes.of[event.source.node] = dict(event.data)
         elif event.type == "command" and not replayed:
             report = msgspec.convert(event.data, CommandReport)
             changes.add_commands(self.commands.on_event(rank, event.step, report, event.time, node=event.source.node))
@@ -281,7 +289,7 @@ class RunState:
 
     def agent_view(self, agent: AgentHealth) -> AgentHealth:
         """Return what an agent reports with what is known of its node's GPUs now."""
-        note = self._gpu_notes.get(agent.node, {"text": "no report about GPUs from this node yet"})
+        note = self._gpu_notes.of.get(agent.node, {"text": "no report about GPUs from this node yet"})
         agent.gpu = GpuNote(note.get("visible", False), note.get("text", ""))
         agent.gpus = self.gpu_readings.of(agent.node)
         return agent
@@ -298,53 +306,40 @@ class RunState:
 
     # --- snapshots ------------------------------------------------------------------------------------------------
 
-    def saved(self) -> dict[str, Any]:
-        """Return for ``restore`` what was folded from the frames, but for points, incidents and commands.
+    def saved(self) -> list[Part]:
+        """Return for ``restore`` what was folded from the frames, but for points, incidents and commands."""
+        return [part_of(name, part) for name, part in self._parts().items()] + self.judge.saved()
 
-        Nothing is copied: pickle it before the next frame (``runs/archiving/snapshot.py``).
-        """
-        return {
-            "fold": self.fold,
-            "judge": self.judge.saved(),
-            "evidence": self._evidence.saved(),
-            "liveness": self.liveness.saved(),
-            "gpus": self.gpus.saved(),
-            "stretches": self.stretches.saved(),
-            "summary": self._summary.saved(),
-            "world": self.world.saved(),
-            "pace": self._pace.saved(),
-            "gpu_notes": self._gpu_notes,
-            "unreadable": self.unreadable.saved(),
-            "handlers": self.handlers.saved(),
-        }
-
-    def restore(self, saved: Mapping[str, Any], loads: Callable[[bytes], Any]) -> None:
-        """Take over what ``saved`` returned, into a state that has seen no frame.
-
-        Args:
-            loads: reads pickled detectors without trusting them.
+    def restore(self, saved: Mapping[str, Part]) -> None:
+        """Take over what ``saved`` returned, into a state that has seen no frame. Then call ``judge.judge_again``.
 
         Raises:
-            ValueError: it was folded with another undone segment, or with other detectors.
+            Unfit: a part is of another version, or it was folded with another undone segment.
         """
-        fold: LineageFold = saved["fold"]
-        changed = sorted(key for key in fold.undone ^ self.fold.undone if fold.tree.with_key(key))
+        undone = self.fold.undone
+        for name, part in self._parts().items():
+            restore(part, saved.get(name), name)
+        changed = sorted(key for key in self.fold.undone ^ undone if self.fold.tree.with_key(key))
         if changed:
-            raise ValueError(f"segment {changed[0]!r} has been undone, or no longer is, since it was folded")
-        fold.undone, self.fold = self.fold.undone, fold
-        self.judge.fold = fold
-        self.judge.restore(saved["judge"], loads)
-        self._evidence.restore(saved["evidence"])
-        self.liveness.restore(saved["liveness"])
-        self.gpus.restore(saved["gpus"])
-        self.stretches.restore(saved["stretches"])
-        self._summary.restore(saved["summary"])
-        self.world.restore(saved["world"])
+            raise Unfit(f"segment {changed[0]!r} has been undone, or no longer is, since it was folded")
+        self.fold.undone = undone
+        self.judge.restore(saved)
         self.liveness.newest_start = self.world.newest_start
-        self._pace.restore(saved["pace"])
-        self._gpu_notes = dict(saved["gpu_notes"])
-        self.unreadable.restore(saved["unreadable"])
-        self.handlers.restore(saved.get("handlers", {}))
+
+    def _parts(self) -> dict[str, Stateful]:
+        return {
+            "lineage": self.fold,
+            "evidence": self._evidence,
+            "liveness": self.liveness,
+            "gpus": self.gpus,
+            "gpu_notes": self._gpu_notes,
+            "stretches": self.stretches,
+            "summary": self._summary,
+            "world": self.world,
+            "pace": self._pace,
+            "unreadable": self.unreadable,
+            "handlers": self.handlers,
+        }
 
     # --- what people ask -----------------------------------------------------------------------------------------
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+
+from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["Pace"]
 
@@ -17,18 +18,20 @@ FEW_STEP_TIMES = 3
 MAX_EXTRAPOLATION_S = 2.0
 
 
-class Pace:
+class Pace(Stateful):
     """The pace of one job.
 
     Args:
         clock: unix seconds now.
     """
 
+    _running: tuple[int, float] | None = None
+    _last_row: tuple[int, float] | None = None
+    _step_times: deque[float] = fresh(deque, maxlen=STEP_TIMES_KEPT)
+
     def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
         self._clock = clock
-        self._running: tuple[int, float] | None = None
-        self._last_row: tuple[int, float] | None = None
-        self._step_times: deque[float] = deque(maxlen=STEP_TIMES_KEPT)
 
     @property
     def newest(self) -> int:
@@ -64,12 +67,3 @@ class Pace:
         step, seen = self._running
         elapsed_s = min(max(self._clock() - seen, 0.0), MAX_EXTRAPOLATION_S)
         return step + (int(elapsed_s / step_time_s) if step_time_s and step_time_s > 0 else 0), step_time_s
-
-    def saved(self) -> dict[str, Any]:
-        """Return for ``restore`` what is known, in plain containers."""
-        return {"running": self._running, "last_row": self._last_row, "step_times": list(self._step_times)}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over what ``saved`` returned."""
-        self._running, self._last_row = saved["running"], saved["last_row"]
-        self._step_times.extend(saved["step_times"])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from stabilitybackend.quiet_log import QuietLog
 from stabilitybackend.schema.runs import UnreadableCounts, UnreadableReason
+from stabilitybackend.stateful import Stateful, fresh
 
 __all__ = ["Unreadable"]
 
@@ -19,7 +19,7 @@ MAX_CHARS = 200
 _log = logging.getLogger(__name__)
 
 
-class Unreadable:
+class Unreadable(Stateful):
     """Counts of one run.
 
     Args:
@@ -31,12 +31,14 @@ class Unreadable:
         fields: fields that were left out of events and of agents' words.
     """
 
+    passed_over: int = 0
+    defects: int = 0
+    fields: int = 0
+    _named: dict[tuple[str, str], list[Any]] = fresh(dict)
+
     def __init__(self, run_id: str) -> None:
-        self.passed_over = 0
-        self.defects = 0
-        self.fields = 0
+        super().__init__()
         self._run_id = run_id
-        self._named: dict[tuple[str, str], list[Any]] = {}
         self._quiet = QuietLog(_log)
 
     def field(self, what: str, why: str, source: str) -> None:
@@ -76,12 +78,3 @@ class Unreadable:
         """Return the counts as a run shows them."""
         named = [UnreadableReason(what, why, count, who) for (what, why), (count, who) in self._named.items()]
         return UnreadableCounts(self.passed_over, self.defects, self.fields, named)
-
-    def saved(self) -> dict[str, Any]:
-        """Return for ``restore`` what was counted."""
-        return {name: getattr(self, name) for name in ("passed_over", "defects", "fields", "_named")}
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take over what ``saved`` returned."""
-        for name, value in saved.items():
-            setattr(self, name, value)

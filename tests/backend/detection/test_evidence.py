@@ -20,6 +20,7 @@ from stabilitybackend.points.store import RunStore
 from stabilitybackend.schema.incidents import as_json
 from stabilityclient.wire import Frame
 from support.job_frames import Job
+from support.saved_state import taken_over
 
 ONSET = 200
 
@@ -201,12 +202,10 @@ def test_batches_are_those_of_the_lowest_rank_bounded_and_kept_over_a_restart() 
     for step in range(1_000):
         evidence.batch(0, step, {"fingerprint": "x" * 1_000})
     evidence.batch(1, 1_000, {"fingerprint": "other"})
-    saved = evidence.saved()
-    assert [step for step, _ in saved["batches"]] == list(range(744, 1_000))
-    assert {len(mark) for _, mark in saved["batches"]} == {64}
-    again = Evidence()
-    again.restore(saved)
-    assert again.saved() == saved
+    for kept in (evidence, taken_over(evidence, Evidence())):
+        [batches, rank] = kept.saved_values()
+        assert (rank, [step for step, _ in batches]) == (0, list(range(744, 1_000)))
+        assert {len(mark) for _, mark in batches} == {64}
 
 
 def test_quiet_gradients_before_a_burst_and_growing_logits_are_told() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import struct
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -12,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stabilitybackend.detection import run_detection
-from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Point
+from stabilitybackend.detectors.engine.base import Detector, Finding, Mark, Point, fresh
 from stabilitybackend.runs.state import RunState
+from stabilitybackend.saving import restore
 from stabilityclient.agent.upload.framing import frame_of
 from stabilityclient.agent.upload.records import Row
 from stabilityclient.wire import Frame
@@ -26,9 +26,7 @@ class Listener(Detector):
     name: ClassVar[str] = "listener"
     kinds: ClassVar[tuple[str, ...]] = ("spike",)
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self.heard: list[Any] = []
+    heard: list[tuple[Any, ...]] = fresh(list)
 
     def wants(self, metric: str) -> bool:
         return metric in ("loss", "grad_norm")
@@ -38,7 +36,8 @@ class Listener(Detector):
         return []
 
     def note(self, mark: Mark) -> list[Finding]:
-        data = {name: mark.data[name] for name in ("fork_step", "cause", "left_behind")}
+        left = {metric: [list(point) for point in points] for metric, points in mark.data["left_behind"].items()}
+        data = {"fork_step": mark.data["fork_step"], "cause": mark.data["cause"], "left_behind": left}
         self.heard.append((mark.kind, mark.step, data))
         return []
 
@@ -63,8 +62,10 @@ def told(frames: Sequence[Frame], state: RunState | None = None) -> RunState:
 
 
 def heard(state: RunState, name: str = "listener") -> list[Any]:
-    bank = state.judge.saved()["bank" if name == "listener" else "ranks"]
-    return list(bank["detectors"][name].heard)
+    parts = {part.name: part for part in state.judge.saved()}
+    again = Listener() if name == "listener" else EveryRank()
+    restore(again, parts[f"detectors.{name}" if name == "listener" else f"ranks.{name}"], name)
+    return again.heard
 
 
 def losses(*points: tuple[int, float]) -> list[Any]:
@@ -75,7 +76,7 @@ def test_a_fork_is_told_right_before_its_first_row_with_what_the_old_branch_had_
     job = Job()
     frames = [job.rows([1, 2, 3, 4], {"loss": [4.0, 3.0, 2.0, 9.0]}), job.rolled_back(2, "k")]
     state = told([*frames, job.rows([3, 4], {"loss": [2.5, 2.4]})])
-    fork = ("fork", 3, {"fork_step": 2, "cause": "declared", "left_behind": {"loss": [(3, 2.0), (4, 9.0)]}})
+    fork = ("fork", 3, {"fork_step": 2, "cause": "declared", "left_behind": {"loss": [[3, 2.0], [4, 9.0]]}})
     assert heard(state) == [*losses((1, 4.0), (2, 3.0)), fork, *losses((3, 2.5), (4, 2.4))]
 
 
@@ -89,7 +90,7 @@ def test_a_fork_that_another_rank_speaks_of_first_tells_all_that_the_primary_ran
         first.rolled_back(2, "k"),
         first.rows([3], {"loss": [2.5]}),
     ]
-    fork = ("fork", 3, {"fork_step": 2, "cause": "declared", "left_behind": {"loss": [(3, 2.0), (4, 9.0)]}})
+    fork = ("fork", 3, {"fork_step": 2, "cause": "declared", "left_behind": {"loss": [[3, 2.0], [4, 9.0]]}})
     assert heard(told(frames)) == [*losses((1, 4.0), (2, 3.0)), fork, *losses((3, 2.5))]
 
 
@@ -98,7 +99,7 @@ def test_going_back_twice_to_one_step_tells_each_time_of_the_branch_that_was_lef
     frames = [job.rows([1, 2], {"loss": [4.0, 3.0]})]
     for turn, value in enumerate((5.0, 6.0)):
         frames += [job.rolled_back(1, f"k{turn}"), job.rows([2], {"loss": [value]})]
-    fork = ("fork", 2, {"fork_step": 1, "cause": "declared", "left_behind": {"loss": [(2, 5.0)]}})
+    fork = ("fork", 2, {"fork_step": 1, "cause": "declared", "left_behind": {"loss": [[2, 5.0]]}})
     assert heard(told(frames)) == [*losses((1, 4.0)), fork, *losses((2, 6.0))]
 
 
@@ -151,9 +152,9 @@ def test_neither_frame_borders_nor_a_restart_of_the_server_change_what_detectors
             some = cuts.randint(1, len(steps))
             told([pieces.rows(steps[:some], {name: values[:some] for name, values in rows.items()})], broken)
             steps, rows = steps[some:], {name: values[some:] for name, values in rows.items()}
-        saved = pickle.loads(pickle.dumps(broken.judge.saved()))
+        saved = {part.name: part for part in broken.judge.saved()}
         broken.judge = run_detection.Judge(broken.store, broken.fold)
-        broken.judge.restore(saved, pickle.loads)
+        broken.judge.restore(saved)
         fork = int(back * (last + count))
         told([whole.rolled_back(fork, f"k{turn}")], plain)
         told([pieces.rolled_back(fork, f"k{turn}")], broken)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import random
 import statistics
 from collections import deque
@@ -20,6 +19,7 @@ from stabilitybackend.detectors.stats.baseline import (
     YOUNG_POINTS,
     RobustBaseline,
 )
+from stabilitybackend.saving import pack, unpack
 
 _VALUES = st.lists(
     st.one_of(st.floats(-10, 10), st.sampled_from([0.0, 2.0, 2.5]), st.integers(0, 4).map(float)),
@@ -30,12 +30,12 @@ _VALUES = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(values=_VALUES, cut=st.integers(0, 300))
-def test_the_location_is_the_least_of_three_medians_also_after_a_pickle(values: list[float], cut: int) -> None:
+def test_the_location_is_the_least_of_three_medians_also_after_it_was_saved(values: list[float], cut: int) -> None:
     baseline = RobustBaseline()
     seen: deque[float] = deque(maxlen=WINDOW_POINTS)
     for i, value in enumerate(values):
         if i == cut:
-            baseline = pickle.loads(pickle.dumps(baseline))
+            baseline = unpack(RobustBaseline, pack(baseline), "baseline")
         baseline.learn(value)
         seen.append(value)
         baseline.refresh()

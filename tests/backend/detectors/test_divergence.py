@@ -62,7 +62,7 @@ def test_a_climb_that_comes_back_is_recovered_and_gives_its_claim_back() -> None
     assert found[-1].severity == "warning"
     assert found[-1].recovered_step is not None
     assert found[-1].recovered_step >= ONSET + 124
-    held = bank.saved()["detectors"]["divergence"].context.claimed("loss", "spike")
+    held = bank.context.claimed("loss", "spike")
     assert held is None
 
 
@@ -113,7 +113,7 @@ def test_a_learning_rate_above_all_before_is_named_and_no_excuse() -> None:
 
 def test_an_event_of_another_detector_keeps_it_silent_and_its_new_level_is_the_usual_one() -> None:
     bank = DetectorBank({"divergence": DivergenceDetector})
-    context = bank.saved()["detectors"]["divergence"].context
+    context = bank.context
     found = []
     for i, row in enumerate(rows("loss", climbing(0.3, 100, after=600))):
         if i == ONSET:

@@ -106,7 +106,7 @@ def test_the_steep_beginning_of_a_run_is_no_shift() -> None:
 
 def test_an_event_of_another_detector_keeps_it_silent_before_and_after() -> None:
     bank = DetectorBank({"level_shift": LevelShiftDetector})
-    context = bank.saved()["detectors"]["level_shift"].context
+    context = bank.context
     found = []
     for i, row in enumerate(rows("loss", jumping(1.5))):
         if i == JUMP + 2:

@@ -93,7 +93,7 @@ def test_a_note_ends_when_the_loss_falls_again() -> None:
 
 def test_what_a_spike_left_behind_is_a_note_that_names_the_spike() -> None:
     bank = DetectorBank({"plateau": PlateauDetector})
-    context = bank.saved()["detectors"]["plateau"].context
+    context = bank.context
     values = [max(0.5, 5 - i / 50) for i in range(400)] + noisy(4_000, seed=3, sigma=0.001, level=4.727)
     found = []
     for i, row in enumerate(rows("loss", values)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +24,7 @@ from stabilitybackend.schema.fleet import RunNames
 from stabilitybackend.schema.reading import Misfit
 from stabilityclient.wire import EventBlock, SourceInfo
 from support.gpu_events import Node
+from support.saved_state import taken_over
 
 
 def _told(watch: GpuWatch, *events: dict[str, Any], step: int = 100) -> dict[str, Finding]:
@@ -352,7 +352,7 @@ def test_whatever_agents_send_nothing_raises_and_a_restart_in_between_changes_no
     whole, before, after = GpuWatch(), GpuWatch(), GpuWatch()
     expected = [finding for event in told for finding in whole.event(event, 5)]
     found = [finding for event in told[:cut] for finding in before.event(event, 5)]
-    after.restore(pickle.loads(pickle.dumps(before.saved())))
+    taken_over(before, after)
     found += [finding for event in told[cut:] for finding in after.event(event, 5)]
     assert repr(found) == repr(expected)
     assert repr(after.tick(1e12)) == repr(whole.tick(1e12))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from typing import Any
-
 import pytest
 
 from stabilitybackend.incidents.incidents import IncidentBook
@@ -12,7 +9,7 @@ from stabilitybackend.incidents.rollback_target import UsableOf
 from stabilitybackend.liveness.budgets import Budgets, is_long
 from stabilitybackend.liveness.monitor import LivenessMonitor
 from stabilitybackend.liveness.settings import Limits
-from stabilitybackend.runs.archiving.snapshot import loads_restricted
+from support.saved_state import taken_over
 from support.watched_job import START, Job, kinds, source
 
 LIMITS = Limits()
@@ -128,9 +125,7 @@ def test_budgets_outlive_the_server_and_the_processes() -> None:
     job.run(60)
     with_tables(job, 9.0)
     job.run(20)
-    saved: dict[str, Any] = loads_restricted(pickle.dumps(job.monitor.saved(), protocol=5))
-    job.monitor, job.start = LivenessMonitor("run"), 2
-    job.monitor.restore(saved)
+    job.monitor, job.start = taken_over(job.monitor, LivenessMonitor("run")), 2
     job.stuck = {rank: {"phase": "data"} for rank in (0, 1)}
     job.run(3)
     assert job.monitor.budget_s(0, source(0, 2)) == 45.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ from hypothesis import strategies as st
 from stabilitybackend.liveness.stacks.collectives import read
 from stabilitybackend.liveness.stacks.dumps import DumpBook
 from stabilitybackend.liveness.stacks.parse import Frame, classify, main_thread
-from stabilitybackend.runs.archiving.snapshot import loads_restricted
 from support.gateway_stack import RawAgent
 from support.job_frames import Job as Frames
+from support.saved_state import taken_over
 from support.server_stack import RunningServer
 from support.watched_job import stack
 
@@ -177,8 +176,7 @@ def test_dumps_outlive_a_restart_through_the_snapshot() -> None:
     book, again = DumpBook(), DumpBook()
     for rank in range(4):
         taken(book, rank, WAITS, collectives=big_answer(rank, list(range(8)))["collectives"])
-    again.restore(loads_restricted(pickle.dumps(book.saved(), protocol=5)))
-    assert again.get("d-1") == book.get("d-1")
+    assert taken_over(book, again).get("d-1") == book.get("d-1")
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 
 from stabilitybackend.liveness.monitor import LivenessMonitor
-from stabilitybackend.runs.archiving.snapshot import loads_restricted
+from support.saved_state import taken_over
 from support.watched_job import START, Job, kinds, source, stack
 
 QUIET = {"step": -1, "step_start": 0.0, "phase": "", "phase_start": 0.0}
@@ -119,9 +117,7 @@ def test_a_job_that_tells_one_step_in_a_hundred_hangs_after_five_of_them_and_not
     job = Job(step_s=1.0)
     every = {0: 100, 1: 100}
     assert _run(job, 1_350, every) == []
-    saved = loads_restricted(pickle.dumps(job.monitor.saved(), protocol=5))
-    job.monitor, job.start = LivenessMonitor("run"), 2
-    job.monitor.restore(saved)
+    job.monitor, job.start = taken_over(job.monitor, LivenessMonitor("run")), 2
     assert _run(job, 1_150, every) == []  # the new processes know the pace of the old ones
     assert _run(job, 380, {}, moving=False) == []
     assert _run(job, 130, {}, moving=False) == [("hang", "open")]

@@ -8,6 +8,7 @@ from stabilitybackend.liveness.world_size import MAX_LAUNCHES, World, left_nodes
 from stabilitybackend.schema.health import AgentHealth, AgentState, RankHealth
 from stabilityclient.wire import SourceInfo
 from support.checkpoints import checkpoint
+from support.saved_state import taken_over
 
 
 def _world(*launches: tuple[float, int, int]) -> World:
@@ -41,8 +42,7 @@ def test_late_words_of_an_old_launch_change_nothing_of_today() -> None:
 def test_it_survives_a_restart_of_the_server_and_stays_bounded() -> None:
     world = _world(*((float(at), 2, at) for at in range(1, MAX_LAUNCHES + 20)))
     assert len(world.launches()) == MAX_LAUNCHES
-    again = World()
-    again.restore(world.saved())
+    again = taken_over(world, World())
     assert (again.launches(), again.size) == (world.launches(), world.size)
 
 

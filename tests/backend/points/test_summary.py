@@ -19,6 +19,7 @@ from stabilitybackend.points.summary import MAX_LATEST, RunSummary
 from stabilityclient.wire import Frame
 from support.job_frames import Job
 from support.job_stories import Story, stories, tell
+from support.saved_state import taken_over
 
 
 class _CountedStore(RunStore):
@@ -116,9 +117,7 @@ def test_asking_at_any_moment_changes_no_later_answer(told: tuple[Story, int]) -
 def test_a_summary_taken_up_from_what_was_saved_is_the_same(told: tuple[Story, int]) -> None:
     frames = tell(*told)
     run = _Run().feed(*frames[: len(frames) // 2])
-    again = RunSummary()
-    again.restore(run.summary.saved())
-    run.summary = again
+    run.summary = taken_over(run.summary, RunSummary())
     assert run.feed(*frames[len(frames) // 2 :]).view() == run.naive()
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import math
-import pickle
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from stabilitybackend.saving import Part, Unfit, pack, part_of, restore, unpack, unpacked
+from stabilitybackend.stateful import Stateful, fresh
 
 from .base import Detector, Finding, Mark, Point, Row
 from .context import Context
 from .metric_roles import BATCH_SIZE, GRAD_NORM, LR, role_of
 from .row_blocks import RowBlock, rows_in_order
 
-#: Snapshots kept. A detector set pickles to some ten KiB, so that this is about 1 MiB a run.
+#: Snapshots kept. The state of a detector set takes some ten KiB, so that this is about 1 MiB a run.
 MAX_SNAPSHOTS = 32
 #: Steps with rows between two snapshots: near the head a rollback feeds about so many again, in some ten milliseconds.
-#: Pickling all detectors costs as much as judging 30 rows.
+#: To save all detectors costs as much as judging 30 rows.
 SNAPSHOT_EVERY_STEPS = 1_024
 #: Rows given at once for which it pays to ask who has nothing to say to them.
 MANY_ROWS = 16
@@ -28,6 +30,8 @@ LATE_ROWS_ACCEPTED_AFTER = 32
 MAX_REMEMBERED_METRICS = 10_000
 #: Sets of metrics, logged in one row, of which those that are wanted are remembered; others are asked for one by one.
 MAX_REMEMBERED_SETS = 64
+#: What the context is called among the detectors that share it.
+_CONTEXT = "context"
 #: The step of the empty state: every step of a run comes after it.
 BEFORE_FIRST_STEP = -1
 
@@ -55,7 +59,7 @@ class _Plan(NamedTuple):
 _Wanted = tuple[str, Sequence[float], list[Callable[[Point], list[Finding]]]]
 
 
-class DetectorBank:
+class DetectorBank(Stateful):
     """Feeds points to detectors and rewinds them when the run does.
 
     Points come in the order of their steps, of the primary rank, on the effective path. After a rollback ``rewind``
@@ -67,11 +71,27 @@ class DetectorBank:
     A detector that raises is replaced by a fresh one and counted in ``failures``: one bad plug-in never stops the
     others.
 
+    Attributes:
+        detectors, context: those by name, and what they share; other objects after a rewind.
+        last_step: newest step fed, BEFORE_FIRST_STEP when none was.
+        late_points: rows refused because a later step had been fed already. failures: exceptions by detector name.
+
     Args:
         factories: name -> maker of a fresh detector, called again on a rewind to before the first snapshot.
         snapshot_every_steps: steps with points between two snapshots, >= 1.
         in_order: False where rows of many ranks come: no row is late then, and nothing can be rewound.
     """
+
+    _settings: dict[str, dict[str, float]] = fresh(dict)
+    #: (step, the detectors and their context as they were after it), ascending.
+    _snapshots: list[tuple[int, dict[str, bytes]]] = fresh(list)
+    _steps_since_snapshot: int = 0
+    _late_in_a_row: int = 0
+    #: Whether a mark came after the newest step: the state is no longer that of this step alone.
+    _just_marked: bool = False
+    last_step: int = BEFORE_FIRST_STEP
+    late_points: int = 0
+    failures: dict[str, int] = fresh(dict)
 
     def __init__(
         self,
@@ -81,26 +101,13 @@ class DetectorBank:
     ) -> None:
         if snapshot_every_steps < 1:
             raise ValueError(f"snapshot_every_steps is {snapshot_every_steps}, expected at least 1")
+        super().__init__()
         self._factories = factories
         self._every = snapshot_every_steps
         self._in_order = in_order
-        self._settings: Mapping[str, Mapping[str, float]] = {}
-        self._detectors: dict[str, Detector] = {}
-        self._context = Context()
-        self._adopt({name: make() for name, make in self._factories.items()})
+        self._adopt({name: make() for name, make in self._factories.items()}, Context())
         self._receivers: dict[str, tuple[str, ...]] = {}
         self._plans: dict[tuple[str, ...], _Plan] = {}
-        self._snapshots: list[tuple[int, bytes]] = []
-        self._steps_since_snapshot = 0
-        self._late_in_a_row = 0
-        #: Whether a mark came after the newest step: the state is no longer that of this step alone.
-        self._just_marked = False
-        #: Newest step fed, BEFORE_FIRST_STEP when none was.
-        self.last_step = BEFORE_FIRST_STEP
-        #: Rows refused because a later step had been fed already.
-        self.late_points = 0
-        #: Exceptions by detector name.
-        self.failures: dict[str, int] = {}
 
     def configure(self, settings: Mapping[str, Mapping[str, float]]) -> None:
         """Set the parameters of detectors by detector and name, all others to their default; the state stays.
@@ -112,7 +119,7 @@ class DetectorBank:
         for name, make in self._factories.items():
             make().configure(settings.get(name, {}))
         self._settings = {name: dict(settings[name]) for name in self._factories if settings.get(name)}
-        self._adopt(self._detectors)
+        self._adopt(self.detectors, self.context)
 
     def feed(self, point: Point) -> list[Finding]:
         """Give one point, a row of its own, to the detectors that want it and return what changed."""
@@ -166,7 +173,7 @@ class DetectorBank:
                 if len(block.steps) >= MANY_ROWS:
                     self._spare(wanted)
         found: list[tuple[float, Finding]] = []
-        context = self._context
+        context = self.context
         make = tuple.__new__  # a named tuple's own constructor costs twice as much, and this is the innermost loop
         for step, time, at, row in rows_in_order([block for block, _, _ in heard]):
             _, wanted, companions = heard[at]
@@ -184,9 +191,9 @@ class DetectorBank:
                     try:
                         news = update(point)
                     except Exception as error:
-                        fresh = self._failed(update.__self__, error)  # type: ignore[attr-defined]  # a bound method
+                        another = self._failed(update.__self__, error)  # type: ignore[attr-defined]  # a bound method
                         for _, _, others in (one for _, those, _ in heard for one in those):
-                            others[:] = [fresh.update if other == update else other for other in others]
+                            others[:] = [another.update if other == update else other for other in others]
                         continue
                     if news:
                         found += [(time, finding) for finding in news]
@@ -197,7 +204,7 @@ class DetectorBank:
         names, steps, times, columns = block
         found: list[tuple[float, Finding]] = []
         if columns and steps:
-            self._context.enter(steps[-1], times[-1])
+            self.context.enter(steps[-1], times[-1])
         for name, values, updates in self._wanted(self._plan(names), names, columns):
             for update in updates:
                 detector = update.__self__  # type: ignore[attr-defined]  # a bound method
@@ -215,9 +222,9 @@ class DetectorBank:
         if self._in_order and self.last_step != BEFORE_FIRST_STEP and not self._just_marked:
             self._save(mark.step)
         self._just_marked = True
-        self._context.mark(mark)
+        self.context.mark(mark)
         found: list[Finding] = []
-        for detector in list(self._detectors.values()):
+        for detector in list(self.detectors.values()):
             try:
                 found += detector.note(mark)
             except Exception as error:
@@ -226,7 +233,7 @@ class DetectorBank:
 
     def _wanted(self, plan: _Plan, names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
         """Return (metric, its values, ``update`` of those that want it) for all metrics that any detector wants."""
-        detectors = self._detectors
+        detectors = self.detectors
         return [
             (name, columns[name], [detectors[receiver].update for receiver in receivers])
             for place, receivers in plan.receivers
@@ -249,18 +256,17 @@ class DetectorBank:
     def _spare(self, wanted: list[_Wanted]) -> None:
         """Take those out of ``wanted`` that have nothing to say to values such as these."""
         ranges = {name: (min(v), max(v)) for name, v, _ in wanted if math.isfinite(sum(v))}
-        for detector in self._detectors.values():
+        for detector in self.detectors.values():
             own = [name for name, _, updates in wanted if detector.update in updates]
             if own and all(name in ranges for name in own) and detector.ignores({name: ranges[name] for name in own}):
                 for _, _, updates in wanted:
                     updates[:] = [update for update in updates if update != detector.update]
 
-    def _adopt(self, detectors: dict[str, Detector]) -> None:
+    def _adopt(self, detectors: dict[str, Detector], context: Context) -> None:
         """Make ``detectors`` the ones of this bank, with the settings of today and the context that they share."""
-        self._detectors = detectors
-        self._context = next((d.context for d in detectors.values()), self._context)
+        self.detectors, self.context = detectors, context
         for name, detector in detectors.items():
-            detector.context = self._context
+            detector.context = context
             detector.configure(self._settings.get(name, {}))
 
     def rewind(self, fork_step: int) -> int:
@@ -280,64 +286,63 @@ class DetectorBank:
         while self._snapshots and self._snapshots[-1][0] > fork_step:
             self._snapshots.pop()
         self._steps_since_snapshot = 0
-        if not self._snapshots:
-            self._adopt({name: make() for name, make in self._factories.items()})
-            self.last_step = BEFORE_FIRST_STEP
-        else:
+        made, context, self.last_step = {name: make() for name, make in self._factories.items()}, Context(), -1
+        if self._snapshots:
             self.last_step, state = self._snapshots[-1]
-            self._adopt(pickle.loads(state))  # made by this object, or read with care in restore()
+            for name, detector in made.items():
+                detector.take_over(unpack(type(detector), state[name], name))
+            context = unpack(Context, state[_CONTEXT], _CONTEXT)
+        self._adopt(made, context)
         return self.last_step
 
-    def saved(self) -> dict[str, Any]:
-        """Return the whole state for ``restore``: detectors, plain containers, and pickled detectors as bytes."""
-        return {
-            "detectors": self._detectors,
-            "settings": self._settings,
-            "snapshots": self._snapshots,
-            "steps_since_snapshot": self._steps_since_snapshot,
-            "late_in_a_row": self._late_in_a_row,
-            "just_marked": self._just_marked,
-            "last_step": self.last_step,
-            "late_points": self.late_points,
-            "failures": self.failures,
-        }
+    def saved(self, name: str) -> list[Part]:
+        """Return the whole state: of the bank, called ``name``, of the context and of each detector by itself."""
+        shared = {_CONTEXT: self.context, **self.detectors}
+        return [part_of(name, self), *(part_of(f"{name}.{one}", part) for one, part in shared.items())]
 
-    def restore(self, saved: Mapping[str, Any], loads: Callable[[bytes], Any]) -> None:
+    def restore(self, name: str, parts: Mapping[str, Part]) -> dict[str, str]:
         """Take over what ``saved`` returned.
 
-        Args:
-            loads: reads pickled detectors without trusting them: the bytes may come from a disk.
+        Returns:
+            Detector that has to judge the past again, since its state does not fit or is not there -> why.
 
         Raises:
-            ValueError: it holds other detectors than this bank.
+            Unfit: the state of the bank itself does not fit.
         """
-        for step, detectors in [(-1, saved["detectors"]), *((at, loads(state)) for at, state in saved["snapshots"])]:
-            kinds = {name: type(detector) for name, detector in detectors.items()}
-            expected = {name: type(detector) for name, detector in self._detectors.items()}
-            if kinds != expected:
-                raise ValueError(f"detectors {sorted(kinds)} saved at step {step}, expected {sorted(expected)}")
-        self._settings = {name: dict(settings) for name, settings in saved["settings"].items()}
-        self._adopt(dict(saved["detectors"]))
-        self._snapshots = list(saved["snapshots"])
-        self._steps_since_snapshot = int(saved["steps_since_snapshot"])
-        self._late_in_a_row = int(saved["late_in_a_row"])
-        self._just_marked = bool(saved["just_marked"])
-        self.last_step = int(saved["last_step"])
-        self.late_points = int(saved["late_points"])
-        self.failures = dict(saved["failures"])
+        restore(self, parts.get(name), name)
+        detectors, unfit, context = {one: make() for one, make in self._factories.items()}, {}, Context()
+        try:
+            context = unpacked(Context, parts.get(f"{name}.{_CONTEXT}"), _CONTEXT)
+        except Unfit as error:
+            unfit = dict.fromkeys(detectors, str(error))  # what one claims the others have to know
+        for one in detectors.keys() - unfit.keys():
+            try:
+                restore(detectors[one], parts.get(f"{name}.{one}"), one)
+            except Unfit as error:
+                unfit[one] = str(error)
+        self._adopt(detectors, context)
+        return unfit
 
-    @property
-    def context(self) -> Context:
-        """What the detectors share; another object after a rewind."""
-        return self._context
+    def empty(self) -> DetectorBank:
+        """Return another bank with the same detectors and settings that was fed nothing."""
+        other = DetectorBank(self._factories, self._every, self._in_order)
+        other.configure(self._settings)
+        return other
+
+    def replace(self, names: Collection[str], other: DetectorBank) -> None:
+        """Take some detectors, what they claim, and the snapshots from a bank that was fed the same points."""
+        context = other.context if self.detectors.keys() == set(names) else self.context
+        context.take_claims(other.context, names, self._factories)
+        self._adopt({**self.detectors, **{name: other.detectors[name] for name in names}}, context)
+        self._snapshots = other._snapshots
 
     def snapshot_steps(self) -> list[int]:
         """Return the steps to which a rewind needs no points again, ascending."""
         return [step for step, _ in self._snapshots]
 
-    def state(self) -> bytes:
-        """Return the pickled state of the detectors, for comparison and for size checks."""
-        return pickle.dumps(self._detectors, protocol=pickle.HIGHEST_PROTOCOL)
+    def state(self) -> dict[str, bytes]:
+        """Return the state of the context and of each detector, for comparison and for size checks too."""
+        return {_CONTEXT: pack(self.context), **{name: pack(one) for name, one in self.detectors.items()}}
 
     def _enter_step(self, step: int) -> None:
         """Save the state of the steps so far when one is due, before the first point of ``step``."""
@@ -369,7 +374,7 @@ class DetectorBank:
     def _receivers_of(self, metric: str) -> tuple[str, ...]:
         receivers = self._receivers.get(metric)
         if receivers is None:
-            receivers = tuple(name for name, detector in self._detectors.items() if detector.wants(metric))
+            receivers = tuple(name for name, detector in self.detectors.items() if detector.wants(metric))
             if len(self._receivers) < MAX_REMEMBERED_METRICS:
                 self._receivers[metric] = receivers
         return receivers
@@ -389,8 +394,5 @@ class DetectorBank:
         self.failures[name] = self.failures.get(name, 0) + 1
         if self.failures[name] == 1:
             _log.exception("detector %s failed and starts afresh: %s", name, error)
-        fresh = self._factories[name]()
-        fresh.context = self._context
-        fresh.configure(self._settings.get(name, {}))
-        self._detectors[name] = fresh
-        return fresh
+        self._adopt({**self.detectors, name: self._factories[name]()}, self.context)
+        return self.detectors[name]

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
+from stabilitybackend.stateful import Stateful, fresh
+
 if TYPE_CHECKING:
     from .context import Context
 
 __all__ = [
     "SENSITIVITY", "SEVERITIES", "Detector", "Finding", "Mark", "Parameter", "Point", "Recovery", "Row", "SettingError",
-    "Severity", "State",
+    "Severity", "State", "fresh",
 ]  # fmt: skip
 
 State = Literal["open", "recovered", "resolved"]
@@ -174,8 +176,12 @@ class Finding:
     evidence: dict[str, Any] = field(default_factory=dict)
 
 
-class Detector(ABC):
+class Detector(Stateful, ABC):
     """Base of all detectors: scores a point before it learns from it, and never learns from the anomaly.
+
+    What it remembers between two points are annotated attributes of its class, each with what it begins with (``fresh``
+    makes lists, dicts and deques): they are saved with the run and rewound with it, and there is nothing else to write.
+    Without an annotation are what ``configured`` derives, and constants.
 
     Class attributes:
         name: unique, lower case, names the file.
@@ -184,6 +190,7 @@ class Detector(ABC):
         parameters: what may be set, ``sensitivity`` first. The constructor takes them by name.
         every_rank: whether it gets the points of all ranks. Such a detector speaks of machines and not of the model:
             a rollback does not rewind it, it only gets the mark.
+        version: of its state. Raise it when an attribute gets another meaning: then it alone judges the past again.
 
     Attributes:
         context: what it may look up beside its points (``context.py``). The bank puts its shared one here.
@@ -204,6 +211,7 @@ class Detector(ABC):
     def __init__(self, **settings: float) -> None:
         from .context import Context  # the context knows marks, which are part of this contract
 
+        super().__init__()
         self.context: Context = Context()
         self.settings: dict[str, float] = {}
         self.configure(settings)
@@ -223,7 +231,7 @@ class Detector(ABC):
         }
         self.configured()
 
-    def configured(self) -> None:  # noqa: B027  # a hook that most detectors need not fill
+    def configured(self) -> None:  # a hook that most detectors need not fill
         """Called after the settings changed: derive thresholds here, so that ``update`` need not."""
 
     @abstractmethod
@@ -235,7 +243,7 @@ class Detector(ABC):
         """Take the next point and return what changed, usually nothing.
 
         Points come in the order of their steps. The work and the memory are bounded whatever the length of the run,
-        the object can be pickled at any moment, and a non-finite value never makes it deaf.
+        the state can be saved at any moment, and a non-finite value never makes it deaf.
         """
 
     def ignores(self, ranges: Mapping[str, tuple[float, float]]) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import copy
 import json
 import math
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+
+from stabilitybackend.stateful import fields_of
 
 from . import synthetic
 from .bank import DetectorBank
@@ -20,7 +21,7 @@ from .base import SEVERITIES, Detector, Finding, Mark, Point, Row, SettingError
 
 #: Points after which the memory of a detector is measured the second time.
 MANY_POINTS = 20_000
-#: Largest pickled detector that watches one metric, bytes. One is kept per run and detector, and 32 times in snapshots.
+#: Largest state of a detector that watches one metric, bytes. One is kept per run, and 32 times in snapshots.
 MAX_STATE_BYTES = 32 * 1024
 #: Findings about one event over 1,000 points that are still news and not chatter.
 MAX_FINDINGS_PER_EVENT = 24
@@ -62,9 +63,9 @@ def check_bounded_memory(make: Factory) -> None:
         bank = _bank(make)
         values = synthetic.noisy(MANY_POINTS, seed=3)
         _give(bank, synthetic.rows(metric, values[:2_000]))
-        early = len(bank.state())
+        early = _size(bank)
         _give(bank, synthetic.rows(metric, values[2_000:], start=2_000))
-        late = len(bank.state())
+        late = _size(bank)
         if late > MAX_STATE_BYTES or late > 1.25 * early + 512:
             raise LawBroken(
                 f"bounded memory: {early} bytes after 2,000 points of {metric}, {late} after {MANY_POINTS:,}; "
@@ -95,22 +96,31 @@ def check_survives_bad_input(make: Factory) -> None:
             keys = {finding.key for finding in _give(bank, series) if finding.severity != "info"}
             if len(keys) > 1:
                 raise LawBroken(f"survives bad input: {sorted(keys)[:4]} on {metric} ({name}), expected one at most")
-            if len(bank.state()) > MAX_STATE_BYTES:
-                raise LawBroken(f"survives bad input: {len(bank.state())} bytes of state on {metric} ({name})")
+            if _size(bank) > MAX_STATE_BYTES:
+                raise LawBroken(f"survives bad input: {_size(bank)} bytes of state on {metric} ({name})")
 
 
-def check_resumes_from_pickle(make: Factory) -> None:
-    """A detector that was pickled and loaded in the middle goes on as if nothing had been."""
+def check_resumes_from_its_saved_state(make: Factory) -> None:
+    """A detector whose state was saved and taken over by a fresh one goes on as if nothing had been."""
     for name, series in _events(make):
-        bank, found = _bank(make), []
+        bank, found, undeclared = _bank(make), [], _undeclared(_bank(make))
         for i, item in enumerate(series):
             if i % 37 == 0:
-                saved = pickle.dumps(bank.saved())
-                bank = _bank(make)
-                bank.restore(pickle.loads(saved), pickle.loads)  # made here, two lines above
+                saved = {part.name: part for part in bank.saved("bank")}
+                another = _bank(make)
+                unfit = another.restore("bank", saved)
+                changed = sorted(
+                    attribute for attribute, value in _undeclared(bank) if (attribute, value) not in undeclared
+                )
+                if unfit or changed:
+                    raise LawBroken(
+                        f"resumes from its saved state: {[*unfit.values(), *changed]} on {name}, expected that each "
+                        "attribute that it changes is annotated in its class, with its type and what it begins with"
+                    )
+                bank = another
             found += _give(bank, [item])
         if found != _feed(make, series):
-            raise LawBroken(f"resumes from pickle: findings on {name} differ after a pickle in the middle")
+            raise LawBroken(f"resumes from its saved state: findings on {name} differ after it was saved in the middle")
 
 
 def check_rewinds_to_the_fork(make: Factory) -> None:
@@ -254,7 +264,7 @@ CHECKS: tuple[Callable[[Factory], None], ...] = (
     check_works_from_the_first_point,
     check_survives_bad_input,
     check_deterministic,
-    check_resumes_from_pickle,
+    check_resumes_from_its_saved_state,
     check_rewinds_to_the_fork,
     check_bounded_memory,
     check_input_not_kept,
@@ -297,6 +307,17 @@ def _events(make: Factory) -> Iterator[tuple[str, Series]]:
 
 def _bank(make: Factory) -> DetectorBank:
     return DetectorBank({make().name: make}, in_order=not make().every_rank)
+
+
+def _size(bank: DetectorBank) -> int:
+    return sum(map(len, bank.state().values()))
+
+
+def _undeclared(bank: DetectorBank) -> list[tuple[str, str]]:
+    """Return the attributes that are no part of the saved state, each with what it shows as."""
+    [detector] = bank.detectors.values()
+    kept = fields_of(type(detector)).keys() | {"context", "settings"}
+    return [(name, repr(value)) for name, value in vars(detector).items() if name not in kept]
 
 
 def _give(bank: DetectorBank, series: Iterable[Row | Mark]) -> list[Finding]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from statistics import median
 from typing import NamedTuple
 
@@ -69,14 +70,12 @@ class Claim:
     ended_step: int | None = None
 
 
+@dataclass(slots=True)
 class Companion:
     """The newest finite values of one metric."""
 
-    __slots__ = ("values",)
-
-    def __init__(self) -> None:
-        #: (step, value), oldest first.
-        self.values: deque[tuple[int, float]] = deque(maxlen=COMPANION_POINTS)
+    #: (step, value), oldest first.
+    values: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=COMPANION_POINTS))
 
     @property
     def last(self) -> float:
@@ -97,32 +96,27 @@ class Companion:
         return median(past) if past else math.nan
 
 
+@dataclass(slots=True)
 class Context:
     """What is known of a run beside the curve that a detector judges."""
 
-    __slots__ = (
-        "_claims", "_intervals", "_warming", "batch_size", "excuses", "grad_norm", "interval", "lr", "marks", "rows",
-        "step", "time",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.lr = Companion()
-        self.grad_norm = Companion()
-        self.batch_size = Companion()
-        #: The newest row's step and time; -1 and 0 before the first.
-        self.step = -1
-        self.time = 0.0
-        #: Rows with a new step so far.
-        self.rows = 0
-        #: Newest marks, oldest first.
-        self.marks: deque[Mark] = deque(maxlen=MAX_MARKS)
-        #: Newest known reasons for a curve to move, oldest first.
-        self.excuses: deque[Excuse] = deque(maxlen=MAX_EXCUSES)
-        #: The usual distance between two rows, steps, >= 1.
-        self.interval = 1.0
-        self._claims: dict[str, Claim] = {}
-        self._intervals: deque[int] = deque(maxlen=INTERVALS)
-        self._warming = True
+    lr: Companion = field(default_factory=Companion)
+    grad_norm: Companion = field(default_factory=Companion)
+    batch_size: Companion = field(default_factory=Companion)
+    #: The newest row's step and time; -1 and 0 before the first.
+    step: int = -1
+    time: float = 0.0
+    #: Rows with a new step so far.
+    rows: int = 0
+    #: Newest marks, oldest first.
+    marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=MAX_MARKS))
+    #: Newest known reasons for a curve to move, oldest first.
+    excuses: deque[Excuse] = field(default_factory=lambda: deque(maxlen=MAX_EXCUSES))
+    #: The usual distance between two rows, steps, >= 1.
+    interval: float = 1.0
+    _claims: dict[str, Claim] = field(default_factory=dict)
+    _intervals: deque[int] = field(default_factory=lambda: deque(maxlen=INTERVALS))
+    _warming: bool = True
 
     # --- filled by the bank --------------------------------------------------------------------------------------
 
@@ -201,6 +195,12 @@ class Context:
         """Take a detector's claim back: what comes now is no part of its event."""
         if metric in self._claims and self._claims[metric].detector == detector:
             del self._claims[metric]
+
+    def take_claims(self, other: Context, detectors: Collection[str], known: Collection[str]) -> None:
+        """Let ``detectors`` claim what they claim in ``other``; who is not among the ``known`` ones claims nothing."""
+        kept = {m: claim for m, claim in self._claims.items() if claim.detector in set(known) - set(detectors)}
+        taken = {m: claim for m, claim in other._claims.items() if claim.detector in detectors}
+        self._claims = {**taken, **kept}
 
     def claimed(self, metric: str, detector: str, within_steps: float = 0) -> Claim | None:
         """Return the claim of another detector on ``metric`` that is open or ended less than ``within_steps`` ago."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from stabilitybackend.detectors.engine.base import SENSITIVITY, Detector, Finding, Parameter, Point
+from stabilitybackend.detectors.engine.base import SENSITIVITY, Detector, Finding, Parameter, Point, fresh
 from stabilitybackend.detectors.engine.context import Claim
 from stabilitybackend.detectors.engine.metric_roles import LOSS, dataset_of, role_of
 from stabilitybackend.detectors.nonfinite import OVERFLOW
@@ -99,10 +99,8 @@ class SpikeDetector(Detector):
         ),
     }
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self._trackers: dict[str, Tracker] = {}
-        self._total: str | None = None
+    _trackers: dict[str, Tracker] = fresh(dict)
+    _total: str | None = None
 
     def configured(self) -> None:
         self._sensitivity = self.settings["sensitivity"]

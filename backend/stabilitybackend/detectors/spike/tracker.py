@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stabilitybackend.detectors.stats.baseline import RobustBaseline
@@ -108,6 +109,7 @@ class Proof(NamedTuple):
     needed: str
 
 
+@dataclass(slots=True)
 class Tracker:
     """What is known of one curve. ``low`` and ``high`` bound the values that need no look at all.
 
@@ -116,37 +118,31 @@ class Tracker:
         demand: heights that are needed are this many times those of ``RULES``, >= 1.
     """
 
-    __slots__ = (
-        "baseline", "block", "closed", "demand", "event", "high", "interval", "left_behind", "limit", "low", "metric",
-        "seen", "since_closed", "start", "step", "suspects", "tail", "watch_until",
-    )  # fmt: skip
-
-    def __init__(self, metric: str, demand: float = 1.0) -> None:
-        self.metric = metric
-        self.demand = demand
-        self.baseline = RobustBaseline()
-        self.tail = OutlierTail()
-        #: Quiet values that the baseline has not learnt yet.
-        self.block: list[float] = []
-        self.limit = 1
-        self.low = math.inf
-        self.high = -math.inf
-        #: Points before the block, and the step of the last of them.
-        self.seen = 0
-        self.step = -1
-        #: Steps between two points.
-        self.interval = 1.0
-        #: Height of the curve when the run began.
-        self.start = 0.0
-        self.suspects: deque[Suspect] = deque()
-        #: The point before which every point is looked at, because a high one came shortly before it.
-        self.watch_until = 0
-        self.event: SpikeEvent | None = None
-        #: The event that ended last, and points since then.
-        self.closed: SpikeEvent | None = None
-        self.since_closed = 0
-        #: The event whose level became the usual one.
-        self.left_behind: SpikeEvent | None = None
+    metric: str
+    demand: float = 1.0
+    baseline: RobustBaseline = field(default_factory=RobustBaseline)
+    tail: OutlierTail = field(default_factory=OutlierTail)
+    #: Quiet values that the baseline has not learnt yet.
+    block: list[float] = field(default_factory=list)
+    limit: int = 1
+    low: float = math.inf
+    high: float = -math.inf
+    #: Points before the block, and the step of the last of them.
+    seen: int = 0
+    step: int = -1
+    #: Steps between two points.
+    interval: float = 1.0
+    #: Height of the curve when the run began.
+    start: float = 0.0
+    suspects: deque[Suspect] = field(default_factory=deque)
+    #: The point before which every point is looked at, because a high one came shortly before it.
+    watch_until: int = 0
+    event: SpikeEvent | None = None
+    #: The event that ended last, and points since then.
+    closed: SpikeEvent | None = None
+    since_closed: int = 0
+    #: The event whose level became the usual one.
+    left_behind: SpikeEvent | None = None
 
     def flush(self, step: int) -> None:
         """Learn the block, which ends at ``step``, and set the quiet band again."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
-from typing import Any
 
 from .robust import MAD_TO_SIGMA, median
 
@@ -48,6 +48,7 @@ Q90_SIGMAS = 1.2816
 __all__ = ["RobustBaseline"]
 
 
+@dataclass(slots=True)
 class RobustBaseline:
     """Tells what the next value of a metric should look like: ``location`` and ``scale``, both robust.
 
@@ -66,30 +67,17 @@ class RobustBaseline:
         (2.05, 0.1)
     """
 
-    __slots__ = (
-        "_location", "_newest", "_old", "_residuals", "_scale", "_since_location", "_since_old", "_since_scale",
-        "_values", "points",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self._values: deque[float] = deque(maxlen=WINDOW_POINTS)
-        self._residuals: deque[float] = deque(maxlen=SCALE_POINTS)
-        self._location = math.nan
-        self._old = math.nan
-        self._newest = math.nan
-        self._scale = math.inf
-        self._since_location = 0
-        self._since_old = 0
-        self._since_scale = SCALE_EVERY_POINTS
-        #: Values learnt since the start; a ``restart`` does not set it back.
-        self.points = 0
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in self.__slots__)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        for name, value in zip(self.__slots__, state, strict=True):
-            setattr(self, name, value)
+    _values: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_POINTS))
+    _residuals: deque[float] = field(default_factory=lambda: deque(maxlen=SCALE_POINTS))
+    _location: float = math.nan
+    _old: float = math.nan
+    _newest: float = math.nan
+    _scale: float = math.inf
+    _since_location: int = 0
+    _since_old: int = 0
+    _since_scale: int = SCALE_EVERY_POINTS
+    #: Values learnt since the start; a ``restart`` does not set it back.
+    points: int = 0
 
     def location(self) -> float:
         """Return the value to measure the next one from. At least one value must have been learnt."""

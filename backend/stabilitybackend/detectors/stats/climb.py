@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -97,17 +98,15 @@ class Climb(NamedTuple):
     block_points: int
 
 
+@dataclass(slots=True)
 class _Scale:
     """The newest medians of blocks of one length, with their first steps and the learning rate then."""
 
-    __slots__ = ("block_points", "medians", "sigma", "steps")
-
-    def __init__(self, block_points: int) -> None:
-        self.block_points = block_points
-        self.medians: list[float] = []
-        self.steps: list[int] = []
-        #: Standard deviation of a median when it was last asked for in full.
-        self.sigma = 0.0
+    block_points: int
+    medians: list[float] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    #: Standard deviation of a median when it was last asked for in full.
+    sigma: float = 0.0
 
     def add(self, middle: float, step: int) -> None:
         self.medians.append(middle)
@@ -125,6 +124,7 @@ class _Scale:
         return self.medians[: max(0, bisect_left(self.steps, step) - 1)]
 
 
+@dataclass(slots=True)
 class Climbs:
     """Holds the medians of 8 points (512 points back) and of 64 points (4,096 back) of one curve, and looks at them.
 
@@ -132,13 +132,10 @@ class Climbs:
         first_level: absolute value of the very first median, known from the first ``learn`` on.
     """
 
-    __slots__ = ("_blocks", "_long", "_short", "first_level")
-
-    def __init__(self, first_level: float = 0.0) -> None:
-        self.first_level = first_level
-        self._short = _Scale(BLOCK_POINTS)
-        self._long = _Scale(BLOCK_POINTS * LONG_BLOCKS)
-        self._blocks = 0
+    first_level: float = 0.0
+    _short: _Scale = field(default_factory=lambda: _Scale(BLOCK_POINTS))
+    _long: _Scale = field(default_factory=lambda: _Scale(BLOCK_POINTS * LONG_BLOCKS))
+    _blocks: int = 0
 
     def learn(self, middle: float, first_step: int) -> None:
         """Take the median of the next block and the step that it begins with."""

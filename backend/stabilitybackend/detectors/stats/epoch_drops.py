@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .levels import LARGEST, Level, level_of, quantum
 from .robust import median
@@ -55,6 +55,7 @@ class Drop:
     drift: float
 
 
+@dataclass(slots=True)
 class EpochDrops:
     """Looks for abrupt drops at equal distances between which the loss does not fall.
 
@@ -62,15 +63,12 @@ class EpochDrops:
     the first, is a pattern that only epochs over the same data make.
     """
 
-    __slots__ = ("_steps", "_values", "drops", "due")
-
-    def __init__(self) -> None:
-        self._values: list[float] = []
-        self._steps: list[int] = []
-        #: The newest drops, oldest first.
-        self.drops: list[Drop] = []
-        #: The step at which the pattern expects the next drop, None without a pattern.
-        self.due: float | None = None
+    _values: list[float] = field(default_factory=list)
+    _steps: list[int] = field(default_factory=list)
+    #: The newest drops, oldest first.
+    drops: list[Drop] = field(default_factory=list)
+    #: The step at which the pattern expects the next drop, None without a pattern.
+    due: float | None = None
 
     def add(self, points: Sequence[tuple[int, float]]) -> Drop | None:
         """Take the next ADD_POINTS losses as (step, loss); return a drop once enough points after it are known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from operator import mul
 
 from .robust import median
@@ -34,6 +35,7 @@ _ENOUGH = [bytes(1 if byte >= least else 0 for byte in range(256)) for least in 
 __all__ = ["BLOCK_POINTS", "SAME", "WINDOW_POINTS", "Fingerprints", "correlation", "residuals"]
 
 
+@dataclass(slots=True)
 class Fingerprints:
     """The residuals of the newest points of one loss, and the search for the newest of them in the past.
 
@@ -41,17 +43,14 @@ class Fingerprints:
     the number of coincidences of every lag in a byte of its own. What remains is compared exactly.
     """
 
-    __slots__ = ("_history", "_medians", "_newest", "_sigma", "_steps")
-
-    def __init__(self) -> None:
-        #: The newest block, which has no residuals yet, and the medians of the three newest ones.
-        self._newest: list[float] = []
-        self._medians: list[float] = []
-        self._history = b""
-        #: Noise of the residuals, a mean over some blocks.
-        self._sigma = 0.0
-        #: First step of each remembered block, oldest first.
-        self._steps: list[int] = []
+    #: The newest block, which has no residuals yet, and the medians of the three newest ones.
+    _newest: list[float] = field(default_factory=list)
+    _medians: list[float] = field(default_factory=list)
+    _history: bytes = b""
+    #: Noise of the residuals, a mean over some blocks.
+    _sigma: float = 0.0
+    #: First step of each remembered block, oldest first.
+    _steps: list[int] = field(default_factory=list)
 
     def add(self, step: int, block: Sequence[float]) -> None:
         """Take BLOCK_POINTS finite losses that begin at ``step``."""

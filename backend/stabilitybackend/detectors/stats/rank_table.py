@@ -39,24 +39,27 @@ class SlowRanks:
     windows: int = 0
 
 
+@dataclass(slots=True)
 class RankTable:
     """One metric over all ranks, in windows of steps."""
 
-    __slots__ = ("at", "done", "event", "judged", "last", "ranks", "settled", "width")
+    width: int = WINDOW_STEPS
+    ranks: dict[int, RankWindow] = field(default_factory=dict)
+    #: Window -> rank -> (median, points).
+    done: dict[int, dict[int, tuple[float, int]]] = field(default_factory=dict)
+    #: Window -> number of ranks that are in it.
+    at: dict[int, int] = field(default_factory=dict)
+    judged: int = -1
+    #: When all ranks have come to this window, no further one is to be expected: until then windows wait.
+    settled: int = 0
+    event: SlowRanks | None = None
+    #: The event that recovered last, and in which window.
+    last: tuple[SlowRanks, int] | None = None
 
-    def __init__(self) -> None:
-        self.width = WINDOW_STEPS
-        self.ranks: dict[int, RankWindow] = {}
-        #: Window -> rank -> (median, points).
-        self.done: dict[int, dict[int, tuple[float, int]]] = {}
-        #: Window -> number of ranks that are in it.
-        self.at: dict[int, int] = {}
-        self.judged = -1
-        #: When all ranks have come to this window, no further one is to be expected: until then windows wait.
-        self.settled = 0
-        self.event: SlowRanks | None = None
-        #: The event that recovered last, and in which window.
-        self.last: tuple[SlowRanks, int] | None = None
+    def __post_init__(self) -> None:
+        # An event that came again is the one that recovered last, also after it was saved.
+        if self.last is not None and self.event == self.last[0]:
+            self.event = self.last[0]
 
     def restart(self, width: int) -> None:
         """Begin again with windows of ``width`` steps, or at another step."""

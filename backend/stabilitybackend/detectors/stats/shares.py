@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass, field
 
 from .levels import Level, level_of, quantum
 from .robust import median
@@ -31,6 +32,7 @@ FORK_CONFIRM, FORK_WINDOW = 3, 5
 __all__ = ["BLOCK_NOISE", "BLOCK_POINTS", "FORK_CONFIRM", "FORK_POINTS", "ShareTrack"]
 
 
+@dataclass(slots=True)
 class ShareTrack:
     """One ``ratio/*`` metric in blocks, and point by point after a fork.
 
@@ -38,23 +40,19 @@ class ShareTrack:
     of the blocks where that is larger.
     """
 
-    __slots__ = (
-        "_limit_high", "_limit_low", "_noise", "_previous", "_unmeasured", "after_fork", "block", "shifted", "usual",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        #: The points since the last full block.
-        self.block: list[tuple[int, float]] = []
-        #: Means of usual blocks, newest last.
-        self.usual: deque[float] = deque(maxlen=USUAL_BLOCKS)
-        #: Blocks away from the level: first step that is away, mean. Empty while the share is usual.
-        self.shifted: list[tuple[int, float]] = []
-        #: The points since a fork as (step, value, way: -1, 0 or 1); None when no fork is near.
-        self.after_fork: list[tuple[int, float, int]] | None = None
-        self._noise: deque[float] = deque(maxlen=USUAL_BLOCKS)
-        self._previous: list[tuple[int, float]] = []
-        self._limit_low, self._limit_high = math.inf, -math.inf
-        self._unmeasured = 0
+    #: The points since the last full block.
+    block: list[tuple[int, float]] = field(default_factory=list)
+    #: Means of usual blocks, newest last.
+    usual: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_BLOCKS))
+    #: Blocks away from the level: first step that is away, mean. Empty while the share is usual.
+    shifted: list[tuple[int, float]] = field(default_factory=list)
+    #: The points since a fork as (step, value, way: -1, 0 or 1); None when no fork is near.
+    after_fork: list[tuple[int, float, int]] | None = None
+    _noise: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL_BLOCKS))
+    _previous: list[tuple[int, float]] = field(default_factory=list)
+    _limit_low: float = math.inf
+    _limit_high: float = -math.inf
+    _unmeasured: int = 0
 
     def level(self) -> Level | None:
         """Return the usual level and the noise of one point, None while too little is known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 
 #: Heights at which outliers are counted, robust sigmas. The lowest is where a point becomes a suspect.
 LEVELS = (4.0, 4.5, 5.0, 5.5, 6.0, 7.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 128.0)
@@ -18,6 +19,7 @@ HORIZON_POINTS = 16_384
 __all__ = ["LEVELS", "OutlierTail"]
 
 
+@dataclass(slots=True)
 class OutlierTail:
     """Counts single high points, by height, and says how high is rare enough.
 
@@ -34,11 +36,8 @@ class OutlierTail:
         (10.0, 8.0)
     """
 
-    __slots__ = ("_counts", "_points")
-
-    def __init__(self) -> None:
-        self._counts = [0.0] * len(LEVELS)
-        self._points = 0.0
+    _counts: list[float] = field(default_factory=lambda: [0.0] * len(LEVELS))
+    _points: float = 0.0
 
     def passed(self, points: int) -> None:
         """Count points of any height."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 #: How far back counts, points. After a report of a climb that recovered by itself nobody wants the next one.
 AGAIN_POINTS = 4_096
 #: Taken back: the next one begins below this part of the last one.
@@ -12,6 +14,7 @@ OVER_TAKEN_BACK = 1.6
 __all__ = ["AGAIN_POINTS", "Wander"]
 
 
+@dataclass(slots=True)
 class Wander:
     """The newest rise that was reported, and the largest one that the curve took back.
 
@@ -26,12 +29,10 @@ class Wander:
         False
     """
 
-    __slots__ = ("_high", "_low", "_points", "_taken_back")
-
-    def __init__(self) -> None:
-        self._low = self._high = 0.0
-        self._points = AGAIN_POINTS
-        self._taken_back = 0.0
+    _low: float = 0.0
+    _high: float = 0.0
+    _points: int = AGAIN_POINTS
+    _taken_back: float = 0.0
 
     def told(self, low: float, high: float) -> None:
         """Note a rise that was reported, or how high it has become."""

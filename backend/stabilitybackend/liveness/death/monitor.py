@@ -38,6 +38,7 @@ from stabilitybackend.liveness.rank_watch import start_of
 from stabilitybackend.schema.evidence import Death, DeathFacts, HangFacts, Hung, Raised, facts
 from stabilitybackend.schema.incidents import Incident
 from stabilitybackend.schema.verdicts import Verdict
+from stabilitybackend.stateful import Stateful, fresh
 from stabilityclient.arguments import cut_inside, gist
 
 #: Deaths described one by one in the evidence of one incident; all are counted.
@@ -60,35 +61,34 @@ _FACTS = (
 __all__ = ["DeathWatch", "told_by"]
 
 
-class DeathWatch:
+class DeathWatch(Stateful):
     """The open death of a job, if there is one."""
 
-    def __init__(self) -> None:
-        self._deaths: dict[int, Death] = {}
-        self._more = 0
-        self._key = ""
-        #: Newest step that was told of the open death: what starts anew may be behind it and is news all the same.
-        self._told_step = -1
-        self._changed = False
-        self._over: dict[str, None] = {}
-        #: When a new process was seen last, on its node's clock, and its start, ns.
-        self._over_at = float("-inf")
-        self._newest_start = 0
-        self._runs_again: str | None = None
-        #: The hang that was open newly, when that was, and the one that was open when the first of these deaths came.
-        self._hang: Hung | None = None
-        self._hang_at = 0.0
-        self._hung: Hung | None = None
-        #: One of the deaths that are not described was not by a signal from outside.
-        self._more_by_itself = False
-        #: Nodes of the dead, and of those that are described the one that tells least of the cause.
-        self._nodes: set[str] = set()
-        self._least: tuple[int, float, int] | None = None
-        #: When the newest death of a job that runs again was, on its node's clock.
-        self._died_at = float("-inf")
-        #: A process was seen or told to be over since ``news`` was asked, and when it was asked after the last one.
-        self._ended = False
-        self._ended_at = float("-inf")
+    _deaths: dict[int, Death] = fresh(dict)
+    _more: int = 0
+    _key: str = ""
+    #: Newest step that was told of the open death: what starts anew may be behind it and is news all the same.
+    _told_step: int = -1
+    _changed: bool = False
+    _over: dict[str, None] = fresh(dict)
+    #: When a new process was seen last, on its node's clock, and its start, ns.
+    _over_at: float = float("-inf")
+    _newest_start: int = 0
+    _runs_again: str | None = None
+    #: The hang that was open newly, when that was, and the one that was open when the first of these deaths came.
+    _hang: Hung | None = None
+    _hang_at: float = 0.0
+    _hung: Hung | None = None
+    #: One of the deaths that are not described was not by a signal from outside.
+    _more_by_itself: bool = False
+    #: Nodes of the dead, and of those that are described the one that tells least of the cause.
+    _nodes: set[str] = fresh(set)
+    _least: tuple[int, float, int] | None = None
+    #: When the newest death of a job that runs again was, on its node's clock.
+    _died_at: float = float("-inf")
+    #: A process was seen or told to be over since ``news`` was asked, and when it was asked after the last one.
+    _ended: bool = False
+    _ended_at: float = float("-inf")
 
     @property
     def is_open(self) -> bool:
@@ -127,8 +127,8 @@ class DeathWatch:
         self._nodes = {death.node for death in deaths.values()}
         self._hung = known.hung
 
-    def tell_again(self) -> None:
-        """Let the next ``news`` tell an open death once more: a snapshot does not know whether it was heard."""
+    def restored(self) -> None:
+        # Let the next ``news`` report an open death once more: a snapshot does not know whether it was heard.
         self._changed = bool(self._deaths)
 
     def add(

@@ -6,15 +6,24 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stabilitybackend.liveness.rank_watch import MAX_RANK, number
-from stabilitybackend.liveness.stacks.collectives import Group, Recorder, Wavefront, finding_wavefront, read
+from stabilitybackend.liveness.stacks.collectives import (
+    Active,
+    Group,
+    Joined,
+    Recorder,
+    Wavefront,
+    finding_wavefront,
+    read,
+)
 from stabilitybackend.liveness.stacks.events import ranks_of
 from stabilitybackend.liveness.stacks.parse import Frame, classify, collective_of, main_thread
 from stabilitybackend.schema.ranks import DumpedRank, RankStacks, StackFrame, StackGroup, Where
 from stabilitybackend.slices import at_once
+from stabilitybackend.stateful import Stateful, fresh
 
 #: Dumps kept per run, newest ones ...
 MAX_DUMPS = 8
@@ -216,11 +225,55 @@ class Dump:
         )
 
 
-class DumpBook:
+@dataclass(slots=True)
+class _Saved:
+    """A dump as it is saved: thousands of ranks name a group of thousands of ranks by its number."""
+
+    dump: Dump
+    groups: list[Group]
+    #: Rank -> (group, enqueued, completed) of each group, (group, number, op, sizes, age) of each active collective.
+    recorders: dict[int, tuple[list[tuple[int, int, int]], list[tuple[int, int, str, str, float]]]]
+
+    @classmethod
+    def of(cls, dump: Dump) -> _Saved:
+        """Return the saved form of ``dump``."""
+        numbers = {group: at for at, group in enumerate(dump._groups)}
+        recorders = {
+            rank: (
+                [(numbers[one.group], one.enqueued, one.completed) for one in look.recorder.groups],
+                [(numbers[one.group], *one[1:]) for one in look.recorder.active],
+            )
+            for rank, look in dump.looks.items()
+            if look.recorder is not None
+        }
+        looks = {rank: replace(look, recorder=None) for rank, look in dump.looks.items()}
+        return cls(replace(dump, looks=looks, _groups={}), list(dump._groups), recorders)
+
+    def whole(self) -> Dump:
+        """Return the dump."""
+        self.dump._groups = {group: group for group in self.groups}
+        for rank, (groups, active) in self.recorders.items():
+            joined = tuple(Joined(self.groups[at], *numbers) for at, *numbers in groups)
+            entered = tuple(Active(self.groups[at], *facts) for at, *facts in active)  # type: ignore[arg-type]
+            self.dump.looks[rank].recorder = Recorder(joined, entered)
+        return self.dump
+
+
+class DumpBook(Stateful):
     """The newest dumps of one run."""
 
+    _saved: list[_Saved] = fresh(list)
+
     def __init__(self) -> None:
+        super().__init__()
         self._dumps: dict[str, Dump] = {}
+
+    def saved_values(self) -> list[Any]:
+        return [[_Saved.of(dump) for dump in self._dumps.values()]]
+
+    def restored(self) -> None:
+        self._dumps = {saved.dump.request: saved.whole() for saved in self._saved}
+        self._saved = []
 
     @staticmethod
     def request_id(run_id: str, key: str, now: float) -> str:
@@ -284,14 +337,6 @@ class DumpBook:
         """Return one dump as it is held, None where nobody has answered it."""
         dump = self._dumps.get(request)
         return None if dump is None or not dump.looks else dump
-
-    def saved(self) -> list[Dump]:
-        """Return for ``restore`` what is held: at most MAX_BYTES."""
-        return list(self._dumps.values())
-
-    def restore(self, saved: Iterable[Dump]) -> None:
-        """Take over what ``saved`` returned."""
-        self._dumps = {dump.request: dump for dump in saved}
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -102,6 +102,7 @@ async def _restored(
         state.incidents.load(processes)
     kept, stale = parts[:good], parts[good:]
     state.store = await asyncio.to_thread(_store, kept)
+    await asyncio.to_thread(_judge_again, state)
     if stale:
         _log.warning("run %s: %d of %d archived parts are folded again", run_id, len(stale), len(parts))
         fresh = [await _again(state, archive, part, settings) for part in stale]
@@ -129,7 +130,15 @@ def _newest(
     state.store = _store(parts)
     for stretch in found.stretches:
         state.store.put_back(stretch)
+    _judge_again(state)
     return state
+
+
+def _judge_again(state: RunState) -> None:
+    if state.judge.unfit:
+        why = ", ".join(f"{name} ({why})" for name, why in state.judge.unfit.items())
+        _log.warning("run %s: these detectors judge the stored points again: %s", state.run_id, why)
+        state.judge.judge_again()
 
 
 def _loaded(reader: PartReader, run_id: str, clock: Callable[[], float], undone: Collection[str]) -> RunState | None:
