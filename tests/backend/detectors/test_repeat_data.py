@@ -64,7 +64,7 @@ def test_the_jump_back_stays_claimed_for_32_points_so_that_nobody_calls_it_a_spi
     for points in (160, 200):
         bank = DetectorBank({"repeat_data": RepeatDataDetector})
         _found(LOW[: FORK + points], _mark(LEFT), bank)
-        held.append(bank._context.claimed("loss", "spike") is not None)
+        held.append(bank.context.claimed("loss", "spike") is not None)
     assert held == [True, False]
 
 
@@ -92,7 +92,7 @@ def test_what_the_rollback_was_told_to_change_makes_it_a_note() -> None:
 
 def test_a_lower_loss_of_another_mixture_is_left_to_the_drift() -> None:
     bank = DetectorBank({"repeat_data": RepeatDataDetector})
-    bank._context.claim("ratio/a", Claim("data_mix_drift", "data_mix_drift:ratio/a:300", "data_mix_drift", FORK))
+    bank.context.claim("ratio/a", Claim("data_mix_drift", "data_mix_drift:ratio/a:300", "data_mix_drift", FORK))
     assert {finding.severity for finding in _found(LOW, _mark(LEFT), bank)} == {"info"}
 
 

@@ -128,12 +128,12 @@ def test_a_rise_that_does_not_come_back_ends_after_200_points_and_gives_its_clai
     bank = DetectorBank({"resume_artifact": ResumeArtifactDetector})
     found = _found(_rows([0.3] * 200), _mark(), bank)
     assert (found[-1].state, found[-1].recovery, found[-1].severity) == ("resolved", "none", "critical")
-    assert bank._context.claimed("loss", "spike") is None
+    assert bank.context.claimed("loss", "spike") is None
 
 
 def test_an_event_that_another_detector_follows_is_left_to_it() -> None:
     bank = DetectorBank({"resume_artifact": ResumeArtifactDetector})
-    bank._context.claim("loss", Claim("spike", "spike:loss:300", "spike", 300))
+    bank.context.claim("loss", Claim("spike", "spike:loss:300", "spike", 300))
     assert _found(_rows(BUMP), _mark(), bank) == []
 
 

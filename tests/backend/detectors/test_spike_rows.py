@@ -68,7 +68,7 @@ def test_data_sets_beyond_the_bound_are_passed_over() -> None:
     bank = DetectorBank({"spike": SpikeDetector})
     for step in range(3):
         bank.feed_row(Row(step, 0.0, {name: column[0] for name, column in many.items()}))
-    assert len(bank.state()) < MAX_TRACKERS * 1_500
+    assert len(bank.state()["spike"]) < MAX_TRACKERS * 1_500
 
 
 @pytest.mark.parametrize(("every", "found"), [(100, 1), (1, 0)])
