@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 
 from golden import samples, stored
+from stabilitybackend import app
 from stabilityclient.wire import decode_message, encode_message
 from support.cli_program import program_in
 from support.plain_redis import PlainRedis
@@ -22,12 +25,15 @@ _KEY = _ANSWERS.pop("key")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """Today's server, on what the older one left."""
+    """Today's server, on what the older one left, at the time at which that stopped: faults end by the clock."""
     home = tmp_path_factory.mktemp("older")
     (data := home / "data").mkdir()
     samples.unpack("archive", data)
-    with PlainRedis(home) as redis:
+    now = time.time
+    later = now() - _ANSWERS["/runs/job/plan"]["written"]
+    with PlainRedis(home) as redis, pytest.MonkeyPatch.context() as monkeypatch:
         samples.fill_redis(redis.url)
+        monkeypatch.setattr(app, "time", SimpleNamespace(**vars(time) | {"time": lambda: now() - later}))
         with RunningServer(redis.url, data) as running:
             running.client.headers["Authorization"] = f"Bearer {_KEY}"
             yield running
