@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stabilitybackend.detection import run_detection
+from stabilitybackend.detectors.registry import DETECTORS
 from stabilitybackend.lineage.changes import Placed
 from stabilitybackend.runs.archiving import snapshot
 from stabilitybackend.runs.archiving.snapshot import SnapshotError
@@ -206,7 +206,8 @@ def test_another_version_is_refused_by_name() -> None:
 
 # --- parts of other versions -----------------------------------------------------------------------------------------
 
-_OWN = {f"detectors.{name}" for name in run_detection.OF_PRIMARY}
+_PRIMARY = [name for name, make in DETECTORS.items() if not make().every_rank]
+_OWN = {f"detectors.{name}" for name in _PRIMARY}
 _OTHERS = sorted(part.name for part in _small().saved() if part.name not in _OWN | {"detectors.context"})
 
 
@@ -226,7 +227,7 @@ def test_a_part_of_another_version_makes_the_frames_the_only_source(name: str) -
             snapshot.load(data, "run", _now)
 
 
-@pytest.mark.parametrize("name", run_detection.OF_PRIMARY)
+@pytest.mark.parametrize("name", _PRIMARY)
 def test_a_detector_of_another_version_is_named_and_the_others_are_taken_up(name: str) -> None:
     loaded = snapshot.load(
         _with(_FROZEN, lambda part: replace(part, version=2) if part.name == f"detectors.{name}" else part), "run", _now
