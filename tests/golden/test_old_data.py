@@ -7,13 +7,11 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 
 from golden import samples, stored
-from stabilitybackend import app
 from stabilityclient.wire import decode_message, encode_message
 from support.cli_program import program_in
 from support.plain_redis import PlainRedis
@@ -30,10 +28,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     (data := home / "data").mkdir()
     samples.unpack("archive", data)
     now = time.time
-    later = now() - _ANSWERS["/runs/job/plan"]["written"]
+    later = now() - _ANSWERS["/runs/job/plan"]["written"] - 60.0  # its agents are lost by then
     with PlainRedis(home) as redis, pytest.MonkeyPatch.context() as monkeypatch:
         samples.fill_redis(redis.url)
-        monkeypatch.setattr(app, "time", SimpleNamespace(**vars(time) | {"time": lambda: now() - later}))
+        monkeypatch.setattr(time, "time", lambda: now() - later)
         with RunningServer(redis.url, data) as running:
             running.client.headers["Authorization"] = f"Bearer {_KEY}"
             yield running
@@ -63,7 +61,7 @@ def test_every_page_and_every_answer_is_served_without_an_error_on_the_redis_of_
     server: RunningServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR)
-    pages = ["/", "/compare", "/fleet", "/interruptions", "/ledger", "/runs/job", "/runs/frames"]
+    pages = ["/", "/compare", "/fleet", "/runs/job", "/runs/frames"]
 
     statuses = {path: server.client.get(path).status_code for path in [*pages, *_api_paths(server)]}
 
