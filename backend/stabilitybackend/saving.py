@@ -8,6 +8,7 @@ stands a version, which a person raises, and a shape, which changes with any dec
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections import deque
 from collections.abc import Callable
@@ -18,11 +19,13 @@ from typing import Any, TypeVar, get_args, get_origin
 import msgspec
 import numpy as np
 
+from stabilitybackend.quiet_log import QuietLog
 from stabilitybackend.stateful import Stateful, fields_of
 
 __all__ = ["Part", "Unfit", "pack", "packed_list", "part_of", "restore", "unpack", "unpacked_list"]
 
 T = TypeVar("T")
+_quiet = QuietLog(logging.getLogger(__name__))
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
@@ -44,13 +47,18 @@ class Unfit(ValueError):
     """A part was written by another version, is missing, or is none. The text names it and why."""
 
 
-def part_of(name: str, whole: Any) -> Part:
-    """Return the state of ``whole`` as it is now.
+def part_of(name: str, whole: Any, data: bytes | None = None) -> Part:
+    """Return the state of ``whole`` as it is now; one that can't be written down is logged, and fits nobody.
 
-    Raises:
-        TypeError: an attribute holds what can't be written down.
+    Args:
+        data: its bytes, where they are known.
     """
-    return Part(name, _version(type(whole)), _shape(type(whole)), pack(whole))
+    try:
+        data = pack(whole) if data is None else data
+    except Exception as error:
+        _quiet.say(logging.ERROR, f"the state of {name} can't be saved, a restart takes longer: {error}", error)
+        data = b""
+    return Part(name, _version(type(whole)), _shape(type(whole)), data)
 
 
 def restore(whole: Stateful, part: Part | None, name: str) -> None:
@@ -77,7 +85,11 @@ def unpacked(kind: type[T], part: Part | None, name: str) -> T:
 
 
 def pack(whole: Any) -> bytes:
-    """Return the state of a part as bytes."""
+    """Return the state of a part as bytes.
+
+    Raises:
+        TypeError, ValueError, OverflowError: an attribute holds what can't be written down.
+    """
     return _encoder.encode(whole.saved_values() if isinstance(whole, Stateful) else whole)
 
 

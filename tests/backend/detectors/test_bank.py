@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stabilitybackend.detectors.engine.bank import MAX_SNAPSHOTS, SNAPSHOT_EVERY_STEPS, DetectorBank
-from stabilitybackend.detectors.engine.base import Detector, Finding, Point
+from stabilitybackend.detectors.engine.base import Detector, Finding, Point, fresh
 from stabilitybackend.detectors.registry import DETECTORS
 
 
@@ -21,15 +21,21 @@ class Memory(Detector):
     name: ClassVar[str] = "memory"
     kinds: ClassVar[tuple[str, ...]] = ("spike",)
 
-    def __init__(self, **settings: float) -> None:
-        super().__init__(**settings)
-        self.seen: list[Point] = []
+    seen: list[Point] = fresh(list)
 
     def wants(self, metric: str) -> bool:
         return True
 
     def update(self, point: Point) -> list[Finding]:
         self.seen.append(point)
+        return []
+
+
+class Odd(Memory):
+    name: ClassVar[str] = "odd"
+
+    def update(self, point: Point) -> list[Finding]:
+        self.seen.append(object())  # type: ignore[arg-type]
         return []
 
 
@@ -154,6 +160,14 @@ def test_a_detector_that_raises_starts_afresh_and_stops_no_other(caplog: pytest.
     both = DetectorBank({"fragile": Fragile, "memory": Memory})
     assert bank.state() != both.state()
     assert len(caplog.records) == 1
+
+
+def test_a_detector_that_remembers_what_can_not_be_saved_starts_afresh_and_stops_no_other() -> None:
+    bank = DetectorBank({"odd": Odd, "memory": Memory}, snapshot_every_steps=2)
+    feed(bank, [Point(step, "m", 1.0, 0.0) for step in range(3)])
+    assert bank.failures == {"odd": 1}
+    assert bank.rewind(1) == 1
+    assert sorted(bank.detectors) == ["memory", "odd"]
 
 
 def test_a_metric_that_nobody_wants_costs_no_snapshot() -> None:

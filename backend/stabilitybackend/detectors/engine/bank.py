@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
 
 from stabilitybackend.saving import Part, Unfit, pack, part_of, restore, unpack, unpacked
 from stabilitybackend.stateful import Stateful, fresh
@@ -13,7 +12,7 @@ from stabilitybackend.stateful import Stateful, fresh
 from .base import Detector, Finding, Mark, Point, Row
 from .context import Context
 from .metric_roles import BATCH_SIZE, GRAD_NORM, LR, role_of
-from .row_blocks import RowBlock, rows_in_order
+from .row_blocks import RowBlock, RowPlan, rows_in_order
 
 #: Snapshots kept. The state of a detector set takes some ten KiB, so that this is about 1 MiB a run.
 MAX_SNAPSHOTS = 32
@@ -38,21 +37,6 @@ BEFORE_FIRST_STEP = -1
 __all__ = ["BEFORE_FIRST_STEP", "DetectorBank"]
 
 _log = logging.getLogger(__name__)
-
-
-class _Plan(NamedTuple):
-    """What becomes of the metrics of one set; remembered, since nearly all rows of a run are of a few sets.
-
-    Attributes:
-        wanted: those that anybody wants, each with its place in the set.
-        receivers: places of those that detectors want, by name, since rows fed again come from the store, which does
-            not know how they were ordered; each with the detectors' names.
-        companions: (role, metric) of those that go to the context.
-    """
-
-    wanted: tuple[tuple[int, str], ...]
-    receivers: tuple[tuple[int, tuple[str, ...]], ...]
-    companions: tuple[tuple[str, str], ...]
 
 
 #: A metric, its values, and ``update`` of the detectors that want it.
@@ -107,7 +91,7 @@ class DetectorBank(Stateful):
         self._in_order = in_order
         self._adopt({name: make() for name, make in self._factories.items()}, Context())
         self._receivers: dict[str, tuple[str, ...]] = {}
-        self._plans: dict[tuple[str, ...], _Plan] = {}
+        self._plans: dict[tuple[str, ...], RowPlan] = {}
 
     def configure(self, settings: Mapping[str, Mapping[str, float]]) -> None:
         """Set the parameters of detectors by detector and name, all others to their default; the state stays.
@@ -231,7 +215,7 @@ class DetectorBank(Stateful):
                 self._failed(detector, error)
         return found
 
-    def _wanted(self, plan: _Plan, names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
+    def _wanted(self, plan: RowPlan, names: Sequence[str], columns: Mapping[str, Sequence[float]]) -> list[_Wanted]:
         """Return (metric, its values, ``update`` of those that want it) for all metrics that any detector wants."""
         detectors = self.detectors
         return [
@@ -240,7 +224,7 @@ class DetectorBank(Stateful):
             if (name := names[place]) in columns
         ]
 
-    def _plan(self, names: Sequence[str]) -> _Plan:
+    def _plan(self, names: Sequence[str]) -> RowPlan:
         row = tuple(names)
         found = self._plans.get(row)
         if found is None:
@@ -248,7 +232,7 @@ class DetectorBank(Stateful):
             by_name = sorted(range(len(row)), key=row.__getitem__)
             receivers = tuple((place, who) for place in by_name if (who := self._receivers_of(row[place])))
             companions = tuple((role, name) for name in row if (role := role_of(name)) in COMPANIONS)
-            found = _Plan(wanted, receivers, companions)
+            found = RowPlan(wanted, receivers, companions)
             if len(self._plans) < MAX_REMEMBERED_SETS:
                 self._plans[row] = found
         return found
@@ -297,8 +281,9 @@ class DetectorBank(Stateful):
 
     def saved(self, name: str) -> list[Part]:
         """Return the whole state: of the bank, called ``name``, of the context and of each detector by itself."""
-        shared = {_CONTEXT: self.context, **self.detectors}
-        return [part_of(name, self), *(part_of(f"{name}.{one}", part) for one, part in shared.items())]
+        state = self.state()
+        parts: dict[str, object] = {_CONTEXT: self.context, **self.detectors}
+        return [part_of(name, self), *(part_of(f"{name}.{one}", part, state[one]) for one, part in parts.items())]
 
     def restore(self, name: str, parts: Mapping[str, Part]) -> dict[str, str]:
         """Take over what ``saved`` returned.
@@ -342,7 +327,13 @@ class DetectorBank(Stateful):
 
     def state(self) -> dict[str, bytes]:
         """Return the state of the context and of each detector, for comparison and for size checks too."""
-        return {_CONTEXT: pack(self.context), **{name: pack(one) for name, one in self.detectors.items()}}
+        found = {_CONTEXT: pack(self.context)}
+        for name, detector in list(self.detectors.items()):
+            try:
+                found[name] = pack(detector)
+            except Exception as error:
+                found[name] = pack(self._failed(detector, error))
+        return found
 
     def _enter_step(self, step: int) -> None:
         """Save the state of the steps so far when one is due, before the first point of ``step``."""
