@@ -7,10 +7,9 @@ a hang is only said of ranks whose slots arrive, and a suspect is called a suspe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable
 from functools import partial
 from operator import attrgetter
-from typing import Any
 
 from stabilitybackend.detectors.engine.base import Finding
 from stabilitybackend.lineage.changes import Event
