@@ -55,14 +55,10 @@ class StabilityBoardError(Exception):
         code: short snake_case word for programs; the class's own by default.
         status: HTTP status; the class's own by default.
         facts: anything a program may want to read without parsing the message.
-
-    Attributes:
-        retry_helps: the same request may succeed a little later.
     """
 
     default_code: ClassVar[str] = "internal"
     default_status: ClassVar[int] = 500
-    retry_helps: ClassVar[bool] = False
 
     def __init__(
         self, message: str, *, hint: str = "", code: str | None = None, status: int | None = None, **facts: Any
@@ -119,7 +115,6 @@ class Unavailable(StabilityBoardError):
 
     default_code = "unavailable"
     default_status = 503
-    retry_helps = True
 
 
 class AgentGone(Unavailable):

@@ -29,13 +29,11 @@ from redis.exceptions import (
 from stabilitybackend.errors import RedisStartError, Unavailable
 from stabilitybackend.redis_server.binary import OLDEST_VERSION
 
-__all__ = ["MAX_BLOCK_MS", "as_unavailable", "check_server", "make_redis", "make_watchful", "redis_errors", "shown_url"]
+__all__ = ["as_unavailable", "check_server", "make_redis", "make_watchful", "redis_errors", "shown_url"]
 
 #: A reply that takes longer than this many seconds counts as a dead server.
 SOCKET_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
-#: Longest BLOCK for XREAD and XREADGROUP, milliseconds: well below SOCKET_TIMEOUT_S, or waiting would look like death.
-MAX_BLOCK_MS = 2000
 #: Most connections of one client. None is held for longer than an answer takes, but for those that wait on streams.
 MAX_CONNECTIONS = 32
 #: Seconds that a call waits for one of them; only a Redis that hardly answers makes it as long.

@@ -63,7 +63,6 @@ class Active(NamedTuple):
     number: int
     op: str
     sizes: str
-    age_s: float
 
 
 class Joined(NamedTuple):
@@ -172,7 +171,7 @@ def read(said: object, shared: dict[Group, Group]) -> Recorder | None:
         at = int(number(one.get("seq"), -1))
         if of is not None and at >= 0:
             op = re.sub(r"^\w+:", "", str(one.get("op") or ""))[:MAX_TEXT]
-            active.append(Active(of, at, op, str(one.get("sizes"))[:MAX_TEXT], number(one.get("age_s"))))
+            active.append(Active(of, at, op, str(one.get("sizes"))[:MAX_TEXT]))
     return Recorder(tuple(joined), tuple(active)) if joined else None
 
 
