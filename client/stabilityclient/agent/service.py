@@ -12,7 +12,7 @@ from typing import Any
 
 from stabilityclient.agent import plugins
 from stabilityclient.agent.agent_events import OwnSource
-from stabilityclient.agent.commands.agent_commands import Orders
+from stabilityclient.agent.commands.agent_commands import AgentCommand, Orders
 from stabilityclient.agent.commands.downlink import Downlink
 from stabilityclient.agent.commands.restart import Restart
 from stabilityclient.agent.folder import lock_folder, make_hello
@@ -282,14 +282,8 @@ class Agent:
         if not self._orders.take(command, clock_offset_s):
             self._downlink.take(command, clock_offset_s)
 
-    def _answer(self, command: dict[str, Any], state: str, detail: str) -> None:
-        attempt = command.get("attempt")
-        data = {
-            "command_id": command["command_id"],
-            "attempt": attempt if isinstance(attempt, int) else 1,
-            "state": state,
-            "detail": detail,
-        }
+    def _answer(self, command: AgentCommand, state: str, detail: str) -> None:
+        data = {"command_id": command.command_id, "attempt": command.attempt, "state": state, "detail": detail}
         self._own.event("command", self._step(), data)
 
     def _remember(self) -> None:

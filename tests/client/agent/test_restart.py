@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from stabilityclient.agent.commands.agent_commands import AgentCommand
 from stabilityclient.agent.commands.restart import Restart
 from stabilityclient.agent.sources import Sources
 from stabilityclient.rank_state.slot import Slot
@@ -62,7 +64,8 @@ def _command(**more: Any) -> dict[str, Any]:
 
 
 def _carry_out(folder: Path, command: dict[str, Any]) -> tuple[str, str]:
-    return asyncio.run(Restart(folder, "n0", Sources(folder), now=lambda: 7.0).carry_out(command))
+    given, over = msgspec.convert(command, AgentCommand), bool(command.get("over"))
+    return asyncio.run(Restart(folder, "n0", Sources(folder), now=lambda: 7.0).carry_out(given, over))
 
 
 def test_the_plan_is_on_the_disk_and_all_ranks_are_ended(tmp_path: Path, begin: Begin) -> None:
@@ -114,7 +117,7 @@ def test_an_order_for_other_processes_ends_nobody_and_says_why(
 def test_of_two_jobs_with_one_run_id_none_is_ended(tmp_path: Path, begin: Begin) -> None:
     ranks = [begin(0), begin(0)]
     restart = Restart(tmp_path, "n0", Sources(tmp_path), now=lambda: _STARTED / 1e9 + 60)
-    state, detail = asyncio.run(restart.carry_out(_command()))
+    state, detail = asyncio.run(restart.carry_out(msgspec.convert(_command(), AgentCommand)))
     assert (state, "rank 0 has 2 living processes" in detail) == ("failed", True)
     assert [rank.poll() for rank in ranks] == [None, None]
 
@@ -152,7 +155,7 @@ def test_of_an_order_that_is_too_late_it_is_told_who_was_left_and_nobody_is_ende
 
 def test_without_its_plan_on_the_disk_an_order_that_is_too_late_has_ended_nobody(tmp_path: Path, begin: Begin) -> None:
     begin(1)
-    state, detail = _carry_out(tmp_path, _command(over=True, begun=1))
+    state, detail = _carry_out(tmp_path, _command(over=True))
     assert (state, "no rank was ended here" in detail) == ("failed", True)
     assert not (tmp_path / "plan.json").exists()
 
@@ -174,6 +177,6 @@ def test_the_agent_knows_which_ends_were_ordered(tmp_path: Path, begin: Begin) -
     begin(0)
     sources = Sources(tmp_path)
     restart = Restart(tmp_path, "n0", sources, now=time.time)
-    asyncio.run(restart.carry_out(_command()))
+    asyncio.run(restart.carry_out(msgspec.convert(_command(), AgentCommand)))
     (source,) = sources.ranks()
     assert restart.ordered_end(source) == "c-1"

@@ -12,12 +12,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from stabilityclient.rollback.decision import ENDED_STATES
 
-__all__ = ["AGENT_KINDS", "MAX_REMEMBERED", "Handler", "Orders"]
+__all__ = ["AGENT_KINDS", "MAX_REMEMBERED", "AgentCommand", "Fence", "Handler", "Orders"]
 
 #: Kinds of commands for agents; all others are for the ranks.
 AGENT_KINDS = frozenset({"dump_stacks", "restart"})
@@ -29,21 +30,45 @@ MAX_WAITING = 8
 MAX_BEGINS = 2
 #: Of these the handler says what is known when it is too late to go on.
 _LOOKED_AFTER = frozenset({"restart"})
-#: What a handler needs of a command; the server's notes on it are not written down.
-_NEEDED = ("command_id", "kind", "attempt", "expires", "plan", "fence", "grace_s")
-
-#: Carries out one command (docs/api.md); returns the state ``acted`` or ``failed`` and a sentence for people. ``begun``
-#: in it says how many agents began it before, ``over`` whether it is too late to act: then it says what is known.
-Handler = Callable[[dict[str, Any]], Awaitable[tuple[str, str]]]
 
 
-@dataclass(slots=True)
-class _Open:
-    """An order without an answer."""
+class Fence(msgspec.Struct):
+    """The processes that a command was decided on. ``starts``: node -> newest start of its ranks, ns in hex."""
 
-    command: dict[str, Any]
+    segment_key: str = ""
+    starts: dict[str, str] = {}
+
+
+class AgentCommand(msgspec.Struct, omit_defaults=True):
+    """What a handler needs of a command (docs/api.md); the server's notes on it are not written down."""
+
+    command_id: str
+    kind: str
+    attempt: int = 1
+    expires: float | None = None
+    plan: dict[str, Any] | None = None
+    fence: Fence | None = None
+    grace_s: float | None = None
+
+
+#: Carries out one command; returns the state ``acted`` or ``failed`` and a sentence for people. Beside the command is
+#: whether it is too late to act: then it only says what is known.
+Handler = Callable[[AgentCommand, bool], Awaitable[tuple[str, str]]]
+
+
+class _Open(msgspec.Struct):
+    """An order without an answer. ``begun``: by how many agents."""
+
+    command: AgentCommand
     clock_offset_s: float
     begun: int = 0
+
+
+class _State(msgspec.Struct):
+    """What a later agent needs so that nothing is done twice and everything is answered."""
+
+    taken: list[str] = []
+    open: list[_Open] = []
 
 
 class Orders:
@@ -60,7 +85,7 @@ class Orders:
     def __init__(
         self,
         handlers: Mapping[str, Handler],
-        say: Callable[[dict[str, Any], str, str], None],
+        say: Callable[[AgentCommand, str, str], None],
         before: object = None,
         remember: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.time,
@@ -69,12 +94,12 @@ class Orders:
         self._say = say
         self._remember = remember
         self._now = now
-        taken, found = _read(before)
-        self._taken = dict.fromkeys(taken[-MAX_REMEMBERED:])
-        self._open = {str(each.command["command_id"]): each for each in found[-MAX_WAITING - 1 :]}
+        known = _read(before)
+        self._taken = dict.fromkeys(known.taken[-MAX_REMEMBERED:])
+        self._open = {each.command.command_id: each for each in known.open[-MAX_WAITING - 1 :]}
         self._waiting: asyncio.Queue[_Open] = asyncio.Queue(MAX_WAITING + 1)
         for each in self._open.values():
-            self._taken[str(each.command["command_id"])] = None
+            self._taken[each.command.command_id] = None
             self._waiting.put_nowait(each)
 
     @property
@@ -94,17 +119,24 @@ class Orders:
         command_id = command.get("command_id")
         if not isinstance(command_id, str) or command_id in self._taken or command.get("state") in ENDED_STATES:
             return True
-        if self._is_over(command, clock_offset_s):
+        try:
+            order = _Open(msgspec.convert(command, AgentCommand), clock_offset_s)
+        except msgspec.ValidationError as error:
+            why = f"this agent can't read the command ({error}): update server and job to the same version"
+            self._say(AgentCommand(command_id, command["kind"]), "failed", why[:500])
+            return True
+        if self._is_over(order):
             return True  # the server says itself that it came too late
         self._taken[command_id] = None
         while len(self._taken) > MAX_REMEMBERED:
             del self._taken[next(iter(self._taken))]
         if self._waiting.qsize() >= MAX_WAITING:
             self._remember()
-            self._say(command, "failed", f"{MAX_WAITING} commands wait already on this node: try again in a moment")
+            self._say(
+                order.command, "failed", f"{MAX_WAITING} commands wait already on this node: try again in a moment"
+            )
             return True
-        kept = {name: command[name] for name in _NEEDED if name in command}
-        self._open[command_id] = order = _Open(kept, clock_offset_s)
+        self._open[command_id] = order
         self._remember()
         self._waiting.put_nowait(order)
         return True
@@ -113,22 +145,21 @@ class Orders:
         """Carry out what comes, one after the other, until cancelled."""
         while True:
             order = await self._waiting.get()
-            command = order.command
             try:
                 state, detail = await self._carry_out(order)
             except Exception as error:  # an order must not end the agent, which also carries the data
                 state, detail = "failed", f"{type(error).__name__}: {error}"[:500]
-            self._say(command, state, detail)
-            del self._open[str(command["command_id"])]
+            self._say(order.command, state, detail)
+            del self._open[order.command.command_id]
             self._remember()
 
     async def _carry_out(self, order: _Open) -> tuple[str, str]:
-        kind = str(order.command["kind"])
+        kind = order.command.kind
         handler = self._handlers.get(kind)
         if handler is None:
             return "failed", f"this agent does not know the command {kind!r}: update the job"
         before = order.begun
-        over = before >= MAX_BEGINS or self._is_over(order.command, order.clock_offset_s)
+        over = before >= MAX_BEGINS or self._is_over(order)
         if over and not before:
             return "failed", "it expired before an agent could begin it here: nothing was done"
         told = f"the agent that began it ended in the middle{', and so did the next one' if before > 1 else ''}"
@@ -136,40 +167,22 @@ class Orders:
             return "failed", f"{told}; it is not begun again"
         order.begun += 1
         self._remember()
-        state, detail = await handler({**order.command, "begun": before, "over": over})
+        state, detail = await handler(order.command, over)
         return state, f"{told}; {detail}" if before else detail
 
-    def _is_over(self, command: Mapping[str, Any], clock_offset_s: float) -> bool:
-        expires = command.get("expires")
-        return isinstance(expires, int | float) and self._now() + clock_offset_s > expires
+    def _is_over(self, order: _Open) -> bool:
+        expires = order.command.expires
+        return expires is not None and self._now() + order.clock_offset_s > expires
 
     def state(self) -> dict[str, Any]:
-        """Return what a later agent needs so that nothing is done twice and everything is answered."""
-        waiting = [
-            {"command": order.command, "clock_offset_s": order.clock_offset_s, "begun": order.begun}
-            for order in self._open.values()
-        ]
-        return {"taken": list(self._taken), "open": waiting}
+        """Return what a later agent needs, as JSON-able builtins."""
+        state: dict[str, Any] = msgspec.to_builtins(_State(list(self._taken), list(self._open.values())))
+        return state
 
 
-def _read(before: object) -> tuple[list[str], list[_Open]]:
-    """Return (ids of orders that were taken, those without an answer) of what ``state`` returned once."""
-    if isinstance(before, list):  # older agents wrote down the ids alone
-        before = {"taken": before}
-    if not isinstance(before, dict):
-        return [], []
-    taken, found = before.get("taken"), before.get("open")
-    ids = [each for each in taken if isinstance(each, str)] if isinstance(taken, list) else []
-    orders = [_read_open(each) for each in found] if isinstance(found, list) else []
-    return ids, [each for each in orders if each is not None]
-
-
-def _read_open(value: object) -> _Open | None:
-    if not isinstance(value, dict):
-        return None
-    command, offset, begun = value.get("command"), value.get("clock_offset_s"), value.get("begun")
-    if not isinstance(command, dict) or not isinstance(command.get("command_id"), str):
-        return None
-    if command.get("kind") not in AGENT_KINDS or not isinstance(offset, int | float) or not isinstance(begun, int):
-        return None
-    return _Open(command, float(offset), begun)
+def _read(before: object) -> _State:
+    """Return what ``state`` returned once; of what is damaged nothing."""
+    try:
+        return msgspec.convert({"taken": before} if isinstance(before, list) else before, _State)
+    except msgspec.ValidationError:
+        return _State()

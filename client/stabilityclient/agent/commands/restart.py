@@ -14,10 +14,10 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
+from stabilityclient.agent.commands.agent_commands import AgentCommand
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.watch.exits import has_ended, open_process, send_signal, signal_name
 from stabilityclient.agent.watch.health import living_ranks
@@ -48,27 +48,25 @@ def started_ns(source: str) -> int:
         return 0
 
 
-def refusal(command: Mapping[str, Any], node: str, ranks: Iterable[Source]) -> str:
+def refusal(command: AgentCommand, node: str, ranks: Iterable[Source]) -> str:
     """Return why this node can't carry out the order, nothing when it can. Pure.
 
     Args:
-        command: as in docs/api.md.
         ranks: processes that live, their slots just read.
     """
-    plan, fence = command.get("plan"), command.get("fence")
-    if not isinstance(plan, dict) or not isinstance(fence, dict) or plan.get("version") != PLAN_VERSION:
+    plan, fence = command.plan, command.fence
+    if plan is None or fence is None or plan.get("version") != PLAN_VERSION:
         return (
             f"the command has no plan of version {PLAN_VERSION} and no fence: update server and job to the same version"
         )
     living = list(ranks)
-    starts = fence.get("starts")
-    known = starts.get(node) if isinstance(starts, dict) else None
+    known = fence.starts.get(node)
     if living and known is None:
         return f"it was decided without knowing the ranks of {node}"
     newest = max(living, key=lambda source: started_ns(source.info.source), default=None)
-    if newest is not None and started_ns(newest.info.source) > int(str(known), 16):
+    if newest is not None and started_ns(newest.info.source) > int(known or "0", 16):
         return f"rank {newest.info.rank} (pid {newest.info.pid}) started after it was decided"
-    key = str(fence.get("segment_key") or "")
+    key = fence.segment_key
     for source in living:
         there = source.slot.segment_key if source.slot is not None else ""
         if there and there != key and not key.startswith(_INFERRED):
@@ -76,16 +74,14 @@ def refusal(command: Mapping[str, Any], node: str, ranks: Iterable[Source]) -> s
     return ""
 
 
-def _of_before(command: Mapping[str, Any], node: str, living: list[Source]) -> tuple[str, str] | None:
+def _of_before(command: AgentCommand, node: str, living: list[Source], over: bool) -> tuple[str, str] | None:
     """Return what is known of an order whose plan an earlier agent wrote; None where the rest is to be ended now."""
-    fence = command.get("fence")
-    starts = fence.get("starts") if isinstance(fence, dict) else None
-    known = starts.get(node) if isinstance(starts, dict) else None
-    meant = [source for source in living if known is not None and started_ns(source.info.source) <= int(str(known), 16)]
+    known = None if command.fence is None else command.fence.starts.get(node)
+    meant = [source for source in living if known is not None and started_ns(source.info.source) <= int(known, 16)]
     if not meant:
         since = f"; {_named(living)} started since" if living else ""
         return "acted", f"the plan is written, and no rank that it was decided on is alive here{since}"
-    if command.get("over"):
+    if over:
         live = "lives" if len(meant) == 1 else "live"
         return "failed", f"the plan is written, but {_named(meant)} of those that it was decided on {live}: not ended"
     return None
@@ -122,17 +118,21 @@ class Restart:
         self._ended: dict[str, str] = {}
         self._saved: set[str] = set()
 
-    async def carry_out(self, command: dict[str, Any]) -> tuple[str, str]:
-        """Write the plan, end the ranks, and return how that went; at most the grace and some seconds later."""
+    async def carry_out(self, command: AgentCommand, over: bool = False) -> tuple[str, str]:
+        """Write the plan, end the ranks, and return how that went; at most the grace and some seconds later.
+
+        Args:
+            over: it is too late to act.
+        """
         self._sources.discover()
         for source in self._sources.ranks():
             source.observe()
         ranks = living_ranks(self._sources)
         # The plan goes before the first signal: where it is not this order's, no rank was ended by it.
-        planned = read_json(str(self._folder / "plan.json")).get("command_id") == command["command_id"]
-        if planned and (known := _of_before(command, self._node, ranks)) is not None:
+        planned = read_json(str(self._folder / "plan.json")).get("command_id") == command.command_id
+        if planned and (known := _of_before(command, self._node, ranks, over)) is not None:
             return known
-        if command.get("over") and not planned:
+        if over and not planned:
             return "failed", "its plan is not on this node, so no rank was ended here; it is not begun again"
         two = twins(ranks, self._now())
         why = f"{two[0]['why']}: which of them is meant is not known" if two else refusal(command, self._node, ranks)
@@ -141,18 +141,16 @@ class Restart:
         try:
             # Not twice: a plan that came later would pass for news to a job that has served it.
             if not planned:
-                write_plan(str(self._folder), {**command["plan"], "received": self._now()})
+                write_plan(str(self._folder), {**(command.plan or {}), "received": self._now()})
         except OSError as error:
             # Without its plan the job would come up at the newest checkpoint, which may be the one to leave.
             return "failed", f"the plan can't be written ({error.strerror or error}): no rank was ended here"
         if not ranks:
             return "acted", "no rank is alive here; the plan is written"
-        grace_s = command.get("grace_s")
-        grace_s = min(max(float(grace_s), 0.0), MAX_GRACE_S) if isinstance(grace_s, int | float) else GRACE_S
-        command_id = str(command["command_id"])
+        grace_s = GRACE_S if command.grace_s is None else min(max(command.grace_s, 0.0), MAX_GRACE_S)
         targets = [_Target(source) for source in ranks]
         try:
-            return await self._end(targets, grace_s, command_id)
+            return await self._end(targets, grace_s, command.command_id)
         finally:
             for target in targets:
                 target.close()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stabilityclient.agent.commands.agent_commands import AgentCommand
 from stabilityclient.agent.sources import Source, Sources
 from stabilityclient.agent.watch.dump_signal import send_dump_signal, signal_trouble
 from stabilityclient.agent.watch.health import living_ranks, main_thread_pending
@@ -94,7 +95,7 @@ class StackTaker:
         self._tell = tell
         self._no_recorder: list[tuple[Source, str]] = []
 
-    async def carry_out(self, command: dict[str, Any]) -> tuple[str, str]:
+    async def carry_out(self, command: AgentCommand, over: bool = False) -> tuple[str, str]:
         """Look at all ranks, tell it in ``stacks`` events, and return how that went. Takes 4.5 s at most."""
         looks = [_Look(source) for source in living_ranks(self._sources)]
         if not looks:
@@ -104,7 +105,7 @@ class StackTaker:
         await self._signal(standing)
         steps = [look.source.slot.step for look in looks if look.source.slot is not None]
         step = max((step for step in steps if step >= 0), default=None)
-        for data in stack_events(str(command["command_id"]), map(_facts, looks)):
+        for data in stack_events(command.command_id, map(_facts, looks)):
             self._tell("stacks", step, data)
         self._no_recorder = [(look.source, why) for look in looks if (why := _recorder_trouble(look))]
         seen = sum(look.stack is not None for look in looks)
