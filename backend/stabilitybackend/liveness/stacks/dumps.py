@@ -231,8 +231,8 @@ class _Saved:
 
     dump: Dump
     groups: list[Group]
-    #: Rank -> (group, enqueued, completed) of each group, (group, number, op, sizes, age) of each active collective.
-    recorders: dict[int, tuple[list[tuple[int, int, int]], list[tuple[int, int, str, str, float]]]]
+    #: Rank -> (group, enqueued, completed) of each group, (group, number, op, sizes) of each active collective.
+    recorders: dict[int, tuple[list[tuple[int, int, int]], list[tuple[int, int, str, str]]]]
 
     @classmethod
     def of(cls, dump: Dump) -> _Saved:
