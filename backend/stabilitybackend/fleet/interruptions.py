@@ -46,7 +46,7 @@ _NAMED_PIDS = re.compile(r"\(pid(?:\(s\))? ([\d, ]+)\)")
 MAX_INTERRUPTIONS = 512
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stretch:
     """A time in which one start of the job logged, seen from its lowest rank.
 

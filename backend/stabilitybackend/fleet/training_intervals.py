@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from stabilitybackend.fleet.interruptions import Stretch
 from stabilitybackend.lineage.changes import Placed
@@ -25,8 +25,8 @@ class Stretches(Stateful):
     watched: bool = False
     span: tuple[float, float] | None = None
     _rank: int | None = None
-    #: Source -> [began, ended, first step, last step, ranks, steps made].
-    _known: dict[str, list[Any]] = fresh(dict)
+    #: By source; which of them have finished stands beside.
+    _known: dict[str, Stretch] = fresh(dict)
     _finished: dict[str, None] = fresh(dict)
 
     def rows(self, placed: Placed, ranks: int) -> None:
@@ -45,12 +45,14 @@ class Stretches(Stateful):
         first, last = int(placed.steps[0]), int(placed.steps[-1])
         known = self._known.get(placed.source)
         if known is not None:
-            known[5] += max(0, first - known[3]) + max(0, last - first)  # steps that a rollback repeats count again
-            known[1], known[3] = max(known[1], ended), last
+            # Steps that a rollback repeats count again.
+            known.made += max(0, first - known.last_step) + max(0, last - first)
+            known.ended, known.last_step = max(known.ended, ended), last
             return
-        self._known[placed.source] = [began, max(began, ended), first, last, ranks, max(0, last - first)]
+        made = max(0, last - first)
+        self._known[placed.source] = Stretch(placed.source, began, max(began, ended), first, last, ranks, made=made)
         if len(self._known) > MAX_STRETCHES:
-            del self._known[min(self._known, key=lambda source: self._known[source][0])]
+            del self._known[min(self._known, key=lambda source: self._known[source].began)]
 
     def finished(self, source: str) -> None:
         """Note that a process reported that it was done."""
@@ -60,8 +62,5 @@ class Stretches(Stateful):
 
     def all(self) -> list[Stretch]:
         """Return the stretches, oldest first."""
-        found = [
-            Stretch(source, began, ended, first, last, ranks, source in self._finished, made)
-            for source, (began, ended, first, last, ranks, made) in self._known.items()
-        ]
-        return sorted(found, key=lambda stretch: stretch.began)
+        known = [replace(one, finished=source in self._finished) for source, one in self._known.items()]
+        return sorted(known, key=lambda stretch: stretch.began)

@@ -23,7 +23,7 @@ MAX_LAUNCHES = 512
 MAX_NODES = 4_096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Launch:
     """One start of the job, seen from its lowest rank.
 
@@ -35,8 +35,8 @@ class Launch:
 
     started: float
     world_size: int
-    first_step: int | None
-    last_step: int | None
+    first_step: int | None = None
+    last_step: int | None = None
 
 
 class World(Stateful):
@@ -49,8 +49,8 @@ class World(Stateful):
     size: int = 1
     _newest: float = 0.0
     _rank: int | None = None
-    #: Source of the lowest rank -> [started, world size, first step, last step].
-    _launches: dict[str, list[Any]] = fresh(dict)
+    #: By the source of the lowest rank.
+    _launches: dict[str, Launch] = fresh(dict)
     _gpus: dict[str, int] = fresh(dict)
 
     def seen(self, source: SourceInfo) -> None:
@@ -64,16 +64,16 @@ class World(Stateful):
         if self._rank is None or source.rank < self._rank:
             self._rank = source.rank
             self._launches.clear()
-        self._launches[source.source] = [source.started, max(1, source.world_size), None, None]
+        self._launches[source.source] = Launch(source.started, max(1, source.world_size))
         if len(self._launches) > MAX_LAUNCHES:
-            del self._launches[min(self._launches, key=lambda name: self._launches[name][0])]
+            del self._launches[min(self._launches, key=lambda name: self._launches[name].started)]
 
     def row(self, source: str, first_step: int, last_step: int) -> None:
         """Take note of rows of a process."""
         launch = self._launches.get(source)
         if launch is not None:
-            launch[2] = first_step if launch[2] is None else min(launch[2], first_step)
-            launch[3] = last_step if launch[3] is None else max(launch[3], last_step)
+            launch.first_step = first_step if launch.first_step is None else min(launch.first_step, first_step)
+            launch.last_step = last_step if launch.last_step is None else max(launch.last_step, last_step)
 
     def inventory(self, node: str, data: Mapping[str, Any]) -> None:
         """Take a node's ``gpu_inventory`` (docs/wire.md): its GPUs that ranks use, all where none says so."""
@@ -88,7 +88,7 @@ class World(Stateful):
 
     def launches(self) -> list[Launch]:
         """Return the launches, oldest first."""
-        return sorted((Launch(*launch) for launch in self._launches.values()), key=lambda launch: launch.started)
+        return sorted(self._launches.values(), key=lambda launch: launch.started)
 
     def fruitless(self, checkpoints: Iterable[Checkpoint]) -> int:
         """Return how many of the newest launches in a row brought nothing.
